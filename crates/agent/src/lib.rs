@@ -1,0 +1,1 @@
+//! L3: the node daemon that owns slots and starts workers.

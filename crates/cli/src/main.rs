@@ -1,0 +1,3 @@
+//! L4: the one `hotlease` binary.
+
+fn main() {}

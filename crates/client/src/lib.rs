@@ -1,0 +1,1 @@
+//! L2: leases, channels, invocations, buffers.

@@ -1,0 +1,1 @@
+//! L3: the cluster daemon: registry, placement, ledger.

@@ -1,0 +1,1 @@
+//! L1: what isolates a worker.

@@ -1,0 +1,1 @@
+//! L1: durable state behind one trait.

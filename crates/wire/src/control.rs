@@ -1,0 +1,70 @@
+//! Agent ↔ worker, over the worker's standard input (a `SOCK_SEQPACKET` socket pair).
+//!
+//! A worker is started with nothing but this socket; end of file on it means that the agent is gone and
+//! the worker exits. Orders are answered in turn, one answer each.
+
+use crate::ids::{CodeHash, Epoch, LeaseId};
+use serde::{Deserialize, Serialize};
+
+/// How a slot waits for its next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Polling {
+    /// Poll as long as recent arrivals make it worth while, at most the budget, then sleep.
+    Adaptive,
+    /// Poll for the whole budget after each invocation, then sleep.
+    Hot,
+    /// Sleep at once.
+    Warm,
+}
+
+/// What the agent orders.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Assign this worker to a lease; once in its life. One descriptor: the usage block.
+    Configure {
+        /// The lease.
+        lease: LeaseId,
+        /// Frames of any other are refused.
+        epoch: Epoch,
+        /// One slot for each, pinned to it.
+        cores: Vec<u32>,
+        /// How slots wait.
+        polling: Polling,
+        /// Polling budget in real time, nanoseconds; `u64::MAX`: unlimited.
+        hot_budget_ns: u64,
+        /// Ticks per second of the node's time-stamp counter, measured by the agent.
+        tick_hz: u64,
+        /// Address space limit, bytes; 0: none.
+        memory_bytes: u64,
+        /// Who holds the lease; given to functions.
+        tenant: String,
+    },
+    /// Load a library. One descriptor: a sealed memfd with its bytes.
+    Load {
+        /// Its address, already checked by the agent.
+        hash: CodeHash,
+        /// Its size.
+        size_bytes: u64,
+        /// Index of its first function.
+        base: u16,
+    },
+    /// Serve a client. One descriptor: its connection socket.
+    Introduce,
+}
+
+/// What the worker answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Unasked, once: started and waiting.
+    Ready {
+        /// [`crate::limits::PROTOCOL_VERSION`].
+        version: u32,
+    },
+    /// The order was carried out.
+    Done,
+    /// It was not; nothing changed.
+    Failed {
+        /// Why, in words for the user.
+        why: String,
+    },
+}

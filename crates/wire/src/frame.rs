@@ -1,0 +1,397 @@
+//! The data plane: request and reply headers, one 64-byte cache line each.
+//!
+//! A header is eight little-endian 64-bit words. Word 0 is the in-band sequence word; its arrival
+//! completes the frame, so no transport needs remote-CQ data, RMA events or atomics. Up to
+//! [`INLINE_BYTES`] of payload travel in words 4 to 7; a longer payload stands in the entry's payload
+//! area and is complete before the sequence word is (the inlining of the rFaaS paper, section 4.2,
+//! without its gap at 128 bytes).
+//!
+//! ```text
+//! request  0      8      12   14     16      20     24       28      32              64
+//!          | seq  | epoch| fn | flags| length| entry|timeout | outcap| inline payload |
+//! reply    0      8      10   12     16             24              32              64
+//!          | seq  |status| 0  | code | length       | 0             | inline payload |
+//! ```
+//!
+//! A receiver copies the line to private memory first and decodes the copy: the sender may be hostile
+//! and go on writing.
+
+use crate::DecodeError;
+use crate::ids::{Epoch, FunctionIndex, RegionId};
+use crate::limits::{INLINE_BYTES, REGION_BYTES_MAX};
+
+/// A header as it stands in memory: eight words, little-endian.
+pub type LineWords = [u64; 8];
+
+/// The in-band sequence word: which incarnation of the channel, and which invocation on it.
+///
+/// The generation is never 0, so fresh (zeroed) memory matches no sequence word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Seq(u64);
+
+impl Seq {
+    /// Of invocation `id` (wrapping) on a channel of `generation` (not 0).
+    #[inline]
+    pub fn new(generation: u32, id: u32) -> Self {
+        debug_assert_ne!(generation, 0);
+        Self(u64::from(generation) << 32 | u64::from(id))
+    }
+    /// The word as it stands in memory.
+    #[inline]
+    pub fn word(self) -> u64 {
+        self.0
+    }
+    /// Low half: the invocation.
+    #[inline]
+    pub fn id(self) -> u32 {
+        self.0 as u32
+    }
+    /// High half: the channel's incarnation.
+    #[inline]
+    pub fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Which parts of an invocation's data are in registered buffers instead of the ring.
+///
+/// The payload then begins with a [`Span`] for each flag set (input first), followed by the input
+/// bytes if these are not in a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// Nothing in buffers.
+    pub const NONE: Self = Self(0);
+    /// The function reads its input in place from a registered buffer.
+    pub const INPUT_BUFFER: Self = Self(1);
+    /// The function writes its output in place to a registered buffer.
+    pub const OUTPUT_BUFFER: Self = Self(2);
+    const ALL: u16 = 3;
+
+    /// Both sets together.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+    /// Whether all of `other` is set.
+    #[inline]
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+    /// Bytes of spans at the start of the payload.
+    #[inline]
+    pub fn span_bytes(self) -> usize {
+        self.0.count_ones() as usize * Span::BYTES
+    }
+}
+
+/// What a client writes into a slot's request ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// Completes the frame.
+    pub seq: Seq,
+    /// Refused unless it is the slot's.
+    pub epoch: Epoch,
+    /// Function to run.
+    pub function: FunctionIndex,
+    /// What is in buffers.
+    pub flags: Flags,
+    /// Payload bytes.
+    pub length: u32,
+    /// Reply ring entry to answer in.
+    pub reply_entry: u32,
+    /// Time the function has from the moment that the slot sees the request, microseconds; 0: unlimited.
+    /// Relative, so that client and worker need no common clock.
+    pub timeout_us: u32,
+    /// Output bytes that the client takes (ring replies; a buffer's capacity is its span's length).
+    pub output_capacity: u32,
+    /// The payload if `length <= INLINE_BYTES`, zero-padded.
+    pub inline: [u8; INLINE_BYTES],
+}
+
+fn pack(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+#[inline]
+fn pack_inline(words: &mut LineWords, inline: &[u8; INLINE_BYTES]) {
+    for (word, bytes) in words[4..].iter_mut().zip(inline.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+    }
+}
+
+#[inline]
+fn unpack_inline(words: &LineWords) -> [u8; INLINE_BYTES] {
+    let mut inline = [0; INLINE_BYTES];
+    for (bytes, word) in inline.chunks_exact_mut(8).zip(&words[4..]) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    inline
+}
+
+impl RequestHeader {
+    /// As words of a line.
+    #[inline]
+    pub fn encode(&self) -> LineWords {
+        let mut words = [0; 8];
+        words[0] = self.seq.0;
+        words[1] = pack(
+            self.epoch.0,
+            u32::from(self.function.0) | u32::from(self.flags.0) << 16,
+        );
+        words[2] = pack(self.length, self.reply_entry);
+        words[3] = pack(self.timeout_us, self.output_capacity);
+        pack_inline(&mut words, &self.inline);
+        words
+    }
+
+    /// From a private copy of a line. Checks form only; epoch, index and lengths are checked against
+    /// the channel by the worker.
+    #[inline]
+    pub fn decode(words: &LineWords) -> Result<Self, DecodeError> {
+        let flags = (words[1] >> 48) as u16;
+        if flags & !Flags::ALL != 0 {
+            return Err(DecodeError::Malformed {
+                what: "request flags",
+            });
+        }
+        Ok(Self {
+            seq: Seq(words[0]),
+            epoch: Epoch(words[1] as u32),
+            function: FunctionIndex((words[1] >> 32) as u16),
+            flags: Flags(flags),
+            length: words[2] as u32,
+            reply_entry: (words[2] >> 32) as u32,
+            timeout_us: words[3] as u32,
+            output_capacity: (words[3] >> 32) as u32,
+            inline: unpack_inline(words),
+        })
+    }
+}
+
+/// How an invocation ended, as the worker saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Status {
+    /// Ran; the output is the reply's payload.
+    Ok = 0,
+    /// Ran and returned an error of its own: `code`, and whatever output it wrote.
+    FunctionError = 1,
+    /// Ran, and claimed or would need more output bytes (`length`) than the client takes; no output.
+    OutputTooLarge = 2,
+    /// Did not run: the lease that this frame belongs to is over.
+    StaleEpoch = 16,
+    /// Did not run: no function has this index.
+    UnknownFunction = 17,
+    /// Did not run: a length is over the entry's, or shorter than the spans it must hold.
+    BadLength = 18,
+    /// Did not run: a buffer is not registered.
+    UnknownRegion = 19,
+    /// Did not run: a span reaches past its buffer, or writes to a read-only one.
+    BadSpan = 20,
+    /// Did not run: malformed header.
+    BadHeader = 21,
+    /// Did not run: the worker is draining.
+    Draining = 22,
+    /// Ran past its deadline, noticed the cancel flag and returned.
+    DeadlineExceeded = 3,
+}
+
+impl Status {
+    /// From its number.
+    pub fn from_number(number: u16) -> Option<Self> {
+        use Status::*;
+        [
+            Ok,
+            FunctionError,
+            OutputTooLarge,
+            DeadlineExceeded,
+            StaleEpoch,
+            UnknownFunction,
+            BadLength,
+            UnknownRegion,
+            BadSpan,
+            BadHeader,
+            Draining,
+        ]
+        .into_iter()
+        .find(|status| *status as u16 == number)
+    }
+    /// Whether the function ran.
+    pub fn ran(self) -> bool {
+        (self as u16) < 16
+    }
+}
+
+/// What a worker writes into a client's reply ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplyHeader {
+    /// The request's, echoed; completes the frame.
+    pub seq: Seq,
+    /// How it ended.
+    pub status: Status,
+    /// The function's own error number, 0 unless `status` is [`Status::FunctionError`].
+    pub code: i32,
+    /// Output bytes.
+    pub length: u64,
+    /// The payload if it is in the ring and `length <= INLINE_BYTES`, zero-padded.
+    pub inline: [u8; INLINE_BYTES],
+}
+
+impl ReplyHeader {
+    /// A success with `length` output bytes and nothing inline yet.
+    #[inline]
+    pub fn ok(seq: Seq, length: u64) -> Self {
+        Self {
+            seq,
+            status: Status::Ok,
+            code: 0,
+            length,
+            inline: [0; INLINE_BYTES],
+        }
+    }
+    /// A failure without output.
+    #[inline]
+    pub fn failed(seq: Seq, status: Status) -> Self {
+        Self {
+            status,
+            ..Self::ok(seq, 0)
+        }
+    }
+    /// As words of a line.
+    #[inline]
+    pub fn encode(&self) -> LineWords {
+        let mut words = [0; 8];
+        words[0] = self.seq.0;
+        words[1] = pack(u32::from(self.status as u16), self.code as u32);
+        words[2] = self.length;
+        pack_inline(&mut words, &self.inline);
+        words
+    }
+    /// From a private copy of a line.
+    #[inline]
+    pub fn decode(words: &LineWords) -> Result<Self, DecodeError> {
+        // Success is the only status on the fast path.
+        let number = words[1] as u32;
+        let status = if number == 0 {
+            Status::Ok
+        } else {
+            u16::try_from(number)
+                .ok()
+                .and_then(Status::from_number)
+                .ok_or(DecodeError::Malformed { what: "reply status" })?
+        };
+        Ok(Self {
+            seq: Seq(words[0]),
+            status,
+            code: (words[1] >> 32) as u32 as i32,
+            length: words[2],
+            inline: unpack_inline(words),
+        })
+    }
+}
+
+/// A piece of a registered buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Which buffer.
+    pub region: RegionId,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes: input length, or output capacity.
+    pub length: u64,
+}
+
+impl Span {
+    /// Encoded size.
+    pub const BYTES: usize = 24;
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0..4].copy_from_slice(&self.region.0.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+
+    /// From the first [`Span::BYTES`] of `bytes`; refuses what no buffer can hold.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let malformed = DecodeError::Malformed { what: "span" };
+        let Some((head, _)) = bytes.split_first_chunk::<{ Self::BYTES }>() else {
+            return Err(malformed);
+        };
+        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
+        let span = Self {
+            region: RegionId(word(0) as u32),
+            offset: word(8),
+            length: word(16),
+        };
+        match span.offset.checked_add(span.length) {
+            Some(end) if end <= REGION_BYTES_MAX && word(0) >> 32 == 0 => Ok(span),
+            _ => Err(malformed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_round_trips() {
+        let header = RequestHeader {
+            seq: Seq::new(3, u32::MAX),
+            epoch: Epoch(9),
+            function: FunctionIndex(65535),
+            flags: Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER),
+            length: 48,
+            reply_entry: 63,
+            timeout_us: 1_000_000,
+            output_capacity: 4096,
+            inline: std::array::from_fn(|i| i as u8),
+        };
+        assert_eq!(RequestHeader::decode(&header.encode()).unwrap(), header);
+    }
+
+    #[test]
+    fn unknown_flags_and_statuses_are_refused() {
+        let mut words = [0; 8];
+        words[1] = 4 << 48;
+        assert!(RequestHeader::decode(&words).is_err());
+        for number in [4, 15, 23, 0x1_0000, u64::from(u32::MAX)] {
+            words[1] = number;
+            assert!(
+                ReplyHeader::decode(&words).is_err(),
+                "status {number} does not exist"
+            );
+        }
+    }
+
+    #[test]
+    fn every_status_has_one_number() {
+        for number in 0..=u16::MAX {
+            if let Some(status) = Status::from_number(number) {
+                assert_eq!(status as u16, number);
+            }
+        }
+    }
+
+    #[test]
+    fn span_that_wraps_is_refused() {
+        let span = Span {
+            region: RegionId(1),
+            offset: u64::MAX,
+            length: 2,
+        };
+        assert!(Span::decode(&span.encode()).is_err());
+        assert!(Span::decode(&[0; 23]).is_err());
+        let fine = Span {
+            region: RegionId(1),
+            offset: 64,
+            length: 2,
+        };
+        assert_eq!(Span::decode(&fine.encode()).unwrap(), fine);
+    }
+}

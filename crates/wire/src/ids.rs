@@ -1,0 +1,127 @@
+//! Typed identifiers. A number that names one thing cannot be passed where another is meant.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! number_id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number_id!(
+    /// Which holder of a slot a frame belongs to; rises with every grant and every replaced worker.
+    Epoch(u32)
+);
+number_id!(
+    /// A worker within its lease.
+    WorkerIndex(u16)
+);
+number_id!(
+    /// A slot within its worker.
+    SlotIndex(u16)
+);
+number_id!(
+    /// A function loaded into a worker: the position of its name in the library's sorted exports, plus
+    /// the base that the worker assigned to the library.
+    FunctionIndex(u16)
+);
+number_id!(
+    /// A registered buffer, numbered by the client that registered it; unique within a connection.
+    RegionId(u32)
+);
+
+macro_rules! bytes_id {
+    ($(#[$doc:meta])* $name:ident($len:expr)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub [u8; $len]);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = crate::DecodeError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let malformed = crate::DecodeError::Malformed { what: stringify!($name) };
+                let digits = text.as_bytes();
+                if digits.len() != 2 * $len {
+                    return Err(malformed);
+                }
+                let mut bytes = [0; $len];
+                for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+                    let nibble = |digit: u8| (digit as char).to_digit(16);
+                    match (nibble(pair[0]), nibble(pair[1])) {
+                        (Some(high), Some(low)) => *byte = (high << 4 | low) as u8,
+                        _ => return Err(malformed),
+                    }
+                }
+                Ok(Self(bytes))
+            }
+        }
+    };
+}
+
+bytes_id!(
+    /// A lease; random, so that two agents never give the same.
+    LeaseId(8)
+);
+bytes_id!(
+    /// An agent; stable over its restarts where it has a state directory.
+    AgentId(8)
+);
+bytes_id!(
+    /// One run of an agent.
+    BootId(8)
+);
+bytes_id!(
+    /// BLAKE3 of a function library's bytes: its address.
+    CodeHash(32)
+);
+
+impl CodeHash {
+    /// The address of these bytes.
+    pub fn of(code: &[u8]) -> Self {
+        Self(*blake3::hash(code).as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_form_round_trips_and_refuses_anything_else() {
+        let id = LeaseId([0, 1, 2, 0xab, 0xff, 9, 8, 7]);
+        assert_eq!(id.to_string(), "000102abff090807");
+        assert_eq!(id.to_string().parse::<LeaseId>().unwrap(), id);
+        for bad in [
+            "",
+            "00",
+            "000102abff09080g",
+            "000102abff0908077",
+            "é00102abff09080",
+        ] {
+            assert!(bad.parse::<LeaseId>().is_err(), "{bad:?} is no lease id");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Level 0 of hotlease: everything that crosses a process boundary, as pure codecs.
+//!
+//! * [`frame`] — request and reply headers, one cache line each: the data plane.
+//! * [`session`] — client ↔ agent: attach with a token, load code, connect to workers, renew, release.
+//! * [`control`] — agent ↔ worker.
+//! * [`connection`] — client ↔ worker: open channels, register memory.
+//! * [`token`] — the MAC'd capability that a lease is.
+//! * [`code`] — which functions a shared library offers, read from its bytes.
+//! * [`grpc`] — client ↔ manager ↔ agent (feature `grpc`).
+//!
+//! Every decoder here is total: any bytes give a value or a [`DecodeError`], never a panic, and never an
+//! allocation larger than the message. Each has a fuzz target under `fuzz/`.
+//!
+//! ```
+//! use hotlease_wire::frame::{ReplyHeader, Seq};
+//! let reply = ReplyHeader::ok(Seq::new(7, 42), 3);
+//! assert_eq!(ReplyHeader::decode(&reply.encode()).unwrap(), reply);
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod code;
+pub mod connection;
+pub mod control;
+pub mod frame;
+pub mod ids;
+pub mod limits;
+mod message;
+pub mod refusal;
+pub mod session;
+pub mod token;
+
+/// gRPC messages and service stubs, generated from `proto/hotlease.proto`.
+#[cfg(feature = "grpc")]
+#[allow(missing_docs, clippy::all, clippy::pedantic)]
+pub mod grpc {
+    tonic::include_proto!("hotlease.v1");
+}
+#[cfg(feature = "grpc")]
+mod status;
+
+pub use message::{DecodeError, decode, encode};
+pub use refusal::{Cause, EndReason, Ran, Refusal};

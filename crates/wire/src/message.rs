@@ -1,0 +1,43 @@
+//! The one codec of the control messages: postcard, with a size limit and no trailing bytes.
+
+use crate::limits::MESSAGE_BYTES_MAX;
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Why bytes from another process were not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Longer than any message may be.
+    #[error("message of {size} bytes is over the limit of {MESSAGE_BYTES_MAX}")]
+    TooLong {
+        /// Bytes received.
+        size: usize,
+    },
+    /// Not an encoding of the expected message.
+    #[error("malformed {what}")]
+    Malformed {
+        /// The message or field.
+        what: &'static str,
+    },
+}
+
+/// Encodes a control message.
+///
+/// # Panics
+/// Never for the message types of this crate: they hold no map or sequence of unknown length.
+pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("hotlease messages have known lengths")
+}
+
+/// Decodes a control message; total on any bytes.
+pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, DecodeError> {
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return Err(DecodeError::TooLong { size: bytes.len() });
+    }
+    let malformed = DecodeError::Malformed {
+        what: std::any::type_name::<M>(),
+    };
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(malformed),
+    }
+}

@@ -1,0 +1,277 @@
+//! Why something was refused or ended: the words that every error of hotlease is made of.
+
+use crate::ids::{CodeHash, Epoch};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Whether the function of a failed invocation ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ran {
+    /// It ran to its end.
+    Yes,
+    /// It did not start.
+    No,
+    /// It may have started, and may have had effects.
+    Unknown,
+}
+
+impl fmt::Display for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Yes => "the function ran",
+            Self::No => "the function did not run",
+            Self::Unknown => "the function may have run",
+        })
+    }
+}
+
+/// Why a worker is no more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// Killed by a signal, where known while running the function at this index of its worker.
+    Signal {
+        /// Signal number.
+        signal: i32,
+        /// The function that was running.
+        function: Option<u16>,
+    },
+    /// A function wrote past its output capacity and was stopped by the guard page.
+    OutputOverrun {
+        /// The function that was running.
+        function: Option<u16>,
+        /// The capacity it was given, bytes.
+        capacity: u64,
+    },
+    /// The process exited by itself.
+    Exit {
+        /// Exit status.
+        status: i32,
+        /// The function that was running.
+        function: Option<u16>,
+    },
+    /// The kernel's out-of-memory killer, or the lease's memory limit.
+    OutOfMemory,
+    /// A function ran past its deadline and did not react to its cancel flag.
+    Deadline {
+        /// The function that was running.
+        function: Option<u16>,
+        /// The time it had, microseconds.
+        timeout_us: u64,
+    },
+    /// The lease ended, so the agent stopped the worker.
+    LeaseEnded(EndReason),
+    /// The agent could not start it.
+    NotStarted {
+        /// What failed.
+        why: String,
+    },
+    /// The agent is gone, and nobody can say.
+    AgentGone,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let during = |f: &mut fmt::Formatter<'_>, function: &Option<u16>| match function {
+            Some(index) => write!(f, " while running function {index}"),
+            None => Ok(()),
+        };
+        match self {
+            Self::Signal { signal, function } => {
+                write!(
+                    f,
+                    "worker was killed by signal {signal} ({})",
+                    signal_name(*signal)
+                )?;
+                during(f, function)
+            }
+            Self::OutputOverrun { function, capacity } => {
+                write!(
+                    f,
+                    "the function wrote past its output capacity of {capacity} bytes"
+                )?;
+                during(f, function)
+            }
+            Self::Exit { status, function } => {
+                write!(f, "worker exited with status {status}")?;
+                during(f, function)
+            }
+            Self::OutOfMemory => f.write_str("worker ran out of memory"),
+            Self::Deadline { timeout_us, function } => {
+                write!(
+                    f,
+                    "the function ran past its deadline of {timeout_us} us and was killed"
+                )?;
+                during(f, function)
+            }
+            Self::LeaseEnded(reason) => write!(f, "the lease ended: {reason}"),
+            Self::NotStarted { why } => write!(f, "worker could not be started: {why}"),
+            Self::AgentGone => f.write_str("the agent that owned the worker is gone"),
+        }
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        31 => "SIGSYS",
+        _ => "see kill -l",
+    }
+}
+
+/// Why a lease ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum EndReason {
+    /// Its holder gave it back.
+    Released,
+    /// It was not renewed in time.
+    Expired,
+    /// Its holder's session closed without releasing it.
+    ClientGone,
+    /// An operator ended it.
+    Revoked,
+    /// The agent is shutting down.
+    AgentStopping,
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Released => "released",
+            Self::Expired => "expired without renewal",
+            Self::ClientGone => "its client is gone",
+            Self::Revoked => "revoked by an operator",
+            Self::AgentStopping => "the agent is stopping",
+        })
+    }
+}
+
+/// Why a control-plane request was refused. Nothing was changed by a refused request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// Not enough free cores anywhere.
+    #[error(
+        "no agent has {asked} free cores (free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease leases`"
+    )]
+    NoCapacity {
+        /// Cores asked for.
+        asked: u32,
+        /// Most cores free on one agent.
+        free: u32,
+        /// Most cores offered by one agent.
+        offered: u32,
+    },
+    /// No agent is registered.
+    #[error("no agent is registered with the manager; start one with `hotlease agent` or `hotlease up`")]
+    NoAgent,
+    /// The token is malformed or its MAC is wrong.
+    #[error("the token is not valid")]
+    BadToken,
+    /// The token belongs to an earlier boot of the agent or an earlier epoch.
+    #[error("the token is of epoch {token}, the lease is at {current}")]
+    StaleEpoch {
+        /// The token's.
+        token: Epoch,
+        /// The lease's.
+        current: Epoch,
+    },
+    /// The lease is over.
+    #[error("the lease has ended: {0}")]
+    LeaseEnded(EndReason),
+    /// No such lease here.
+    #[error("no such lease")]
+    UnknownLease,
+    /// The caller is not the tenant that holds the lease.
+    #[error("the lease belongs to another tenant")]
+    WrongTenant,
+    /// The caller may not do this.
+    #[error("not permitted: {what}")]
+    NotPermitted {
+        /// What.
+        what: String,
+    },
+    /// The lease has no such worker.
+    #[error("the lease has no worker {index}; it has {workers}")]
+    UnknownWorker {
+        /// Asked for.
+        index: u16,
+        /// The lease's.
+        workers: u16,
+    },
+    /// The worker has no such slot.
+    #[error("the worker has no slot {index}; it has {slots}")]
+    UnknownSlot {
+        /// Asked for.
+        index: u16,
+        /// The worker's.
+        slots: u16,
+    },
+    /// A limit was reached.
+    #[error("too many {what}: the limit is {limit}")]
+    TooMany {
+        /// Of what.
+        what: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// The request makes no sense.
+    #[error("bad request: {what}")]
+    BadRequest {
+        /// Which part, and why.
+        what: String,
+    },
+    /// The code with this hash must be sent first.
+    #[error("function library {0} is not on this node; send its bytes")]
+    NeedCode(CodeHash),
+    /// The bytes do not have the hash they were announced with.
+    #[error("the function library's bytes do not have the announced hash")]
+    CodeMismatch,
+    /// The library cannot be loaded.
+    #[error("the function library cannot be loaded: {why}")]
+    CodeRejected {
+        /// The loader's words.
+        why: String,
+    },
+    /// The worker is dead.
+    #[error("{cause}{}", last_output(.output))]
+    WorkerDied {
+        /// Why.
+        cause: Cause,
+        /// The end of what it printed.
+        output: String,
+    },
+    /// Client and daemon do not speak the same protocol version.
+    #[error("protocol version {theirs} is not {ours}; install the same hotlease on both sides")]
+    Version {
+        /// The refused peer's.
+        theirs: u32,
+        /// This side's.
+        ours: u32,
+    },
+    /// Something did not answer in time.
+    #[error("{what} did not answer within {after_ms} ms")]
+    Timeout {
+        /// Who.
+        what: String,
+        /// The limit.
+        after_ms: u64,
+    },
+    /// The agent or manager cannot be reached.
+    #[error("unavailable: {what}")]
+    Unavailable {
+        /// What, and why.
+        what: String,
+    },
+}
+
+fn last_output(output: &str) -> String {
+    match output.trim_end() {
+        "" => String::new(),
+        text => format!("; its last output: {text}"),
+    }
+}

@@ -1,0 +1,123 @@
+//! Client ↔ agent, over the agent's session socket (Unix, `SOCK_SEQPACKET`).
+//!
+//! The agent checks the peer's credentials on accept. The first message must be
+//! [`SessionRequest::Attach`]. Replies come in the order of the requests; [`SessionReply::WorkerDied`]
+//! and [`SessionReply::LeaseEnded`] are events that may come between them. When the last session of a
+//! lease closes without [`SessionRequest::Release`], the lease ends with `ClientGone`.
+
+use crate::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
+use crate::refusal::{Cause, EndReason, Refusal};
+use serde::{Deserialize, Serialize};
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionRequest {
+    /// Bind this session to a lease. Answer: [`SessionReply::Attached`].
+    Attach {
+        /// [`crate::limits::PROTOCOL_VERSION`].
+        version: u32,
+        /// From the grant.
+        token: Vec<u8>,
+    },
+    /// Load a library into every worker of the lease, present and future. Without a descriptor: only
+    /// if the node has it ([`Refusal::NeedCode`] otherwise). With one (a sealed memfd): these bytes.
+    /// Answer: [`SessionReply::Loaded`].
+    Load {
+        /// Its address.
+        hash: CodeHash,
+        /// Its size.
+        size_bytes: u64,
+    },
+    /// Introduce this client to a worker, started again if it died. Answer: [`SessionReply::Connected`].
+    Connect {
+        /// Which.
+        worker: WorkerIndex,
+    },
+    /// Push the expiry. Answer: [`SessionReply::Renewed`].
+    Renew,
+    /// End the lease. Answer: [`SessionReply::LeaseEnded`], after the workers are gone.
+    Release,
+}
+
+/// What the agent answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionReply {
+    /// To `Attach`.
+    Attached {
+        /// The lease.
+        lease: LeaseId,
+        /// Time until it expires unless renewed.
+        ttl_ms: u64,
+        /// Cores of each worker: as many as it has slots.
+        workers: Vec<Vec<u32>>,
+        /// How the workers came to be.
+        start: StartPhases,
+    },
+    /// To `Load`.
+    Loaded {
+        /// Which.
+        hash: CodeHash,
+        /// Index of its first function; the n-th of [`crate::code::functions`] has `base + n`.
+        base: u16,
+        /// Time that the workers took, microseconds.
+        load_us: u64,
+    },
+    /// To `Connect`, with one descriptor: a `SOCK_SEQPACKET` socket to the worker ([`crate::connection`]).
+    Connected {
+        /// Which.
+        worker: WorkerIndex,
+        /// To put into every request to this worker.
+        epoch: Epoch,
+    },
+    /// To `Renew`.
+    Renewed {
+        /// Time until it expires unless renewed.
+        ttl_ms: u64,
+    },
+    /// The request was refused; the session goes on unless it was the attach.
+    Refused(Refusal),
+    /// Event: a worker died. Its channels are dead; `Connect` starts another.
+    WorkerDied {
+        /// Which.
+        worker: WorkerIndex,
+        /// Its epoch: a later incarnation is not meant.
+        epoch: Epoch,
+        /// Why.
+        cause: Cause,
+        /// The end of its output.
+        output: String,
+    },
+    /// Event, and answer to `Release`: the lease is over and this session with it.
+    LeaseEnded {
+        /// Why.
+        reason: EndReason,
+        /// What it used in all.
+        usage: UsageTotals,
+    },
+}
+
+/// What a lease has used: monotonic totals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct UsageTotals {
+    /// Slots times the time they were held, nanoseconds.
+    pub allocated_ns: u64,
+    /// Time spent polling, nanoseconds.
+    pub hot_ns: u64,
+    /// Time spent in functions, nanoseconds.
+    pub compute_ns: u64,
+    /// Functions run.
+    pub invocations: u64,
+}
+
+/// Where a cold start's time went on the agent, microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StartPhases {
+    /// Workers that came from the warm pool.
+    pub pooled: u32,
+    /// Workers that had to be started.
+    pub started: u32,
+    /// Starting processes until they were ready.
+    pub start_us: u64,
+    /// Assigning them to the lease.
+    pub configure_us: u64,
+}

@@ -1,0 +1,152 @@
+//! The token: a MAC'd capability that says which lease its bearer may use (DESIGN section 5).
+//!
+//! Minted and checked by the same agent with a key that never leaves it. It names the agent's boot and
+//! the lease's epoch, so a token from before a restart or of an ended lease opens nothing.
+
+use crate::DecodeError;
+use crate::ids::{AgentId, BootId, Epoch, LeaseId};
+use crate::limits::TENANT_BYTES_MAX;
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+const MAC_BYTES: usize = 32;
+/// Longest token, bytes.
+pub const TOKEN_BYTES_MAX: usize = 256;
+
+/// What a token says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    /// Layout of this struct.
+    pub version: u8,
+    /// The lease.
+    pub lease: LeaseId,
+    /// Who may use it.
+    pub tenant: String,
+    /// Who granted it.
+    pub agent: AgentId,
+    /// In which run.
+    pub boot: BootId,
+    /// The lease's epoch at the grant.
+    pub epoch: Epoch,
+    /// When the token itself stops to open sessions, milliseconds of the agent's own clock since its boot.
+    /// (Attached sessions live as long as the lease is renewed.)
+    pub attach_until_ms: u64,
+    /// What the bearer may do.
+    pub rights: Rights,
+}
+
+/// What the bearer of a token may do with the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rights(u8);
+
+impl Rights {
+    /// Invoke functions.
+    pub const INVOKE: Self = Self(1);
+    /// Invoke, load code, renew and release.
+    pub const HOLDER: Self = Self(3);
+    /// Whether all of `other` is included.
+    pub fn include(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// Current [`Claims::version`].
+pub const CLAIMS_VERSION: u8 = 1;
+
+/// Why a token opened nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// Not a token.
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+    /// Not minted with this key, or altered.
+    #[error("the token's authentication code is wrong")]
+    Forged,
+}
+
+/// The key of one boot of an agent. Not `Debug`, not serialisable: it never leaves the process.
+#[derive(Clone)]
+pub struct TokenKey([u8; 32]);
+
+impl TokenKey {
+    /// From random bytes.
+    pub fn new(secret: [u8; 32]) -> Self {
+        Self(secret)
+    }
+
+    fn mac(&self, body: &[u8]) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes any key length");
+        mac.update(b"hotlease token v1");
+        mac.update(body);
+        mac
+    }
+
+    /// Claims and their authentication code, as the client carries them.
+    pub fn mint(&self, claims: &Claims) -> Vec<u8> {
+        let mut token = crate::encode(claims);
+        let code = self.mac(&token).finalize().into_bytes();
+        token.extend_from_slice(&code);
+        token
+    }
+
+    /// The claims of a token minted with this key; total on any bytes, constant time in the code.
+    pub fn open(&self, token: &[u8]) -> Result<Claims, TokenError> {
+        let malformed = DecodeError::Malformed { what: "token" };
+        if token.len() > TOKEN_BYTES_MAX || token.len() < MAC_BYTES {
+            return Err(malformed.into());
+        }
+        let (body, code) = token.split_at(token.len() - MAC_BYTES);
+        self.mac(body)
+            .verify_slice(code)
+            .map_err(|_| TokenError::Forged)?;
+        let claims: Claims = crate::decode(body)?;
+        if claims.version != CLAIMS_VERSION || claims.tenant.len() > TENANT_BYTES_MAX {
+            return Err(malformed.into());
+        }
+        Ok(claims)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims() -> Claims {
+        Claims {
+            version: CLAIMS_VERSION,
+            lease: LeaseId([1; 8]),
+            tenant: "uid:1000".into(),
+            agent: AgentId([2; 8]),
+            boot: BootId([3; 8]),
+            epoch: Epoch(4),
+            attach_until_ms: 5000,
+            rights: Rights::HOLDER,
+        }
+    }
+
+    #[test]
+    fn opens_only_with_its_key() {
+        let key = TokenKey::new([7; 32]);
+        let token = key.mint(&claims());
+        assert_eq!(key.open(&token).unwrap(), claims());
+        assert_eq!(TokenKey::new([8; 32]).open(&token), Err(TokenError::Forged));
+    }
+
+    #[test]
+    fn every_single_bit_flip_is_refused() {
+        let key = TokenKey::new([7; 32]);
+        let token = key.mint(&claims());
+        for bit in 0..token.len() * 8 {
+            let mut forged = token.clone();
+            forged[bit / 8] ^= 1 << (bit % 8);
+            assert!(key.open(&forged).is_err(), "bit {bit} flipped and still accepted");
+        }
+        for length in 0..token.len() {
+            assert!(
+                key.open(&token[..length]).is_err(),
+                "cut to {length} bytes and accepted"
+            );
+        }
+    }
+}

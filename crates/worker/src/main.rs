@@ -1,0 +1,3 @@
+//! L2: the process that runs functions.
+
+fn main() {}
