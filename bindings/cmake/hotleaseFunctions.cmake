@@ -1,0 +1,20 @@
+# hotlease_add_functions(<target> <source>...)
+#
+# Builds a function library: a shared library whose bytes a client sends to its workers. Only what
+# <hotlease/function.h> exports is visible, nothing is left unresolved (a worker would refuse to load
+# it), and a build without a CMAKE_BUILD_TYPE is optimised all the same. Link what else the functions need
+# with target_link_libraries(<target> PRIVATE ...); it must be installed where the workers run.
+function(hotlease_add_functions target)
+  if(NOT ARGN)
+    message(FATAL_ERROR "hotlease_add_functions(${target}): name at least one source file")
+  endif()
+  add_library(${target} MODULE ${ARGN})
+  target_link_libraries(${target} PRIVATE hotlease::function)
+  set_target_properties(${target} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON
+    C_VISIBILITY_PRESET hidden
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:>:-O2>)
+  target_link_options(${target} PRIVATE -Wl,-z,defs)
+endfunction()
