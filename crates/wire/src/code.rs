@@ -8,9 +8,9 @@
 //! `hotlease_idempotent_NAME`. The macros of `hotlease/function.h` make these.
 
 use crate::limits::{CODE_BYTES_MAX, FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX};
+use object::Endianness;
 use object::elf;
-use object::read::elf::{ElfFile64, FileHeader};
-use object::{Endianness, Object, ObjectSymbol, SymbolKind};
+use object::read::elf::{ElfFile64, FileHeader, SectionHeader, Sym};
 use std::collections::BTreeMap;
 
 const CONTEXT_PREFIX: &str = "hotlease_context_";
@@ -74,6 +74,15 @@ pub enum CodeError {
     TooManyFunctions,
 }
 
+impl CodeError {
+    fn damaged(why: impl ToString) -> Self {
+        Self::Damaged { why: why.to_string() }
+    }
+}
+
+/// Dynamic symbols of a library, exported or not: the time to list one is bounded.
+const SYMBOLS_MAX: usize = 1 << 20;
+
 const MACHINE: elf::Machine = if cfg!(target_arch = "x86_64") {
     elf::EM_X86_64
 } else {
@@ -87,9 +96,6 @@ pub fn functions(code: &[u8]) -> Result<Vec<Function>, CodeError> {
             size: code.len() as u64,
         });
     }
-    let damaged = |error: object::Error| CodeError::Damaged {
-        why: error.to_string(),
-    };
     let header = elf::FileHeader64::<Endianness>::parse(code).map_err(|_| CodeError::NotElf)?;
     let endian = header.endian().map_err(|_| CodeError::NotElf)?;
     if header.e_type.get(endian) != elf::ET_DYN {
@@ -99,27 +105,46 @@ pub fn functions(code: &[u8]) -> Result<Vec<Function>, CodeError> {
     if machine != MACHINE {
         return Err(CodeError::Machine { machine: machine.0 });
     }
-    let file = ElfFile64::<Endianness>::parse(code).map_err(damaged)?;
+    let file = ElfFile64::<Endianness>::parse(code).map_err(CodeError::damaged)?;
+    let table = file.elf_dynamic_symbol_table();
+    if table.len() > SYMBOLS_MAX {
+        return Err(CodeError::damaged("more than a million dynamic symbols"));
+    }
+    if table.is_empty() {
+        return Err(CodeError::NoFunctions);
+    }
+    let strings = file
+        .elf_section_table()
+        .section(table.string_section())
+        .and_then(|section| section.data(endian, code))
+        .map_err(CodeError::damaged)?;
 
     let mut exported: BTreeMap<&str, Function> = BTreeMap::new();
     let mut markers = Vec::new();
-    for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
-        let name = symbol.name().map_err(damaged)?;
-        match symbol.kind() {
-            SymbolKind::Text if symbol.is_global() && !is_runtime(name) => {
-                if name.len() <= FUNCTION_NAME_BYTES_MAX {
-                    let function = Function {
-                        name: name.to_owned(),
-                        interface: Interface::Plain,
-                        idempotent: false,
-                    };
-                    exported.insert(name, function);
-                }
-            }
-            SymbolKind::Data => markers.push(name),
-            _ => {}
+    for symbol in table.iter() {
+        let global = matches!(symbol.st_bind(), elf::STB_GLOBAL | elf::STB_WEAK)
+            && symbol.st_visibility() != elf::STV_HIDDEN;
+        let data = symbol.st_type() == elf::STT_OBJECT;
+        let text = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
+        if !global || symbol.is_undefined(endian) || !(text || data) {
+            continue;
         }
-        if exported.len() > FUNCTIONS_MAX {
+        let Some(name) = name_at(strings, symbol.st_name(endian))? else {
+            continue;
+        };
+        if data {
+            if name.starts_with(CONTEXT_PREFIX) || name.starts_with(IDEMPOTENT_PREFIX) {
+                markers.push(name);
+            }
+        } else if !is_runtime(name) {
+            let function = Function {
+                name: name.to_owned(),
+                interface: Interface::Plain,
+                idempotent: false,
+            };
+            exported.insert(name, function);
+        }
+        if exported.len() > FUNCTIONS_MAX || markers.len() > 2 * FUNCTIONS_MAX {
             return Err(CodeError::TooManyFunctions);
         }
     }
@@ -141,6 +166,22 @@ pub fn functions(code: &[u8]) -> Result<Vec<Function>, CodeError> {
         return Err(CodeError::NoFunctions);
     }
     Ok(exported.into_values().collect())
+}
+
+/// The string at `offset`; `None` if it is longer than any name that hotlease takes. Looks no further than
+/// that: a hostile table can have millions of symbols share one name of many megabytes.
+fn name_at(strings: &[u8], offset: u32) -> Result<Option<&str>, CodeError> {
+    let rest = strings
+        .get(offset as usize..)
+        .ok_or_else(|| CodeError::damaged("symbol name"))?;
+    let window = &rest[..rest.len().min(FUNCTION_NAME_BYTES_MAX + 1)];
+    match window.iter().position(|byte| *byte == 0) {
+        Some(length) => std::str::from_utf8(&window[..length])
+            .map(Some)
+            .map_err(CodeError::damaged),
+        None if window.len() > FUNCTION_NAME_BYTES_MAX => Ok(None),
+        None => Err(CodeError::damaged("symbol name")),
+    }
 }
 
 /// Start-up code that linkers export from every library.

@@ -1,0 +1,53 @@
+# The one entry to everything done every day. `make` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+CARGO ?= cargo
+# Where `make install` puts things; DESTDIR goes before it for packagers.
+PREFIX ?= /usr/local
+DESTDIR ?=
+# How long `make fuzz` gives each decoder.
+FUZZ_SECONDS ?= 20
+
+export PREFIX DESTDIR FUZZ_SECONDS
+export CARGO_TERM_COLOR ?= auto
+export CARGO_NET_RETRY ?= 5
+
+.PHONY: help setup build demo test bench fuzz lint docs install clean
+
+help: ## List these targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: ## Install what building needs and is missing (Debian packages; root or sudo)
+	@scripts/setup
+
+build: setup ## Build everything, optimised, into target/release
+	$(CARGO) build --release --workspace --locked
+
+demo: build ## Start the platform and show it on real input, with measured latencies
+	@demo/run
+
+test: build ## Run every test and check there is; ends with `N passed, N failed`
+	@scripts/test
+
+bench: build ## Measure latency, throughput, bandwidth and cold starts into bench/results
+	@scripts/bench
+
+fuzz: ## Fuzz each decoder for FUZZ_SECONDS (20); needs nightly Rust and cargo-fuzz
+	@scripts/fuzz
+
+lint: ## Check format, clippy, crate levels, unsafe code, file lengths, names, links
+	@scripts/lint
+
+docs: ## Build the API documentation into target/doc
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --locked
+
+install: build ## Install programs, libraries, headers, CMake and pkg-config files under PREFIX
+	@scripts/install
+
+clean: ## Remove everything that was built
+	$(CARGO) clean
+	rm -rf fuzz/target bench/results build

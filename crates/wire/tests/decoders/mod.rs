@@ -1,0 +1,264 @@
+//! Every decoder of this crate with what must hold for any bytes given to it.
+//!
+//! Shared by the mutation test beside it and by the fuzz targets (`fuzz/`), so that both hold the same
+//! promises: a decoder never panics, what it accepts encodes to what it accepted (or, for the
+//! variable-length messages, to a form that decodes to the same), and every limit holds.
+
+pub mod library;
+pub mod seeds;
+
+use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
+use hotlease_wire::control::{Answer, Order};
+use hotlease_wire::frame::{LineWords, ReplyHeader, RequestHeader, Span};
+use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
+use hotlease_wire::limits::{
+    FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX, MESSAGE_BYTES_MAX, REGION_BYTES_MAX, TENANT_BYTES_MAX,
+};
+use hotlease_wire::session::{SessionReply, SessionRequest};
+use hotlease_wire::token::{CLAIMS_VERSION, Claims, TOKEN_BYTES_MAX, TokenKey};
+use hotlease_wire::{Refusal, decode, encode};
+use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Debug;
+
+/// One decoder.
+pub struct Decoder {
+    /// Name of its fuzz target and of its corpus folder.
+    pub name: &'static str,
+    /// Checks what must hold for these bytes; whether they were accepted.
+    pub check: fn(&[u8]) -> bool,
+    /// Valid encodings, each variant at least once.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const DECODERS: &[Decoder] = &[
+    Decoder {
+        name: "request_header",
+        check: request_header,
+        seeds: seeds::request_header,
+    },
+    Decoder {
+        name: "reply_header",
+        check: reply_header,
+        seeds: seeds::reply_header,
+    },
+    Decoder {
+        name: "span",
+        check: span,
+        seeds: seeds::span,
+    },
+    Decoder {
+        name: "session_request",
+        check: message::<SessionRequest>,
+        seeds: seeds::session_request,
+    },
+    Decoder {
+        name: "session_reply",
+        check: message::<SessionReply>,
+        seeds: seeds::session_reply,
+    },
+    Decoder {
+        name: "order",
+        check: message::<Order>,
+        seeds: seeds::order,
+    },
+    Decoder {
+        name: "answer",
+        check: message::<Answer>,
+        seeds: seeds::answer,
+    },
+    Decoder {
+        name: "connection_request",
+        check: message::<ConnectionRequest>,
+        seeds: seeds::connection_request,
+    },
+    Decoder {
+        name: "connection_reply",
+        check: message::<ConnectionReply>,
+        seeds: seeds::connection_reply,
+    },
+    Decoder {
+        name: "token",
+        check: token,
+        seeds: seeds::token,
+    },
+    Decoder {
+        name: "code",
+        check: code,
+        seeds: seeds::code,
+    },
+    #[cfg(feature = "grpc")]
+    Decoder {
+        name: "refusal_status",
+        check: refusal_status,
+        seeds: seeds::refusal_status,
+    },
+    Decoder {
+        name: "identifier",
+        check: identifier,
+        seeds: seeds::identifier,
+    },
+];
+
+/// The key with which seeds and checks mint and open tokens.
+pub fn token_key() -> TokenKey {
+    TokenKey::new([0x5a; 32])
+}
+
+fn line(bytes: &[u8]) -> Option<LineWords> {
+    let (line, _) = bytes.split_first_chunk::<64>()?;
+    let mut words = LineWords::default();
+    for (word, bytes) in words.iter_mut().zip(line.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+    }
+    Some(words)
+}
+
+fn request_header(bytes: &[u8]) -> bool {
+    let Some(words) = line(bytes) else { return false };
+    let Ok(header) = RequestHeader::decode(&words) else {
+        return false;
+    };
+    assert_eq!(
+        header.encode(),
+        words,
+        "an accepted request header has one form only"
+    );
+    assert!(header.flags.span_bytes() <= 2 * Span::BYTES, "two spans at most");
+    true
+}
+
+fn reply_header(bytes: &[u8]) -> bool {
+    let Some(words) = line(bytes) else { return false };
+    let Ok(header) = ReplyHeader::decode(&words) else {
+        return false;
+    };
+    let mut again = header.encode();
+    assert_eq!(again[3], 0, "the unused word is sent as zero");
+    again[3] = words[3];
+    assert_eq!(
+        again, words,
+        "but for the unused word, an accepted reply header has one form only"
+    );
+    true
+}
+
+fn span(bytes: &[u8]) -> bool {
+    let Ok(span) = Span::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(
+        span.encode(),
+        bytes[..Span::BYTES],
+        "an accepted span has one form only"
+    );
+    let end = span.offset.checked_add(span.length);
+    assert!(
+        end.is_some_and(|end| end <= REGION_BYTES_MAX),
+        "{span:?} is larger than any buffer"
+    );
+    true
+}
+
+fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> bool {
+    let Ok(message) = decode::<M>(bytes) else {
+        return false;
+    };
+    assert!(
+        bytes.len() <= MESSAGE_BYTES_MAX,
+        "a message of {} bytes was accepted",
+        bytes.len()
+    );
+    let again = encode(&message);
+    assert!(again.len() <= bytes.len(), "the encoding is the shortest form");
+    assert_eq!(decode::<M>(&again).as_ref(), Ok(&message));
+    // Messages reach logs and users: both must do with any content.
+    assert!(!format!("{message:?}").is_empty());
+    true
+}
+
+fn token(bytes: &[u8]) -> bool {
+    let key = token_key();
+    // Any claims that may be minted open with their key, and with no other.
+    if let Ok(claims) = decode::<Claims>(bytes) {
+        let minted = key.mint(&claims);
+        if claims.version == CLAIMS_VERSION && claims.tenant.len() <= TENANT_BYTES_MAX {
+            assert_eq!(key.open(&minted).as_ref(), Ok(&claims));
+            assert!(
+                TokenKey::new([0xa5; 32]).open(&minted).is_err(),
+                "a foreign key opened it"
+            );
+        } else {
+            assert!(
+                key.open(&minted).is_err(),
+                "claims past a limit were accepted: {claims:?}"
+            );
+        }
+    }
+    let Ok(claims) = key.open(bytes) else { return false };
+    assert!(
+        bytes.len() <= TOKEN_BYTES_MAX,
+        "a token of {} bytes was accepted",
+        bytes.len()
+    );
+    assert_eq!(key.mint(&claims), bytes, "only what the key minted opens");
+    true
+}
+
+fn code(bytes: &[u8]) -> bool {
+    let Ok(functions) = hotlease_wire::code::functions(bytes) else {
+        return false;
+    };
+    assert!(
+        (1..=FUNCTIONS_MAX).contains(&functions.len()),
+        "{} functions",
+        functions.len()
+    );
+    for function in &functions {
+        assert!(
+            function.name.len() <= FUNCTION_NAME_BYTES_MAX,
+            "a name of {} bytes",
+            function.name.len()
+        );
+    }
+    assert!(
+        functions.windows(2).all(|pair| pair[0].name < pair[1].name),
+        "functions are sorted and unique, or client and worker would disagree on indices"
+    );
+    assert_eq!(hotlease_wire::code::functions(bytes).as_ref(), Ok(&functions));
+    true
+}
+
+#[cfg(feature = "grpc")]
+fn refusal_status(bytes: &[u8]) -> bool {
+    use tonic::{Code, Status};
+
+    let accepted = decode::<Refusal>(bytes);
+    let details = bytes.to_vec().into();
+    let refusal = Refusal::from(Status::with_details(Code::FailedPrecondition, "refused", details));
+    assert!(!refusal.to_string().is_empty(), "every refusal has words");
+    match &accepted {
+        Ok(sent) => assert_eq!(&refusal, sent),
+        Err(_) => assert!(
+            matches!(refusal, Refusal::Unavailable { .. }),
+            "{refusal:?} out of nothing"
+        ),
+    }
+    assert_eq!(Refusal::from(Status::from(refusal.clone())), refusal);
+    accepted.is_ok()
+}
+
+fn identifier(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return false;
+    };
+    fn check<I: std::str::FromStr + ToString>(text: &str) -> bool {
+        let Ok(id) = text.parse::<I>() else { return false };
+        assert_eq!(id.to_string(), text.to_ascii_lowercase());
+        true
+    }
+    let lease = check::<LeaseId>(text);
+    assert_eq!(check::<AgentId>(text), lease);
+    assert_eq!(check::<BootId>(text), lease);
+    lease | check::<CodeHash>(text)
+}

@@ -1,0 +1,379 @@
+//! Valid encodings for every decoder: each variant, and each limit at its edge.
+
+use super::token_key;
+use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
+use hotlease_wire::control::{Answer, Order, Polling};
+use hotlease_wire::frame::{Flags, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::ids::{
+    AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex,
+};
+use hotlease_wire::limits::{
+    ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX,
+    RING_DEPTH_DEFAULT, RING_DEPTH_MAX, TENANT_BYTES_MAX,
+};
+use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
+use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
+use hotlease_wire::{Cause, EndReason, Refusal, encode};
+
+const HASH: CodeHash = CodeHash([0xc0; 32]);
+const LEASE: LeaseId = LeaseId([1, 2, 3, 4, 5, 6, 7, 8]);
+
+fn bytes_of(words: LineWords) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+pub fn request_header() -> Vec<Vec<u8>> {
+    let small = RequestHeader {
+        seq: Seq::new(1, 0),
+        epoch: Epoch(1),
+        function: FunctionIndex(0),
+        flags: Flags::NONE,
+        length: 8,
+        reply_entry: 0,
+        timeout_us: 0,
+        output_capacity: INLINE_BYTES as u32,
+        inline: [7; INLINE_BYTES],
+    };
+    let spans = RequestHeader {
+        seq: Seq::new(u32::MAX, u32::MAX),
+        epoch: Epoch(u32::MAX),
+        function: FunctionIndex(u16::MAX),
+        flags: Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER),
+        length: 2 * Span::BYTES as u32,
+        reply_entry: RING_DEPTH_MAX - 1,
+        timeout_us: 1_000_000,
+        output_capacity: ENTRY_BYTES_MAX,
+        inline: [0; INLINE_BYTES],
+    };
+    let ring = RequestHeader {
+        length: ENTRY_BYTES_DEFAULT,
+        flags: Flags::OUTPUT_BUFFER,
+        ..small
+    };
+    [small, spans, ring]
+        .iter()
+        .map(|header| bytes_of(header.encode()))
+        .collect()
+}
+
+pub fn reply_header() -> Vec<Vec<u8>> {
+    let seq = Seq::new(7, 41);
+    let statuses = (0..=u16::MAX).filter_map(Status::from_number);
+    let failures = statuses.map(|status| ReplyHeader::failed(seq, status));
+    let error = ReplyHeader {
+        status: Status::FunctionError,
+        code: -1,
+        ..ReplyHeader::ok(seq, 4096)
+    };
+    let inline = ReplyHeader {
+        inline: [9; INLINE_BYTES],
+        ..ReplyHeader::ok(seq, INLINE_BYTES as u64)
+    };
+    failures
+        .chain([error, inline])
+        .map(|header| bytes_of(header.encode()))
+        .collect()
+}
+
+pub fn span() -> Vec<Vec<u8>> {
+    let whole = Span {
+        region: RegionId(0),
+        offset: 0,
+        length: REGION_BYTES_MAX,
+    };
+    let last = Span {
+        region: RegionId(u32::MAX),
+        offset: REGION_BYTES_MAX - 1,
+        length: 1,
+    };
+    let empty = Span {
+        region: RegionId(3),
+        offset: 64,
+        length: 0,
+    };
+    [whole, last, empty]
+        .iter()
+        .map(|span| span.encode().to_vec())
+        .collect()
+}
+
+pub fn session_request() -> Vec<Vec<u8>> {
+    [
+        SessionRequest::Attach {
+            version: PROTOCOL_VERSION,
+            token: token().remove(0),
+        },
+        SessionRequest::Load {
+            hash: HASH,
+            size_bytes: 16_384,
+        },
+        SessionRequest::Connect {
+            worker: WorkerIndex(3),
+        },
+        SessionRequest::Renew,
+        SessionRequest::Release,
+    ]
+    .iter()
+    .map(encode)
+    .collect()
+}
+
+pub fn session_reply() -> Vec<Vec<u8>> {
+    let usage = UsageTotals {
+        allocated_ns: u64::MAX,
+        hot_ns: 1 << 40,
+        compute_ns: 12_345,
+        invocations: 1_000_000,
+    };
+    let mut replies = vec![
+        SessionReply::Attached {
+            lease: LEASE,
+            ttl_ms: 5000,
+            workers: vec![vec![0, 1], vec![], vec![1023]],
+            start: StartPhases {
+                pooled: 1,
+                started: 2,
+                start_us: 4000,
+                configure_us: 150,
+            },
+        },
+        SessionReply::Loaded {
+            hash: HASH,
+            base: 12,
+            load_us: 900,
+        },
+        SessionReply::Connected {
+            worker: WorkerIndex(0),
+            epoch: Epoch(5),
+        },
+        SessionReply::Renewed { ttl_ms: 5000 },
+    ];
+    for cause in causes() {
+        let output = "last words\n".to_owned();
+        replies.push(SessionReply::WorkerDied {
+            worker: WorkerIndex(1),
+            epoch: Epoch(6),
+            cause,
+            output,
+        });
+    }
+    replies.extend(END_REASONS.map(|reason| SessionReply::LeaseEnded { reason, usage }));
+    replies.extend(refusals().into_iter().map(SessionReply::Refused));
+    replies.iter().map(encode).collect()
+}
+
+pub fn order() -> Vec<Vec<u8>> {
+    let configure = |polling, hot_budget_ns, cores: Vec<u32>| Order::Configure {
+        lease: LEASE,
+        epoch: Epoch(9),
+        cores,
+        polling,
+        hot_budget_ns,
+        tick_hz: 2_100_000_000,
+        memory_bytes: 1 << 30,
+        tenant: "uid:1000".into(),
+    };
+    [
+        configure(Polling::Adaptive, 500_000, vec![0]),
+        configure(Polling::Hot, u64::MAX, (0..64).collect()),
+        configure(Polling::Warm, 0, vec![]),
+        Order::Load {
+            hash: HASH,
+            size_bytes: 1 << 20,
+            base: u16::MAX,
+        },
+        Order::Introduce,
+    ]
+    .iter()
+    .map(encode)
+    .collect()
+}
+
+pub fn answer() -> Vec<Vec<u8>> {
+    [
+        Answer::Ready {
+            version: PROTOCOL_VERSION,
+        },
+        Answer::Done,
+        Answer::Failed {
+            why: "undefined symbol: dgemm_".into(),
+        },
+    ]
+    .iter()
+    .map(encode)
+    .collect()
+}
+
+pub fn connection_request() -> Vec<Vec<u8>> {
+    let shape = |depth, entry_bytes| RingShape { depth, entry_bytes };
+    let open = |slot, shape| ConnectionRequest::Open {
+        slot: SlotIndex(slot),
+        request: shape,
+        reply: shape,
+    };
+    [
+        open(0, shape(RING_DEPTH_DEFAULT, ENTRY_BYTES_DEFAULT)),
+        open(1023, shape(RING_DEPTH_MAX, ENTRY_BYTES_MAX)),
+        ConnectionRequest::Register {
+            region: RegionId(7),
+            size_bytes: REGION_BYTES_MAX,
+        },
+        ConnectionRequest::Deregister { region: RegionId(7) },
+    ]
+    .iter()
+    .map(encode)
+    .collect()
+}
+
+pub fn connection_reply() -> Vec<Vec<u8>> {
+    let mut replies = vec![ConnectionReply::Opened { generation: 77 }, ConnectionReply::Done];
+    replies.extend(refusals().into_iter().map(ConnectionReply::Refused));
+    replies.iter().map(encode).collect()
+}
+
+pub fn token() -> Vec<Vec<u8>> {
+    let holder = Claims {
+        version: CLAIMS_VERSION,
+        lease: LEASE,
+        tenant: "uid:1000".into(),
+        agent: AgentId([2; 8]),
+        boot: BootId([3; 8]),
+        epoch: Epoch(4),
+        attach_until_ms: 5000,
+        rights: Rights::HOLDER,
+    };
+    let longest = Claims {
+        tenant: "t".repeat(TENANT_BYTES_MAX),
+        epoch: Epoch(u32::MAX),
+        attach_until_ms: u64::MAX,
+        rights: Rights::INVOKE,
+        ..holder.clone()
+    };
+    // A token, then bare claims: the check mints these itself.
+    vec![
+        token_key().mint(&holder),
+        token_key().mint(&longest),
+        encode(&holder),
+        encode(&longest),
+    ]
+}
+
+#[cfg(feature = "grpc")]
+pub fn refusal_status() -> Vec<Vec<u8>> {
+    refusals().iter().map(encode).collect()
+}
+
+pub fn identifier() -> Vec<Vec<u8>> {
+    vec![
+        LEASE.to_string().into(),
+        HASH.to_string().into(),
+        b"FFEEDDCCBBAA9988".to_vec(),
+    ]
+}
+
+/// Small shared libraries, as a linker would lay them out.
+pub fn code() -> Vec<Vec<u8>> {
+    use super::library::{Symbol, library};
+    vec![
+        library(&[Symbol::function("hello")]),
+        library(&[
+            Symbol::function("_init"),
+            Symbol::function("zeta"),
+            Symbol::function("alpha"),
+            Symbol::data("hotlease_context_zeta"),
+            Symbol::data("hotlease_idempotent_alpha"),
+            Symbol::undefined("malloc"),
+        ]),
+    ]
+}
+
+const END_REASONS: [EndReason; 5] = [
+    EndReason::Released,
+    EndReason::Expired,
+    EndReason::ClientGone,
+    EndReason::Revoked,
+    EndReason::AgentStopping,
+];
+
+fn causes() -> Vec<Cause> {
+    vec![
+        Cause::Signal {
+            signal: 11,
+            function: Some(2),
+        },
+        Cause::Signal {
+            signal: 9,
+            function: None,
+        },
+        Cause::OutputOverrun {
+            function: Some(0),
+            capacity: 64,
+        },
+        Cause::Exit {
+            status: 3,
+            function: None,
+        },
+        Cause::OutOfMemory,
+        Cause::Deadline {
+            function: Some(1),
+            timeout_us: 1000,
+        },
+        Cause::LeaseEnded(EndReason::Expired),
+        Cause::NotStarted {
+            why: "no such file".into(),
+        },
+        Cause::AgentGone,
+    ]
+}
+
+fn refusals() -> Vec<Refusal> {
+    let mut refusals = vec![
+        Refusal::NoCapacity {
+            asked: 4,
+            free: 1,
+            offered: 2,
+        },
+        Refusal::NoAgent,
+        Refusal::BadToken,
+        Refusal::StaleEpoch {
+            token: Epoch(1),
+            current: Epoch(2),
+        },
+        Refusal::UnknownLease,
+        Refusal::WrongTenant,
+        Refusal::NotPermitted {
+            what: "release with a token to invoke".into(),
+        },
+        Refusal::UnknownWorker { index: 4, workers: 2 },
+        Refusal::UnknownSlot { index: 1, slots: 1 },
+        Refusal::TooMany {
+            what: "registered buffers".into(),
+            limit: 1024,
+        },
+        Refusal::BadRequest {
+            what: "depth 3 is not a power of two".into(),
+        },
+        Refusal::NeedCode(HASH),
+        Refusal::CodeMismatch,
+        Refusal::CodeRejected {
+            why: "undefined symbol: dgemm_".into(),
+        },
+        Refusal::Version {
+            theirs: 2,
+            ours: PROTOCOL_VERSION,
+        },
+        Refusal::Timeout {
+            what: "worker 0".into(),
+            after_ms: 5000,
+        },
+        Refusal::Unavailable {
+            what: "manager.sock: connection refused".into(),
+        },
+    ];
+    refusals.extend(END_REASONS.map(Refusal::LeaseEnded));
+    refusals.extend(causes().into_iter().map(|cause| Refusal::WorkerDied {
+        cause,
+        output: "boom\n".into(),
+    }));
+    refusals
+}
