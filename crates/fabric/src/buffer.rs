@@ -1,0 +1,86 @@
+//! Registered memory as a typed slice: what large arguments and results live in.
+
+use crate::memory::{Memory, MemoryError};
+use bytemuck::Pod;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// `len` elements in memory that can be handed to workers without a copy (`Buffer<T>` of the rFaaS paper,
+/// section 4.1). Zeroed at first. Behaves as a slice.
+///
+/// While an invocation that writes to it is in flight, the worker writes to it and the client must not
+/// touch it; the invocation APIs say until when they borrow it. `T` is plain data (any bytes are a valid
+/// value), so breaking this rule gives wrong numbers, not memory unsafety in practice.
+pub struct Buffer<T: Pod> {
+    memory: Arc<Memory>,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Pod> Buffer<T> {
+    /// Zeroed registered memory for `len` elements.
+    pub fn new(len: usize) -> Result<Self, MemoryError> {
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .and_then(|bytes| u64::try_from(bytes).ok());
+        let bytes = bytes.ok_or(MemoryError::BadSize { size_bytes: u64::MAX })?;
+        let memory = Arc::new(Memory::create("hotlease-buffer", bytes.max(1))?);
+        Ok(Self {
+            memory,
+            len,
+            element: PhantomData,
+        })
+    }
+
+    /// The memory underneath, to register it.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+}
+
+impl<T: Pod> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the mapping is at least len * size_of::<T>() bytes, page-aligned, lives as long as self,
+        // and any bytes are a valid T (Pod). Exclusive use while no invocation writes is the API's rule.
+        unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: Pod> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in deref; self is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: Pod + std::fmt::Debug> std::fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer<{}>[{}]", std::any::type_name::<T>(), self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_a_zeroed_slice_that_a_peer_sees() {
+        let mut buffer = Buffer::<f64>::new(1000).unwrap();
+        assert!(buffer.iter().all(|x| *x == 0.0));
+        buffer[999] = 2.5;
+        let fd = buffer.memory().fd().try_clone_to_owned().unwrap();
+        let peer = Memory::attach(fd, 8000).unwrap();
+        // SAFETY: element 999 is inside the 8000 bytes just mapped.
+        assert_eq!(unsafe { *peer.start().as_ptr().cast::<f64>().add(999) }, 2.5);
+        assert!(Buffer::<f64>::new(usize::MAX).is_err());
+        assert_eq!(Buffer::<f64>::new(0).unwrap().len(), 0);
+    }
+}

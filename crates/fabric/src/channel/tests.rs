@@ -1,0 +1,141 @@
+//! Both ends of a channel in one process.
+
+use super::*;
+use crate::doorbell::Doorbell;
+use hotlease_wire::connection::RingShape;
+use hotlease_wire::frame::{Flags, RequestHeader, Seq, Status};
+use hotlease_wire::ids::{Epoch, FunctionIndex};
+use std::os::fd::AsFd;
+
+const CALL: Call = Call {
+    epoch: Epoch(1),
+    function: FunctionIndex(0),
+    flags: Flags::NONE,
+    timeout_us: 0,
+    output_capacity: u32::MAX,
+};
+
+fn pair(depth: u32, entry_bytes: u32) -> (ClientChannel, WorkerChannel) {
+    let shape = RingShape { depth, entry_bytes };
+    let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+    let (replies, requests) = (
+        ReplyRing::create(shape).unwrap(),
+        RequestRing::create(shape).unwrap(),
+    );
+    let (client_bell, slot_bell) = (Doorbell::create().unwrap(), Doorbell::create().unwrap());
+    let request_fd = own(requests.fd());
+    let worker = WorkerChannel::open(requests, 7, shape, own(replies.fd()), own(client_bell.fd())).unwrap();
+    let client = ClientChannel::open(replies, 7, shape, request_fd, own(slot_bell.fd().as_fd())).unwrap();
+    (client, worker)
+}
+
+/// The worker echoes one request.
+fn echo(worker: &mut WorkerChannel) {
+    let request = worker.next().expect("a request");
+    let input = worker.input(&request);
+    let output = worker.output(&request);
+    // SAFETY: input and output are at least `bytes` long and do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(input.start.as_ptr(), output.as_ptr(), input.bytes) };
+    worker.reply_with_output(&request, Status::Ok, 0, input.bytes);
+}
+
+#[test]
+fn every_size_comes_back_whole_over_many_laps() {
+    let (client, mut worker) = pair(4, 300);
+    let mut output = [0; 300];
+    for (id, size) in (0..=300usize).chain([300, 0, 32, 33, 64, 65]).enumerate() {
+        let input: Vec<u8> = (0..size).map(|i| (i * 7 + id) as u8).collect();
+        let (head, tail) = input.split_at(size / 3);
+        client.publish(id as u32, &CALL, &[head, tail]).unwrap();
+        assert!(
+            client.poll(id as u32).is_none(),
+            "no reply before the worker has run"
+        );
+        echo(&mut worker);
+        let header = client.poll(id as u32).expect("a reply").unwrap();
+        let bytes = client.read(id as u32, &header, &mut output);
+        assert_eq!(&output[..bytes], &input[..], "size {size}");
+    }
+}
+
+#[test]
+fn ids_wrap_around() {
+    let (client, mut worker) = pair(2, 64);
+    worker.next = u32::MAX - 2;
+    for step in 0..6u32 {
+        let id = (u32::MAX - 2).wrapping_add(step);
+        client.publish(id, &CALL, &[&step.to_le_bytes()]).unwrap();
+        echo(&mut worker);
+        assert!(client.poll(id).is_some(), "id {id}");
+        assert!(
+            client.poll(id.wrapping_sub(2)).is_none(),
+            "an old id must not match a new reply"
+        );
+    }
+}
+
+#[test]
+fn too_long_a_payload_is_refused_before_it_is_written() {
+    let (client, mut worker) = pair(2, 64);
+    assert_eq!(
+        client.publish(0, &CALL, &[&[0; 65]]),
+        Err(TooLong {
+            bytes: 65,
+            capacity: 64
+        })
+    );
+    assert!(worker.next().is_none());
+}
+
+/// Writes what it likes into the request ring, as a hostile client could.
+fn forge(client: &ClientChannel, change: impl FnOnce(&mut RequestHeader)) {
+    let mut header = RequestHeader {
+        seq: Seq::new(7, 0),
+        epoch: Epoch(1),
+        function: FunctionIndex(0),
+        flags: Flags::NONE,
+        length: 8,
+        reply_entry: 0,
+        timeout_us: 0,
+        output_capacity: 64,
+        inline: [0; 32],
+    };
+    change(&mut header);
+    crate::ring::FarRing::publish(client.far(), 0, 0, &header.encode());
+}
+
+#[test]
+fn forged_lengths_and_entries_are_answered_and_never_run() {
+    type Change = fn(&mut RequestHeader);
+    let cases: [(Change, Status); 4] = [
+        (|header| header.length = 65, Status::BadLength),
+        (|header| header.output_capacity = u32::MAX, Status::BadLength),
+        (|header| header.flags = Flags::INPUT_BUFFER, Status::BadLength),
+        (|header| header.reply_entry = 1, Status::BadHeader),
+    ];
+    for (change, status) in cases {
+        let (client, mut worker) = pair(2, 64);
+        forge(&client, change);
+        assert!(worker.next().is_none());
+        assert_eq!(client.poll(0).expect("an answer").unwrap().status, status);
+    }
+}
+
+#[test]
+fn frame_of_another_generation_is_invisible() {
+    let (client, mut worker) = pair(2, 64);
+    forge(&client, |header| header.seq = Seq::new(8, 0));
+    assert!(worker.next().is_none());
+    assert!(client.poll(0).is_none());
+}
+
+#[test]
+fn reply_with_absurd_length_reads_no_more_than_the_entry() {
+    let (client, mut worker) = pair(2, 64);
+    client.publish(0, &CALL, &[b"x"]).unwrap();
+    let request = worker.next().unwrap();
+    worker.reply(&request, Status::Ok, 0, u64::MAX);
+    let header = client.poll(0).unwrap().unwrap();
+    let mut output = vec![0; 1000];
+    assert_eq!(client.read(0, &header, &mut output), 64);
+}

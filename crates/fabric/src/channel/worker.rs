@@ -1,0 +1,175 @@
+//! The worker's end of a channel.
+
+use crate::doorbell::Doorbell;
+use crate::memory::MemoryError;
+use crate::ring::FarRing;
+use crate::shm::{NearRing, ShmRing};
+use hotlease_wire::connection::RingShape;
+use hotlease_wire::frame::{ReplyHeader, RequestHeader, Seq, Status};
+use hotlease_wire::limits::INLINE_BYTES;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// The worker's own ring.
+pub struct RequestRing(NearRing);
+
+impl RequestRing {
+    /// Of this shape.
+    pub fn create(shape: RingShape) -> Result<Self, MemoryError> {
+        Ok(Self(NearRing::create("hotlease-requests", shape)?))
+    }
+
+    /// To pass to the client.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+/// The worker's end; used by one slot's thread.
+pub struct WorkerChannel<F: FarRing = ShmRing> {
+    requests: NearRing,
+    replies: F,
+    generation: u32,
+    pub(super) next: u32,
+}
+
+/// A request whose form and lengths were checked on a private copy.
+pub struct Request {
+    /// The private copy. `length`, `reply_entry` and `output_capacity` fit the channel.
+    pub header: RequestHeader,
+    id: u32,
+}
+
+/// A request's payload bytes.
+pub struct Input {
+    /// First byte, aligned to 32 at least.
+    pub start: NonNull<u8>,
+    /// How many.
+    pub bytes: usize,
+}
+
+impl WorkerChannel {
+    /// With the client's reply ring and doorbell, which are checked. `generation` is not 0.
+    pub fn open(
+        requests: RequestRing,
+        generation: u32,
+        reply: RingShape,
+        reply_ring: OwnedFd,
+        client_doorbell: OwnedFd,
+    ) -> Result<Self, MemoryError> {
+        let replies = ShmRing::attach_guarded(reply_ring, reply, Doorbell::attach(client_doorbell)?)?;
+        if replies.layout().depth() != requests.0.layout().depth() {
+            return Err(MemoryError::BadSize {
+                size_bytes: u64::from(reply.depth),
+            });
+        }
+        Ok(Self {
+            requests: requests.0,
+            replies,
+            generation,
+            next: 0,
+        })
+    }
+}
+
+impl<F: FarRing> WorkerChannel<F> {
+    fn depth(&self) -> u32 {
+        self.requests.layout().depth()
+    }
+
+    /// Whether a request is waiting; changes nothing.
+    #[inline]
+    pub fn has_next(&self) -> bool {
+        self.requests
+            .line(self.next)
+            .poll(Seq::new(self.generation, self.next))
+            .is_some()
+    }
+
+    /// The next request, if it is there. A malformed one is answered here and skipped.
+    #[inline]
+    pub fn next(&mut self) -> Option<Request> {
+        let id = self.next;
+        let words = self.requests.line(id).poll(Seq::new(self.generation, id))?;
+        self.next = id.wrapping_add(1);
+        // The stated reply entry is checked, then the entry that it must be is used.
+        let status = match RequestHeader::decode(&words) {
+            Ok(header) if header.reply_entry != id & (self.depth() - 1) => Status::BadHeader,
+            Ok(header)
+                if header.length as usize > self.requests.layout().entry_bytes()
+                    || (header.length as usize) < header.flags.span_bytes()
+                    || header.output_capacity as usize > self.replies.payload_bytes() =>
+            {
+                Status::BadLength
+            }
+            Ok(header) => return Some(Request { header, id }),
+            Err(_) => Status::BadHeader,
+        };
+        self.publish(id, &ReplyHeader::failed(Seq::new(self.generation, id), status), 0);
+        None
+    }
+
+    /// The request's payload. Valid until the reply to it is published; inline payload lies in the
+    /// request itself, which must outlive its use.
+    #[inline]
+    pub fn input(&self, request: &Request) -> Input {
+        let bytes = request.header.length as usize;
+        let start = if bytes <= INLINE_BYTES {
+            NonNull::from(&request.header.inline).cast()
+        } else {
+            self.requests.payload(request.id)
+        };
+        Input { start, bytes }
+    }
+
+    /// Where the function may write up to `output_capacity` bytes of the request's header: at the
+    /// start of the reply entry, whose end ([`WorkerChannel::output_bytes`]) is followed by a guard page.
+    #[inline]
+    pub fn output(&self, request: &Request) -> NonNull<u8> {
+        self.replies.payload(request.id & (self.depth() - 1))
+    }
+
+    /// Capacity of an output entry.
+    #[inline]
+    pub fn output_bytes(&self) -> usize {
+        self.replies.payload_bytes()
+    }
+
+    /// Publishes a reply whose output of `bytes` (at most [`WorkerChannel::output_bytes`]) stands at
+    /// [`WorkerChannel::output`].
+    #[inline]
+    pub fn reply_with_output(&mut self, request: &Request, status: Status, code: i32, bytes: usize) {
+        let bytes = bytes.min(self.output_bytes());
+        let mut header = ReplyHeader {
+            status,
+            code,
+            ..ReplyHeader::ok(request.header.seq, bytes as u64)
+        };
+        if bytes <= INLINE_BYTES {
+            let output = self.output(request);
+            // SAFETY: bytes is at most the entry's size and the inline area's.
+            unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), header.inline.as_mut_ptr(), bytes) };
+            self.publish(request.id, &header, 0);
+        } else {
+            self.publish(request.id, &header, bytes);
+        }
+    }
+
+    /// Publishes a reply without ring output: a refusal, or `length` bytes written to a buffer.
+    #[inline]
+    pub fn reply(&mut self, request: &Request, status: Status, code: i32, length: u64) {
+        let header = ReplyHeader {
+            status,
+            code,
+            ..ReplyHeader::ok(request.header.seq, length)
+        };
+        self.publish(request.id, &header, 0);
+    }
+
+    #[inline]
+    fn publish(&mut self, id: u32, header: &ReplyHeader, payload_bytes: usize) {
+        let entry = id & (self.depth() - 1);
+        self.replies.publish(entry, payload_bytes, &header.encode());
+        self.replies.ring();
+    }
+}

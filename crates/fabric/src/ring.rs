@@ -1,0 +1,178 @@
+//! The line protocol: how one cache line carries a frame, and the seam between channels and transports.
+//!
+//! A line is eight 64-bit words; word 0 is the sequence word. The writer stores words 1 to 7, then word 0
+//! with release; the reader loads word 0 with acquire and, if it is the one it expects, the others.
+//!
+//! ```text
+//!  writer                         reader
+//!  payload bytes                  w0 = load(word 0, Acquire) ──┐ pairs with
+//!  store(words 1..7, Relaxed)     if w0 == expected:           │
+//!  store(word 0, Release) ────────────────────────────────────┘
+//!                                   load(words 1..7, Relaxed), payload bytes
+//! ```
+//!
+//! The reader may then read everything that the writer wrote before. The writer may write the entry again
+//! only when the reader is done with it, which the channel's credits say; see [`crate::channel`].
+//! A hostile writer can break this and only harms itself: the reader works on its private copy.
+
+use crate::atomics::{AtomicU64, Ordering};
+use hotlease_wire::frame::{LineWords, Seq};
+use std::ptr::NonNull;
+
+/// One cache line of a ring.
+#[repr(C, align(64))]
+pub struct Line([AtomicU64; 8]);
+
+impl Line {
+    /// A line that holds no frame. (Zeroed memory is such a line too: no sequence word is 0.)
+    pub fn empty() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Makes a frame, and every payload byte written before it, visible to the reader.
+    #[inline]
+    pub fn publish(&self, words: &LineWords) {
+        for (cell, word) in self.0.iter().zip(words).skip(1) {
+            cell.store(*word, Ordering::Relaxed);
+        }
+        // Pairs with the acquire load in `poll`.
+        self.0[0].store(words[0], Ordering::Release);
+    }
+
+    /// A private copy of the frame `seq`, if it is there.
+    #[inline]
+    pub fn poll(&self, seq: Seq) -> Option<LineWords> {
+        // Pairs with the release store in `publish`.
+        if self.0[0].load(Ordering::Acquire) != seq.word() {
+            return None;
+        }
+        let mut words = [seq.word(); 8];
+        for (word, cell) in words.iter_mut().zip(&self.0).skip(1) {
+            *word = cell.load(Ordering::Relaxed);
+        }
+        Some(words)
+    }
+}
+
+/// A ring in the peer's memory, as this end writes it. This is what a transport implements.
+///
+/// On `shm` [`FarRing::payload`] is the peer's memory itself; on a fabric it is a registered staging area
+/// and [`FarRing::publish`] writes it across.
+///
+/// Entries are independent: calls for different entries may come from different threads at once, calls for
+/// one entry may not.
+pub trait FarRing: Send + Sync {
+    /// Where the payload of `entry` is built: [`FarRing::payload_bytes`] bytes, written by nobody else
+    /// until the next `publish` of the same entry. `entry` must be less than the ring's depth.
+    fn payload(&self, entry: u32) -> NonNull<u8>;
+    /// Capacity of each entry's payload.
+    fn payload_bytes(&self) -> usize;
+    /// Makes the first `payload_bytes` bytes of the entry's payload, then `words`, visible to the peer, in
+    /// this order.
+    fn publish(&self, entry: u32, payload_bytes: usize, words: &LineWords);
+    /// Wakes the peer if it sleeps; cheap if it does not.
+    fn ring(&self);
+    /// Drives a transport that makes no progress by itself.
+    fn progress(&self) {}
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+
+    /// An entry and its payload, which only the protocol protects.
+    struct Entry {
+        line: Line,
+        payload: UnsafeCell<u64>,
+    }
+    // SAFETY: what the tests check: loom fails if two threads touch the payload at once.
+    unsafe impl Sync for Entry {}
+
+    fn ring(depth: usize) -> Arc<Vec<Entry>> {
+        Arc::new(
+            (0..depth)
+                .map(|_| Entry {
+                    line: Line::empty(),
+                    payload: UnsafeCell::new(0),
+                })
+                .collect(),
+        )
+    }
+
+    fn words(seq: Seq, value: u64) -> LineWords {
+        let mut words = [value; 8];
+        words[0] = seq.word();
+        words
+    }
+
+    fn wait(entry: &Entry, seq: Seq) -> LineWords {
+        loop {
+            match entry.line.poll(seq) {
+                Some(words) => return words,
+                None => loom::thread::yield_now(),
+            }
+        }
+    }
+
+    /// A request ring and a reply ring with reuse: the client writes entry n % depth again only after the
+    /// reply to n - depth, so header and payload never race and every value arrives once and whole.
+    fn round_trips(depth: usize, count: u32) {
+        loom::model(move || {
+            let (requests, replies) = (ring(depth), ring(depth));
+            let worker = {
+                let (requests, replies) = (requests.clone(), replies.clone());
+                loom::thread::spawn(move || {
+                    for id in 0..count {
+                        let (seq, entry) = (Seq::new(1, id), id as usize % depth);
+                        let words_in = wait(&requests[entry], seq);
+                        assert!(
+                            words_in[1..].iter().all(|word| *word == u64::from(id) + 7),
+                            "torn header"
+                        );
+                        // SAFETY: the protocol under test; loom reports any race.
+                        let value = requests[entry].payload.with(|payload| unsafe { *payload });
+                        // SAFETY: as above.
+                        replies[entry]
+                            .payload
+                            .with_mut(|payload| unsafe { *payload = value + 1 });
+                        replies[entry].line.publish(&words(seq, value));
+                    }
+                })
+            };
+            let harvest = |id: u32| {
+                let entry = &replies[id as usize % depth];
+                wait(entry, Seq::new(1, id));
+                // SAFETY: as above.
+                let value = entry.payload.with(|payload| unsafe { *payload });
+                assert_eq!(value, u64::from(id) * 10 + 1, "wrong payload");
+            };
+            for id in 0..count {
+                if let Some(oldest) = id.checked_sub(depth as u32) {
+                    harvest(oldest);
+                }
+                let entry = &requests[id as usize % depth];
+                // SAFETY: as above.
+                entry
+                    .payload
+                    .with_mut(|payload| unsafe { *payload = u64::from(id) * 10 });
+                entry.line.publish(&words(Seq::new(1, id), u64::from(id) + 7));
+            }
+            for id in count.saturating_sub(depth as u32)..count {
+                harvest(id);
+            }
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn one_entry_reused() {
+        round_trips(1, 2);
+    }
+
+    #[test]
+    fn two_in_flight_then_reuse() {
+        round_trips(2, 3);
+    }
+}

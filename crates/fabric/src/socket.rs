@@ -1,0 +1,285 @@
+//! Unix sockets that keep message boundaries and carry descriptors: session, control and connection
+//! sockets.
+//!
+//! Messages are those of `hotlease-wire`. Whatever arrives is decoded from a private copy of bounded size;
+//! descriptors that are not asked for are closed.
+
+use hotlease_wire::limits::{MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
+use hotlease_wire::{DecodeError, decode, encode};
+use nix::cmsg_space;
+use nix::sys::socket::sockopt::PeerCredentials as PeerCredentialsOption;
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+    accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Why nothing was received.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The system said so; `WouldBlock` on a non-blocking socket with nothing there.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer sent something else than the expected message.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The peer sent more bytes or descriptors than any message has.
+    #[error("message over the limit of {MESSAGE_BYTES_MAX} bytes and {MESSAGE_FDS_MAX} descriptors")]
+    Truncated,
+}
+
+impl SocketError {
+    /// Whether to wait and try again.
+    pub fn would_block(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+/// Who is at the other end, as the kernel knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Effective user at the time of connect.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Process.
+    pub pid: i32,
+}
+
+/// One end of a `SOCK_SEQPACKET` Unix connection. Closed on drop.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+impl Socket {
+    /// Two connected ends.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )?;
+        Ok((Self(a), Self(b)))
+    }
+
+    /// Connects to a [`Listener`].
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let fd = new_socket(SockFlag::SOCK_CLOEXEC)?;
+        connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+        Ok(Self(fd))
+    }
+
+    /// Whether calls return `WouldBlock` instead of waiting.
+    pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+        let stream = std::os::unix::net::UnixStream::from(self.0.try_clone()?);
+        stream.set_nonblocking(on)
+    }
+
+    /// How long a blocking receive waits before it fails with `WouldBlock`.
+    pub fn set_receive_timeout(&self, timeout: Option<std::time::Duration>) -> io::Result<()> {
+        let stream = std::os::unix::net::UnixStream::from(self.0.try_clone()?);
+        stream.set_read_timeout(timeout)
+    }
+
+    /// Who is at the other end. For a pair: the maker.
+    pub fn peer(&self) -> io::Result<PeerCredentials> {
+        let peer = getsockopt(&self.0, PeerCredentialsOption)?;
+        Ok(PeerCredentials {
+            uid: peer.uid(),
+            gid: peer.gid(),
+            pid: peer.pid(),
+        })
+    }
+
+    /// Sends one message with descriptors. Never raises SIGPIPE.
+    pub fn send<M: Serialize>(&self, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_bytes(&encode(message), fds)
+    }
+
+    /// Sends bytes as they are, as a misbehaving peer would.
+    pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if bytes.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                SocketError::Truncated,
+            ));
+        }
+        let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
+        let iov = [IoSlice::new(bytes)];
+        loop {
+            match sendmsg::<UnixAddr>(self.0.as_raw_fd(), &iov, control, MsgFlags::MSG_NOSIGNAL, None) {
+                Err(nix::errno::Errno::EINTR) => continue,
+                Err(error) => return Err(error.into()),
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// The next message and its descriptors (closed on exec); `None` when the peer has closed.
+    pub fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<OwnedFd>)>, SocketError> {
+        let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+        let (length, fds) = self.receive_bytes(&mut bytes)?;
+        if length == 0 {
+            return Ok(None);
+        }
+        Ok(Some((decode(&bytes[..length])?, fds)))
+    }
+
+    fn receive_bytes(&self, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), SocketError> {
+        let mut control = cmsg_space!([RawFd; MESSAGE_FDS_MAX]);
+        let mut iov = [IoSliceMut::new(bytes)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let received = loop {
+            match recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut iov, Some(&mut control), flags) {
+                Err(nix::errno::Errno::EINTR) => continue,
+                // A peer that died with our message unread is a closed peer.
+                Err(nix::errno::Errno::ECONNRESET) => return Ok((0, Vec::new())),
+                result => break result.map_err(io::Error::from)?,
+            }
+        };
+        let truncated = received
+            .flags
+            .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
+        let length = received.bytes;
+        let mut fds = Vec::new();
+        // The descriptors are owned first, so that every way out closes them.
+        if let Ok(messages) = received.cmsgs() {
+            for message in messages {
+                if let ControlMessageOwned::ScmRights(raw) = message {
+                    // SAFETY: the kernel just made these descriptors for us; nobody else owns them.
+                    fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                }
+            }
+        }
+        if truncated {
+            return Err(SocketError::Truncated);
+        }
+        Ok((length, fds))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl From<OwnedFd> for Socket {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl From<Socket> for OwnedFd {
+    fn from(socket: Socket) -> Self {
+        socket.0
+    }
+}
+
+fn new_socket(flags: SockFlag) -> io::Result<OwnedFd> {
+    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?)
+}
+
+/// Accepts [`Socket`]s at a path. Non-blocking; does not remove the path on drop.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+impl Listener {
+    /// At a path that must not exist; readable by its owner only.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let fd = new_socket(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
+        bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listen(&fd, Backlog::new(128)?)?;
+        Ok(Self(fd))
+    }
+
+    /// The next connection (blocking socket); `WouldBlock` if there is none.
+    pub fn accept(&self) -> io::Result<Socket> {
+        let fd = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
+        // SAFETY: accept4 just made this descriptor for us.
+        Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::sealed_copy;
+    use hotlease_wire::control::Answer;
+
+    #[test]
+    fn messages_and_descriptors_arrive_together() {
+        let (a, b) = Socket::pair().unwrap();
+        let file = sealed_copy("test", b"hello").unwrap();
+        a.send(&Answer::Ready { version: 7 }, &[file.as_fd()]).unwrap();
+        let (answer, fds) = b.receive::<Answer>().unwrap().expect("a message");
+        assert_eq!(answer, Answer::Ready { version: 7 });
+        assert_eq!(crate::memory::read_sealed(fds[0].as_fd(), 5).unwrap(), b"hello");
+        drop(a);
+        assert!(b.receive::<Answer>().unwrap().is_none(), "end of file");
+    }
+
+    #[test]
+    fn garbage_is_an_error_and_the_next_message_still_arrives() {
+        let (a, b) = Socket::pair().unwrap();
+        a.send_bytes(&[0xff; 100], &[]).unwrap();
+        a.send(&Answer::Done, &[]).unwrap();
+        assert!(matches!(b.receive::<Answer>(), Err(SocketError::Decode(_))));
+        assert_eq!(b.receive::<Answer>().unwrap().unwrap().0, Answer::Done);
+    }
+
+    #[test]
+    fn too_many_descriptors_are_refused_and_closed() {
+        let (a, b) = Socket::pair().unwrap();
+        let file = sealed_copy("test", b"x").unwrap();
+        let raw = [file.as_raw_fd(); MESSAGE_FDS_MAX + 4];
+        let rights = [ControlMessage::ScmRights(&raw)];
+        sendmsg::<UnixAddr>(
+            a.as_raw_fd(),
+            &[IoSlice::new(b"x")],
+            &rights,
+            MsgFlags::empty(),
+            None,
+        )
+        .unwrap();
+        assert!(matches!(b.receive::<Answer>(), Err(SocketError::Truncated)));
+    }
+
+    #[test]
+    fn listener_knows_its_peer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let listener = Listener::bind(&path).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let client = Socket::connect(&path).unwrap();
+        let server = listener.accept().unwrap();
+        assert_eq!(server.peer().unwrap().pid, std::process::id() as i32);
+        drop(server);
+        assert!(client.receive::<Answer>().unwrap().is_none());
+    }
+}

@@ -1,0 +1,331 @@
+//! The usage block: what a worker's slots are doing and have done, in memory that its agent made.
+//!
+//! Written by the worker's threads with plain stores to their own cache lines, read by the agent at any
+//! time, also after the worker's death. A worker can lie in it, about itself only: the agent bills
+//! allocated time by its own clock.
+
+use crate::clock::{TickClock, monotonic_ns, ticks};
+use crate::memory::{Memory, MemoryError};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+
+/// Of one slot; two cache lines, so that neighbours do not share one.
+#[repr(C, align(128))]
+struct SlotCells {
+    hot_ns: AtomicU64,
+    compute_ns: AtomicU64,
+    invocations: AtomicU64,
+    /// Function index + 1 while one runs, 0 otherwise.
+    running: AtomicU64,
+    since_ticks: AtomicU64,
+    deadline_ticks: AtomicU64,
+    timeout_us: AtomicU64,
+    /// Where the running function's output ends, for the fault handler.
+    output_end: AtomicU64,
+    output_capacity: AtomicU64,
+}
+
+#[repr(C, align(128))]
+struct Head {
+    tick_hz: AtomicU64,
+    ticks_at_start: AtomicU64,
+    ns_at_start: AtomicU64,
+    /// Signal + 1, or `EXITED`; written last.
+    crash: AtomicU64,
+    crash_slot: AtomicU64,
+    /// Function index + 1.
+    crash_function: AtomicU64,
+    /// Capacity + 1.
+    crash_overrun: AtomicU64,
+}
+
+const EXITED: u64 = 1 << 32;
+
+/// What a slot has done so far, and does now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlotUsage {
+    /// Time spent polling.
+    pub hot_ns: u64,
+    /// Time spent in functions.
+    pub compute_ns: u64,
+    /// Functions run.
+    pub invocations: u64,
+    /// The one running now.
+    pub running: Option<Running>,
+}
+
+/// A function that is running. Times are CLOCK_MONOTONIC nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Running {
+    /// Which.
+    pub function: u16,
+    /// Since when.
+    pub since_ns: u64,
+    /// Until when it may.
+    pub deadline_ns: Option<u64>,
+    /// The time it was given.
+    pub timeout_us: u64,
+}
+
+/// What a dying worker wrote down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Crash {
+    /// The slot whose thread failed; `None` for another thread.
+    pub slot: Option<u16>,
+    /// The signal, 0 if it exited.
+    pub signal: i32,
+    /// What it was running.
+    pub function: Option<u16>,
+    /// Set if it wrote past an output of this capacity.
+    pub overrun_capacity: Option<u64>,
+    /// Whether a function called `exit`.
+    pub exited: bool,
+}
+
+/// See the module.
+pub struct UsageBlock {
+    memory: Memory,
+    slots: u16,
+}
+
+impl UsageBlock {
+    fn bytes(slots: u16) -> u64 {
+        (size_of::<Head>() + usize::from(slots) * size_of::<SlotCells>()) as u64
+    }
+
+    /// A zeroed block; the agent's side.
+    pub fn create(slots: u16) -> Result<Self, MemoryError> {
+        Ok(Self {
+            memory: Memory::create("hotlease-usage", Self::bytes(slots))?,
+            slots,
+        })
+    }
+
+    /// The worker's side.
+    pub fn attach(fd: OwnedFd, slots: u16) -> Result<Self, MemoryError> {
+        Ok(Self {
+            memory: Memory::attach(fd, Self::bytes(slots))?,
+            slots,
+        })
+    }
+
+    /// To pass to the worker.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.memory.fd()
+    }
+
+    /// Slots it has room for.
+    pub fn slots(&self) -> u16 {
+        self.slots
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the block starts with a Head of atomics, for which any bytes are valid, and stays mapped.
+        unsafe { self.memory.start().cast::<Head>().as_ref() }
+    }
+
+    /// # Panics
+    /// If `slot` is not one of the block's: a bug of the caller, never of a peer.
+    fn cells(&self, slot: u16) -> &SlotCells {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        // SAFETY: slots follow the head; the index was just checked; atomics as above.
+        unsafe {
+            self.memory
+                .start()
+                .add(size_of::<Head>())
+                .cast::<SlotCells>()
+                .add(slot.into())
+                .as_ref()
+        }
+    }
+
+    /// Worker: fixes what ticks mean. Before any slot runs.
+    pub fn set_clock(&self, tick_hz: u64) {
+        self.head().tick_hz.store(tick_hz, Relaxed);
+        self.head().ticks_at_start.store(ticks(), Relaxed);
+        self.head().ns_at_start.store(monotonic_ns(), Relaxed);
+    }
+
+    /// Worker: the writing end of one slot.
+    pub fn meter(&self, slot: u16) -> SlotMeter<'_> {
+        SlotMeter(self.cells(slot))
+    }
+
+    fn ns_of(&self, at_ticks: u64) -> u64 {
+        let head = self.head();
+        let clock = TickClock::new(head.tick_hz.load(Relaxed));
+        let since = at_ticks.saturating_sub(head.ticks_at_start.load(Relaxed));
+        head.ns_at_start.load(Relaxed).saturating_add(clock.ns(since))
+    }
+
+    /// Agent: a slot's counters. Reads are not atomic together: a function that starts or ends meanwhile
+    /// may be counted or shown either way.
+    pub fn read(&self, slot: u16) -> SlotUsage {
+        let cells = self.cells(slot);
+        let running = u16::try_from(cells.running.load(Relaxed).wrapping_sub(1))
+            .ok()
+            .map(|function| Running {
+                function,
+                since_ns: self.ns_of(cells.since_ticks.load(Relaxed)),
+                deadline_ns: match cells.deadline_ticks.load(Relaxed) {
+                    0 => None,
+                    deadline => Some(self.ns_of(deadline)),
+                },
+                timeout_us: cells.timeout_us.load(Relaxed),
+            });
+        SlotUsage {
+            hot_ns: cells.hot_ns.load(Relaxed),
+            compute_ns: cells.compute_ns.load(Relaxed),
+            invocations: cells.invocations.load(Relaxed),
+            running,
+        }
+    }
+
+    /// Agent: what the worker wrote down when it died.
+    pub fn crash(&self) -> Option<Crash> {
+        let head = self.head();
+        let written = head.crash.load(Relaxed);
+        if written == 0 {
+            return None;
+        }
+        let number = |cell: &AtomicU64| u16::try_from(cell.load(Relaxed).wrapping_sub(1)).ok();
+        Some(Crash {
+            slot: number(&head.crash_slot),
+            signal: if written == EXITED {
+                0
+            } else {
+                (written - 1) as i32
+            },
+            function: number(&head.crash_function),
+            overrun_capacity: head.crash_overrun.load(Relaxed).checked_sub(1),
+            exited: written == EXITED,
+        })
+    }
+
+    /// Worker: writes down why it dies. Async-signal-safe. `slot` is the thread's, `address` the faulting
+    /// one. The first crash stays.
+    pub fn record_crash(&self, slot: Option<u16>, signal: i32, address: u64, guard_bytes: u64) {
+        let head = self.head();
+        if head.crash.load(Relaxed) != 0 {
+            return;
+        }
+        if let Some(slot) = slot.filter(|slot| *slot < self.slots) {
+            let cells = self.cells(slot);
+            head.crash_slot.store(u64::from(slot) + 1, Relaxed);
+            head.crash_function.store(cells.running.load(Relaxed), Relaxed);
+            let end = cells.output_end.load(Relaxed);
+            if end != 0 && (end..end.saturating_add(guard_bytes)).contains(&address) {
+                head.crash_overrun
+                    .store(cells.output_capacity.load(Relaxed) + 1, Relaxed);
+            }
+        }
+        // The agent reads after the process is gone; release for the order within it.
+        head.crash
+            .store(if signal == 0 { EXITED } else { signal as u64 + 1 }, Release);
+    }
+}
+
+/// The writing end of one slot's counters; used by the slot's thread only.
+pub struct SlotMeter<'a>(&'a SlotCells);
+
+/// Adds without a locked instruction: the slot's thread is the only writer.
+#[inline]
+fn add(cell: &AtomicU64, amount: u64) {
+    cell.store(cell.load(Relaxed) + amount, Relaxed);
+}
+
+impl SlotMeter<'_> {
+    /// A function starts.
+    #[inline]
+    pub fn start(&self, function: u16, now_ticks: u64, deadline_ticks: u64, timeout_us: u32) {
+        self.0.since_ticks.store(now_ticks, Relaxed);
+        self.0.deadline_ticks.store(deadline_ticks, Relaxed);
+        self.0.timeout_us.store(timeout_us.into(), Relaxed);
+        self.0.running.store(u64::from(function) + 1, Relaxed);
+    }
+
+    /// Its output area, for the diagnosis of overruns; 0, 0 for none.
+    #[inline]
+    pub fn output(&self, end: u64, capacity: u64) {
+        self.0.output_end.store(end, Relaxed);
+        self.0.output_capacity.store(capacity, Relaxed);
+    }
+
+    /// It has returned.
+    #[inline]
+    pub fn stop(&self) {
+        self.0.running.store(0, Relaxed);
+        add(&self.0.invocations, 1);
+    }
+
+    /// Counts time.
+    #[inline]
+    pub fn add_ns(&self, hot_ns: u64, compute_ns: u64) {
+        add(&self.0.hot_ns, hot_ns);
+        add(&self.0.compute_ns, compute_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (UsageBlock, UsageBlock) {
+        let agent = UsageBlock::create(2).unwrap();
+        let worker = UsageBlock::attach(agent.fd().try_clone_to_owned().unwrap(), 2).unwrap();
+        worker.set_clock(1_000_000_000);
+        (agent, worker)
+    }
+
+    #[test]
+    fn agent_sees_what_a_slot_does() {
+        let (agent, worker) = pair();
+        let meter = worker.meter(1);
+        meter.start(7, ticks(), 0, 0);
+        assert_eq!(agent.read(1).running.unwrap().function, 7);
+        assert_eq!(agent.read(0).running, None);
+        meter.stop();
+        meter.add_ns(10, 20);
+        let usage = agent.read(1);
+        assert_eq!(
+            (usage.hot_ns, usage.compute_ns, usage.invocations, usage.running),
+            (10, 20, 1, None)
+        );
+    }
+
+    #[test]
+    fn overrun_is_told_from_other_faults() {
+        for (address, overrun) in [
+            (0x5000, Some(4096)),
+            (0x5fff, Some(4096)),
+            (0x6000, None),
+            (0x4fff, None),
+            (0, None),
+        ] {
+            let (agent, worker) = pair();
+            let meter = worker.meter(0);
+            meter.start(3, ticks(), 0, 0);
+            meter.output(0x5000, 4096);
+            worker.record_crash(Some(0), 11, address, 4096);
+            let crash = agent.crash().unwrap();
+            assert_eq!(
+                (crash.signal, crash.function, crash.overrun_capacity),
+                (11, Some(3), overrun),
+                "{address:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn block_filled_with_ones_is_read_without_panic() {
+        let (agent, worker) = pair();
+        // SAFETY: fills the block's own memory, as a hostile worker could.
+        unsafe {
+            worker
+                .memory
+                .start()
+                .write_bytes(0xff, UsageBlock::bytes(2) as usize)
+        };
+        let _ = (agent.read(0), agent.read(1), agent.crash());
+    }
+}
