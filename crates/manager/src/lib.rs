@@ -1,1 +1,38 @@
-//! L3: the cluster daemon: registry, placement, ledger.
+//! L3: the cluster daemon: it knows the agents, decides whom to ask for cores, and keeps the ledger.
+//!
+//! It takes no part in invocations, and grants nothing itself: the agent alone writes its slots, so a
+//! manager that dies loses no lease, and one that starts again knows everything half a second later,
+//! when the agents register again.
+//!
+//! * [`Manager`] — the running daemon; [`ManagerConfig`] says where.
+//! * `listener` — the Unix socket: one manager to a runtime directory, peers checked on accept.
+//! * `service` — the gRPC service; `acquire`, `membership` and `listing` do its work.
+//! * `links` — connections to the agents.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), hotlease_manager::ManagerError> {
+//! use hotlease_manager::{Manager, ManagerConfig};
+//! let manager = Manager::start(ManagerConfig::new("/run/user/1000/hotlease")).await?;
+//! manager.shutdown_requested().await; // a client sent Shutdown
+//! manager.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod acquire;
+mod config;
+mod error;
+mod links;
+mod listener;
+mod listing;
+mod manager;
+mod membership;
+mod records;
+mod service;
+mod state;
+
+pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig};
+pub use error::ManagerError;
+pub use manager::Manager;

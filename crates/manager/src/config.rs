@@ -1,0 +1,41 @@
+//! What a manager is told at its start.
+
+use hotlease_store::{MemoryStore, Store};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Name of the manager's socket in the runtime directory.
+pub const MANAGER_SOCKET: &str = "manager.sock";
+/// Name of the file in the runtime directory that a running manager holds locked.
+pub const MANAGER_LOCK: &str = "manager.lock";
+
+/// What a manager is told at its start. Change what [`ManagerConfig::new`] sets as needed.
+pub struct ManagerConfig {
+    /// Where its socket goes: a directory that is ours alone. No default.
+    pub runtime_dir: PathBuf,
+    /// Its durable state (default: an empty [`MemoryStore`]).
+    pub store: Arc<dyn Store>,
+    /// How often agents report (default: 0.5 s).
+    pub heartbeat: Duration,
+    /// How long an agent may take to answer a listing before it is left out (default: 1 s).
+    pub listing_timeout: Duration,
+    /// How long an agent may take to grant before the next one is asked (default: 3 s).
+    pub grant_timeout: Duration,
+    /// How long an agent may take to end a lease, workers reaped included (default: 5 s).
+    pub end_timeout: Duration,
+}
+
+impl ManagerConfig {
+    /// The defaults, with state in memory.
+    pub fn new(runtime_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            runtime_dir: runtime_dir.into(),
+            store: Arc::new(MemoryStore::default()),
+            heartbeat: Duration::from_millis(500),
+            listing_timeout: Duration::from_secs(1),
+            grant_timeout: Duration::from_secs(3),
+            end_timeout: Duration::from_secs(5),
+        }
+    }
+}

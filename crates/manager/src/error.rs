@@ -1,0 +1,31 @@
+//! Why a manager did not start.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a manager did not start. Nothing of it is left running.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// The runtime directory has one.
+    #[error("a manager runs already in {dir}; stop it with `hotlease down`, or set HOTLEASE_RUNTIME_DIR")]
+    AlreadyRunning {
+        /// The runtime directory.
+        dir: PathBuf,
+    },
+    /// The runtime directory cannot be used.
+    #[error("manager cannot {what} {path}: {source}")]
+    Runtime {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The socket's path is longer than the system takes.
+    #[error("{path} is too long for a socket: at most 107 bytes; set HOTLEASE_RUNTIME_DIR to a shorter one")]
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+    },
+}

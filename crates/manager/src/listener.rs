@@ -1,0 +1,293 @@
+//! The manager's socket: one manager to a runtime directory, and only our own user and root come in.
+//!
+//! The lock file decides who may bind: a socket left behind by a killed manager is removed only by the
+//! holder of the lock, which the kernel released when that manager died. The lock file itself stays:
+//! removing it would let two managers hold locks on two files of the same name.
+
+use crate::{MANAGER_LOCK, MANAGER_SOCKET, ManagerError};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Sleep, sleep};
+use tonic::transport::server::Connected;
+
+/// Connections at a time; more are closed at once.
+const CONNECTIONS_MAX: usize = 256;
+/// A connection that has not sent a byte by then is closed: it would hold one of the places for nothing.
+const FIRST_BYTE_WITHIN: Duration = Duration::from_secs(5);
+/// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Longest path of a Unix socket, bytes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A bound socket; both it and its file go when this is dropped.
+pub(crate) struct Listener {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Dropped last: while it is held, nobody else touches the path.
+    _lock: Flock<File>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "socket was gone already");
+        }
+    }
+}
+
+impl Listener {
+    pub(crate) fn bind(dir: &Path) -> Result<Self, ManagerError> {
+        let lock = lock(dir)?;
+        let path = dir.join(MANAGER_SOCKET);
+        if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return Err(ManagerError::PathTooLong { path });
+        }
+        let failed = |what| {
+            let path = path.clone();
+            move |source| ManagerError::Runtime { what, path, source }
+        };
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove the stale socket")(error));
+            }
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).map_err(failed("listen on"))?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(failed("restrict access to"))?;
+        Ok(Self {
+            listener,
+            path,
+            _lock: lock,
+        })
+    }
+
+    /// Accepts until the receiver is gone, then gives the listener back so that its owner says when the
+    /// socket's file goes.
+    pub(crate) async fn accept_into(self, accepted: mpsc::Sender<io::Result<Peer>>) -> Self {
+        let own_uid = nix::unistd::geteuid().as_raw();
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let stream = tokio::select! {
+                () = accepted.closed() => return self,
+                stream = self.listener.accept() => stream,
+            };
+            let stream = match stream {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(peer) = admit(stream, own_uid, &places) else {
+                continue;
+            };
+            if accepted.send(Ok(peer)).await.is_err() {
+                return self;
+            }
+        }
+    }
+}
+
+fn lock(dir: &Path) -> Result<Flock<File>, ManagerError> {
+    let path = dir.join(MANAGER_LOCK);
+    let failed = |what, source| ManagerError::Runtime {
+        what,
+        path: path.clone(),
+        source,
+    };
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|source| failed("open", source))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        Errno::EWOULDBLOCK => ManagerError::AlreadyRunning { dir: dir.into() },
+        errno => failed("lock", errno.into()),
+    })
+}
+
+fn admit(stream: UnixStream, own_uid: u32, places: &Arc<Semaphore>) -> Option<Peer> {
+    let uid = match stream.peer_cred() {
+        Ok(credentials) => credentials.uid(),
+        Err(error) => {
+            tracing::warn!(%error, "closed a connection without credentials");
+            return None;
+        }
+    };
+    if uid != own_uid && uid != 0 {
+        tracing::warn!(uid, "closed a connection of another user");
+        return None;
+    }
+    let Ok(place) = Arc::clone(places).try_acquire_owned() else {
+        tracing::warn!(limit = CONNECTIONS_MAX, "closed a connection: too many");
+        return None;
+    };
+    Some(Peer::new(stream, uid, place, FIRST_BYTE_WITHIN))
+}
+
+/// Who is at the other end: in the extensions of every request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PeerInfo {
+    pub(crate) uid: u32,
+}
+
+impl PeerInfo {
+    /// The name that leases and bills carry: made here, never taken from the peer.
+    pub(crate) fn tenant(self) -> String {
+        format!("uid:{}", self.uid)
+    }
+}
+
+/// An admitted connection.
+pub(crate) struct Peer {
+    stream: UnixStream,
+    uid: u32,
+    /// Runs until the first byte came.
+    silent: Option<Pin<Box<Sleep>>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Peer {
+    fn new(stream: UnixStream, uid: u32, place: OwnedSemaphorePermit, first_byte: Duration) -> Self {
+        let silent = Some(Box::pin(sleep(first_byte)));
+        Self {
+            stream,
+            uid,
+            silent,
+            _place: place,
+        }
+    }
+}
+
+impl Connected for Peer {
+    type ConnectInfo = PeerInfo;
+
+    fn connect_info(&self) -> PeerInfo {
+        PeerInfo { uid: self.uid }
+    }
+}
+
+impl AsyncRead for Peer {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_ready() {
+            self.silent = None;
+        } else if let Some(silent) = &mut self.silent
+            && silent.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Peer {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_manager_to_a_directory_and_a_stale_socket_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(MANAGER_SOCKET);
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // as after kill -9
+        let first = Listener::bind(dir.path()).unwrap();
+        assert!(matches!(
+            Listener::bind(dir.path()),
+            Err(ManagerError::AlreadyRunning { .. })
+        ));
+        assert!(path.exists(), "the refused second one left the socket alone");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(first);
+        assert!(!path.exists());
+        Listener::bind(dir.path()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_path_too_long_for_a_socket_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("d".repeat(100));
+        fs::create_dir(&deep).unwrap();
+        assert!(matches!(
+            Listener::bind(&deep),
+            Err(ManagerError::PathTooLong { .. })
+        ));
+    }
+
+    #[tokio::test]
+    async fn other_users_and_connections_over_the_limit_are_closed() {
+        let places = Arc::new(Semaphore::new(1));
+        let own_uid = nix::unistd::geteuid().as_raw();
+        let stream = || UnixStream::pair().unwrap().0;
+        let admitted = admit(stream(), own_uid, &places).expect("our own user");
+        assert_eq!(admitted.connect_info().tenant(), format!("uid:{own_uid}"));
+        assert!(admit(stream(), own_uid, &places).is_none(), "no place is left");
+        drop(admitted);
+        assert!(
+            admit(stream(), own_uid, &places).is_some(),
+            "the place is free again"
+        );
+        if own_uid != 0 {
+            assert!(
+                admit(stream(), own_uid + 1, &places).is_none(),
+                "another user's manager"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_silent_connection_does_not_keep_its_place() {
+        let (stream, _silent) = UnixStream::pair().unwrap();
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let mut peer = Peer::new(stream, 0, place, Duration::from_millis(10));
+        let read = tokio::io::AsyncReadExt::read(&mut peer, &mut [0]).await;
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}

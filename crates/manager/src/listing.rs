@@ -1,0 +1,135 @@
+//! What there is: asked of the agents at the moment of the question, and merged.
+//!
+//! An agent that does not answer in time is left out, except that its leases are listed as it last
+//! reported them.
+
+use crate::links::answer;
+use crate::records::{agent_info, lease_info};
+use crate::state::State;
+use hotlease_lease::manager::AgentRecord;
+use hotlease_store::LeaseState;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{
+    AgentList, AgentStatus, CodeList, Info, LeaseInfo, LeaseList, ListRequest, WorkerList,
+};
+use hotlease_wire::ids::AgentId;
+use hotlease_wire::limits::TENANT_BYTES_MAX;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Agents asked at the same time.
+const ASKED_AT_ONCE_MAX: usize = 64;
+
+pub(crate) fn agents(state: &State) -> AgentList {
+    let agents = state.agents().into_iter();
+    AgentList {
+        agents: agents
+            .map(|(record, heard, silent)| agent_info(&record, heard, silent))
+            .collect(),
+    }
+}
+
+pub(crate) async fn leases(state: &Arc<State>, request: ListRequest) -> Result<LeaseList, Refusal> {
+    let tenant = checked(request)?;
+    let answers = ask_all(state, &tenant).await;
+    let noted = state
+        .store(move |store| {
+            let tenant = Some(tenant.as_str()).filter(|tenant| !tenant.is_empty());
+            let leases = store.leases(tenant)?.into_iter();
+            leases
+                .map(|lease| store.usage(lease.key()).map(|usage| (lease, usage)))
+                .collect::<Result<Vec<_>, _>>()
+        })
+        .await?;
+    let answered: BTreeSet<AgentId> = answers.iter().map(|(agent, _)| *agent).collect();
+    // Where the agent answered, its word counts: a lease that only the notes call active is over.
+    let noted = noted
+        .into_iter()
+        .filter(|(lease, _)| lease.state != LeaseState::Active || !answered.contains(&lease.agent))
+        .map(|(lease, usage)| lease_info(lease, usage));
+    let told = answers.into_iter().flat_map(|(_, status)| status.leases);
+    let mut leases: BTreeMap<String, LeaseInfo> = noted.map(|lease| (lease.id.clone(), lease)).collect();
+    leases.extend(told.map(|lease| (lease.id.clone(), lease)));
+    Ok(LeaseList {
+        leases: leases.into_values().collect(),
+    })
+}
+
+pub(crate) async fn workers(state: &Arc<State>, request: ListRequest) -> Result<WorkerList, Refusal> {
+    let answers = ask_all(state, &checked(request)?).await;
+    let workers = answers.into_iter().flat_map(|(_, status)| status.workers);
+    Ok(WorkerList {
+        workers: workers.collect(),
+    })
+}
+
+pub(crate) async fn functions(state: &Arc<State>, request: ListRequest) -> Result<CodeList, Refusal> {
+    let answers = ask_all(state, &checked(request)?).await;
+    let codes = answers.into_iter().flat_map(|(_, status)| status.codes);
+    Ok(CodeList {
+        codes: codes.collect(),
+    })
+}
+
+/// Cheap enough to be asked often: nobody else is asked for it.
+pub(crate) async fn info(state: &State) -> Result<Info, Refusal> {
+    let leases = state.store(|store| {
+        let leases = store.leases(None)?;
+        Ok(leases
+            .iter()
+            .filter(|lease| lease.state == LeaseState::Active)
+            .count())
+    });
+    Ok(Info {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        uptime_ms: state.now().as_millis() as u64,
+        agents: state.reachable_agents().len() as u32,
+        leases: leases.await? as u32,
+    })
+}
+
+fn checked(request: ListRequest) -> Result<String, Refusal> {
+    if request.tenant.len() > TENANT_BYTES_MAX {
+        return Err(Refusal::TooMany {
+            what: "bytes in the tenant's name".into(),
+            limit: TENANT_BYTES_MAX as u64,
+        });
+    }
+    Ok(request.tenant)
+}
+
+/// What every agent that answers in time says, by agent.
+async fn ask_all(state: &Arc<State>, tenant: &str) -> Vec<(AgentId, AgentStatus)> {
+    let mut agents = state.reachable_agents().into_iter();
+    let mut asked = JoinSet::new();
+    let mut answers = BTreeMap::new();
+    for agent in agents.by_ref().take(ASKED_AT_ONCE_MAX) {
+        asked.spawn(ask(Arc::clone(state), agent, tenant.to_owned()));
+    }
+    while let Some(answer) = asked.join_next().await {
+        if let Some(agent) = agents.next() {
+            asked.spawn(ask(Arc::clone(state), agent, tenant.to_owned()));
+        }
+        if let Ok(Some((agent, status))) = answer {
+            answers.insert(agent, status);
+        }
+    }
+    answers.into_iter().collect()
+}
+
+async fn ask(state: Arc<State>, agent: AgentRecord, tenant: String) -> Option<(AgentId, AgentStatus)> {
+    let asked = async {
+        let mut client = state.links.client(&agent)?;
+        let status = client.status(ListRequest { tenant });
+        answer(agent.id, state.config.listing_timeout, status).await
+    };
+    match asked.await {
+        Ok(status) => Some((agent.id, status)),
+        Err(refusal) => {
+            tracing::warn!(agent = %agent.id, %refusal, "agent left out of a listing");
+            None
+        }
+    }
+}

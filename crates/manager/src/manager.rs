@@ -1,0 +1,133 @@
+//! The life of a manager: bind, serve, stop.
+
+use crate::listener::Listener;
+use crate::service::Service;
+use crate::state::State;
+use crate::{ManagerConfig, ManagerError, membership};
+use hotlease_wire::grpc::manager_server::ManagerServer;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use tower::limit::GlobalConcurrencyLimitLayer;
+
+/// Longest request, bytes: a heartbeat of an agent full of leases.
+const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// Longest answer, bytes: a listing of every lease.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
+/// Requests at work at a time, over all connections; the rest wait their turn.
+const REQUESTS_MAX: usize = 512;
+/// Requests at a time of one connection.
+const STREAMS_MAX: u32 = 64;
+/// Bytes of one request's headers.
+const HEADER_BYTES_MAX: u32 = 16 << 10;
+/// Any request's time, however many agents are asked.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// A peer that does not answer a ping for this long is gone.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long connections may take to finish their requests when the manager stops.
+const FINISH_WITHIN: Duration = Duration::from_secs(2);
+/// How often silence is noticed.
+const TICK: Duration = Duration::from_millis(250);
+/// Accepted connections that wait for the server.
+const ACCEPTED_MAX: usize = 16;
+
+/// A running manager. It stops when it is told to, or dropped.
+pub struct Manager {
+    state: Arc<State>,
+    /// True: stop.
+    stop: watch::Sender<bool>,
+    /// True: its socket is gone and no request is at work.
+    stopped: watch::Receiver<bool>,
+}
+
+impl Manager {
+    /// Binds the socket and serves in background tasks of the current tokio runtime. When it returns,
+    /// clients and agents can connect.
+    pub async fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
+        let listener = Listener::bind(&config.runtime_dir)?;
+        let state = Arc::new(State::new(config));
+        let (stop, stopping) = watch::channel(false);
+        let (finished, stopped) = watch::channel(false);
+        let serving = serve(Arc::clone(&state), listener, stopping);
+        tokio::spawn(async move {
+            serving.await;
+            finished.send_replace(true);
+        });
+        Ok(Self { state, stop, stopped })
+    }
+
+    /// Returns once a client has sent `Shutdown`. The manager goes on until [`Self::shutdown`]: who owns
+    /// it may have other things to stop first.
+    pub async fn shutdown_requested(&self) {
+        wait_for(self.state.asked_to_stop.subscribe()).await;
+    }
+
+    /// Stops: requests at work get a moment to finish, then the socket is gone. Returns when it is.
+    pub async fn shutdown(&self) {
+        self.stop.send_replace(true);
+        self.stopped().await;
+    }
+
+    /// Returns once the manager serves no more.
+    pub async fn stopped(&self) {
+        wait_for(self.stopped.clone()).await;
+    }
+}
+
+/// Until the value is true or its sender is gone.
+async fn wait_for(mut watched: watch::Receiver<bool>) {
+    // An error says that the sender is gone, which means the same here.
+    let _ = watched.wait_for(|value| *value).await;
+}
+
+async fn serve(state: Arc<State>, listener: Listener, stopping: watch::Receiver<bool>) {
+    let service = ManagerServer::new(Service(Arc::clone(&state)))
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .max_encoding_message_size(ANSWER_BYTES_MAX);
+    let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
+    let accepting = tokio::spawn(listener.accept_into(accepted));
+    let server = Server::builder()
+        .layer(GlobalConcurrencyLimitLayer::new(REQUESTS_MAX))
+        .timeout(REQUEST_TIMEOUT)
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .add_service(service)
+        .serve_with_incoming_shutdown(ReceiverStream::new(connections), wait_for(stopping.clone()));
+    let ticking = tokio::spawn(tick(state));
+
+    // tonic drops the connections' receiver when it is told to stop, which ends `accepting`; then it
+    // waits for connections to close, and one that does not is cut.
+    let stopped_in_time = async {
+        tokio::pin!(server);
+        tokio::select! {
+            result = &mut server => return Ok(result),
+            () = wait_for(stopping) => {}
+        }
+        timeout(FINISH_WITHIN, server).await
+    };
+    match stopped_in_time.await {
+        Ok(Ok(())) => tracing::info!("manager stopped"),
+        Ok(Err(error)) => tracing::error!(%error, "manager failed"),
+        Err(_) => tracing::warn!("manager stopped with connections open"),
+    }
+    ticking.abort();
+    match accepting.await {
+        // Removes the socket's file, and only now releases the lock.
+        Ok(listener) => drop(listener),
+        Err(error) => tracing::error!(%error, "the accepting task failed"),
+    }
+}
+
+async fn tick(state: Arc<State>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        membership::forget_the_silent(&state).await;
+    }
+}

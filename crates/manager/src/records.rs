@@ -1,0 +1,226 @@
+//! Messages from agents, checked and turned into typed records, and back.
+
+use hotlease_lease::manager::{AgentRecord, AgentState};
+use hotlease_store::{LeaseRecord, LeaseState, LedgerRow};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{AgentInfo, LeaseInfo, Usage};
+use hotlease_wire::ids::{AgentId, BootId, Epoch};
+use hotlease_wire::limits::{LABEL_BYTES_MAX, TENANT_BYTES_MAX};
+use hotlease_wire::session::UsageTotals;
+use std::time::Duration;
+
+/// Cores of one agent.
+const CORES_MAX: usize = 8192;
+/// Bytes of an agent's addresses: paths of Unix sockets.
+const ADDRESS_BYTES_MAX: usize = 107;
+/// Bytes of any other text an agent reports.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// The state of [`LeaseInfo`] of a lease that is over.
+const ENDED: &str = "ended";
+/// The state of [`LeaseInfo`] of a lease that goes on.
+const ACTIVE: &str = "active";
+
+pub(crate) fn bad(what: impl Into<String>) -> Refusal {
+    Refusal::BadRequest { what: what.into() }
+}
+
+fn within(what: &str, size: usize, limit: usize) -> Result<(), Refusal> {
+    if size > limit {
+        return Err(bad(format!("{what} of {size} is over the limit of {limit}")));
+    }
+    Ok(())
+}
+
+pub(crate) fn agent_ids(info: &AgentInfo) -> Result<(AgentId, BootId), Refusal> {
+    let id = info
+        .id
+        .parse()
+        .map_err(|_| bad("agent id is not 16 hexadecimal digits"))?;
+    let boot = info
+        .boot
+        .parse()
+        .map_err(|_| bad("boot id is not 16 hexadecimal digits"))?;
+    Ok((id, boot))
+}
+
+fn socket_path(what: &str, path: &str) -> Result<String, Refusal> {
+    within(what, path.len(), ADDRESS_BYTES_MAX)?;
+    if !path.starts_with('/') || path.contains('\0') {
+        return Err(bad(format!("{what} is not an absolute path of a Unix socket")));
+    }
+    Ok(path.to_owned())
+}
+
+pub(crate) fn agent_record(info: AgentInfo) -> Result<AgentRecord, Refusal> {
+    let (id, boot) = agent_ids(&info)?;
+    within("number of cores", info.cores.len(), CORES_MAX)?;
+    Ok(AgentRecord {
+        id,
+        boot,
+        address: socket_path("agent address", &info.address)?,
+        session_socket: socket_path("session socket", &info.session_socket)?,
+        free_cores: info.free_cores.min(info.cores.len() as u32),
+        cores: info.cores,
+        memory_bytes: info.memory_bytes,
+        pool: info.pool,
+    })
+}
+
+pub(crate) fn agent_info(record: &AgentRecord, state: AgentState, silent: Duration) -> AgentInfo {
+    AgentInfo {
+        id: record.id.to_string(),
+        boot: record.boot.to_string(),
+        address: record.address.clone(),
+        session_socket: record.session_socket.clone(),
+        cores: record.cores.clone(),
+        free_cores: record.free_cores,
+        memory_bytes: record.memory_bytes,
+        state: state.to_string(),
+        last_heartbeat_ms: silent.as_millis() as u64,
+        pool: record.pool,
+    }
+}
+
+pub(crate) fn totals(usage: Option<Usage>) -> UsageTotals {
+    let usage = usage.unwrap_or_default();
+    UsageTotals {
+        allocated_ns: usage.allocated_ns,
+        hot_ns: usage.hot_ns,
+        compute_ns: usage.compute_ns,
+        invocations: usage.invocations,
+    }
+}
+
+pub(crate) fn usage(totals: UsageTotals) -> Usage {
+    Usage {
+        allocated_ns: totals.allocated_ns,
+        hot_ns: totals.hot_ns,
+        compute_ns: totals.compute_ns,
+        invocations: totals.invocations,
+    }
+}
+
+/// A lease as the agent `agent` of boot `boot` reports it, and its row in the ledger.
+pub(crate) fn lease_record(
+    agent: AgentId,
+    boot: BootId,
+    info: LeaseInfo,
+) -> Result<(LeaseRecord, LedgerRow), Refusal> {
+    within("tenant's name", info.tenant.len(), TENANT_BYTES_MAX)?;
+    within("label", info.label.len(), LABEL_BYTES_MAX)?;
+    within("end reason", info.end_reason.len(), TEXT_BYTES_MAX)?;
+    within("number of cores", info.cores.len(), CORES_MAX)?;
+    let state = match info.state.as_str() {
+        ACTIVE => LeaseState::Active,
+        ENDED => LeaseState::Ended { why: info.end_reason },
+        _ => return Err(bad("lease state is neither active nor ended")),
+    };
+    let record = LeaseRecord {
+        id: info
+            .id
+            .parse()
+            .map_err(|_| bad("lease id is not 16 hexadecimal digits"))?,
+        agent,
+        boot,
+        tenant: info.tenant,
+        label: info.label,
+        epoch: Epoch(info.epoch),
+        cores: info.cores,
+        state,
+    };
+    let row = LedgerRow {
+        key: record.key(),
+        tenant: record.tenant.clone(),
+        usage: totals(info.usage),
+        settled: record.state != LeaseState::Active,
+    };
+    Ok((record, row))
+}
+
+/// A lease as it is listed when its agent cannot be asked: its expiry is not known then.
+pub(crate) fn lease_info(record: LeaseRecord, used: Option<UsageTotals>) -> LeaseInfo {
+    let (state, end_reason) = match record.state {
+        LeaseState::Active => (ACTIVE, String::new()),
+        LeaseState::Ended { why } => (ENDED, why),
+    };
+    LeaseInfo {
+        id: record.id.to_string(),
+        agent: record.agent.to_string(),
+        tenant: record.tenant,
+        label: record.label,
+        state: state.into(),
+        epoch: record.epoch.0,
+        expires_in_ms: 0,
+        cores: record.cores,
+        usage: used.map(usage),
+        end_reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> AgentInfo {
+        AgentInfo {
+            id: "01".repeat(8),
+            boot: "02".repeat(8),
+            address: "/run/agent.sock".into(),
+            session_socket: "/run/session.sock".into(),
+            cores: vec![0, 1],
+            free_cores: 9,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn an_agent_cannot_register_nonsense() {
+        let record = agent_record(info()).unwrap();
+        assert_eq!(record.free_cores, 2, "no more are free than it has");
+        let spoiled: [fn(&mut AgentInfo); 6] = [
+            |info| info.id.clear(),
+            |info| info.boot.push('0'),
+            |info| info.address = "http://elsewhere".into(),
+            |info| info.session_socket = format!("/{}", "x".repeat(200)),
+            |info| info.cores = vec![0; CORES_MAX + 1],
+            |info| info.address = "/run/\0".into(),
+        ];
+        for (number, spoil) in spoiled.iter().enumerate() {
+            let mut info = info();
+            spoil(&mut info);
+            assert!(
+                agent_record(info).is_err(),
+                "spoiled message {number} was accepted"
+            );
+        }
+    }
+
+    #[test]
+    fn a_lease_survives_the_way_through_the_store() {
+        let told = LeaseInfo {
+            id: "0a".repeat(8),
+            agent: "01".repeat(8),
+            tenant: "uid:7".into(),
+            label: "black-scholes".into(),
+            state: "ended".into(),
+            epoch: 3,
+            expires_in_ms: 0,
+            cores: vec![1],
+            usage: Some(Usage {
+                invocations: 5,
+                ..Default::default()
+            }),
+            end_reason: "released".into(),
+        };
+        let agent = told.agent.parse().unwrap();
+        let (record, row) = lease_record(agent, BootId([2; 8]), told.clone()).unwrap();
+        assert!(row.settled);
+        assert_eq!(lease_info(record, Some(row.usage)), told);
+        let unknown = LeaseInfo {
+            state: "sleeping".into(),
+            ..told
+        };
+        assert!(lease_record(agent, BootId([2; 8]), unknown).is_err());
+    }
+}

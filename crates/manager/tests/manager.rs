@@ -1,0 +1,482 @@
+//! A running manager, asked over its socket, with agents that answer as told.
+
+use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};
+use hotlease_store::{MemoryStore, Store};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::agent_server::{Agent, AgentServer};
+use hotlease_wire::grpc::manager_client::ManagerClient;
+use hotlease_wire::grpc::{
+    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, InfoRequest, LeaseInfo, ListRequest,
+    RegisterRequest, ReleaseReply, ReleaseRequest, ShutdownRequest, Usage, WorkerInfo,
+};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Request, Response, Status};
+
+/// An agent that answers as told and writes down what it was asked.
+#[derive(Default)]
+struct Told {
+    refusal: Option<Refusal>,
+    leases: Vec<LeaseInfo>,
+    asked: Vec<AcquireRequest>,
+    ended: Vec<ReleaseRequest>,
+    hangs: bool,
+}
+
+#[derive(Clone)]
+struct ToldAgent(Arc<Mutex<Told>>);
+
+#[tonic::async_trait]
+impl Agent for ToldAgent {
+    async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
+        let mut told = self.0.lock().unwrap();
+        told.asked.push(request.into_inner());
+        if let Some(refusal) = &told.refusal {
+            return Err(refusal.clone().into());
+        }
+        Ok(Response::new(Grant {
+            lease: "0b".repeat(8),
+            epoch: 4,
+            ttl_ms: 5000,
+            ..Default::default()
+        }))
+    }
+
+    async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
+        self.0.lock().unwrap().ended.push(request.into_inner());
+        Ok(Response::new(ReleaseReply { usage: used(70) }))
+    }
+
+    async fn status(&self, _: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {
+        if self.0.lock().unwrap().hangs {
+            std::future::pending::<()>().await;
+        }
+        let leases = self.0.lock().unwrap().leases.clone();
+        let workers = vec![WorkerInfo {
+            pid: 77,
+            state: "pooled".into(),
+            ..Default::default()
+        }];
+        Ok(Response::new(AgentStatus {
+            leases,
+            workers,
+            ..Default::default()
+        }))
+    }
+}
+
+fn used(invocations: u64) -> Option<Usage> {
+    Some(Usage {
+        invocations,
+        compute_ns: 1000 * invocations,
+        ..Default::default()
+    })
+}
+
+struct Scene {
+    dir: TempDir,
+    store: Arc<MemoryStore>,
+    manager: Manager,
+    client: ManagerClient<Channel>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(MemoryStore::default());
+        let manager = start(dir.path(), &store).await;
+        let client = connect(dir.path()).await;
+        Self {
+            dir,
+            store,
+            manager,
+            client,
+        }
+    }
+
+    /// Starts an agent on its own socket and registers it.
+    async fn agent(&mut self, number: u8, cores: u32) -> Arc<Mutex<Told>> {
+        let told = Arc::new(Mutex::new(Told::default()));
+        let listener = UnixListener::bind(self.agent_socket(number)).unwrap();
+        let service = AgentServer::new(ToldAgent(Arc::clone(&told)));
+        tokio::spawn(
+            Server::builder()
+                .add_service(service)
+                .serve_with_incoming(UnixListenerStream::new(listener)),
+        );
+        let agent = Some(self.info(number, cores));
+        self.client.register(RegisterRequest { agent }).await.unwrap();
+        told
+    }
+
+    fn agent_socket(&self, number: u8) -> PathBuf {
+        self.dir.path().join(format!("agent{number}.sock"))
+    }
+
+    fn info(&self, number: u8, cores: u32) -> AgentInfo {
+        AgentInfo {
+            id: format!("{number:02x}").repeat(8),
+            boot: "0d".repeat(8),
+            address: self.agent_socket(number).to_str().unwrap().into(),
+            session_socket: "/run/session.sock".into(),
+            cores: (0..cores).collect(),
+            free_cores: cores,
+            ..Default::default()
+        }
+    }
+
+    async fn heartbeat(&mut self, agent: AgentInfo, leases: Vec<LeaseInfo>) -> bool {
+        let request = HeartbeatRequest {
+            agent: Some(agent),
+            leases,
+        };
+        self.client.heartbeat(request).await.unwrap().into_inner().known
+    }
+
+    async fn leases(&mut self) -> Vec<LeaseInfo> {
+        self.client
+            .list_leases(ListRequest::default())
+            .await
+            .unwrap()
+            .into_inner()
+            .leases
+    }
+
+    async fn refusal(&mut self, request: AcquireRequest) -> Refusal {
+        self.client
+            .acquire(request)
+            .await
+            .expect_err("the lease was granted")
+            .into()
+    }
+}
+
+async fn start(dir: &Path, store: &Arc<MemoryStore>) -> Manager {
+    let mut config = ManagerConfig::new(dir);
+    config.store = Arc::clone(store) as Arc<dyn Store>;
+    config.listing_timeout = Duration::from_millis(200);
+    Manager::start(config).await.unwrap()
+}
+
+async fn connect(dir: &Path) -> ManagerClient<Channel> {
+    let uri = format!("unix:{}", dir.join(MANAGER_SOCKET).display());
+    ManagerClient::new(Endpoint::from_shared(uri).unwrap().connect().await.unwrap())
+}
+
+fn wish(workers: u32) -> AcquireRequest {
+    AcquireRequest {
+        workers,
+        slots_per_worker: 1,
+        ..Default::default()
+    }
+}
+
+fn lease(number: u8, invocations: u64, state: &str) -> LeaseInfo {
+    LeaseInfo {
+        id: format!("{number:02x}").repeat(8),
+        agent: "01".repeat(8),
+        tenant: "uid:7".into(),
+        state: state.into(),
+        usage: used(invocations),
+        ..Default::default()
+    }
+}
+
+fn tenant() -> String {
+    format!("uid:{}", nix::unistd::geteuid())
+}
+
+#[tokio::test]
+async fn the_tenant_is_who_the_kernel_says_and_defaults_are_filled_in() {
+    let mut scene = Scene::new().await;
+    let agent = scene.agent(1, 2).await;
+    let request = AcquireRequest {
+        tenant: "uid:4242".into(),
+        ..wish(1)
+    };
+    let grant = scene.client.acquire(request).await.unwrap().into_inner();
+    assert_eq!(grant.lease, "0b".repeat(8));
+    let asked = agent.lock().unwrap().asked[0].clone();
+    assert_eq!(asked.tenant, tenant());
+    assert_eq!((asked.ttl_ms, asked.sandbox.as_str()), (5000, "process"));
+}
+
+#[tokio::test]
+async fn the_next_agent_is_asked_when_one_refuses() {
+    let mut scene = Scene::new().await;
+    let full = scene.agent(1, 2).await;
+    let roomy = scene.agent(2, 4).await;
+    full.lock().unwrap().refusal = Some(Refusal::NoCapacity {
+        asked: 1,
+        free: 0,
+        offered: 2,
+    });
+    scene.client.acquire(wish(1)).await.unwrap();
+    assert_eq!(
+        (
+            full.lock().unwrap().asked.len(),
+            roomy.lock().unwrap().asked.len()
+        ),
+        (1, 1)
+    );
+}
+
+#[tokio::test]
+async fn refusals_carry_the_agents_own_figures() {
+    let mut scene = Scene::new().await;
+    assert_eq!(scene.refusal(wish(1)).await, Refusal::NoAgent);
+    let agent = scene.agent(1, 4).await;
+    agent.lock().unwrap().refusal = Some(Refusal::NoCapacity {
+        asked: 3,
+        free: 2,
+        offered: 4,
+    });
+    assert_eq!(
+        scene.refusal(wish(3)).await,
+        Refusal::NoCapacity {
+            asked: 3,
+            free: 2,
+            offered: 4
+        }
+    );
+    // Nobody offers so many: nobody is asked, and the figures are the registry's.
+    assert_eq!(
+        scene.refusal(wish(9)).await,
+        Refusal::NoCapacity {
+            asked: 9,
+            free: 4,
+            offered: 4
+        }
+    );
+    assert_eq!(agent.lock().unwrap().asked.len(), 1);
+}
+
+#[tokio::test]
+async fn senseless_requests_reach_no_agent() {
+    let mut scene = Scene::new().await;
+    let agent = scene.agent(1, 4).await;
+    let spoiled: [fn(&mut AcquireRequest); 9] = [
+        |wish| wish.workers = 0,
+        |wish| wish.workers = u32::MAX,
+        |wish| wish.slots_per_worker = u32::MAX,
+        |wish| wish.ttl_ms = 99,
+        |wish| wish.ttl_ms = u64::MAX,
+        |wish| wish.sandbox = "microVM".into(),
+        |wish| wish.polling = 9,
+        |wish| wish.label = "x".repeat(65),
+        |wish| wish.label = "\x1b[2J".into(),
+    ];
+    for (number, spoil) in spoiled.iter().enumerate() {
+        let mut request = wish(1);
+        spoil(&mut request);
+        let refusal = scene.refusal(request).await;
+        assert!(
+            matches!(refusal, Refusal::BadRequest { .. }),
+            "spoiled request {number}: {refusal}"
+        );
+    }
+    assert!(agent.lock().unwrap().asked.is_empty());
+}
+
+#[tokio::test]
+async fn a_lost_agent_does_not_stop_the_others() {
+    let mut scene = Scene::new().await;
+    let lost = scene.info(1, 1); // registered, but nobody listens there
+    scene
+        .client
+        .register(RegisterRequest { agent: Some(lost) })
+        .await
+        .unwrap();
+    assert!(matches!(
+        scene.refusal(wish(1)).await,
+        Refusal::Unavailable { .. }
+    ));
+    scene.agent(2, 4).await;
+    scene.client.acquire(wish(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_repeated_or_late_heartbeat_bills_once() {
+    let mut scene = Scene::new().await;
+    scene.agent(1, 2).await;
+    for invocations in [5, 9, 9, 5] {
+        let info = scene.info(1, 2);
+        assert!(scene.heartbeat(info, vec![lease(3, invocations, "active")]).await);
+    }
+    assert_eq!(scene.store.bill("uid:7").unwrap().invocations, 9);
+}
+
+#[tokio::test]
+async fn a_restarted_manager_heals_by_registration() {
+    let mut scene = Scene::new().await;
+    scene.agent(1, 2).await;
+    scene.manager.shutdown().await;
+    assert!(
+        !scene.dir.path().join(MANAGER_SOCKET).exists(),
+        "the socket was left behind"
+    );
+    scene.manager = start(scene.dir.path(), &scene.store).await;
+    scene.client = connect(scene.dir.path()).await;
+    let info = scene.info(1, 2);
+    assert!(
+        !scene.heartbeat(info.clone(), vec![]).await,
+        "the new manager cannot know the agent"
+    );
+    scene
+        .client
+        .register(RegisterRequest {
+            agent: Some(info.clone()),
+        })
+        .await
+        .unwrap();
+    assert!(scene.heartbeat(info, vec![lease(3, 1, "active")]).await);
+    scene.client.acquire(wish(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn listings_are_the_agents_answers_and_else_what_was_reported() {
+    let mut scene = Scene::new().await;
+    let agent = scene.agent(1, 2).await;
+    let reported = vec![lease(3, 5, "active"), lease(4, 6, "ended")];
+    let info = scene.info(1, 2);
+    scene.heartbeat(info, reported).await;
+    agent.lock().unwrap().leases = vec![lease(5, 1, "active")];
+    let ids = |leases: &[LeaseInfo]| {
+        leases
+            .iter()
+            .map(|lease| lease.id[..2].to_owned())
+            .collect::<Vec<_>>()
+    };
+    let listed = scene.leases().await;
+    assert_eq!(
+        ids(&listed),
+        ["04", "05"],
+        "lease 3 is over: its agent does not name it"
+    );
+    let workers = scene
+        .client
+        .list_workers(ListRequest::default())
+        .await
+        .unwrap()
+        .into_inner()
+        .workers;
+    assert_eq!(workers[0].pid, 77);
+
+    agent.lock().unwrap().hangs = true;
+    let listed = scene.leases().await;
+    assert_eq!(
+        ids(&listed),
+        ["03", "04"],
+        "as reported, for the agent does not answer"
+    );
+    assert_eq!(listed[0].usage, used(5));
+    let other = ListRequest {
+        tenant: "uid:8".into(),
+    };
+    assert!(
+        scene
+            .client
+            .list_leases(other)
+            .await
+            .unwrap()
+            .into_inner()
+            .leases
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_lease_that_two_heartbeats_lack_is_over() {
+    let mut scene = Scene::new().await;
+    scene.agent(1, 2).await;
+    let info = scene.info(1, 2);
+    scene.client.acquire(wish(1)).await.unwrap();
+    let active = async |scene: &mut Scene| {
+        scene
+            .client
+            .get_info(InfoRequest {})
+            .await
+            .unwrap()
+            .into_inner()
+            .leases
+    };
+    scene.heartbeat(info.clone(), vec![]).await; // may have been written during the grant
+    assert_eq!(active(&mut scene).await, 1);
+    scene.heartbeat(info, vec![]).await;
+    assert_eq!(active(&mut scene).await, 0);
+}
+
+#[tokio::test]
+async fn release_ends_the_lease_and_settles_its_bill() {
+    let mut scene = Scene::new().await;
+    let agent = scene.agent(1, 2).await;
+    let lease = scene.client.acquire(wish(1)).await.unwrap().into_inner().lease;
+    let request = ReleaseRequest {
+        lease: lease.clone(),
+        tenant: "uid:4242".into(),
+        ..Default::default()
+    };
+    let reply = scene.client.release(request).await.unwrap().into_inner();
+    assert_eq!(reply.usage, used(70));
+    assert_eq!(
+        agent.lock().unwrap().ended[0].tenant,
+        tenant(),
+        "the client's word for its tenant counted"
+    );
+    assert_eq!(scene.store.bill(&tenant()).unwrap().invocations, 70);
+    let gone = ReleaseRequest {
+        lease: "no lease".into(),
+        ..Default::default()
+    };
+    let refusal = Refusal::from(scene.client.release(gone).await.unwrap_err());
+    assert!(matches!(refusal, Refusal::BadRequest { .. }));
+}
+
+#[tokio::test]
+async fn garbage_on_the_socket_and_closed_connections_disturb_nobody() {
+    let mut scene = Scene::new().await;
+    scene.agent(1, 2).await;
+    let mut word = 0x9e37_79b9_u32;
+    for length in [1, 9, 24, 100, 5000] {
+        let mut stream = UnixStream::connect(scene.dir.path().join(MANAGER_SOCKET)).unwrap();
+        let garbage: Vec<u8> = std::iter::repeat_with(|| {
+            word ^= word << 13;
+            word ^= word >> 17;
+            word ^= word << 5;
+            word as u8
+        })
+        .take(length)
+        .collect();
+        // The manager may close before everything is written: that is its right.
+        let _ = stream.write_all(&garbage);
+        let mut preface = UnixStream::connect(scene.dir.path().join(MANAGER_SOCKET)).unwrap();
+        let _ = preface.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        let _ = preface.write_all(&garbage);
+    }
+    scene.client.acquire(wish(1)).await.unwrap();
+    connect(scene.dir.path())
+        .await
+        .get_info(InfoRequest {})
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_second_manager_is_refused_and_shutdown_is_told_to_the_owner() {
+    let mut scene = Scene::new().await;
+    let second = Manager::start(ManagerConfig::new(scene.dir.path())).await;
+    assert!(matches!(second, Err(ManagerError::AlreadyRunning { .. })));
+    scene.client.shutdown(ShutdownRequest {}).await.unwrap();
+    scene.manager.shutdown_requested().await;
+    // It is the owner who stops it: until then it serves.
+    scene.client.get_info(InfoRequest {}).await.unwrap();
+    scene.manager.shutdown().await;
+    assert!(scene.client.get_info(InfoRequest {}).await.is_err());
+}
