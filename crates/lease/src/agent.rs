@@ -1,0 +1,49 @@
+//! The agent's side: who holds which core of a node, for how long, and in which epoch.
+//!
+//! ```text
+//!            Grant                    every worker is up or gone
+//!   (free) --------->  Starting  ------------------------------->  Serving
+//!      ^                   \    End, expiry, last session closed     /
+//!      |                    `------------------>  Ending  <---------'
+//!      |    every worker is gone                    |
+//!      `----------------------------  Ended  <------'
+//! ```
+//!
+//! The cores of a lease become free at the step from `Ending` to `Ended` and not before: a core never
+//! runs workers of two leases. An ended lease is remembered for a while, for listings and so that a late
+//! token is answered with the reason.
+//!
+//! ```
+//! use hotlease_lease::agent::{Action, Event, GrantRequest, LeaseBook};
+//! use hotlease_wire::ids::{LeaseId, WorkerIndex};
+//! use std::time::Duration;
+//!
+//! let mut book = LeaseBook::new([0, 1], 8 << 30);
+//! let step = book.step(Event::Grant(GrantRequest {
+//!     id: LeaseId([1; 8]), tenant: "uid:1000".into(), label: String::new(),
+//!     workers: 2, slots_per_worker: 1, memory_bytes: 0, ttl: Duration::from_secs(5),
+//! }), Duration::ZERO);
+//! assert!(step.refusal.is_none());
+//! assert!(matches!(step.actions[..], [
+//!     Action::StartWorker { worker: WorkerIndex(0), .. },
+//!     Action::StartWorker { worker: WorkerIndex(1), .. },
+//! ]));
+//! assert_eq!(book.free_cores(), 0);
+//! ```
+
+mod book;
+mod event;
+mod record;
+
+pub use book::LeaseBook;
+pub use event::{Action, Event, GrantRequest, SessionId, Step};
+pub use record::{EndedLease, Lease, Phase, Worker, WorkerState};
+
+use std::time::Duration;
+
+/// Shortest time to live that a lease may ask for.
+pub const TTL_MIN: Duration = Duration::from_millis(100);
+/// Longest.
+pub const TTL_MAX: Duration = Duration::from_secs(3600);
+/// Ended leases that are remembered.
+pub const ENDED_MAX: usize = 1024;

@@ -1,0 +1,479 @@
+//! The book itself: one step per event.
+
+use super::{
+    Action, ENDED_MAX, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Step, TTL_MAX, TTL_MIN,
+    Worker, WorkerState,
+};
+use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
+use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, TENANT_BYTES_MAX, WORKERS_MAX};
+use hotlease_wire::session::UsageTotals;
+use hotlease_wire::{EndReason, Refusal};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// The only writer of a node's cores.
+///
+/// It is bounded: every lease holds at least one core, and [`ENDED_MAX`] ended ones are remembered.
+#[derive(Debug)]
+pub struct LeaseBook {
+    offered: BTreeSet<u32>,
+    free: BTreeSet<u32>,
+    memory_bytes: u64,
+    leases: BTreeMap<LeaseId, Lease>,
+    ended: VecDeque<EndedLease>,
+    epoch: Epoch,
+    stopping: bool,
+}
+
+impl LeaseBook {
+    /// A node that offers these cores and this much memory, all free.
+    pub fn new(cores: impl IntoIterator<Item = u32>, memory_bytes: u64) -> Self {
+        let offered: BTreeSet<u32> = cores.into_iter().collect();
+        Self {
+            free: offered.clone(),
+            offered,
+            memory_bytes,
+            leases: BTreeMap::new(),
+            ended: VecDeque::new(),
+            epoch: Epoch(0),
+            stopping: false,
+        }
+    }
+
+    /// Takes note of what happened at `now`, which never goes back, and says what is to be done.
+    pub fn step(&mut self, event: Event, now: Duration) -> Step {
+        let mut step = Step::default();
+        // First of all, so that no event finds a lease alive that is past its expiry.
+        self.expire(now, &mut step.actions);
+        step.refusal = self.apply(event, now, &mut step.actions).err();
+        step
+    }
+
+    /// Cores that no lease holds.
+    pub fn free_cores(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Cores that the node offers.
+    pub fn offered_cores(&self) -> u32 {
+        self.offered.len() as u32
+    }
+
+    /// The last epoch given.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The leases that hold cores, by id.
+    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.leases.values()
+    }
+
+    /// One that holds cores.
+    pub fn lease(&self, id: LeaseId) -> Option<&Lease> {
+        self.leases.get(&id)
+    }
+
+    /// The remembered ended leases, oldest first.
+    pub fn ended(&self) -> impl DoubleEndedIterator<Item = &EndedLease> {
+        self.ended.iter()
+    }
+
+    /// When the next lease expires unless renewed: when to call [`step`](Self::step) at the latest.
+    pub fn next_expiry(&self) -> Option<Duration> {
+        self.leases
+            .values()
+            .filter(|lease| lease.is_active())
+            .map(|lease| lease.expires)
+            .min()
+    }
+
+    /// The lease if it has not begun to end, or the refusal that says what became of it.
+    pub fn active(&self, id: LeaseId) -> Result<&Lease, Refusal> {
+        match self.leases.get(&id) {
+            Some(lease) => match lease.phase {
+                Phase::Starting | Phase::Serving => Ok(lease),
+                Phase::Ending(reason) => Err(Refusal::LeaseEnded(reason)),
+            },
+            None => Err(self.past(id)),
+        }
+    }
+
+    fn past(&self, id: LeaseId) -> Refusal {
+        match self.ended.iter().rev().find(|ended| ended.id == id) {
+            Some(ended) => Refusal::LeaseEnded(ended.reason),
+            None => Refusal::UnknownLease,
+        }
+    }
+
+    fn active_mut(&mut self, id: LeaseId) -> Result<&mut Lease, Refusal> {
+        self.active(id)?;
+        self.leases.get_mut(&id).ok_or(Refusal::UnknownLease)
+    }
+
+    fn apply(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        match event {
+            Event::Grant(request) => self.grant(request, now, actions),
+            Event::Attach {
+                session,
+                lease,
+                epoch,
+                tenant,
+                until,
+            } => self.attach(session, lease, epoch, &tenant, until, now),
+            Event::SessionClosed { session, lease } => {
+                self.session_closed(session, lease, now, actions);
+                Ok(())
+            }
+            Event::Renew { lease } => {
+                let lease = self.active_mut(lease)?;
+                lease.expires = now + lease.ttl;
+                Ok(())
+            }
+            Event::End { lease, reason } => {
+                self.active(lease)?;
+                self.end(lease, reason, now, actions);
+                Ok(())
+            }
+            Event::Replace { lease, worker } => self.replace(lease, worker, actions),
+            Event::WorkerUp { lease, worker, epoch } => {
+                self.worker_up(lease, worker, epoch);
+                Ok(())
+            }
+            Event::WorkerGone {
+                lease,
+                worker,
+                epoch,
+                used,
+            } => {
+                self.worker_gone(lease, worker, epoch, used, now, actions);
+                Ok(())
+            }
+            Event::Stop => {
+                self.stopping = true;
+                let active: Vec<LeaseId> = self.active_ids(|_| true);
+                for lease in active {
+                    self.end(lease, EndReason::AgentStopping, now, actions);
+                }
+                Ok(())
+            }
+            Event::Tick => Ok(()),
+        }
+    }
+
+    fn active_ids(&self, which: impl Fn(&Lease) -> bool) -> Vec<LeaseId> {
+        self.leases
+            .values()
+            .filter(|lease| lease.is_active() && which(lease))
+            .map(|lease| lease.id)
+            .collect()
+    }
+
+    fn expire(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        for lease in self.active_ids(|lease| lease.expires <= now) {
+            self.end(lease, EndReason::Expired, now, actions);
+        }
+    }
+
+    fn next_epoch(&mut self) -> Result<Epoch, Refusal> {
+        let next = self.epoch.0.checked_add(1).ok_or_else(|| Refusal::Unavailable {
+            what: "the agent has used up its epochs; restart it".into(),
+        })?;
+        self.epoch = Epoch(next);
+        Ok(self.epoch)
+    }
+
+    fn grant(
+        &mut self,
+        request: GrantRequest,
+        now: Duration,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        if self.stopping {
+            return Err(Refusal::Unavailable {
+                what: "the agent is stopping".into(),
+            });
+        }
+        check(&request)?;
+        if self.leases.contains_key(&request.id) || self.ended.iter().any(|ended| ended.id == request.id) {
+            return Err(Refusal::BadRequest {
+                what: format!("lease {} exists already", request.id),
+            });
+        }
+        let asked = request.workers * request.slots_per_worker;
+        if asked as usize > self.free.len() {
+            return Err(Refusal::NoCapacity {
+                asked,
+                free: self.free_cores(),
+                offered: self.offered_cores(),
+            });
+        }
+        let memory_left = self.memory_left();
+        if request.memory_bytes.saturating_mul(u64::from(request.workers)) > memory_left {
+            return Err(Refusal::TooMany {
+                what: "bytes of memory asked for".into(),
+                limit: memory_left,
+            });
+        }
+        let epoch = self.next_epoch()?;
+        let mut workers = Vec::with_capacity(request.workers as usize);
+        for index in 0..request.workers {
+            let cores: Vec<u32> = self
+                .free
+                .iter()
+                .copied()
+                .take(request.slots_per_worker as usize)
+                .collect();
+            for core in &cores {
+                self.free.remove(core);
+            }
+            actions.push(Action::StartWorker {
+                lease: request.id,
+                worker: WorkerIndex(index as u16),
+                epoch,
+                cores: cores.clone(),
+            });
+            workers.push(Worker {
+                cores,
+                epoch,
+                state: WorkerState::Starting,
+            });
+        }
+        let lease = Lease {
+            id: request.id,
+            tenant: request.tenant,
+            label: request.label,
+            epoch,
+            ttl: request.ttl,
+            memory_bytes: request.memory_bytes,
+            granted: now,
+            expires: now + request.ttl,
+            phase: Phase::Starting,
+            workers,
+            sessions: BTreeSet::new(),
+            retired: UsageTotals::default(),
+        };
+        self.leases.insert(lease.id, lease);
+        Ok(())
+    }
+
+    fn memory_left(&self) -> u64 {
+        self.leases.values().fold(self.memory_bytes, |left, lease| {
+            left.saturating_sub(lease.memory_bytes.saturating_mul(lease.workers.len() as u64))
+        })
+    }
+
+    fn attach(
+        &mut self,
+        session: SessionId,
+        lease: LeaseId,
+        epoch: Epoch,
+        tenant: &str,
+        until: Duration,
+        now: Duration,
+    ) -> Result<(), Refusal> {
+        let lease = self.active_mut(lease)?;
+        if lease.epoch != epoch {
+            return Err(Refusal::StaleEpoch {
+                token: epoch,
+                current: lease.epoch,
+            });
+        }
+        if lease.tenant != tenant {
+            return Err(Refusal::WrongTenant);
+        }
+        if until <= now {
+            return Err(Refusal::NotPermitted {
+                what: "the token's time to attach is over; ask for a new lease".into(),
+            });
+        }
+        lease.sessions.insert(session);
+        Ok(())
+    }
+
+    fn session_closed(&mut self, session: SessionId, id: LeaseId, now: Duration, actions: &mut Vec<Action>) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let was_last = lease.sessions.remove(&session) && lease.sessions.is_empty();
+        if was_last && lease.is_active() {
+            self.end(id, EndReason::ClientGone, now, actions);
+        }
+    }
+
+    fn replace(&mut self, id: LeaseId, index: WorkerIndex, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let lease = self.active(id)?;
+        let worker = lease
+            .workers
+            .get(usize::from(index.0))
+            .ok_or(Refusal::UnknownWorker {
+                index: index.0,
+                workers: lease.workers.len() as u16,
+            })?;
+        if worker.state != WorkerState::Gone {
+            return Ok(());
+        }
+        let epoch = self.next_epoch()?;
+        let worker = &mut self.active_mut(id)?.workers[usize::from(index.0)];
+        worker.epoch = epoch;
+        worker.state = WorkerState::Starting;
+        actions.push(Action::StartWorker {
+            lease: id,
+            worker: index,
+            epoch,
+            cores: worker.cores.clone(),
+        });
+        Ok(())
+    }
+
+    /// The worker of this incarnation, and its lease.
+    fn incarnation(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) -> Option<&mut Lease> {
+        self.leases.get_mut(&id).filter(|lease| {
+            lease
+                .workers
+                .get(usize::from(index.0))
+                .is_some_and(|worker| worker.epoch == epoch && worker.state != WorkerState::Gone)
+        })
+    }
+
+    fn worker_up(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) {
+        if let Some(lease) = self.incarnation(id, index, epoch) {
+            lease.workers[usize::from(index.0)].state = WorkerState::Serving;
+            settle(lease);
+        }
+    }
+
+    fn worker_gone(
+        &mut self,
+        id: LeaseId,
+        index: WorkerIndex,
+        epoch: Epoch,
+        used: UsageTotals,
+        now: Duration,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(lease) = self.incarnation(id, index, epoch) else {
+            return;
+        };
+        lease.workers[usize::from(index.0)].state = WorkerState::Gone;
+        lease.retired.hot_ns = lease.retired.hot_ns.saturating_add(used.hot_ns);
+        lease.retired.compute_ns = lease.retired.compute_ns.saturating_add(used.compute_ns);
+        lease.retired.invocations = lease.retired.invocations.saturating_add(used.invocations);
+        if lease.is_active() {
+            settle(lease);
+            actions.push(Action::TellWorkerDied {
+                lease: id,
+                worker: index,
+                epoch,
+                sessions: lease.sessions.iter().copied().collect(),
+            });
+        } else {
+            self.finish(id, now, actions);
+        }
+    }
+
+    /// Begins to end an active lease.
+    fn end(&mut self, id: LeaseId, reason: EndReason, now: Duration, actions: &mut Vec<Action>) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.phase = Phase::Ending(reason);
+        for (index, worker) in lease.workers.iter().enumerate() {
+            if worker.state != WorkerState::Gone {
+                actions.push(Action::KillWorker {
+                    lease: id,
+                    worker: WorkerIndex(index as u16),
+                    epoch: worker.epoch,
+                    reason,
+                });
+            }
+        }
+        self.finish(id, now, actions);
+    }
+
+    /// Frees the cores of an ending lease once all its workers are gone.
+    fn finish(&mut self, id: LeaseId, now: Duration, actions: &mut Vec<Action>) {
+        let Some(lease) = self.leases.get(&id) else {
+            return;
+        };
+        let (Phase::Ending(reason), true) = (lease.phase, lease.is_empty()) else {
+            return;
+        };
+        let usage = UsageTotals {
+            allocated_ns: lease.allocated_ns(now),
+            ..lease.retired
+        };
+        let Some(lease) = self.leases.remove(&id) else {
+            return;
+        };
+        let cores = lease.cores();
+        self.free.extend(cores.iter().copied());
+        actions.push(Action::LeaseEnded {
+            lease: id,
+            reason,
+            usage,
+            sessions: lease.sessions.into_iter().collect(),
+        });
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(EndedLease {
+            id,
+            tenant: lease.tenant,
+            label: lease.label,
+            epoch: lease.epoch,
+            cores,
+            reason,
+            usage,
+            ended: now,
+        });
+    }
+}
+
+fn settle(lease: &mut Lease) {
+    let settled = lease
+        .workers
+        .iter()
+        .all(|worker| worker.state != WorkerState::Starting);
+    if lease.phase == Phase::Starting && settled {
+        lease.phase = Phase::Serving;
+    }
+}
+
+/// What is wrong with a request on any node.
+fn check(request: &GrantRequest) -> Result<(), Refusal> {
+    let bad = |what: String| Err(Refusal::BadRequest { what });
+    if request.workers == 0 || request.slots_per_worker == 0 {
+        return bad("a lease has at least one worker with one slot".into());
+    }
+    let too_many = |what: &str, limit: u32| {
+        Err(Refusal::TooMany {
+            what: what.into(),
+            limit: limit.into(),
+        })
+    };
+    if request.workers > WORKERS_MAX {
+        return too_many("workers of one lease", WORKERS_MAX);
+    }
+    if request.slots_per_worker > SLOTS_MAX {
+        return too_many("slots of one worker", SLOTS_MAX);
+    }
+    if request.ttl < TTL_MIN || request.ttl > TTL_MAX {
+        return bad(format!(
+            "a time to live of {} ms is not between {} ms and {} s",
+            request.ttl.as_millis(),
+            TTL_MIN.as_millis(),
+            TTL_MAX.as_secs()
+        ));
+    }
+    if request.tenant.is_empty() || request.tenant.len() > TENANT_BYTES_MAX {
+        return bad(format!("a tenant's name has 1 to {TENANT_BYTES_MAX} bytes"));
+    }
+    if request.label.len() > LABEL_BYTES_MAX {
+        return bad(format!("a label has at most {LABEL_BYTES_MAX} bytes"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,583 @@
+use super::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::{HashMap, HashSet};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn id(number: u64) -> LeaseId {
+    LeaseId(number.to_be_bytes())
+}
+
+fn request(number: u64, workers: u32, slots: u32) -> GrantRequest {
+    GrantRequest {
+        id: id(number),
+        tenant: "uid:1000".into(),
+        label: "test".into(),
+        workers,
+        slots_per_worker: slots,
+        memory_bytes: 0,
+        ttl: 5 * SECOND,
+    }
+}
+
+fn granted(book: &mut LeaseBook, request: GrantRequest, now: Duration) -> Epoch {
+    let id = request.id;
+    let step = book.step(Event::Grant(request), now);
+    assert_eq!(step.refusal, None);
+    book.lease(id).expect("granted").epoch
+}
+
+fn attach(session: u64, lease: LeaseId, epoch: Epoch) -> Event {
+    Event::Attach {
+        session: SessionId(session),
+        lease,
+        epoch,
+        tenant: "uid:1000".into(),
+        until: 5 * SECOND,
+    }
+}
+
+fn up(lease: LeaseId, worker: u16, epoch: Epoch) -> Event {
+    Event::WorkerUp {
+        lease,
+        worker: WorkerIndex(worker),
+        epoch,
+    }
+}
+
+fn gone(lease: LeaseId, worker: u16, epoch: Epoch) -> Event {
+    Event::WorkerGone {
+        lease,
+        worker: WorkerIndex(worker),
+        epoch,
+        used: UsageTotals {
+            allocated_ns: 0,
+            hot_ns: 10,
+            compute_ns: 20,
+            invocations: 3,
+        },
+    }
+}
+
+#[test]
+fn cores_are_free_only_after_every_worker_is_gone() {
+    let mut book = LeaseBook::new(0..4, 0);
+    let epoch = granted(&mut book, request(1, 2, 2), Duration::ZERO);
+    let end = Event::End {
+        lease: id(1),
+        reason: EndReason::Released,
+    };
+    let step = book.step(end.clone(), SECOND);
+    assert_eq!(step.actions.len(), 2, "both workers are to be killed: {step:?}");
+    assert_eq!(
+        book.step(end, SECOND).refusal,
+        Some(Refusal::LeaseEnded(EndReason::Released))
+    );
+    let step = book.step(gone(id(1), 0, epoch), SECOND);
+    assert_eq!(
+        (step.actions.len(), book.free_cores()),
+        (0, 0),
+        "one worker still lives"
+    );
+    let refusal = book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal;
+    assert_eq!(
+        refusal,
+        Some(Refusal::NoCapacity {
+            asked: 1,
+            free: 0,
+            offered: 4
+        })
+    );
+
+    let step = book.step(gone(id(1), 1, epoch), 2 * SECOND);
+    assert_eq!(book.free_cores(), 4);
+    let usage = UsageTotals {
+        allocated_ns: 4 * 2_000_000_000,
+        hot_ns: 20,
+        compute_ns: 40,
+        invocations: 6,
+    };
+    let ended = Action::LeaseEnded {
+        lease: id(1),
+        reason: EndReason::Released,
+        usage,
+        sessions: vec![],
+    };
+    assert_eq!(step.actions, [ended]);
+    assert_eq!(
+        book.step(gone(id(1), 1, epoch), 2 * SECOND),
+        Step::default(),
+        "a second report changes nothing"
+    );
+}
+
+#[test]
+fn a_lease_that_is_not_renewed_expires_at_its_ttl_and_not_before() {
+    let mut book = LeaseBook::new(0..1, 0);
+    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    let renew = Event::Renew { lease: id(1) };
+    assert_eq!(book.step(renew.clone(), 4 * SECOND), Step::default());
+    assert_eq!(book.next_expiry(), Some(9 * SECOND));
+    assert_eq!(
+        book.step(Event::Tick, Duration::from_millis(8999)),
+        Step::default()
+    );
+    let step = book.step(renew, 9 * SECOND);
+    assert_eq!(step.refusal, Some(Refusal::LeaseEnded(EndReason::Expired)));
+    let kill = Action::KillWorker {
+        lease: id(1),
+        worker: WorkerIndex(0),
+        epoch,
+        reason: EndReason::Expired,
+    };
+    assert_eq!(
+        step.actions,
+        [kill],
+        "a refused event still carries out the expiry"
+    );
+    assert_eq!(book.next_expiry(), None);
+}
+
+#[test]
+fn the_last_session_that_closes_ends_the_lease() {
+    let mut book = LeaseBook::new(0..1, 0);
+    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    for session in [1, 2] {
+        assert_eq!(book.step(attach(session, id(1), epoch), SECOND).refusal, None);
+    }
+    let closed = |session| Event::SessionClosed {
+        session: SessionId(session),
+        lease: id(1),
+    };
+    assert_eq!(book.step(closed(7), SECOND), Step::default());
+    assert_eq!(book.step(closed(1), SECOND), Step::default());
+    assert_eq!(
+        book.step(closed(1), SECOND),
+        Step::default(),
+        "a session closes once"
+    );
+    assert!(matches!(
+        book.step(closed(2), SECOND).actions[..],
+        [Action::KillWorker {
+            reason: EndReason::ClientGone,
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn a_token_opens_only_its_own_living_lease() {
+    let mut book = LeaseBook::new(0..2, 0);
+    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    let mut refusal = |event, now| book.step(event, now).refusal;
+    let other = Epoch(epoch.0 + 1);
+    assert_eq!(
+        refusal(attach(1, id(1), other), SECOND),
+        Some(Refusal::StaleEpoch {
+            token: other,
+            current: epoch
+        })
+    );
+    assert_eq!(
+        refusal(attach(1, id(2), epoch), SECOND),
+        Some(Refusal::UnknownLease)
+    );
+    let stranger = Event::Attach {
+        session: SessionId(1),
+        lease: id(1),
+        epoch,
+        tenant: "uid:1".into(),
+        until: 5 * SECOND,
+    };
+    assert_eq!(refusal(stranger, SECOND), Some(Refusal::WrongTenant));
+    assert_eq!(refusal(Event::Renew { lease: id(1) }, 2 * SECOND), None);
+    assert!(
+        matches!(
+            refusal(attach(1, id(1), epoch), 5 * SECOND),
+            Some(Refusal::NotPermitted { .. })
+        ),
+        "the lease lives, but the token is too old"
+    );
+    let end = Event::End {
+        lease: id(1),
+        reason: EndReason::Revoked,
+    };
+    assert_eq!(refusal(end, SECOND * 5), None);
+    let ended = Some(Refusal::LeaseEnded(EndReason::Revoked));
+    assert_eq!(refusal(attach(1, id(1), epoch), SECOND * 5), ended);
+    assert_eq!(refusal(gone(id(1), 0, epoch), SECOND * 5), None);
+    assert_eq!(refusal(attach(1, id(1), epoch), SECOND * 5), ended);
+}
+
+#[test]
+fn a_dead_worker_is_told_and_replaced_in_a_new_epoch() {
+    let mut book = LeaseBook::new(0..2, 0);
+    let epoch = granted(&mut book, request(1, 1, 2), Duration::ZERO);
+    assert_eq!(book.step(attach(1, id(1), epoch), SECOND).refusal, None);
+    assert_eq!(book.lease(id(1)).expect("alive").phase, Phase::Starting);
+    assert_eq!(book.step(up(id(1), 0, epoch), SECOND), Step::default());
+    assert_eq!(book.lease(id(1)).expect("alive").phase, Phase::Serving);
+    let replace = Event::Replace {
+        lease: id(1),
+        worker: WorkerIndex(0),
+    };
+    assert_eq!(
+        book.step(replace.clone(), SECOND),
+        Step::default(),
+        "it is not dead"
+    );
+    let told = Action::TellWorkerDied {
+        lease: id(1),
+        worker: WorkerIndex(0),
+        epoch,
+        sessions: vec![SessionId(1)],
+    };
+    assert_eq!(book.step(gone(id(1), 0, epoch), SECOND).actions, [told]);
+    let next = Epoch(epoch.0 + 1);
+    let start = Action::StartWorker {
+        lease: id(1),
+        worker: WorkerIndex(0),
+        epoch: next,
+        cores: vec![0, 1],
+    };
+    assert_eq!(book.step(replace, SECOND).actions, [start]);
+    assert_eq!(
+        book.step(gone(id(1), 0, epoch), SECOND),
+        Step::default(),
+        "an earlier incarnation is not meant"
+    );
+    let missing = Event::Replace {
+        lease: id(1),
+        worker: WorkerIndex(1),
+    };
+    let refusal = Refusal::UnknownWorker { index: 1, workers: 1 };
+    assert_eq!(book.step(missing, SECOND).refusal, Some(refusal));
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_and_change_nothing() {
+    let good = || request(1, 1, 1);
+    let bad = [
+        GrantRequest { workers: 0, ..good() },
+        GrantRequest {
+            slots_per_worker: 0,
+            ..good()
+        },
+        GrantRequest {
+            workers: WORKERS_MAX + 1,
+            ..good()
+        },
+        GrantRequest {
+            slots_per_worker: SLOTS_MAX + 1,
+            ..good()
+        },
+        GrantRequest {
+            workers: u32::MAX,
+            slots_per_worker: u32::MAX,
+            ..good()
+        },
+        GrantRequest {
+            ttl: TTL_MIN - Duration::from_nanos(1),
+            ..good()
+        },
+        GrantRequest {
+            ttl: TTL_MAX + Duration::from_nanos(1),
+            ..good()
+        },
+        GrantRequest {
+            tenant: String::new(),
+            ..good()
+        },
+        GrantRequest {
+            tenant: "t".repeat(TENANT_BYTES_MAX + 1),
+            ..good()
+        },
+        GrantRequest {
+            label: "l".repeat(LABEL_BYTES_MAX + 1),
+            ..good()
+        },
+        GrantRequest {
+            memory_bytes: 1001,
+            ..good()
+        },
+        GrantRequest {
+            workers: 2,
+            memory_bytes: u64::MAX,
+            ..good()
+        },
+    ];
+    let mut book = LeaseBook::new(0..2, 1000);
+    for request in bad {
+        let step = book.step(Event::Grant(request.clone()), Duration::ZERO);
+        assert!(
+            step.refusal.is_some() && step.actions.is_empty(),
+            "{request:?} gave {step:?}"
+        );
+    }
+    assert_eq!((book.free_cores(), book.epoch()), (2, Epoch(0)));
+    granted(
+        &mut book,
+        GrantRequest {
+            memory_bytes: 600,
+            ..good()
+        },
+        Duration::ZERO,
+    );
+    let more = GrantRequest {
+        memory_bytes: 600,
+        ..request(2, 1, 1)
+    };
+    assert!(matches!(
+        book.step(Event::Grant(more), Duration::ZERO).refusal,
+        Some(Refusal::TooMany { limit: 400, .. })
+    ));
+    let twice = book.step(Event::Grant(good()), Duration::ZERO);
+    assert!(
+        matches!(twice.refusal, Some(Refusal::BadRequest { .. })),
+        "{twice:?}"
+    );
+}
+
+#[test]
+fn a_stopping_agent_ends_all_leases_and_grants_none() {
+    let mut book = LeaseBook::new(0..2, 0);
+    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    assert_eq!(book.step(Event::Stop, SECOND).actions.len(), 1);
+    assert!(matches!(
+        book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal,
+        Some(Refusal::Unavailable { .. })
+    ));
+    assert!(matches!(
+        book.step(gone(id(1), 0, epoch), SECOND).actions[..],
+        [Action::LeaseEnded {
+            reason: EndReason::AgentStopping,
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn epochs_that_run_out_refuse_grants_instead_of_repeating() {
+    let mut book = LeaseBook::new(0..1, 0);
+    book.epoch = Epoch(u32::MAX - 1);
+    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    assert_eq!(book.step(gone(id(1), 0, epoch), SECOND).refusal, None);
+    let replace = Event::Replace {
+        lease: id(1),
+        worker: WorkerIndex(0),
+    };
+    assert!(matches!(
+        book.step(replace, SECOND).refusal,
+        Some(Refusal::Unavailable { .. })
+    ));
+}
+
+#[test]
+fn ended_leases_are_remembered_up_to_a_bound() {
+    let mut book = LeaseBook::new(0..1, 0);
+    for number in 0..=ENDED_MAX as u64 {
+        let epoch = granted(&mut book, request(number, 1, 1), Duration::ZERO);
+        let end = Event::End {
+            lease: id(number),
+            reason: EndReason::Released,
+        };
+        assert_eq!(book.step(end, Duration::ZERO).refusal, None);
+        assert_eq!(
+            book.step(gone(id(number), 0, epoch), Duration::ZERO).refusal,
+            None
+        );
+    }
+    assert_eq!(book.ended().count(), ENDED_MAX);
+    assert_eq!(book.active(id(0)), Err(Refusal::UnknownLease));
+    assert_eq!(book.active(id(1)), Err(Refusal::LeaseEnded(EndReason::Released)));
+}
+
+/// The world around the book, as far as it must agree with it.
+#[derive(Default)]
+struct World {
+    /// Workers with a process: (lease, worker, epoch) to cores.
+    living: HashMap<(LeaseId, u16, u32), Vec<u32>>,
+    started: HashSet<(LeaseId, u16, u32)>,
+    /// Died, and the book learns of it in this step; it may not know yet and want it killed.
+    reported: Option<(LeaseId, u16, u32)>,
+    epochs: HashSet<u32>,
+    grant_epoch: HashMap<LeaseId, u32>,
+    ended: HashSet<LeaseId>,
+    sessions: HashMap<LeaseId, Vec<u64>>,
+}
+
+impl World {
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::StartWorker {
+                    lease,
+                    worker,
+                    epoch,
+                    cores,
+                } => {
+                    let first = *self.grant_epoch.entry(lease).or_insert(epoch.0);
+                    if self.epochs.insert(epoch.0) {
+                        assert!(
+                            first <= epoch.0,
+                            "epoch {epoch} of {lease} is older than its grant"
+                        );
+                    } else {
+                        assert_eq!(first, epoch.0, "epoch {epoch} was used before");
+                    }
+                    assert!(
+                        self.started.insert((lease, worker.0, epoch.0)),
+                        "{lease}/{worker} started twice in epoch {epoch}"
+                    );
+                    for (other, held) in &self.living {
+                        assert!(
+                            held.iter().all(|core| !cores.contains(core)),
+                            "{lease}/{worker} got a core of {other:?}"
+                        );
+                    }
+                    self.living.insert((lease, worker.0, epoch.0), cores);
+                }
+                Action::KillWorker {
+                    lease, worker, epoch, ..
+                } => {
+                    let key = (lease, worker.0, epoch.0);
+                    assert!(
+                        self.living.contains_key(&key) || self.reported == Some(key),
+                        "{key:?} is to be killed and does not live"
+                    );
+                }
+                Action::TellWorkerDied { lease, sessions, .. } => {
+                    let expected = self.sessions.get(&lease).map_or(0, Vec::len);
+                    assert_eq!(sessions.len(), expected, "every session is told");
+                }
+                Action::LeaseEnded { lease, .. } => {
+                    assert!(self.ended.insert(lease), "{lease} ended twice");
+                    let survivor = self.living.keys().find(|key| key.0 == lease);
+                    assert_eq!(survivor, None, "{lease} ended before its workers");
+                    self.sessions.remove(&lease);
+                }
+            }
+        }
+    }
+}
+
+fn check_invariants(book: &LeaseBook, now: Duration) {
+    let mut held = HashSet::new();
+    for lease in book.leases() {
+        for core in lease.cores() {
+            assert!(held.insert(core), "core {core} is in two leases");
+        }
+        if lease.is_active() {
+            assert!(lease.expires > now, "{} outlives its expiry", lease.id);
+        }
+    }
+    assert_eq!(
+        held.len() as u32 + book.free_cores(),
+        book.offered_cores(),
+        "a core was lost or made"
+    );
+}
+
+#[test]
+fn random_histories_keep_every_promise() {
+    let seed: u64 = match std::env::var("HOTLEASE_SEED") {
+        Ok(text) => text.parse().expect("HOTLEASE_SEED is a number"),
+        Err(_) => rand::random(),
+    };
+    eprintln!("run this history again with HOTLEASE_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    for _history in 0..20 {
+        let mut book = LeaseBook::new(0..random.random_range(1..12), 0);
+        let mut world = World::default();
+        let mut now = Duration::ZERO;
+        let mut leases = 0_u64;
+        let mut sessions = 0_u64;
+        for _event in 0..2000 {
+            now += Duration::from_millis(random.random_range(0..200));
+            let lease = id(random.random_range(leases.saturating_sub(8)..=leases));
+            let event = match random.random_range(0..9) {
+                0 => {
+                    leases += 1;
+                    Event::Grant(GrantRequest {
+                        ttl: Duration::from_millis(random.random_range(100..3000)),
+                        ..request(leases, random.random_range(1..4), random.random_range(1..4))
+                    })
+                }
+                1 => {
+                    sessions += 1;
+                    let epoch = book.lease(lease).map_or(Epoch(1), |lease| lease.epoch);
+                    Event::Attach {
+                        session: SessionId(sessions),
+                        lease,
+                        epoch,
+                        tenant: "uid:1000".into(),
+                        until: now + SECOND,
+                    }
+                }
+                2 => match world.sessions.get_mut(&lease).and_then(Vec::pop) {
+                    Some(session) => Event::SessionClosed {
+                        session: SessionId(session),
+                        lease,
+                    },
+                    None => Event::Tick,
+                },
+                3 => Event::Renew { lease },
+                4 => Event::End {
+                    lease,
+                    reason: EndReason::Released,
+                },
+                5 => Event::Replace {
+                    lease,
+                    worker: WorkerIndex(random.random_range(0..4)),
+                },
+                // A worker comes up or dies: any of the living, including those told to die.
+                choice => {
+                    let mut living: Vec<_> = world.living.keys().copied().collect();
+                    living.sort_unstable();
+                    match living.len() {
+                        0 => Event::Tick,
+                        count => {
+                            let (lease, worker, epoch) = living[random.random_range(0..count)];
+                            if choice == 6 {
+                                up(lease, worker, Epoch(epoch))
+                            } else {
+                                world.living.remove(&(lease, worker, epoch));
+                                gone(lease, worker, Epoch(epoch))
+                            }
+                        }
+                    }
+                }
+            };
+            world.reported = match &event {
+                Event::WorkerGone {
+                    lease, worker, epoch, ..
+                } => Some((*lease, worker.0, epoch.0)),
+                _ => None,
+            };
+            let attached = match &event {
+                Event::Attach { session, lease, .. } => Some((*session, *lease)),
+                _ => None,
+            };
+            let step = book.step(event, now);
+            if let (Some((session, lease)), None) = (attached, &step.refusal) {
+                world.sessions.entry(lease).or_default().push(session.0);
+            }
+            world.carry_out(step.actions);
+            check_invariants(&book, now);
+        }
+        // However it went, stopping and the death of all workers leaves nothing behind.
+        let step = book.step(Event::Stop, now);
+        world.carry_out(step.actions);
+        for (lease, worker, epoch) in world.living.keys().copied().collect::<Vec<_>>() {
+            world.living.remove(&(lease, worker, epoch));
+            let step = book.step(gone(lease, worker, Epoch(epoch)), now);
+            world.carry_out(step.actions);
+        }
+        assert_eq!(
+            (book.leases().count(), book.free_cores()),
+            (0, book.offered_cores())
+        );
+        assert_eq!(world.ended.len(), world.grant_epoch.len(), "every lease ended");
+    }
+}

@@ -1,0 +1,120 @@
+//! What the book keeps about a lease.
+
+use super::SessionId;
+use hotlease_wire::EndReason;
+use hotlease_wire::ids::{Epoch, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How far a lease is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Some first worker is not up yet.
+    Starting,
+    /// Every worker was up, or is gone.
+    Serving,
+    /// Over; its workers are being killed.
+    Ending(EndReason),
+}
+
+/// How far a worker is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerState {
+    /// Being started or configured.
+    Starting,
+    /// Serving.
+    Serving,
+    /// Dead and reaped, or never started.
+    Gone,
+}
+
+/// One worker's place in a lease; incarnations follow each other in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Worker {
+    /// One for each slot.
+    pub cores: Vec<u32>,
+    /// Of the present incarnation.
+    pub epoch: Epoch,
+    /// Of the present incarnation.
+    pub state: WorkerState,
+}
+
+/// A lease that holds cores.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Its name.
+    pub id: LeaseId,
+    /// Who holds it.
+    pub tenant: String,
+    /// Shown in listings.
+    pub label: String,
+    /// At the grant; tokens carry it, and so do the first workers.
+    pub epoch: Epoch,
+    /// Added to the time of each renewal.
+    pub ttl: Duration,
+    /// Memory of each worker; 0: no limit.
+    pub memory_bytes: u64,
+    /// When it was granted.
+    pub granted: Duration,
+    /// When it ends unless renewed.
+    pub expires: Duration,
+    /// How far it is.
+    pub phase: Phase,
+    /// Its workers, by index.
+    pub workers: Vec<Worker>,
+    /// Its attached sessions.
+    pub sessions: BTreeSet<SessionId>,
+    /// What its workers that are gone have used; `allocated_ns` is 0 here.
+    pub retired: UsageTotals,
+}
+
+impl Lease {
+    /// All cores that it holds.
+    pub fn cores(&self) -> Vec<u32> {
+        self.workers
+            .iter()
+            .flat_map(|worker| worker.cores.iter().copied())
+            .collect()
+    }
+
+    /// Slots times the time they have been held.
+    pub fn allocated_ns(&self, now: Duration) -> u64 {
+        let slots: usize = self.workers.iter().map(|worker| worker.cores.len()).sum();
+        let held = now.saturating_sub(self.granted).as_nanos();
+        u64::try_from(held.saturating_mul(slots as u128)).unwrap_or(u64::MAX)
+    }
+
+    /// Whether every worker is gone.
+    pub(super) fn is_empty(&self) -> bool {
+        self.workers
+            .iter()
+            .all(|worker| worker.state == WorkerState::Gone)
+    }
+
+    /// Whether it has not begun to end.
+    pub(super) fn is_active(&self) -> bool {
+        !matches!(self.phase, Phase::Ending(_))
+    }
+}
+
+/// A lease that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedLease {
+    /// Its name.
+    pub id: LeaseId,
+    /// Who held it.
+    pub tenant: String,
+    /// Shown in listings.
+    pub label: String,
+    /// At the grant.
+    pub epoch: Epoch,
+    /// What it held.
+    pub cores: Vec<u32>,
+    /// Why it ended.
+    pub reason: EndReason,
+    /// What it used in all.
+    pub usage: UsageTotals,
+    /// When its cores became free.
+    pub ended: Duration,
+}
