@@ -46,7 +46,7 @@ docs: ## Build the API documentation into target/doc
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --locked
 
 install: build ## Install programs, libraries, headers, CMake and pkg-config files under PREFIX
-	@scripts/install
+	@bindings/install "$(PREFIX)" "$(DESTDIR)"
 
 clean: ## Remove everything that was built
 	$(CARGO) clean
