@@ -18,7 +18,7 @@ fn seed() -> u64 {
         Ok(text) => text.parse().expect("HOTLEASE_SEED is a number"),
         Err(_) => rand::random(),
     };
-    println!("replay with HOTLEASE_SEED={seed}");
+    eprintln!("replay with HOTLEASE_SEED={seed}");
     seed
 }
 
@@ -50,7 +50,7 @@ fn mutated_frames_break_no_decoder() {
     let seed = seed();
     for decoder in DECODERS {
         let accepted = hammer(decoder, &(decoder.seeds)(), seed);
-        println!("{}: {FRAMES} frames, {accepted} accepted", decoder.name);
+        eprintln!("{}: {FRAMES} frames, {accepted} accepted", decoder.name);
         // Otherwise this tests only one of the two ways out.
         assert!(accepted > 0, "{}: no mutated frame was accepted", decoder.name);
         assert!(
