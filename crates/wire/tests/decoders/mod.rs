@@ -16,7 +16,7 @@ use hotlease_wire::limits::{
 };
 use hotlease_wire::session::{SessionReply, SessionRequest};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, TOKEN_BYTES_MAX, TokenKey};
-use hotlease_wire::{Refusal, decode, encode};
+use hotlease_wire::{decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
@@ -231,6 +231,7 @@ fn code(bytes: &[u8]) -> bool {
 
 #[cfg(feature = "grpc")]
 fn refusal_status(bytes: &[u8]) -> bool {
+    use hotlease_wire::Refusal;
     use tonic::{Code, Status};
 
     let accepted = decode::<Refusal>(bytes);
