@@ -1,0 +1,316 @@
+//! One started process: its output, its end.
+
+use crate::memory::{OutOfMemory, resident_bytes};
+use crate::output::Tail;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+
+/// Read at once from a process's output.
+const CHUNK_BYTES: usize = 4096;
+/// Read at most after a process's death: what fits into a pipe. Whoever still writes was not killed with
+/// the group, and is not waited for.
+const REST_BYTES_MAX: usize = 64 * 1024;
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// By itself, with this status.
+    Exited(i32),
+    /// By this signal.
+    Signalled(i32),
+    /// By the kernel's out-of-memory killer.
+    OutOfMemory,
+}
+
+/// The end of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// How.
+    pub end: End,
+    /// The last of what it printed.
+    pub output: String,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.end {
+            End::Exited(status) => write!(f, "exited with status {status}"),
+            End::Signalled(signal) => write!(f, "killed by signal {signal}"),
+            End::OutOfMemory => f.write_str("killed by the out-of-memory killer"),
+        }
+    }
+}
+
+struct Shared {
+    pid: u32,
+    pidfd: AsyncFd<OwnedFd>,
+    killed: AtomicBool,
+    tail: Mutex<Tail>,
+}
+
+impl Shared {
+    fn tail(&self) -> MutexGuard<'_, Tail> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running process. A task of its own drains its output and reaps it, so nothing here has to be polled.
+/// Dropping it kills the process.
+pub struct Process {
+    shared: Arc<Shared>,
+    exit: watch::Receiver<Option<Arc<Exit>>>,
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Process({})", self.shared.pid)
+    }
+}
+
+/// Counts one living process for as long as it exists.
+struct Counted(watch::Sender<usize>);
+
+impl Counted {
+    fn new(living: watch::Sender<usize>) -> Self {
+        living.send_modify(|count| *count += 1);
+        Self(living)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Process {
+    /// Takes charge of a child that was just started as the leader of its group.
+    pub(crate) fn attend(
+        mut child: Child,
+        output: OwnedFd,
+        living: watch::Sender<usize>,
+        out_of_memory: &Arc<OutOfMemory>,
+    ) -> io::Result<Self> {
+        let pid = child.id();
+        let registered = || {
+            forbid_core_dumps(pid)?;
+            // SAFETY: an OwnedFd is open as long as it lives, and the AsyncFd owns it.
+            let pidfd = unsafe { AsyncFd::register_with_interest(open_pidfd(pid)?, Interest::READABLE) }?;
+            Ok::<_, io::Error>((pidfd, pipe::Receiver::from_owned_fd(output)?))
+        };
+        let (pidfd, output) = match registered() {
+            Ok(both) => both,
+            Err(error) => {
+                // Not leaving a process behind that nobody watches. It is killed, so the wait is short.
+                child.kill()?;
+                child.wait()?;
+                return Err(error);
+            }
+        };
+        let shared = Arc::new(Shared {
+            pid,
+            pidfd,
+            killed: AtomicBool::new(false),
+            tail: Mutex::default(),
+        });
+        let (sender, exit) = watch::channel(None);
+        let attendant = Attendant {
+            child,
+            output: Some(output),
+            shared: Arc::clone(&shared),
+            out_of_memory: Arc::clone(out_of_memory),
+        };
+        let counted = Counted::new(living);
+        tokio::spawn(async move {
+            let exit = attendant.until_exit().await;
+            drop(counted);
+            sender.send_replace(Some(Arc::new(exit)));
+        });
+        Ok(Self { shared, exit })
+    }
+
+    /// Its process id. May be reused by the system once it is gone.
+    pub fn pid(&self) -> u32 {
+        self.shared.pid
+    }
+
+    /// Kills it; the rest of its group follows when it is reaped. Without effect once it is gone.
+    pub fn kill(&self) {
+        self.shared.killed.store(true, Ordering::Relaxed);
+        send_kill(self.shared.pidfd.get_ref());
+    }
+
+    /// Whether it is gone and reaped.
+    pub fn is_gone(&self) -> bool {
+        self.exit.borrow().is_some()
+    }
+
+    /// Waits until it is gone and reaped. Any number of callers may wait, and stop waiting.
+    pub async fn exited(&self) -> Arc<Exit> {
+        let mut exit = self.exit.clone();
+        let waited = exit.wait_for(Option::is_some).await;
+        match waited.as_deref() {
+            Ok(Some(exit)) => Arc::clone(exit),
+            // The attendant ended without a word: the runtime is shutting down.
+            Ok(None) | Err(_) => Arc::new(Exit {
+                end: End::Signalled(Signal::SIGKILL as i32),
+                output: String::new(),
+            }),
+        }
+    }
+
+    /// The last of what it has printed so far.
+    pub fn output(&self) -> String {
+        self.shared.tail().text()
+    }
+
+    /// Its resident memory; 0 once it is gone.
+    pub fn resident_bytes(&self) -> u64 {
+        if self.is_gone() {
+            return 0;
+        }
+        resident_bytes(self.shared.pid).unwrap_or(0)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.is_gone() {
+            self.kill();
+        }
+    }
+}
+
+struct Attendant {
+    child: Child,
+    output: Option<pipe::Receiver>,
+    shared: Arc<Shared>,
+    out_of_memory: Arc<OutOfMemory>,
+}
+
+impl Attendant {
+    async fn until_exit(mut self) -> Exit {
+        let mut chunk = [0; CHUNK_BYTES];
+        loop {
+            tokio::select! {
+                biased;
+                _ = self.shared.pidfd.readable() => break,
+                () = readable(self.output.as_ref()) => {
+                    if self.read_some(&mut chunk).is_none() {
+                        self.output = None;
+                    }
+                }
+            }
+        }
+        // The leader is not reaped yet, so its group id cannot be anybody else's. Processes that a
+        // function started and that are still in the group must not outlive the lease.
+        let group = Pid::from_raw(self.shared.pid as i32);
+        // ESRCH: nobody left in the group.
+        let _ = killpg(group, Signal::SIGKILL);
+        let status = self.child.wait();
+        let mut rest = REST_BYTES_MAX;
+        while let Some(length @ 1..) = self.read_some(&mut chunk) {
+            rest = rest.saturating_sub(length);
+            if rest == 0 {
+                break;
+            }
+        }
+        Exit {
+            end: self.end(status),
+            output: self.shared.tail().text(),
+        }
+    }
+
+    /// Moves a chunk of output into the tail: its length, 0 if there is nothing now, `None` after its end.
+    fn read_some(&self, chunk: &mut [u8]) -> Option<usize> {
+        match self.output.as_ref()?.try_read(chunk) {
+            Ok(0) => None,
+            Ok(length) => {
+                self.shared.tail().push(&chunk[..length]);
+                Some(length)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(0),
+            Err(_) => None,
+        }
+    }
+
+    fn end(&self, status: io::Result<ExitStatus>) -> End {
+        const KILL: i32 = Signal::SIGKILL as i32;
+        let end = match status {
+            Ok(status) => match status.code() {
+                Some(code) => End::Exited(code),
+                None => End::Signalled(status.signal().unwrap_or(KILL)),
+            },
+            // Somebody else reaped our child; it is gone, and that is all we know.
+            Err(_) => End::Signalled(KILL),
+        };
+        let unexplained = end == End::Signalled(KILL) && !self.shared.killed.load(Ordering::Relaxed);
+        match unexplained && self.out_of_memory.struck() {
+            true => End::OutOfMemory,
+            false => end,
+        }
+    }
+}
+
+/// Waits for output, for ever if there will be none.
+async fn readable(output: Option<&pipe::Receiver>) {
+    match output {
+        // An error shows again in the read.
+        Some(output) => drop(output.readable().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// A crash is reported within milliseconds; writing gigabytes of core file first would forbid that.
+fn forbid_core_dumps(pid: u32) -> io::Result<()> {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both pointers are valid or null for the length of the call; pid is our unreaped child.
+    let result = unsafe { libc::prlimit(pid as libc::pid_t, libc::RLIMIT_CORE, &none, std::ptr::null_mut()) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A descriptor of our unreaped child, closed on exec.
+fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes two integers and touches no memory of ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+/// Fails only if the process is gone already.
+fn send_kill(pidfd: &OwnedFd) {
+    let info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: the descriptor is open, and a null info is what the call documents for "as kill(2) does".
+    unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            libc::SIGKILL,
+            info,
+            0,
+        )
+    };
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! The shell stands in for a worker: it reads its script from the standard input.
+
+use super::*;
+use crate::Launcher;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn shell() -> Launcher {
+    Launcher::new(Path::new("/bin/sh")).expect("a shell")
+}
+
+fn run(launcher: &Launcher, script: &str) -> Process {
+    let (input, mut script_end) = io::pipe().expect("a pipe");
+    script_end
+        .write_all(script.as_bytes())
+        .expect("fits into the pipe");
+    launcher.start(input.into()).expect("started")
+}
+
+async fn exit_of(script: &str) -> Arc<Exit> {
+    let process = run(&shell(), script);
+    tokio::time::timeout(Duration::from_secs(20), process.exited())
+        .await
+        .expect("the process ends")
+}
+
+#[tokio::test]
+async fn exit_status_and_signal_are_told_apart() {
+    assert_eq!(exit_of("exit 7").await.end, End::Exited(7));
+    assert_eq!(exit_of("kill -SEGV $$").await.end, End::Signalled(11));
+}
+
+#[tokio::test]
+async fn the_last_output_of_both_streams_is_kept() {
+    let exit = exit_of("echo to stdout; echo to stderr >&2; exit 1").await;
+    assert_eq!(exit.output, "to stdout\nto stderr\n");
+}
+
+#[tokio::test]
+async fn a_flood_of_output_neither_blocks_the_process_nor_is_kept() {
+    let exit = exit_of("head -c 20000000 /dev/zero | tr '\\0' x; echo the end").await;
+    assert_eq!(exit.end, End::Exited(0));
+    assert!(exit.output.len() <= 4096, "{} bytes kept", exit.output.len());
+    assert!(exit.output.ends_with("xthe end\n"));
+}
+
+#[tokio::test]
+async fn the_environment_holds_only_the_short_list() {
+    let exit = exit_of("cd /; pwd; tr '\\0' '\\n' < /proc/$$/environ").await;
+    let mut lines = exit.output.lines();
+    assert_eq!(lines.next(), Some("/"), "the working directory");
+    let allowed = [
+        "HOME",
+        "HOTLEASE_LOG",
+        "LANG",
+        "LC_ALL",
+        "LD_LIBRARY_PATH",
+        "PATH",
+        "RUST_BACKTRACE",
+        "TMPDIR",
+        "TZ",
+    ];
+    for line in lines {
+        let name = line.split('=').next().unwrap_or(line);
+        assert!(allowed.contains(&name), "{name} was inherited");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_process_takes_its_group_along() {
+    let launcher = shell();
+    let process = run(&launcher, "sleep 600 & echo $!; wait");
+    let child = loop {
+        if let Ok(pid) = process.output().trim().parse::<i32>() {
+            break pid;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    let before = Instant::now();
+    process.kill();
+    assert_eq!(process.exited().await.end, End::Signalled(9));
+    assert!(
+        before.elapsed() < Duration::from_millis(250),
+        "took {:?}",
+        before.elapsed()
+    );
+    launcher.all_gone().await;
+    // The grandchild is reaped by init; it must at least no longer run.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while is_running(child) {
+        assert!(Instant::now() < deadline, "the grandchild {child} goes on");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn is_running(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !stat
+            .rsplit(')')
+            .next()
+            .unwrap_or("")
+            .trim()
+            .starts_with(['Z', 'X'])
+    })
+}
+
+#[tokio::test]
+async fn a_dropped_process_is_killed_and_reaped() {
+    let launcher = shell();
+    let process = run(&launcher, "sleep 600");
+    assert_eq!(launcher.living(), 1);
+    drop(process);
+    tokio::time::timeout(Duration::from_secs(10), launcher.all_gone())
+        .await
+        .expect("it is reaped");
+}
+
+#[tokio::test]
+async fn no_descriptor_is_left_after_many_processes() {
+    let launcher = shell();
+    let open = || std::fs::read_dir("/proc/self/fd").expect("proc").count();
+    run(&launcher, "exit 0").exited().await;
+    launcher.all_gone().await;
+    let before = open();
+    for _ in 0..50 {
+        let process = run(&launcher, "echo done");
+        assert_eq!(process.exited().await.output, "done\n");
+        assert_eq!(process.resident_bytes(), 0);
+    }
+    // Other tests of this program open some meanwhile, but not one per process here.
+    assert!(
+        open() < before + 40,
+        "{before} descriptors before, {} after",
+        open()
+    );
+}
+
+#[test]
+fn a_program_that_cannot_be_run_is_refused_with_its_name() {
+    let text = tempfile::NamedTempFile::new().expect("a file");
+    for path in [Path::new("/nonexistent/worker"), Path::new("/usr"), text.path()] {
+        let error = Launcher::new(path).expect_err("no program");
+        assert!(
+            error.to_string().contains(path.to_str().expect("text")),
+            "{error}"
+        );
+    }
+}
