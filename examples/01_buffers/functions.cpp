@@ -1,0 +1,33 @@
+#include <hotlease/function.h>
+
+#include <cstddef>
+
+// Doubles every number. It neither knows nor cares whether its input and output are in a buffer of the
+// client or came through the ring.
+HOTLEASE_FUNCTION(double_all)
+{
+    (void)context;
+    if (size > capacity) {
+        *produced = size; // how much room it takes; the caller gets an error that says so
+        return 0;
+    }
+    const auto* numbers = static_cast<const double*>(in);
+    auto* doubled = static_cast<double*>(out);
+    const std::size_t count = size / sizeof *numbers;
+    for (std::size_t i = 0; i < count; ++i)
+        doubled[i] = 2 * numbers[i];
+    *produced = count * sizeof *doubled;
+    return 0;
+}
+
+// Writes one number, whatever the size of its input: what is left of the time is the cost of the call.
+HOTLEASE_FUNCTION(last)
+{
+    (void)context;
+    const std::size_t count = size / sizeof(double);
+    if (count == 0 || capacity < sizeof(double))
+        return hotlease_fail(1, "needs at least one number in and room for one", out, capacity, produced);
+    *static_cast<double*>(out) = static_cast<const double*>(in)[count - 1];
+    *produced = sizeof(double);
+    return 0;
+}

@@ -1,0 +1,298 @@
+/*
+ * hotlease/hotlease.h: for those who CALL functions, from C (C11). Link with -lhotlease.
+ *
+ *     hotlease_code* code = NULL;
+ *     hotlease_invoker* invoker = NULL;
+ *     hotlease_function* task = NULL;
+ *     hotlease_options options = {.struct_size = sizeof options, .slots = 1};
+ *
+ *     hotlease_code_open("libtask.so", &code, NULL);             // the functions
+ *     hotlease_allocate(code, &options, &invoker, NULL);         // lease a worker and load them there
+ *     hotlease_function_find(invoker, "task", NULL, &task, NULL);
+ *     hotlease_invoke(task, in, in_size, out, sizeof out, &out_size, NULL);
+ *     hotlease_deallocate(invoker, NULL, NULL);
+ *     hotlease_function_free(task);                              // in any order
+ *     hotlease_invoker_free(invoker);
+ *     hotlease_code_free(code);
+ *
+ * (Without the checks that a program has: see examples/00_hello/hello.c. C++: hotlease.hpp.)
+ *
+ * Conventions
+ *
+ *  1. Handles. Every hotlease_X* is opaque, comes from one function that puts it into its out-parameter,
+ *     and is given back with hotlease_X_free, which takes NULL too. Handles may be freed in any order:
+ *     each keeps alive what it needs. Exception: hotlease_wait frees the invocation.
+ *  2. Errors. A function that can fail returns a hotlease_status, HOTLEASE_OK (0) for success. If its
+ *     last argument is not NULL, a failure also makes a hotlease_error there that tells the rest; free
+ *     it with hotlease_error_free. Out-parameters, `*error` included, are written only as described:
+ *     results after success, the error after failure.
+ *  3. NULL where an object is needed, or a handle of the wrong life (an ended lease), gives an error,
+ *     not a crash. A pointer that is neither NULL nor valid cannot be detected.
+ *  4. Threads. Codes, invokers, functions and buffers may be used by any number of threads at once;
+ *     an invocation by one thread at a time. Nothing may be freed while another thread uses it.
+ *  5. Memory. Input bytes are copied before a function returns, so they can be reused at once. The
+ *     exception is hotlease_buffer: it is shared with the worker, and the parts named in an invocation
+ *     must be left alone until that has ended.
+ *  6. Option structs begin with `struct_size`: set it to sizeof of the struct. All other fields may be 0,
+ *     which means the default that stands beside them. Later versions add fields at the end only.
+ *  7. Text is UTF-8 and ends with a zero byte. Text that a handle returns lives as long as the handle.
+ *  8. Callbacks run on a thread of the library. They may submit further invocations, but must return
+ *     soon, must not wait for an invocation, and must not throw.
+ *  9. After fork, the child must not use what its parent made, not even free it.
+ * 10. The environment variable HOTLEASE_RUNTIME_DIR tells where the platform's sockets are, as for the
+ *     `hotlease` command.
+ */
+#ifndef HOTLEASE_HOTLEASE_H
+#define HOTLEASE_HOTLEASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define HOTLEASE_VERSION_MAJOR 0
+#define HOTLEASE_VERSION_MINOR 1
+#define HOTLEASE_VERSION_PATCH 0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct hotlease_code hotlease_code;             /* a function library */
+typedef struct hotlease_invoker hotlease_invoker;       /* a lease, and the way to its workers */
+typedef struct hotlease_function hotlease_function;     /* a function on that lease's workers */
+typedef struct hotlease_buffer hotlease_buffer;         /* memory that client and workers share */
+typedef struct hotlease_invocation hotlease_invocation; /* a call that was submitted */
+typedef struct hotlease_error hotlease_error;           /* why something failed */
+
+/* ---- Errors --------------------------------------------------------------------------------------- */
+
+/* What kind of failure, grouped by what is affected for good. */
+typedef enum hotlease_status {
+    HOTLEASE_OK = 0,
+
+    /* This call only. */
+    HOTLEASE_FUNCTION_FAILED = 1,   /* the function ran and returned an error number of its own */
+    HOTLEASE_OUTPUT_TOO_LARGE = 2,  /* the result needs more room; the error says how much */
+    HOTLEASE_DEADLINE_EXCEEDED = 3, /* the function did not end within its timeout */
+    HOTLEASE_BUSY = 4,              /* hotlease_try_submit: every slot has as much as it can queue */
+    HOTLEASE_INVALID_ARGUMENT = 5,  /* NULL, a size over a limit, a range outside its buffer, ... */
+
+    /* This function library or name. */
+    HOTLEASE_CODE_REJECTED = 20,    /* not a function library, or a worker could not load it */
+    HOTLEASE_UNKNOWN_FUNCTION = 21, /* no library of this lease exports that name */
+
+    /* The worker: another takes its place. */
+    HOTLEASE_WORKER_DIED = 40, /* crash, exit, out of memory, killed; the message says which */
+
+    /* The lease. */
+    HOTLEASE_LEASE_ENDED = 60, /* released, expired, revoked */
+
+    /* The platform. */
+    HOTLEASE_NO_CAPACITY = 80, /* not enough free cores */
+    HOTLEASE_REFUSED = 81,     /* for another reason, which the message gives */
+    HOTLEASE_UNAVAILABLE = 82, /* manager or agent cannot be reached: is `hotlease up` running? */
+
+    HOTLEASE_INTERNAL = 100 /* a defect of hotlease itself: please report it */
+} hotlease_status;
+
+/* Whether the function of a failed call ran. */
+typedef enum hotlease_ran {
+    HOTLEASE_RAN_NO = 0,     /* it did not start: calling again is safe */
+    HOTLEASE_RAN_YES = 1,    /* it ran to its end */
+    HOTLEASE_RAN_UNKNOWN = 2 /* it may have run, in part or to its end */
+} hotlease_ran;
+
+/* All of these take NULL: HOTLEASE_OK, HOTLEASE_RAN_NO, 0 and "". */
+hotlease_status hotlease_error_status(const hotlease_error* error);
+hotlease_ran hotlease_error_ran(const hotlease_error* error);
+/* 1 if the time of the failed call counts on the lease's bill, 0 if it does not. */
+int hotlease_error_billed(const hotlease_error* error);
+/* 1 if the same call may succeed if made again, without the risk of running twice what must run once. */
+int hotlease_error_retryable(const hotlease_error* error);
+/* HOTLEASE_FUNCTION_FAILED: the number that the function returned; 0 otherwise. */
+int32_t hotlease_error_code(const hotlease_error* error);
+/* HOTLEASE_OUTPUT_TOO_LARGE: how many bytes the result needs, 0 if unknown; 0 otherwise. */
+uint64_t hotlease_error_needed(const hotlease_error* error);
+/* What failed, where, why, and what to do next. */
+const char* hotlease_error_message(const hotlease_error* error);
+void hotlease_error_free(hotlease_error* error);
+
+/* A word for a status, "worker died" for instance; never NULL. */
+const char* hotlease_status_name(hotlease_status status);
+
+/* ---- Code ----------------------------------------------------------------------------------------- */
+
+/* Reads a function library, and which functions it exports, without running anything of it. */
+hotlease_status hotlease_code_open(const char* path, hotlease_code** code, hotlease_error** error);
+/* The same from memory. The bytes are copied. */
+hotlease_status hotlease_code_from_bytes(const void* bytes, size_t size, hotlease_code** code,
+                                         hotlease_error** error);
+/* The exported functions, sorted by name. An index that does not exist gives NULL. */
+size_t hotlease_code_function_count(const hotlease_code* code);
+const char* hotlease_code_function_name(const hotlease_code* code, size_t index);
+void hotlease_code_free(hotlease_code* code);
+
+/* ---- Leases --------------------------------------------------------------------------------------- */
+
+/* How a slot waits for its next invocation. */
+typedef enum hotlease_polling {
+    HOTLEASE_POLLING_ADAPTIVE = 0, /* polls while recent arrivals make it worth while, then sleeps */
+    HOTLEASE_POLLING_HOT = 1,      /* polls for the whole hot budget after each invocation */
+    HOTLEASE_POLLING_WARM = 2      /* sleeps at once: slowest to answer, and costs nothing idle */
+} hotlease_polling;
+
+/* How the client waits for its results. */
+typedef enum hotlease_completion {
+    HOTLEASE_COMPLETION_ADAPTIVE = 0, /* spins for up to 100 us, then sleeps */
+    HOTLEASE_COMPLETION_SPIN = 1,     /* spins: lowest latency, one core busy */
+    HOTLEASE_COMPLETION_SLEEP = 2     /* sleeps at once */
+} hotlease_completion;
+
+/* What to lease, and how to use it. */
+typedef struct hotlease_options {
+    size_t struct_size;       /* sizeof(hotlease_options) */
+    uint32_t workers;         /* worker processes; 0: 1 */
+    uint32_t slots;           /* of each worker: threads with a core of their own; 0: 1 */
+    uint32_t polling;         /* a hotlease_polling; 0: adaptive */
+    uint32_t completion;      /* a hotlease_completion; 0: adaptive */
+    uint64_t hot_budget_us;   /* longest time that a slot polls, billed as hot; 0: 1000 */
+    uint64_t ttl_ms;          /* lease expiry unless renewed, which the library does; 0: 5000 */
+    uint64_t memory_bytes;    /* address space limit of each worker; 0: none */
+    uint64_t timeout_us;      /* longest time of an invocation; 0: none */
+    uint32_t depth;           /* invocations in flight on one slot, a power of two; 0: 64 */
+    uint32_t request_bytes;   /* input that travels in the ring; larger is staged by the library; 0: 4096 */
+    uint32_t reply_bytes;     /* output outside of buffers, at most; 0: 4096 */
+    int32_t retries;          /* runs of an idempotent function after a worker's death; 0: 1, -1: none */
+    uint32_t no_new_lease;    /* 1: calls fail when the lease has ended; 0: they take a new lease */
+    uint32_t reserved;        /* 0 */
+    const char* label;        /* shown by `hotlease leases`, at most 64 bytes; NULL: the program's name */
+    const char* runtime_dir;  /* where the platform's sockets are; NULL: see convention 10 */
+} hotlease_options;
+
+/* What a lease has used so far, in all. */
+typedef struct hotlease_usage {
+    size_t struct_size;    /* sizeof(hotlease_usage) */
+    uint64_t allocated_ns; /* slots times the time they were held */
+    uint64_t hot_ns;       /* time that they polled */
+    uint64_t compute_ns;   /* time in functions */
+    uint64_t invocations;  /* functions run */
+} hotlease_usage;
+
+/* Leases workers and loads `code` into them; `options` may be NULL. Returns when they are ready. */
+hotlease_status hotlease_allocate(const hotlease_code* code, const hotlease_options* options,
+                                  hotlease_invoker** invoker, hotlease_error** error);
+/* Ends the lease and its workers; invocations in flight fail with HOTLEASE_LEASE_ENDED. `usage` may be
+ * NULL; otherwise set its struct_size. The invoker remains to be freed. */
+hotlease_status hotlease_deallocate(hotlease_invoker* invoker, hotlease_usage* usage,
+                                    hotlease_error** error);
+/* Slots of all workers together; 0 for NULL. */
+uint32_t hotlease_invoker_slots(const hotlease_invoker* invoker);
+/* Also ends the lease, if hotlease_deallocate did not. */
+void hotlease_invoker_free(hotlease_invoker* invoker);
+
+/* ---- Functions ------------------------------------------------------------------------------------ */
+
+/* How to call a function. */
+typedef struct hotlease_function_options {
+    size_t struct_size;    /* sizeof(hotlease_function_options) */
+    uint64_t timeout_us;   /* longest time of an invocation; 0: that of hotlease_options */
+    uint64_t output_bytes; /* most output of a submitted call, unless in a buffer; 0: reply_bytes */
+    int32_t idempotent;    /* may be run again when its worker died; 1: yes, -1: no, 0: as its library says */
+    uint32_t reserved;     /* 0 */
+} hotlease_function_options;
+
+/* Finds a function by its name; `options` may be NULL. Look it up once and call it often. A function that
+ * reaches its timeout is first asked to stop (`cancelled` in function.h), then killed with its worker. */
+hotlease_status hotlease_function_find(const hotlease_invoker* invoker, const char* name,
+                                       const hotlease_function_options* options,
+                                       hotlease_function** function, hotlease_error** error);
+/* The `output_bytes` that apply to it; 0 for NULL. */
+size_t hotlease_function_output_bytes(const hotlease_function* function);
+void hotlease_function_free(hotlease_function* function);
+
+/* Calls the function and waits for its result: the fast path, without any allocation. `*out_size` is
+ * how many bytes of `out` were written; after HOTLEASE_FUNCTION_FAILED too, where it is the function's
+ * own message. */
+hotlease_status hotlease_invoke(const hotlease_function* function, const void* in, size_t in_size,
+                                void* out, size_t out_capacity, size_t* out_size,
+                                hotlease_error** error);
+
+/* ---- Futures -------------------------------------------------------------------------------------- */
+
+/* Starts a call. Waits only while every slot has a full queue. */
+hotlease_status hotlease_submit(const hotlease_function* function, const void* in, size_t in_size,
+                                hotlease_invocation** invocation, hotlease_error** error);
+/* The same, but gives HOTLEASE_BUSY instead of waiting. */
+hotlease_status hotlease_try_submit(const hotlease_function* function, const void* in, size_t in_size,
+                                    hotlease_invocation** invocation, hotlease_error** error);
+/* 1 if the call has ended, so that hotlease_wait returns at once; 0 if not. Does not wait. */
+int hotlease_is_done(const hotlease_invocation* invocation);
+/* Waits until the call has ended, for at most `timeout_us`: 1 if it has ended, 0 if not. */
+int hotlease_wait_for(hotlease_invocation* invocation, uint64_t timeout_us);
+/* Waits until the call has ended, copies its result, and frees the invocation, whatever is returned. */
+hotlease_status hotlease_wait(hotlease_invocation* invocation, void* out, size_t out_capacity,
+                              size_t* out_size, hotlease_error** error);
+/* Gives up interest in the result. The function runs all the same. */
+void hotlease_invocation_free(hotlease_invocation* invocation);
+
+/* Receives the result of a call. `out` and `error` are the library's, and valid during the callback;
+ * `error` is NULL after success. */
+typedef void (*hotlease_callback)(void* user, hotlease_status status, const void* out, size_t out_size,
+                                  const hotlease_error* error);
+/* Starts a call and has its result delivered: exactly once if HOTLEASE_OK is returned, else never. */
+hotlease_status hotlease_submit_then(const hotlease_function* function, const void* in, size_t in_size,
+                                     hotlease_callback callback, void* user, hotlease_error** error);
+
+/* ---- Many calls ----------------------------------------------------------------------------------- */
+
+/* One call of a map. */
+typedef struct hotlease_item {
+    const void* in;
+    size_t in_size;
+    void* out;
+    size_t out_capacity;
+    size_t out_size;        /* set by hotlease_map */
+    hotlease_status status; /* set by hotlease_map */
+} hotlease_item;
+
+/* Calls the function once for each item, on all slots of the lease, and waits for all. Returns HOTLEASE_OK
+ * if every call succeeded; else the status of the first item that did not, with its error. */
+hotlease_status hotlease_map(const hotlease_function* function, hotlease_item* items, size_t count,
+                             hotlease_error** error);
+
+/* ---- Buffers -------------------------------------------------------------------------------------- */
+
+/* Memory that the function reads and writes in place, so that its size costs nothing; zeroed. One buffer
+ * may be used by any number of invocations, as input, as output, or both. */
+hotlease_status hotlease_buffer_create(const hotlease_invoker* invoker, size_t size_bytes,
+                                       hotlease_buffer** buffer, hotlease_error** error);
+/* Its first byte, on a page boundary; NULL for NULL. */
+void* hotlease_buffer_data(hotlease_buffer* buffer);
+size_t hotlease_buffer_size(const hotlease_buffer* buffer);
+/* Invocations that use the buffer may still be running: its memory is kept for them. */
+void hotlease_buffer_free(hotlease_buffer* buffer);
+
+/* Bytes of a buffer. */
+typedef struct hotlease_range {
+    hotlease_buffer* buffer;
+    size_t offset;
+    size_t size; /* input: its size; output: the capacity */
+} hotlease_range;
+
+/* Calls the function with its input and output in buffers; `*out_size` is how many bytes it wrote. */
+hotlease_status hotlease_invoke_buffers(const hotlease_function* function, hotlease_range in,
+                                        hotlease_range out, size_t* out_size, hotlease_error** error);
+/* Starts such a call. hotlease_wait then takes NULL for `out`, because the result is in the buffer. */
+hotlease_status hotlease_submit_buffers(const hotlease_function* function, hotlease_range in,
+                                        hotlease_range out, hotlease_invocation** invocation,
+                                        hotlease_error** error);
+
+/* ---- Version -------------------------------------------------------------------------------------- */
+
+/* Of the library in use, for instance "0.1.0"; the macros at the top are those of this header. */
+const char* hotlease_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,216 @@
+// hotlease/hotlease.hpp: for those who CALL functions, from C++20. Header only, over hotlease.h; link with
+// -lhotlease (CMake: hotlease::hotlease).
+//
+//     hotlease::invoker invoker{hotlease::code{"libtask.so"}, {.slots = 2}};
+//     hotlease::function task = invoker.function("task");
+//
+//     // A call: bytes in, bytes out.
+//     std::vector<double> doubled = task.call<double>(std::vector{1.0, 2.0, 3.0});
+//
+//     // A future, on memory that is not copied, whatever its size: a loop shared with the worker.
+//     auto in = invoker.input<double>(2 * n);
+//     auto out = invoker.output<double>(2 * n);
+//     auto first_half = task.submit(in, n, out);       // the worker takes the first n elements
+//     local_task(in.data() + n, n, out.data() + n);    // we take the rest
+//     std::size_t produced = first_half.get();
+//
+// Conventions
+//  1. Objects own what they stand for and may be destroyed in any order. They can be moved; hotlease::code
+//     and hotlease::function can be copied too.
+//  2. Failures throw hotlease::error, which says what failed, whether the function ran, and whether its
+//     time is billed. Nothing throws through C: functions and callbacks must not.
+//  3. Codes, invokers, functions and buffers may be used by several threads at once; a future by one.
+//  4. What crosses to the worker is plain data: trivially copyable types without pointers in them.
+//  5. Sizes and counts are in elements, not bytes, wherever a type is named.
+#ifndef HOTLEASE_HOTLEASE_HPP
+#define HOTLEASE_HOTLEASE_HPP
+
+#include <hotlease/client/buffer.hpp>
+#include <hotlease/client/error.hpp>
+#include <hotlease/client/function.hpp>
+#include <hotlease/client/future.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace hotlease {
+
+// A function library: read and checked, never run by this process.
+class code {
+public:
+    explicit code(const std::string& path)
+    {
+        hotlease_code* opened = nullptr;
+        detail::check(
+            [&](hotlease_error** failure) { return hotlease_code_open(path.c_str(), &opened, failure); });
+        handle_.reset(opened, hotlease_code_free);
+    }
+    explicit code(std::span<const std::byte> bytes)
+    {
+        hotlease_code* opened = nullptr;
+        detail::check([&](hotlease_error** failure) {
+            return hotlease_code_from_bytes(bytes.data(), bytes.size(), &opened, failure);
+        });
+        handle_.reset(opened, hotlease_code_free);
+    }
+
+    // The names of its functions, sorted.
+    std::vector<std::string> functions() const
+    {
+        std::vector<std::string> names;
+        for (std::size_t i = 0; i < hotlease_code_function_count(handle_.get()); ++i)
+            names.emplace_back(hotlease_code_function_name(handle_.get(), i));
+        return names;
+    }
+    const hotlease_code* handle() const noexcept { return handle_.get(); }
+
+private:
+    std::shared_ptr<hotlease_code> handle_;
+};
+
+enum class polling {
+    adaptive = HOTLEASE_POLLING_ADAPTIVE,
+    hot = HOTLEASE_POLLING_HOT,
+    warm = HOTLEASE_POLLING_WARM
+};
+enum class completion {
+    adaptive = HOTLEASE_COMPLETION_ADAPTIVE,
+    spin = HOTLEASE_COMPLETION_SPIN,
+    sleep = HOTLEASE_COMPLETION_SLEEP
+};
+
+// What to lease and how to use it; explained at hotlease_options in hotlease.h.
+struct options {
+    std::uint32_t workers = 1;
+    std::uint32_t slots = 1; // of each worker
+    hotlease::polling polling = hotlease::polling::adaptive;
+    hotlease::completion completion = hotlease::completion::adaptive;
+    std::chrono::microseconds hot_budget = std::chrono::milliseconds(1);
+    std::chrono::milliseconds ttl = std::chrono::seconds(5);
+    std::uint64_t memory_bytes = 0;                                         // 0: no limit
+    std::chrono::microseconds timeout = std::chrono::microseconds::zero(); // zero: none
+    std::uint32_t depth = 64;
+    std::uint32_t request_bytes = 4096;
+    std::uint32_t reply_bytes = 4096;
+    std::uint32_t retries = 1;
+    bool renew_lease = true;
+    std::string label = {};       // empty: the program's name
+    std::string runtime_dir = {}; // empty: from the environment
+};
+
+// What a lease has used.
+struct usage {
+    std::chrono::nanoseconds allocated; // slots times the time they were held
+    std::chrono::nanoseconds hot;       // of polling
+    std::chrono::nanoseconds compute;   // in functions
+    std::uint64_t invocations;
+};
+
+// A lease, and the way to its workers. The lease ends with the last of this object, its functions and
+// their futures, unless deallocate() ended it before.
+class invoker {
+public:
+    explicit invoker(const code& code, const options& options = {})
+    {
+        hotlease_options asked{};
+        asked.struct_size = sizeof asked;
+        asked.workers = options.workers;
+        asked.slots = options.slots;
+        asked.polling = static_cast<std::uint32_t>(options.polling);
+        asked.completion = static_cast<std::uint32_t>(options.completion);
+        asked.hot_budget_us = at_least_0(options.hot_budget);
+        asked.ttl_ms = at_least_0(options.ttl);
+        asked.memory_bytes = options.memory_bytes;
+        asked.timeout_us = at_least_0(options.timeout);
+        asked.depth = options.depth;
+        asked.request_bytes = options.request_bytes;
+        asked.reply_bytes = options.reply_bytes;
+        asked.retries = options.retries > 0 ? static_cast<std::int32_t>(options.retries) : -1;
+        asked.no_new_lease = options.renew_lease ? 0 : 1;
+        asked.label = options.label.empty() ? nullptr : options.label.c_str();
+        asked.runtime_dir = options.runtime_dir.empty() ? nullptr : options.runtime_dir.c_str();
+        hotlease_invoker* allocated = nullptr;
+        detail::check([&](hotlease_error** failure) {
+            return hotlease_allocate(code.handle(), &asked, &allocated, failure);
+        });
+        handle_.reset(allocated);
+    }
+
+    hotlease::function function(const std::string& name, const function_options& options = {}) const
+    {
+        hotlease_function_options how{};
+        how.struct_size = sizeof how;
+        how.timeout_us = at_least_0(options.timeout);
+        how.output_bytes = options.output_bytes;
+        how.idempotent = !options.idempotent ? 0 : *options.idempotent ? 1 : -1;
+        hotlease_function* found = nullptr;
+        detail::check([&](hotlease_error** failure) {
+            return hotlease_function_find(handle_.get(), name.c_str(), &how, &found, failure);
+        });
+        return hotlease::function(found);
+    }
+
+    // Memory for `count` elements, as input, output or both: the names only say what it is meant for.
+    template <plain T>
+    hotlease::buffer<T> buffer(std::size_t count) const
+    {
+        if (count > SIZE_MAX / sizeof(T))
+            throw std::length_error("hotlease::invoker::buffer: too many elements");
+        hotlease_buffer* created = nullptr;
+        detail::check([&](hotlease_error** failure) {
+            return hotlease_buffer_create(handle_.get(), count * sizeof(T), &created, failure);
+        });
+        return {created, count};
+    }
+    template <plain T>
+    hotlease::buffer<T> input(std::size_t count) const
+    {
+        return buffer<T>(count);
+    }
+    template <plain T>
+    hotlease::buffer<T> output(std::size_t count) const
+    {
+        return buffer<T>(count);
+    }
+
+    // Slots of all workers together.
+    std::uint32_t slots() const noexcept { return hotlease_invoker_slots(handle_.get()); }
+
+    // Ends the lease; calls in flight fail with kind::lease_ended. Gives what the lease has used.
+    hotlease::usage deallocate()
+    {
+        hotlease_usage used{};
+        used.struct_size = sizeof used;
+        detail::check(
+            [&](hotlease_error** failure) { return hotlease_deallocate(handle_.get(), &used, failure); });
+        using std::chrono::nanoseconds;
+        return {nanoseconds(used.allocated_ns), nanoseconds(used.hot_ns), nanoseconds(used.compute_ns),
+                used.invocations};
+    }
+    const hotlease_invoker* handle() const noexcept { return handle_.get(); }
+
+private:
+    template <class Time>
+    static std::uint64_t at_least_0(Time time)
+    {
+        return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
+    }
+    detail::unique<hotlease_invoker, hotlease_invoker_free> handle_;
+};
+
+// Version of the library in use, "0.1.0" for instance.
+inline std::string version()
+{
+    return hotlease_version();
+}
+
+} // namespace hotlease
+
+#endif
