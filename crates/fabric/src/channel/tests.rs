@@ -31,7 +31,7 @@ fn pair(depth: u32, entry_bytes: u32) -> (ClientChannel, WorkerChannel) {
 
 /// The worker echoes one request.
 fn echo(worker: &mut WorkerChannel) {
-    let request = worker.next().expect("a request");
+    let request = worker.take().expect("a request");
     let input = worker.input(&request);
     let output = worker.output(&request);
     // SAFETY: input and output are at least `bytes` long and do not overlap.
@@ -84,7 +84,7 @@ fn too_long_a_payload_is_refused_before_it_is_written() {
             capacity: 64
         })
     );
-    assert!(worker.next().is_none());
+    assert!(worker.take().is_none());
 }
 
 /// Writes what it likes into the request ring, as a hostile client could.
@@ -116,7 +116,7 @@ fn forged_lengths_and_entries_are_answered_and_never_run() {
     for (change, status) in cases {
         let (client, mut worker) = pair(2, 64);
         forge(&client, change);
-        assert!(worker.next().is_none());
+        assert!(worker.take().is_none());
         assert_eq!(client.poll(0).expect("an answer").unwrap().status, status);
     }
 }
@@ -125,7 +125,7 @@ fn forged_lengths_and_entries_are_answered_and_never_run() {
 fn frame_of_another_generation_is_invisible() {
     let (client, mut worker) = pair(2, 64);
     forge(&client, |header| header.seq = Seq::new(8, 0));
-    assert!(worker.next().is_none());
+    assert!(worker.take().is_none());
     assert!(client.poll(0).is_none());
 }
 
@@ -133,7 +133,7 @@ fn frame_of_another_generation_is_invisible() {
 fn reply_with_absurd_length_reads_no_more_than_the_entry() {
     let (client, mut worker) = pair(2, 64);
     client.publish(0, &CALL, &[b"x"]).unwrap();
-    let request = worker.next().unwrap();
+    let request = worker.take().unwrap();
     worker.reply(&request, Status::Ok, 0, u64::MAX);
     let header = client.poll(0).unwrap().unwrap();
     let mut output = vec![0; 1000];

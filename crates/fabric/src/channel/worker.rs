@@ -88,7 +88,7 @@ impl<F: FarRing> WorkerChannel<F> {
 
     /// The next request, if it is there. A malformed one is answered here and skipped.
     #[inline]
-    pub fn next(&mut self) -> Option<Request> {
+    pub fn take(&mut self) -> Option<Request> {
         let id = self.next;
         let words = self.requests.line(id).poll(Seq::new(self.generation, id))?;
         self.next = id.wrapping_add(1);

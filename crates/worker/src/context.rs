@@ -1,0 +1,88 @@
+//! What a function of the context interface is given; the layout of `hotlease_context` in
+//! `include/hotlease/function.h`.
+
+use std::ffi::{CString, c_char, c_void};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+/// Bytes of scratch memory per slot.
+pub const SCRATCH_BYTES: usize = 64 * 1024;
+
+#[repr(C)]
+struct Layout {
+    struct_size: u32,
+    slot: u32,
+    slots: u32,
+    reserved: u32,
+    tenant: *const c_char,
+    deadline_ns: u64,
+    cancelled: *const AtomicU32,
+    state: *mut *mut c_void,
+    scratch: *mut c_void,
+    scratch_bytes: u64,
+    communicator: *mut c_void,
+}
+
+/// One slot's, with everything that it points to.
+pub struct Context {
+    layout: Box<Layout>,
+    _cancelled: Arc<AtomicU32>,
+    _state: Box<*mut c_void>,
+    _scratch: Box<[Aligned]>,
+    _tenant: CString,
+}
+
+#[repr(C, align(64))]
+#[derive(Clone)]
+struct Aligned([u8; 64]);
+
+impl Context {
+    /// Of a slot, whose cancel flag the watchdog sets.
+    pub fn new(slot: u16, slots: u16, tenant: &str, cancelled: Arc<AtomicU32>) -> Self {
+        let tenant = CString::new(tenant.replace('\0', "")).unwrap_or_default();
+        let mut state = Box::new(std::ptr::null_mut());
+        let mut scratch = vec![Aligned([0; 64]); SCRATCH_BYTES / 64].into_boxed_slice();
+        let layout = Box::new(Layout {
+            struct_size: size_of::<Layout>() as u32,
+            slot: slot.into(),
+            slots: slots.into(),
+            reserved: 0,
+            tenant: tenant.as_ptr(),
+            deadline_ns: 0,
+            cancelled: Arc::as_ptr(&cancelled),
+            state: &mut *state,
+            scratch: scratch.as_mut_ptr().cast(),
+            scratch_bytes: SCRATCH_BYTES as u64,
+            communicator: std::ptr::null_mut(),
+        });
+        Self {
+            layout,
+            _cancelled: cancelled,
+            _state: state,
+            _scratch: scratch,
+            _tenant: tenant,
+        }
+    }
+
+    /// For one call with this deadline (CLOCK_MONOTONIC, 0: none). Valid until self is moved or dropped.
+    pub fn for_call(&mut self, deadline_ns: u64) -> *mut c_void {
+        self.layout.deadline_ns = deadline_ns;
+        (&raw mut *self.layout).cast()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_is_the_one_of_the_header() {
+        assert_eq!(size_of::<Layout>(), 72);
+        assert_eq!(std::mem::offset_of!(Layout, tenant), 16);
+        assert_eq!(std::mem::offset_of!(Layout, state), 40);
+        assert_eq!(std::mem::offset_of!(Layout, communicator), 64);
+        let mut context = Context::new(1, 2, "uid:0", Arc::default());
+        assert_eq!(context.layout.scratch as usize % 64, 0);
+        assert_eq!(context.for_call(9) as usize, &raw const *context.layout as usize);
+    }
+}

@@ -1,0 +1,226 @@
+//! The main thread: obeys the agent, serves the clients' connections, and is never on the path of an
+//! invocation.
+
+use crate::connection::Connection;
+use crate::fault;
+use crate::idle::Idle;
+use crate::library::FunctionTable;
+use crate::mailbox::{ConnectionId, Letter, Mailbox};
+use crate::slot::{Shared, Slot};
+use crate::watchdog::Watchdog;
+use hotlease_fabric::clock::TickClock;
+use hotlease_fabric::doorbell::Doorbell;
+use hotlease_fabric::socket::{Socket, SocketError};
+use hotlease_fabric::usage::UsageBlock;
+use hotlease_wire::control::{Answer, Order};
+use hotlease_wire::limits::{CONNECTIONS_MAX, PROTOCOL_VERSION, SLOTS_MAX};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::unistd::Pid;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Stack of a slot's thread: what a program's main thread has, as functions expect.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Why the worker stops.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The agent does not speak our protocol.
+    #[error("unintelligible order from the agent: {0}; install the same hotlease everywhere")]
+    Socket(#[from] SocketError),
+    /// The system refused.
+    #[error("control socket: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// What the worker holds once it is assigned.
+pub struct Lease {
+    /// The slots' mailboxes.
+    pub slots: Vec<Arc<Mailbox>>,
+    functions: Arc<FunctionTable>,
+    generation: u32,
+    connections_made: u64,
+}
+
+impl Lease {
+    /// A generation that no channel of this worker had; never 0.
+    pub fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.generation
+    }
+}
+
+/// Obeys until the agent closes the socket.
+pub fn obey(socket: Socket) -> Result<(), ControlError> {
+    socket.send(
+        &Answer::Ready {
+            version: PROTOCOL_VERSION,
+        },
+        &[],
+    )?;
+    let mut lease: Option<Lease> = None;
+    let mut connections: Vec<Connection> = Vec::new();
+    loop {
+        let ready = wait(&socket, &connections)?;
+        if let Some(lease) = &mut lease {
+            // From the last on, so that removal does not move those still to be served.
+            for at in (0..connections.len()).rev().filter(|at| ready[at + 1]) {
+                if !connections[at].serve(lease) {
+                    connections.swap_remove(at).close(lease);
+                }
+            }
+        }
+        if ready[0] {
+            let Some((order, fds)) = socket.receive::<Order>()? else {
+                return Ok(());
+            };
+            let answer = match carry_out(order, fds, &mut lease, &mut connections) {
+                Ok(()) => Answer::Done,
+                Err(why) => Answer::Failed { why },
+            };
+            socket.send(&answer, &[])?;
+        }
+    }
+}
+
+/// Sleeps until something is readable; which: the control socket first.
+fn wait(socket: &Socket, connections: &[Connection]) -> std::io::Result<Vec<bool>> {
+    let fds = std::iter::once(socket.as_fd()).chain(connections.iter().map(Connection::fd));
+    let mut polled: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    loop {
+        match poll(&mut polled, PollTimeout::NONE) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
+            Ok(_) => return Ok(polled.iter().map(|fd| fd.any().unwrap_or(true)).collect()),
+        }
+    }
+}
+
+fn carry_out(
+    order: Order,
+    fds: Vec<OwnedFd>,
+    lease: &mut Option<Lease>,
+    connections: &mut Vec<Connection>,
+) -> Result<(), String> {
+    let fd = fds
+        .into_iter()
+        .next()
+        .ok_or("the order came without its descriptor");
+    match (order, lease) {
+        (order @ Order::Configure { .. }, lease @ None) => *lease = Some(configure(order, fd?)?),
+        (Order::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
+        (_, None) => return Err("this worker has no lease yet".into()),
+        (Order::Load { size_bytes, base, .. }, Some(lease)) => {
+            let functions = Arc::new(lease.functions.with_library(fd?, size_bytes, base)?);
+            lease.functions = functions.clone();
+            for slot in &lease.slots {
+                slot.put(Letter::Functions(functions.clone()));
+            }
+        }
+        (Order::Introduce, Some(lease)) => {
+            if connections.len() >= CONNECTIONS_MAX {
+                return Err(format!("this worker has {CONNECTIONS_MAX} clients already"));
+            }
+            lease.connections_made += 1;
+            let id = ConnectionId(lease.connections_made);
+            let connection = Connection::new(id, Socket::from(fd?), lease.slots.len());
+            connections.push(connection.map_err(|error| error.to_string())?);
+        }
+    }
+    Ok(())
+}
+
+/// Makes the slots of a lease, each pinned to its core.
+fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
+    let Order::Configure {
+        epoch,
+        cores,
+        polling,
+        hot_budget_ns,
+        tick_hz,
+        memory_bytes,
+        tenant,
+        ..
+    } = order
+    else {
+        return Err("not an assignment".into());
+    };
+    if cores.is_empty() || cores.len() > SLOTS_MAX as usize {
+        return Err(format!(
+            "a worker has 1 to {SLOTS_MAX} slots, not {}",
+            cores.len()
+        ));
+    }
+    let slots = cores.len() as u16;
+    let usage = UsageBlock::attach(usage, slots).map_err(|error| error.to_string())?;
+    usage.set_clock(tick_hz);
+    let usage = Arc::new(usage);
+    fault::set_usage_block(usage.clone());
+    limit_memory(memory_bytes, slots)?;
+
+    let doorbell = || Doorbell::create().map_err(|error| error.to_string());
+    let watchdog = Arc::new(Watchdog::new(cores.len(), doorbell()?));
+    spawn("watchdog", {
+        let watchdog = watchdog.clone();
+        move || watchdog.run()
+    })?;
+    let clock = TickClock::new(tick_hz);
+    let shared = Arc::new(Shared {
+        epoch,
+        slots,
+        tenant,
+        clock,
+        usage,
+        watchdog,
+    });
+    let mut mailboxes = Vec::new();
+    for (index, core) in (0..slots).zip(cores) {
+        let mailbox = Arc::new(Mailbox::new(doorbell()?));
+        let idle = Idle::new(polling, hot_budget_ns, |ns| clock.ticks(ns));
+        let slot = (index, shared.clone(), mailbox.clone(), idle);
+        let mut pinning = CpuSet::new();
+        pinning
+            .set(core as usize)
+            .map_err(|_| format!("core {core} does not exist"))?;
+        // A thread inherits its maker's affinity, so that a slot never runs on any other core.
+        let before = nix::sched::sched_getaffinity(Pid::from_raw(0)).map_err(|error| error.to_string())?;
+        sched_setaffinity(Pid::from_raw(0), &pinning)
+            .map_err(|error| format!("cannot pin slot {index} to core {core}: {error}"))?;
+        let started = spawn(&format!("slot-{index}"), move || {
+            let (index, shared, mailbox, idle) = slot;
+            Slot::new(index, shared, mailbox, idle).run()
+        });
+        sched_setaffinity(Pid::from_raw(0), &before).map_err(|error| error.to_string())?;
+        started?;
+        mailboxes.push(mailbox);
+    }
+    Ok(Lease {
+        slots: mailboxes,
+        functions: Arc::default(),
+        generation: 0,
+        connections_made: 0,
+    })
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(body)
+        .map(drop)
+        .map_err(|error| format!("cannot start thread {name}: {error}"))
+}
+
+/// Limits private memory (heap, anonymous mappings) to what the lease grants beyond what the worker itself
+/// needs; buffers are the client's and not counted.
+fn limit_memory(memory_bytes: u64, slots: u16) -> Result<(), String> {
+    if memory_bytes == 0 {
+        return Ok(());
+    }
+    let own = 16 << 20;
+    let stacks = (u64::from(slots) + 1) * STACK_BYTES as u64;
+    let limit = memory_bytes.saturating_add(own + stacks);
+    setrlimit(Resource::RLIMIT_DATA, limit, limit).map_err(|error| format!("cannot limit memory: {error}"))
+}

@@ -1,0 +1,97 @@
+//! How long a slot polls before it sleeps.
+//!
+//! Time is real time by the tick counter, not a count of turns, so that a preempted slot does not poll
+//! for longer than its budget. `Adaptive` follows the arrivals: polling pays if the next request is
+//! likely to come before a sleep and a wake-up (some 20 us here, see the wake-up figures in
+//! docs/benchmarks.md) would have been cheaper.
+
+use hotlease_wire::control::Polling;
+
+/// What adaptive polling grants at least: about the cost of one wake-up.
+const ADAPTIVE_FLOOR_NS: u64 = 20_000;
+
+/// A slot's decision, in ticks.
+pub struct Idle {
+    polling: Polling,
+    budget: u64,
+    floor: u64,
+    /// Moving average of the time between the end of a call and the next request.
+    gap: u64,
+}
+
+impl Idle {
+    /// `budget` and the floor in ticks by `ticks_of_ns`.
+    pub fn new(polling: Polling, budget_ns: u64, ticks_of_ns: impl Fn(u64) -> u64) -> Self {
+        let budget = ticks_of_ns(budget_ns);
+        Self {
+            polling,
+            budget,
+            floor: ticks_of_ns(ADAPTIVE_FLOOR_NS).min(budget),
+            gap: 0,
+        }
+    }
+
+    /// A request came after the slot was idle for so long.
+    #[inline]
+    pub fn arrived_after(&mut self, gap: u64) {
+        // A gap far over the budget says "rare", however long: bounded, so that the average recovers.
+        let gap = gap.min(self.budget.saturating_mul(4));
+        self.gap = self.gap - self.gap / 8 + gap / 8;
+    }
+
+    /// For how long to poll from the end of a call on.
+    #[inline]
+    pub fn patience(&self) -> u64 {
+        match self.polling {
+            Polling::Hot => self.budget,
+            Polling::Warm => 0,
+            // Twice the usual gap catches most arrivals; beyond the budget it is better to sleep at once.
+            Polling::Adaptive => match self.gap.saturating_mul(2) {
+                wanted if wanted > self.budget => self.floor,
+                wanted => wanted.max(self.floor),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn idle(polling: Polling) -> Idle {
+        Idle::new(polling, 1_000_000, |ns| ns)
+    }
+
+    #[test]
+    fn hot_polls_its_budget_and_warm_never() {
+        assert_eq!(idle(Polling::Hot).patience(), 1_000_000);
+        assert_eq!(idle(Polling::Warm).patience(), 0);
+        assert_eq!(Idle::new(Polling::Hot, u64::MAX, |ns| ns).patience(), u64::MAX);
+    }
+
+    #[test]
+    fn adaptive_follows_the_arrivals() {
+        let mut idle = idle(Polling::Adaptive);
+        for _ in 0..50 {
+            idle.arrived_after(100_000);
+        }
+        assert!(
+            (150_000..=250_000).contains(&idle.patience()),
+            "{}",
+            idle.patience()
+        );
+        for _ in 0..50 {
+            idle.arrived_after(u64::MAX);
+        }
+        assert_eq!(
+            idle.patience(),
+            ADAPTIVE_FLOOR_NS,
+            "rare arrivals are not worth polling for"
+        );
+        for _ in 0..50 {
+            idle.arrived_after(1_000);
+        }
+        assert!(idle.patience() <= 25_000);
+        assert!(idle.patience() >= ADAPTIVE_FLOOR_NS);
+    }
+}

@@ -1,0 +1,175 @@
+//! Calling a function: where its input and output are, checked, and through which interface.
+
+use crate::context::Context;
+use crate::library::Loaded;
+use hotlease_fabric::channel::{Request, WorkerChannel};
+use hotlease_fabric::memory::{Memory, PAGE_BYTES};
+use hotlease_wire::code::Interface;
+use hotlease_wire::frame::{Flags, Span, Status};
+use hotlease_wire::ids::RegionId;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The registered memory of one connection, as one slot knows it.
+pub type Regions = HashMap<RegionId, Arc<Memory>>;
+
+/// A checked place in memory.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// First byte.
+    pub start: NonNull<u8>,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Where a call reads and writes.
+pub struct Arguments {
+    /// Input.
+    pub input: Place,
+    /// Output; its size is the capacity.
+    pub output: Place,
+    /// Whether the output is in the reply ring.
+    pub output_in_ring: bool,
+    /// First address of the guard page behind the output's ring entry or buffer.
+    pub guard: u64,
+}
+
+/// Finds and checks the arguments. The payload of a request with spans is copied before it is decoded:
+/// the client may still write to it.
+pub fn arguments(channel: &WorkerChannel, request: &Request, regions: &Regions) -> Result<Arguments, Status> {
+    let payload = channel.input(request);
+    let in_ring = Place {
+        start: payload.start,
+        bytes: payload.bytes as u64,
+    };
+    let ring_output = Place {
+        start: channel.output(request),
+        bytes: u64::from(request.header.output_capacity),
+    };
+    let ring_guard =
+        (ring_output.start.as_ptr() as usize + channel.output_bytes()).next_multiple_of(64) as u64;
+    let flags = request.header.flags;
+    if flags == Flags::NONE {
+        return Ok(Arguments {
+            input: in_ring,
+            output: ring_output,
+            output_in_ring: true,
+            guard: ring_guard,
+        });
+    }
+
+    let mut spans = [0; 2 * Span::BYTES];
+    let span_bytes = flags.span_bytes();
+    // SAFETY: the channel checked that the payload is at least span_bytes long, which is at most the
+    // array's size.
+    unsafe { std::ptr::copy_nonoverlapping(payload.start.as_ptr(), spans.as_mut_ptr(), span_bytes) };
+    let mut rest = &spans[..span_bytes];
+    let mut next = || {
+        let span = Span::decode(rest).map_err(|_| Status::BadSpan)?;
+        rest = &rest[Span::BYTES..];
+        place(&span, regions)
+    };
+    let input = if flags.has(Flags::INPUT_BUFFER) {
+        next()?.0
+    } else {
+        // SAFETY: span_bytes is at most the payload's length, checked by the channel.
+        let start = unsafe { payload.start.add(span_bytes) };
+        Place {
+            start,
+            bytes: (payload.bytes - span_bytes) as u64,
+        }
+    };
+    let output_in_ring = !flags.has(Flags::OUTPUT_BUFFER);
+    let (output, guard) = if output_in_ring {
+        (ring_output, ring_guard)
+    } else {
+        next()?
+    };
+    Ok(Arguments {
+        input,
+        output,
+        output_in_ring,
+        guard,
+    })
+}
+
+/// A span's memory, if it lies inside its region, and the guard page behind the region.
+fn place(span: &Span, regions: &Regions) -> Result<(Place, u64), Status> {
+    let memory = regions.get(&span.region).ok_or(Status::UnknownRegion)?;
+    // Both were bounded when the span was decoded, so the sum does not wrap.
+    if span.offset + span.length > memory.size_bytes() {
+        return Err(Status::BadSpan);
+    }
+    // SAFETY: offset is inside the mapping, as just checked.
+    let start = unsafe { memory.start().add(span.offset as usize) };
+    let end = memory.start().as_ptr() as usize + memory.size_bytes() as usize;
+    Ok((
+        Place {
+            start,
+            bytes: span.length,
+        },
+        end.next_multiple_of(PAGE_BYTES) as u64,
+    ))
+}
+
+/// How a call ended.
+pub struct Outcome {
+    /// Ok, FunctionError or OutputTooLarge.
+    pub status: Status,
+    /// The function's own error number.
+    pub code: i32,
+    /// Output bytes; for OutputTooLarge what the function claims.
+    pub bytes: u64,
+}
+
+type Plain = unsafe extern "C" fn(*const c_void, u32, *mut c_void) -> u32;
+type WithContext = unsafe extern "C" fn(*mut c_void, *const c_void, u64, *mut c_void, u64, *mut u64) -> i32;
+
+/// Calls it. `Err` if its interface cannot take an input of this size.
+#[inline]
+pub fn call(
+    function: Loaded,
+    arguments: &Arguments,
+    context: &mut Context,
+    deadline_ns: u64,
+) -> Result<Outcome, Status> {
+    let Arguments { input, output, .. } = arguments;
+    let (code, bytes) = match function.interface {
+        Interface::Plain => {
+            let size = u32::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
+            // SAFETY: the library's exported function of this interface, by the library's own word; what
+            // it does with its arguments is the sandbox's concern, not the compiler's.
+            let bytes = unsafe {
+                let plain = std::mem::transmute::<NonNull<c_void>, Plain>(function.address);
+                plain(input.start.as_ptr().cast(), size, output.start.as_ptr().cast())
+            };
+            (0, u64::from(bytes))
+        }
+        Interface::Context => {
+            let mut produced = 0;
+            // SAFETY: as above; the context and `produced` outlive the call.
+            let code = unsafe {
+                let function = std::mem::transmute::<NonNull<c_void>, WithContext>(function.address);
+                function(
+                    context.for_call(deadline_ns),
+                    input.start.as_ptr().cast(),
+                    input.bytes,
+                    output.start.as_ptr().cast(),
+                    output.bytes,
+                    &mut produced,
+                )
+            };
+            (code, produced)
+        }
+    };
+    let status = if bytes > output.bytes {
+        Status::OutputTooLarge
+    } else if code != 0 {
+        Status::FunctionError
+    } else {
+        Status::Ok
+    };
+    Ok(Outcome { status, code, bytes })
+}

@@ -1,0 +1,76 @@
+//! Loading function libraries: bytes in a sealed memfd become callable functions.
+//!
+//! Only the worker ever calls `dlopen`. The code may do anything in its constructors; if it kills the
+//! process, the agent knows that this library was being loaded and says so.
+
+use hotlease_fabric::memory::read_sealed;
+use hotlease_wire::code::{self, Interface};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// A function that can be called.
+#[derive(Clone, Copy)]
+pub struct Loaded {
+    /// How.
+    pub interface: Interface,
+    /// Where.
+    pub address: NonNull<c_void>,
+}
+
+// SAFETY: an address of code in a library that is never unloaded.
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+/// All functions of the worker; the index is the one in frames.
+#[derive(Default, Clone)]
+pub struct FunctionTable(Vec<Loaded>);
+
+impl FunctionTable {
+    /// The function of this index.
+    #[inline]
+    pub fn get(&self, index: u16) -> Option<Loaded> {
+        self.0.get(usize::from(index)).copied()
+    }
+
+    /// This table and the functions of one more library, from index `base` on.
+    pub fn with_library(&self, code: OwnedFd, size_bytes: u64, base: u16) -> Result<Self, String> {
+        if usize::from(base) != self.0.len() {
+            return Err(format!(
+                "functions from {base} on were announced, {} are loaded",
+                self.0.len()
+            ));
+        }
+        let bytes = read_sealed(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
+        let names = code::functions(&bytes).map_err(|error| error.to_string())?;
+        drop(bytes);
+        let path = format!("/proc/self/fd/{}", code.as_raw_fd());
+        // SAFETY: runs the library's constructors: a stranger's code, in the process that exists for it.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
+        let library = library.map_err(|error| explain(&error, &path))?;
+        let mut table = self.clone();
+        for function in names {
+            // SAFETY: only the address is taken here.
+            let symbol = unsafe { library.get::<*mut c_void>(function.name.as_bytes()) };
+            let address = symbol.map_err(|error| explain(&error, &path))?.as_raw_ptr();
+            let address =
+                NonNull::new(address).ok_or_else(|| format!("function {} is at address 0", function.name))?;
+            table.0.push(Loaded {
+                interface: function.interface,
+                address,
+            });
+        }
+        // Never unloaded: slots keep its addresses, and destructors of strangers need not run.
+        std::mem::forget(library);
+        Ok(table)
+    }
+}
+
+/// The loader's words without our descriptor's path, which means nothing to the user.
+fn explain(error: &libloading::Error, path: &str) -> String {
+    let text = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    text.replace(&format!("{path}: "), "")
+        .replace(path, "the library")
+}

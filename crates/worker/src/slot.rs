@@ -1,0 +1,249 @@
+//! A slot's thread: polls its channels in turn, serves one request at a time, sleeps when nothing comes.
+//!
+//! On the way from a request to its reply there is no lock, no allocation and no system call; what is
+//! counted is counted after the reply is out.
+
+use crate::context::Context;
+use crate::fault;
+use crate::idle::Idle;
+use crate::invoke::{self, Arguments, Regions};
+use crate::library::{FunctionTable, Loaded};
+use crate::mailbox::{ConnectionId, Letter, Mailbox};
+use crate::watchdog::Watchdog;
+use hotlease_fabric::channel::{Request, WorkerChannel};
+use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
+use hotlease_fabric::usage::{SlotMeter, UsageBlock};
+use hotlease_wire::frame::Status;
+use hotlease_wire::ids::Epoch;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Turns without a request between two looks at the clock.
+const TURNS_PER_LOOK: u32 = 64;
+/// A sleeping slot looks around this often even if nobody rings: a client that tampers with the
+/// doorbell of its own lease delays itself by no more.
+const SLEEP: Duration = Duration::from_secs(1);
+
+/// What all slots of a worker have in common.
+pub struct Shared {
+    pub epoch: Epoch,
+    pub slots: u16,
+    pub tenant: String,
+    pub clock: TickClock,
+    pub usage: Arc<UsageBlock>,
+    pub watchdog: Arc<Watchdog>,
+}
+
+struct Client {
+    connection: ConnectionId,
+    channel: Box<WorkerChannel>,
+    regions: Regions,
+    closed: bool,
+}
+
+/// One slot; lives on its thread.
+pub struct Slot {
+    index: u16,
+    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
+    functions: Arc<FunctionTable>,
+    clients: Vec<Client>,
+    context: Context,
+    idle: Idle,
+    /// When the last call ended, ticks: arrivals are counted from here.
+    ended: u64,
+    /// Since when the slot polls, ticks: the end of the last call or sleep.
+    hot_since: u64,
+}
+
+impl Slot {
+    /// Of this index; `idle` says how long it polls.
+    pub fn new(index: u16, shared: Arc<Shared>, mailbox: Arc<Mailbox>, idle: Idle) -> Self {
+        let cancelled = shared.watchdog.slot(index).cancelled.clone();
+        let context = Context::new(index, shared.slots, &shared.tenant, cancelled);
+        Self {
+            index,
+            shared,
+            mailbox,
+            functions: Arc::default(),
+            clients: Vec::new(),
+            context,
+            idle,
+            ended: 0,
+            hot_since: 0,
+        }
+    }
+
+    /// Serves for ever.
+    pub fn run(mut self) -> ! {
+        fault::set_slot(self.index);
+        self.ended = ticks();
+        self.hot_since = self.ended;
+        let mut turns = 0;
+        loop {
+            if self.mailbox.has_mail() {
+                self.read_mail();
+                // Only here, where no request of theirs is being served.
+                self.clients.retain(|client| !client.closed);
+            }
+            if self.serve_each_client() {
+                turns = 0;
+                continue;
+            }
+            turns += 1;
+            let patience = self.idle.patience();
+            if turns >= TURNS_PER_LOOK || patience == 0 {
+                turns = 0;
+                let now = ticks();
+                if now.wrapping_sub(self.hot_since) >= patience {
+                    self.sleep(now);
+                }
+            }
+        }
+    }
+
+    /// Sleeps until there is a request or mail.
+    fn sleep(&mut self, now: u64) {
+        self.meter()
+            .add_ns(self.shared.clock.ns(now.wrapping_sub(self.hot_since)), 0);
+        let ready = || self.mailbox.has_mail() || self.clients.iter().any(|client| client.channel.has_next());
+        while !self.mailbox.doorbell.sleep_unless(ready, Some(SLEEP)) {}
+        self.mailbox.doorbell.disarm();
+        self.hot_since = ticks();
+    }
+
+    fn meter(&self) -> SlotMeter<'_> {
+        self.shared.usage.meter(self.index)
+    }
+
+    /// Serves at most one request of each client; whether there was any.
+    #[inline]
+    fn serve_each_client(&mut self) -> bool {
+        let mut served = false;
+        for position in 0..self.clients.len() {
+            if let Some(request) = self.clients[position].channel.take() {
+                self.serve(position, &request);
+                served = true;
+            }
+        }
+        served
+    }
+
+    #[inline]
+    fn serve(&mut self, position: usize, request: &Request) {
+        let started = ticks();
+        if let Err(status) = self.run_function(position, request, started) {
+            self.clients[position].channel.reply(request, status, 0, 0);
+        }
+        let ended = ticks();
+        let clock = &self.shared.clock;
+        let hot_ns = clock.ns(started.wrapping_sub(self.hot_since));
+        self.meter().add_ns(hot_ns, clock.ns(ended.wrapping_sub(started)));
+        self.idle.arrived_after(started.wrapping_sub(self.ended));
+        self.ended = ended;
+        self.hot_since = ended;
+    }
+
+    /// The function and its arguments.
+    #[inline]
+    fn look_up(&self, position: usize, request: &Request) -> Result<(Loaded, Arguments), Status> {
+        let function = self
+            .functions
+            .get(request.header.function.0)
+            .ok_or(Status::UnknownFunction)?;
+        let client = &self.clients[position];
+        Ok((
+            function,
+            invoke::arguments(&client.channel, request, &client.regions)?,
+        ))
+    }
+
+    fn read_mail(&mut self) {
+        for letter in self.mailbox.take() {
+            match letter {
+                Letter::Channel(connection, channel, regions) => {
+                    self.clients.push(Client {
+                        connection,
+                        channel,
+                        regions,
+                        closed: false,
+                    });
+                }
+                Letter::Closed(connection) => self
+                    .clients_of(connection)
+                    .for_each(|client| client.closed = true),
+                Letter::Region(connection, region, memory) => {
+                    for client in self.clients_of(connection) {
+                        client.regions.insert(region, memory.clone());
+                    }
+                }
+                Letter::Forget(connection, region) => {
+                    for client in self.clients_of(connection) {
+                        client.regions.remove(&region);
+                    }
+                }
+                Letter::Functions(functions) => self.functions = functions,
+            }
+        }
+    }
+
+    fn clients_of(&mut self, connection: ConnectionId) -> impl Iterator<Item = &mut Client> {
+        self.clients
+            .iter_mut()
+            .filter(move |client| client.connection == connection)
+    }
+
+    /// Runs the function and replies; `Err` if it did not run.
+    #[inline]
+    fn run_function(&mut self, position: usize, request: &Request, started: u64) -> Result<(), Status> {
+        let header = &request.header;
+        if header.epoch != self.shared.epoch {
+            return Err(Status::StaleEpoch);
+        }
+        let (function, arguments) = match self.look_up(position, request) {
+            // What a request names may be in a letter that was put before the client was told to use it.
+            Err(Status::UnknownFunction | Status::UnknownRegion) if self.mailbox.has_mail() => {
+                self.read_mail();
+                self.look_up(position, request)?
+            }
+            found => found?,
+        };
+        let usage = self.shared.usage.meter(self.index);
+        let (deadline_ticks, deadline_ns) = match header.timeout_us {
+            0 => (0, 0),
+            timeout_us => {
+                let timeout_ns = u64::from(timeout_us) * 1000;
+                (
+                    started.saturating_add(self.shared.clock.ticks(timeout_ns)).max(1),
+                    monotonic_ns() + timeout_ns,
+                )
+            }
+        };
+        usage.output(arguments.guard, arguments.output.bytes);
+        usage.start(header.function.0, started, deadline_ticks, header.timeout_us);
+        if deadline_ticks != 0 {
+            self.shared.watchdog.watch(self.index, deadline_ticks);
+        }
+        let outcome = invoke::call(function, &arguments, &mut self.context, deadline_ns);
+        let too_late = deadline_ticks != 0 && self.shared.watchdog.unwatch(self.index);
+        let mut outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(status) => {
+                usage.stop();
+                return Err(status);
+            }
+        };
+        if too_late {
+            outcome.status = Status::DeadlineExceeded;
+        }
+        let channel = &mut self.clients[position].channel;
+        let gives_output = matches!(outcome.status, Status::Ok | Status::FunctionError);
+        if arguments.output_in_ring && gives_output {
+            channel.reply_with_output(request, outcome.status, outcome.code, outcome.bytes as usize);
+        } else {
+            channel.reply(request, outcome.status, outcome.code, outcome.bytes);
+        }
+        usage.stop();
+        Ok(())
+    }
+}

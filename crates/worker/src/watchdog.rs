@@ -1,0 +1,137 @@
+//! Sets the cancel flag of functions past their deadline. The agent kills the worker if one does not
+//! react (DESIGN section 6); the flag is its chance to return.
+
+use hotlease_fabric::clock::ticks;
+use hotlease_fabric::doorbell::Doorbell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How late a flag may be set.
+const STEP: Duration = Duration::from_millis(2);
+
+/// No function with a deadline runs.
+const NONE: u64 = 0;
+/// The watchdog is about to set the flag.
+const CANCELLING: u64 = 1;
+/// It has.
+const CANCELLED: u64 = 2;
+
+/// One slot's deadline and flag.
+///
+/// The slot and the watchdog agree on whose move it is through `deadline`: the watchdog may set the flag
+/// only after it has taken the deadline away (compare-exchange), and a slot that finds it taken waits the
+/// few instructions until the flag is set. So the flag never leaks into the next call.
+#[derive(Default)]
+pub struct Watched {
+    /// Ticks, or one of the constants above.
+    deadline: AtomicU64,
+    /// See [`crate::context`].
+    pub cancelled: Arc<AtomicU32>,
+}
+
+/// Watches all slots. Its thread sleeps unless a function with a deadline runs.
+pub struct Watchdog {
+    watched: Vec<Watched>,
+    doorbell: Doorbell,
+}
+
+impl Watchdog {
+    /// Of so many slots.
+    pub fn new(slots: usize, doorbell: Doorbell) -> Self {
+        Self {
+            watched: (0..slots).map(|_| Watched::default()).collect(),
+            doorbell,
+        }
+    }
+
+    /// A slot's.
+    pub fn slot(&self, slot: u16) -> &Watched {
+        &self.watched[usize::from(slot)]
+    }
+
+    /// Slot: a function with this deadline starts.
+    pub fn watch(&self, slot: u16, deadline_ticks: u64) {
+        self.slot(slot)
+            .deadline
+            .store(deadline_ticks.max(CANCELLED + 1), Ordering::Relaxed);
+        self.doorbell.ring();
+    }
+
+    /// Slot: it has returned. Says whether it was told to stop.
+    pub fn unwatch(&self, slot: u16) -> bool {
+        let Watched { deadline, cancelled } = self.slot(slot);
+        let watched = deadline.load(Ordering::Relaxed);
+        if watched > CANCELLED
+            && deadline
+                .compare_exchange(watched, NONE, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            return false;
+        }
+        // Acquire pairs with the release of CANCELLED: the flag's last write is before ours.
+        while deadline.load(Ordering::Acquire) != CANCELLED {
+            std::hint::spin_loop();
+        }
+        cancelled.store(0, Ordering::Relaxed);
+        deadline.store(NONE, Ordering::Relaxed);
+        true
+    }
+
+    fn any(&self) -> bool {
+        self.watched
+            .iter()
+            .any(|watched| watched.deadline.load(Ordering::Relaxed) > CANCELLED)
+    }
+
+    /// Sets the flags that are due.
+    fn look(&self, now: u64) {
+        for Watched { deadline, cancelled } in &self.watched {
+            let due = deadline.load(Ordering::Relaxed);
+            if due > CANCELLED
+                && now >= due
+                && deadline
+                    .compare_exchange(due, CANCELLING, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+            {
+                cancelled.store(1, Ordering::Relaxed);
+                // Release: see `unwatch`.
+                deadline.store(CANCELLED, Ordering::Release);
+            }
+        }
+    }
+
+    /// The watchdog's thread.
+    pub fn run(&self) -> ! {
+        loop {
+            self.doorbell.sleep_unless(|| self.any(), None);
+            while self.any() {
+                self.look(ticks());
+                std::thread::sleep(STEP);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flag_is_set_after_the_deadline_and_gone_for_the_next_call() {
+        let watchdog = Watchdog::new(1, Doorbell::create().unwrap());
+        let flag = watchdog.slot(0).cancelled.clone();
+        watchdog.watch(0, 1000);
+        watchdog.look(999);
+        assert_eq!(flag.load(Ordering::Relaxed), 0, "not due yet");
+        assert!(!watchdog.unwatch(0));
+        watchdog.look(2000);
+        assert_eq!(flag.load(Ordering::Relaxed), 0, "nothing runs");
+        watchdog.watch(0, 1000);
+        watchdog.look(1000);
+        assert_eq!(flag.load(Ordering::Relaxed), 1);
+        assert!(!watchdog.any(), "told once");
+        assert!(watchdog.unwatch(0));
+        assert_eq!(flag.load(Ordering::Relaxed), 0);
+    }
+}
