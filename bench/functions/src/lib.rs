@@ -1,1 +1,131 @@
-//! Functions that the benchmarks invoke.
+//! Functions that the benchmarks invoke, and an example of a function library in Rust.
+//!
+//! | function | input | output |
+//! |---|---|---|
+//! | `noop` | anything | nothing |
+//! | `echo` | bytes | the same bytes |
+//! | `touch` | at least one byte | the first byte |
+//! | `sum` | 64-bit words | their wrapping sum: every byte is read |
+//! | `whereabouts` | anything | process id and processor, two 64-bit words |
+//! | `raw` | a [`Kind`] as two 64-bit words | a registered buffer: answers its client until told to stop |
+//!
+//! The first two have the plain interface of the papers, the others that with a context; a data symbol
+//! `hotlease_context_NAME` tells which. `hotlease/function.h` is the same for C.
+
+use hotlease_bench_baseline::{Kind, answer};
+use std::ffi::c_void;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
+/// What `raw` and `sum` return for an input or output that does not make sense.
+pub const BAD_ARGUMENT: i32 = 22;
+
+/// The worker's context; these functions need nothing of it.
+#[repr(C)]
+pub struct Context([u8; 0]);
+
+/// Does nothing.
+///
+/// # Safety
+/// Called by a worker.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn noop(_input: *const c_void, _size: u32, _output: *mut c_void) -> u32 {
+    0
+}
+
+/// Returns its input.
+///
+/// # Safety
+/// Called by a worker with `size` readable bytes and an output that takes as many.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn echo(input: *const c_void, size: u32, output: *mut c_void) -> u32 {
+    // SAFETY: promised by the caller; input and output do not overlap unless they are the same buffer.
+    unsafe { std::ptr::copy(input.cast::<u8>(), output.cast::<u8>(), size as usize) };
+    size
+}
+
+macro_rules! context_functions {
+    ($($name:ident $marker:ident $doc:literal: |$input:ident, $output:ident| $body:expr;)*) => {$(
+        /// Tells client and worker that the function of this name has the interface with a context.
+        #[unsafe(no_mangle)]
+        #[allow(non_upper_case_globals)]
+        pub static $marker: u32 = 1;
+
+        #[doc = $doc]
+        ///
+        /// # Safety
+        /// Called by a worker with `size` readable bytes at `input`, `capacity` writable ones at `output`
+        /// and a valid `produced`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            _context: *mut Context,
+            input: *const c_void,
+            size: u64,
+            output: *mut c_void,
+            capacity: u64,
+            produced: *mut u64,
+        ) -> i32 {
+            // SAFETY: promised by the caller; a size of 0 comes with any pointer.
+            let $input: &[u8] = match size {
+                0 => &[],
+                _ => unsafe { from_raw_parts(input.cast(), size as usize) },
+            };
+            // SAFETY: as above. Benchmarks never name one buffer for both.
+            let $output: &mut [u8] = match capacity {
+                0 => &mut [],
+                _ => unsafe { from_raw_parts_mut(output.cast(), capacity as usize) },
+            };
+            let result: Result<usize, i32> = $body;
+            match result {
+                Ok(bytes) => {
+                    // SAFETY: promised by the caller.
+                    unsafe { produced.write(bytes as u64) };
+                    0
+                }
+                Err(code) => code,
+            }
+        }
+    )*};
+}
+
+context_functions! {
+    touch hotlease_context_touch "Returns the first byte of its input, whatever its size.":
+        |input, output| write(output, &input[..input.len().min(1)]);
+
+    sum hotlease_context_sum "Returns the wrapping sum of the 64-bit words of its input.":
+        |input, output| {
+            let words = input.as_chunks::<8>().0.iter();
+            let sum = words.fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+            write(output, &sum.to_le_bytes())
+        };
+
+    whereabouts hotlease_context_whereabouts "Returns process id and processor.":
+        |_input, output| {
+            // SAFETY: a system call without arguments.
+            let processor = unsafe { libc::sched_getcpu() };
+            let mut place = [0; 16];
+            place[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
+            place[8..].copy_from_slice(&(processor as i64).to_le_bytes());
+            write(output, &place)
+        };
+
+    raw hotlease_context_raw "The peer of a raw round trip, in the slot that is compared with it.":
+        |input, output| {
+            let kind = match input.as_chunks::<8>().0 {
+                [kind, detail] => Kind::from_words([u64::from_le_bytes(*kind), u64::from_le_bytes(*detail)]),
+                _ => None,
+            };
+            // SAFETY: the output is ours until we return, apart from the client of the baseline.
+            match kind {
+                Some(kind) if unsafe { answer(output.as_mut_ptr(), output.len(), kind) } => Ok(0),
+                _ => Err(BAD_ARGUMENT),
+            }
+        };
+}
+
+/// A result that does not fit is not written: its size tells the caller what is needed.
+fn write(output: &mut [u8], result: &[u8]) -> Result<usize, i32> {
+    if let Some(place) = output.get_mut(..result.len()) {
+        place.copy_from_slice(result);
+    }
+    Ok(result.len())
+}

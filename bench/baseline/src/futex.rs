@@ -1,0 +1,35 @@
+//! The two system calls, on the low half of a sequence word.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn call(word: &AtomicU64, operation: libc::c_int, value: u32) {
+    // Little-endian: the low half comes first. All supported machines are.
+    let address = word.as_ptr().cast::<u32>();
+    // SAFETY: the word is valid as long as it is borrowed; no timeout; FUTEX_WAIT returns early for many
+    // reasons, and all callers check their condition again.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            address,
+            operation,
+            value,
+            std::ptr::null::<libc::timespec>(),
+        );
+    }
+}
+
+/// Sleeps until the word is no longer `old`.
+pub(crate) fn sleep_while(word: &AtomicU64, old: u64) -> u64 {
+    loop {
+        let now = word.load(Ordering::Acquire);
+        if now != old {
+            return now;
+        }
+        call(word, libc::FUTEX_WAIT, old as u32);
+    }
+}
+
+/// Wakes one sleeper.
+pub(crate) fn wake(word: &AtomicU64) {
+    call(word, libc::FUTEX_WAKE, 1);
+}

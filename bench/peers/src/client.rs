@@ -1,0 +1,108 @@
+//! The benchmark's end of every peer.
+
+use crate::{Kind, grpc, http, runtime, socket};
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::net::UnixStream;
+use tokio::runtime::Runtime;
+
+/// A peer cannot be reached, or hung up.
+#[derive(Debug)]
+pub struct PeerError {
+    kind: Kind,
+    source: io::Error,
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "echo over {} failed: {}", self.kind.title(), self.source)
+    }
+}
+
+impl std::error::Error for PeerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+enum Connection {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+    Grpc(grpc::Caller, Runtime),
+    Http(http::Caller, Runtime),
+}
+
+/// A connection to a peer.
+pub struct Client {
+    kind: Kind,
+    connection: Connection,
+}
+
+impl Client {
+    /// To the place that the server announced.
+    ///
+    /// # Errors
+    /// If nobody listens there.
+    pub fn connect(kind: Kind, place: &str) -> Result<Self, PeerError> {
+        let connection = match kind {
+            Kind::Unix => UnixStream::connect(place).map(Connection::Unix),
+            _ => port(place).and_then(|port| connect(kind, port)),
+        };
+        match connection {
+            Ok(connection) => Ok(Self { kind, connection }),
+            Err(source) => Err(PeerError { kind, source }),
+        }
+    }
+
+    /// One round trip; `output` is as long as `input`.
+    ///
+    /// # Errors
+    /// If the peer hung up or answered something else.
+    pub fn echo(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), PeerError> {
+        let kind = self.kind;
+        match &mut self.connection {
+            Connection::Unix(stream) => socket::echo(stream, input, output),
+            Connection::Tcp(stream) => socket::echo(stream, input, output),
+            Connection::Grpc(caller, runtime) => {
+                caller.echo(runtime, input).and_then(|reply| copy(&reply, output))
+            }
+            Connection::Http(caller, runtime) => {
+                caller.echo(runtime, input).and_then(|reply| copy(&reply, output))
+            }
+        }
+        .map_err(|source| PeerError { kind, source })
+    }
+}
+
+fn copy(reply: &[u8], output: &mut [u8]) -> io::Result<()> {
+    if reply.len() != output.len() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    output.copy_from_slice(reply);
+    Ok(())
+}
+
+fn port(place: &str) -> io::Result<u16> {
+    place
+        .parse()
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the server announced no port"))
+}
+
+fn connect(kind: Kind, port: u16) -> io::Result<Connection> {
+    Ok(match kind {
+        Kind::Grpc => {
+            let runtime = runtime()?;
+            Connection::Grpc(grpc::Caller::connect(&runtime, port)?, runtime)
+        }
+        Kind::Http => {
+            let runtime = runtime()?;
+            Connection::Http(http::Caller::connect(&runtime, port)?, runtime)
+        }
+        Kind::Unix | Kind::Tcp => {
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+            stream.set_nodelay(true)?;
+            Connection::Tcp(stream)
+        }
+    })
+}
