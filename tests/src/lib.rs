@@ -1,1 +1,23 @@
-//! Black-box tests of the built binaries.
+//! What the black-box tests stand on: a platform of built binaries, and clients that misbehave.
+//!
+//! * [`platform`] — `hotlease up` in a private runtime directory; checks at its end that nothing is left.
+//! * [`library`] — function libraries compiled from `fixtures/`.
+//! * [`process`] — what the kernel says of a process: memory, descriptors, cores, whether it is there.
+//! * [`manager`] — the manager's gRPC interface, blocking.
+//! * [`session`], [`connection`], [`channel`] — the client's side of each socket and of the rings, spoken by
+//!   hand so that it can be spoken wrongly.
+//! * [`lease`] — all of these together; a bystander that notices any disturbance.
+//! * [`wait`] — waiting for a condition, with a limit.
+//!
+//! The tests themselves are the modules of `platform/main.rs`. They drive what `make build` left beside
+//! the test program, and never build anything themselves.
+
+pub mod channel;
+pub mod connection;
+pub mod lease;
+pub mod library;
+pub mod manager;
+pub mod platform;
+pub mod process;
+pub mod session;
+pub mod wait;

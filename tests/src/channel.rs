@@ -1,0 +1,139 @@
+//! The client's side of the rings, written by hand: any words into any entry.
+
+use hotlease_fabric::doorbell::Doorbell;
+use hotlease_fabric::ring::FarRing;
+use hotlease_fabric::shm::{NearRing, ShmRing};
+use hotlease_wire::frame::{Flags, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::ids::{Epoch, FunctionIndex};
+use hotlease_wire::limits::INLINE_BYTES;
+use std::time::{Duration, Instant};
+
+/// One channel; checks nothing of what it writes.
+pub struct RawChannel {
+    requests: ShmRing,
+    replies: NearRing,
+    doorbell: Doorbell,
+    generation: u32,
+    next: u32,
+}
+
+impl RawChannel {
+    /// Of rings that both ends know.
+    pub fn new(requests: ShmRing, replies: NearRing, doorbell: Doorbell, generation: u32) -> Self {
+        Self {
+            requests,
+            replies,
+            doorbell,
+            generation,
+            next: 0,
+        }
+    }
+
+    /// The sequence word that the worker waits for.
+    pub fn seq(&self) -> Seq {
+        Seq::new(self.generation, self.next)
+    }
+
+    /// A correct request with a payload, which may be forged before it is sent.
+    pub fn request(&self, epoch: Epoch, function: FunctionIndex, payload: &[u8]) -> RequestHeader {
+        let mut header = RequestHeader {
+            seq: self.seq(),
+            epoch,
+            function,
+            flags: Flags::NONE,
+            length: payload.len() as u32,
+            reply_entry: self.next & (self.replies.layout().depth() - 1),
+            timeout_us: 0,
+            output_capacity: self.replies.layout().entry_bytes() as u32,
+            inline: [0; INLINE_BYTES],
+        };
+        if payload.len() <= INLINE_BYTES {
+            header.inline[..payload.len()].copy_from_slice(payload);
+        } else {
+            self.write(payload);
+        }
+        header
+    }
+
+    /// A correct request whose input and output are in buffers.
+    pub fn span_request(&self, epoch: Epoch, function: FunctionIndex, input: Span, output: Span) -> RequestHeader {
+        let payload = [input.encode(), output.encode()].concat();
+        RequestHeader {
+            flags: Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER),
+            ..self.request(epoch, function, &payload)
+        }
+    }
+
+    /// Writes bytes to the payload area of the next entry.
+    fn write(&self, payload: &[u8]) {
+        self.overwrite_payload(self.next, payload);
+    }
+
+    /// Counts a request that was written by [`RawChannel::write_words`].
+    pub fn skip(&mut self) {
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Writes bytes to the payload area of an entry, whoever uses it.
+    pub fn overwrite_payload(&self, entry: u32, payload: &[u8]) {
+        assert!(payload.len() <= self.requests.payload_bytes());
+        let entry = entry & (self.requests.layout().depth() - 1);
+        // SAFETY: the entry's payload is that long, and a borrowed slice does not overlap a foreign mapping.
+        unsafe {
+            std::ptr::copy_nonoverlapping(payload.as_ptr(), self.requests.payload(entry).as_ptr(), payload.len());
+        }
+    }
+
+    /// Writes any words to the line of any entry and wakes the slot. Counts nothing.
+    pub fn write_words(&self, entry: u32, words: &LineWords) {
+        self.requests.publish(entry, 0, words);
+        self.requests.ring();
+    }
+
+    /// Writes words into the next entry and waits for the answer to it, for at most 5 seconds.
+    ///
+    /// # Panics
+    /// If there is none, or it is malformed.
+    pub fn send(&mut self, words: &LineWords) -> ReplyHeader {
+        self.try_send(words, Duration::from_secs(5)).expect("the slot answers")
+    }
+
+    /// As [`RawChannel::send`]; `None` if there is no answer within `limit`.
+    pub fn try_send(&mut self, words: &LineWords, limit: Duration) -> Option<ReplyHeader> {
+        let id = self.next;
+        self.next = id.wrapping_add(1);
+        self.write_words(id, words);
+        self.reply(Seq::new(self.generation, id), limit)
+    }
+
+    /// Waits for the answer to a request.
+    ///
+    /// # Panics
+    /// If it is malformed.
+    pub fn reply(&self, seq: Seq, limit: Duration) -> Option<ReplyHeader> {
+        let start = Instant::now();
+        loop {
+            if let Some(words) = self.replies.line(seq.id()).poll(seq) {
+                return Some(ReplyHeader::decode(&words).expect("the reply is well formed"));
+            }
+            if start.elapsed() > limit {
+                return None;
+            }
+            // Leaves the core to the slot: there are as many cores as slots.
+            self.doorbell
+                .sleep_unless(|| self.replies.line(seq.id()).poll(seq).is_some(), Some(Duration::from_millis(20)));
+        }
+    }
+
+    /// Runs a function that echoes its input, and checks the echo.
+    ///
+    /// # Panics
+    /// If it is not echoed.
+    pub fn echo(&mut self, epoch: Epoch, echo: FunctionIndex, input: &[u8]) {
+        assert!(input.len() <= INLINE_BYTES);
+        let request = self.request(epoch, echo, input);
+        let reply = self.send(&request.encode());
+        assert_eq!((reply.status, reply.length), (Status::Ok, input.len() as u64), "{reply:?}");
+        assert_eq!(&reply.inline[..input.len()], input);
+    }
+}

@@ -1,0 +1,134 @@
+//! A lease held by hand, and a bystander.
+
+use crate::channel::RawChannel;
+use crate::connection::RawConnection;
+use crate::library::library;
+use crate::platform::Platform;
+use crate::session::{Loaded, RawSession};
+use hotlease_wire::grpc::Grant;
+use hotlease_wire::ids::Epoch;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longer than any test.
+pub const LONG: Duration = Duration::from_secs(600);
+
+/// A lease of one worker with one slot, a library loaded, a channel open.
+pub struct RawLease {
+    /// As granted.
+    pub grant: Grant,
+    /// Attached.
+    pub session: RawSession,
+    /// To worker 0.
+    pub connection: RawConnection,
+    /// To slot 0 of it.
+    pub channel: RawChannel,
+    /// Of worker 0.
+    pub epoch: Epoch,
+    /// What is loaded.
+    pub functions: Loaded,
+}
+
+impl RawLease {
+    /// With `fixtures/echo.c` loaded.
+    ///
+    /// # Panics
+    /// If anything is refused.
+    pub fn take(platform: &Platform) -> Self {
+        Self::with(platform, &library("echo"))
+    }
+
+    /// With a library loaded.
+    ///
+    /// # Panics
+    /// If anything is refused.
+    pub fn with(platform: &Platform, library: &Path) -> Self {
+        let grant = platform.manager().lease(1, LONG).unwrap_or_else(|refusal| panic!("no lease: {refusal}"));
+        Self::of(grant, library)
+    }
+
+    /// On what was granted.
+    ///
+    /// # Panics
+    /// If anything is refused.
+    pub fn of(grant: Grant, library: &Path) -> Self {
+        let mut session = RawSession::attached(&grant);
+        let functions = session.load_file(library);
+        let (connection, epoch) = session.worker(0).unwrap_or_else(|refusal| panic!("no worker: {refusal}"));
+        let channel = connection.channel(0);
+        Self {
+            grant,
+            session,
+            connection,
+            channel,
+            epoch,
+            functions,
+        }
+    }
+
+    /// Invokes the library's echo.
+    ///
+    /// # Panics
+    /// If it does not answer rightly.
+    pub fn echo(&mut self) {
+        let echo = self.functions.index("echo");
+        self.channel.echo(self.epoch, echo, b"are you there?");
+    }
+
+    /// Connects again, after the worker died.
+    ///
+    /// # Panics
+    /// If it is not replaced.
+    pub fn reconnect(&mut self) {
+        let (connection, epoch) = self.session.worker(0).unwrap_or_else(|refusal| panic!("no worker: {refusal}"));
+        assert!(epoch > self.epoch, "a new worker has a later epoch");
+        self.channel = connection.channel(0);
+        self.connection = connection;
+        self.epoch = epoch;
+    }
+}
+
+/// Another client with a worker of its own, whose calls must go on whatever happens beside it.
+pub struct Bystander {
+    stop: Arc<AtomicBool>,
+    calls: JoinHandle<(u64, Duration)>,
+}
+
+impl Bystander {
+    /// Takes a lease, and calls until [`Bystander::finish`].
+    ///
+    /// # Panics
+    /// If there is no lease for it.
+    pub fn start(platform: &Platform) -> Self {
+        let mut lease = RawLease::take(platform);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let calls = std::thread::spawn(move || {
+            let (mut calls, mut slowest) = (0, Duration::ZERO);
+            while !stopped.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                lease.echo();
+                slowest = slowest.max(start.elapsed());
+                calls += 1;
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            lease.session.release();
+            (calls, slowest)
+        });
+        Self { stop, calls }
+    }
+
+    /// Ends the calls.
+    ///
+    /// # Panics
+    /// If one failed, or took more than two seconds, or none was made.
+    pub fn finish(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let (calls, slowest) = self.calls.join().expect("all calls of the bystander succeed");
+        assert!(calls > 0, "the bystander did not call");
+        assert!(slowest < Duration::from_secs(2), "a bystander's call took {slowest:?}");
+    }
+}

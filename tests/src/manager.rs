@@ -1,0 +1,96 @@
+//! The manager's gRPC interface, blocking.
+
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::manager_client::ManagerClient as Stub;
+use hotlease_wire::grpc::{
+    AcquireRequest, AgentInfo, Grant, LeaseInfo, ListRequest, ReleaseRequest, Usage, WorkerInfo,
+};
+use std::cell::RefCell;
+use std::path::Path;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+/// See the module. For one thread.
+pub struct ManagerClient {
+    runtime: Runtime,
+    stub: RefCell<Stub<Channel>>,
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+impl ManagerClient {
+    /// Connects to the manager of a runtime directory.
+    pub fn connect(directory: &Path) -> Result<Self, tonic::transport::Error> {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let address = format!("unix:{}", directory.join("manager.sock").display());
+        let endpoint = Endpoint::from_shared(address)?.connect_timeout(LIMIT).timeout(LIMIT);
+        let channel = runtime.block_on(endpoint.connect())?;
+        Ok(Self {
+            runtime,
+            stub: RefCell::new(Stub::new(channel)),
+        })
+    }
+
+    fn ask<T>(&self, call: impl AsyncFnOnce(&mut Stub<Channel>) -> Result<Response<T>, Status>) -> Result<T, Refusal> {
+        let answer = self.runtime.block_on(call(&mut self.stub.borrow_mut()));
+        answer.map(Response::into_inner).map_err(Refusal::from)
+    }
+
+    /// Takes a lease.
+    pub fn acquire(&self, request: AcquireRequest) -> Result<Grant, Refusal> {
+        self.ask(async |stub| stub.acquire(request).await)
+    }
+
+    /// Takes a lease of so many workers of one slot each.
+    pub fn lease(&self, workers: u32, ttl: Duration) -> Result<Grant, Refusal> {
+        self.acquire(AcquireRequest {
+            workers,
+            slots_per_worker: 1,
+            ttl_ms: ttl.as_millis() as u64,
+            hot_budget_us: 1000,
+            label: "test".into(),
+            ..AcquireRequest::default()
+        })
+    }
+
+    /// Gives a lease back.
+    pub fn release(&self, lease: &str) -> Result<Option<Usage>, Refusal> {
+        let request = ReleaseRequest {
+            lease: lease.to_owned(),
+            ..ReleaseRequest::default()
+        };
+        self.ask(async |stub| stub.release(request).await).map(|reply| reply.usage)
+    }
+
+    /// Agents that are registered.
+    pub fn agents(&self) -> Result<Vec<AgentInfo>, Refusal> {
+        self.ask(async |stub| stub.list_agents(ListRequest::default()).await).map(|list| list.agents)
+    }
+
+    /// Leases that are held or were.
+    pub fn leases(&self) -> Result<Vec<LeaseInfo>, Refusal> {
+        self.ask(async |stub| stub.list_leases(ListRequest::default()).await).map(|list| list.leases)
+    }
+
+    /// One lease.
+    pub fn lease_info(&self, lease: &str) -> Option<LeaseInfo> {
+        self.leases().expect("leases are listed").into_iter().find(|info| info.id == lease)
+    }
+
+    /// Worker processes.
+    pub fn workers(&self) -> Result<Vec<WorkerInfo>, Refusal> {
+        self.ask(async |stub| stub.list_workers(ListRequest::default()).await).map(|list| list.workers)
+    }
+
+    /// Cores that no lease holds: offered, less those of active leases. Both are the agent's own words at
+    /// this moment, not its last heartbeat's.
+    pub fn free_cores(&self) -> u32 {
+        let agents = self.agents().expect("agents are listed");
+        let offered: usize = agents.iter().map(|agent| agent.cores.len()).sum();
+        let leases = self.leases().expect("leases are listed");
+        let active = leases.iter().filter(|lease| lease.state == "active");
+        (offered - active.map(|lease| lease.cores.len()).sum::<usize>()) as u32
+    }
+}

@@ -1,0 +1,313 @@
+//! `hotlease up` in a private runtime directory.
+
+use crate::manager::ManagerClient;
+use crate::process::{Process, cores};
+use crate::wait::until_true;
+use nix::sys::signal::Signal;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long anything that is not measured may take: only a broken program needs as long.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct PlatformOptions {
+    /// Cores that the agent offers. Default: the first two that there are.
+    pub cores: Vec<u32>,
+    /// Unassigned workers. Default: 1.
+    pub pool: u32,
+    /// Whether other tests wait until this platform is gone: for tests that measure. Default: false.
+    pub alone: bool,
+}
+
+impl Default for PlatformOptions {
+    fn default() -> Self {
+        Self {
+            cores: cores().into_iter().take(2).collect(),
+            pool: 1,
+            alone: false,
+        }
+    }
+}
+
+/// A running platform. Stopped when dropped; what it left behind then fails the test.
+pub struct Platform {
+    directory: tempfile::TempDir,
+    options: PlatformOptions,
+    up: Option<Child>,
+    /// Everything it has been seen to start before it was last killed or stopped.
+    descendants: Vec<Process>,
+    _turn: Turn,
+}
+
+impl Platform {
+    /// With two cores and a pool of one worker.
+    pub fn start() -> Self {
+        Self::start_with(PlatformOptions::default())
+    }
+
+    /// Like [`Platform::start`], and no other test runs a platform meanwhile.
+    pub fn start_alone() -> Self {
+        Self::start_with(PlatformOptions {
+            alone: true,
+            ..PlatformOptions::default()
+        })
+    }
+
+    /// Starts one and waits until it serves.
+    ///
+    /// # Panics
+    /// If it does not; what it printed is in the message.
+    pub fn start_with(options: PlatformOptions) -> Self {
+        assert!(
+            options.cores.len() >= 2,
+            "the tests need a machine with two cores; this one offers {:?}",
+            options.cores
+        );
+        let turn = Turn::take(if options.alone { TURNS } else { 1 });
+        // Short, as a socket's path has at most 107 bytes.
+        let directory = tempfile::Builder::new().prefix("hlt").tempdir().expect("a directory");
+        let mut platform = Self {
+            directory,
+            options,
+            up: None,
+            descendants: Vec::new(),
+            _turn: turn,
+        };
+        platform.up_again();
+        platform
+    }
+
+    /// Starts `up` after [`Platform::kill`] or [`Platform::stop`].
+    pub fn up_again(&mut self) {
+        assert!(self.up.is_none(), "it is running");
+        self.descendants.clear();
+        let log = File::create(self.log_path()).expect("a log");
+        let cores: Vec<String> = self.options.cores.iter().map(u32::to_string).collect();
+        let mut command = self.hotlease(&["up", "--cores", &cores.join(",")]);
+        command.args(["--pool", &self.options.pool.to_string()]);
+        command.stdout(log.try_clone().expect("a log")).stderr(log).stdin(Stdio::null());
+        // SAFETY: prctl is async-signal-safe; the platform must not outlive a test program that is killed.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        self.up = Some(command.spawn().expect("`hotlease up` starts"));
+        let start = Instant::now();
+        while !self.serves() {
+            let ended = self.up.as_mut().expect("just started").try_wait().expect("a child");
+            assert!(
+                ended.is_none() && start.elapsed() < LIMIT,
+                "`hotlease up` does not serve ({ended:?}, {:?}); it printed:\n{}",
+                start.elapsed(),
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Whether an agent serves and its pool is full.
+    fn serves(&self) -> bool {
+        let Ok(manager) = ManagerClient::connect(self.directory()) else {
+            return false;
+        };
+        let Ok(agents) = manager.agents() else {
+            return false;
+        };
+        let pooled = |workers: Vec<hotlease_wire::grpc::WorkerInfo>| {
+            workers.iter().filter(|worker| worker.state == "pooled").count()
+        };
+        agents.iter().any(|agent| agent.state == "serving")
+            && manager.workers().is_ok_and(|workers| pooled(workers) >= self.options.pool as usize)
+    }
+
+    /// The runtime directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// What it printed so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.directory.path().join("up.out")
+    }
+
+    /// The cores it offers.
+    pub fn cores(&self) -> &[u32] {
+        &self.options.cores
+    }
+
+    /// The manager's interface.
+    pub fn manager(&self) -> ManagerClient {
+        ManagerClient::connect(self.directory()).expect("the manager serves")
+    }
+
+    /// Cores that are free, as the agent counts them.
+    pub fn free_cores(&self) -> u32 {
+        self.manager().free_cores()
+    }
+
+    /// The process that is manager and agent.
+    pub fn process(&self) -> Process {
+        let up = self.up.as_ref().expect("it is running");
+        Process::of(up.id() as i32).unwrap_or_else(|| panic!("`hotlease up` has died:\n{}", self.log()))
+    }
+
+    /// Worker processes, pooled ones too.
+    pub fn workers(&self) -> Vec<Process> {
+        self.process().descendants()
+    }
+
+    /// A `hotlease` command that talks to this platform.
+    pub fn hotlease(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program("hotlease"));
+        command.args(arguments).env("HOTLEASE_RUNTIME_DIR", self.directory());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a `hotlease` command to its end.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.hotlease(arguments).output().expect("hotlease runs")
+    }
+
+    /// Runs a `hotlease` command that must succeed and print JSON.
+    pub fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        let output = self.run(arguments);
+        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "hotlease {arguments:?}: {}: {errors}", output.status);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("hotlease {arguments:?}: {error}: {text}"))
+    }
+
+    /// Kills manager and agent with -9, as a node's failure would. What they leave behind is checked by
+    /// [`Platform::nothing_runs`].
+    pub fn kill(&mut self) {
+        let mut up = self.up.take().expect("it is running");
+        let process = Process::of(up.id() as i32);
+        if let Some(process) = process {
+            // Stopped first, so that it starts nothing between the look and the kill.
+            process.signal(Signal::SIGSTOP);
+            self.descendants = process.descendants();
+        }
+        up.kill().expect("our own child");
+        up.wait().expect("our own child");
+    }
+
+    /// Asks it to stop, as the user's Ctrl-C does, and waits.
+    pub fn stop(&mut self) -> ExitStatus {
+        let process = self.process();
+        self.descendants = process.descendants();
+        process.signal(Signal::SIGTERM);
+        self.wait()
+    }
+
+    /// Waits until `up` has ended by itself.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut up = self.up.take().expect("it is running");
+        let start = Instant::now();
+        loop {
+            if let Some(status) = up.try_wait().expect("our own child") {
+                return status;
+            }
+            if start.elapsed() > LIMIT {
+                let _ = up.kill();
+                let _ = up.wait();
+                panic!("`hotlease up` does not stop:\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until no process of the platform that was killed or stopped is left; how long that took.
+    pub fn nothing_runs(&self, limit: Duration) -> Duration {
+        until_true("all workers are gone", limit, || {
+            self.descendants.iter().all(|process| !process.is_alive())
+        })
+    }
+
+    /// Sockets in the runtime directory.
+    pub fn sockets(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.directory()).expect("the runtime directory").flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.ends_with(".sock")).collect()
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            if self.up.is_some() {
+                eprintln!("--- hotlease up printed:\n{}---", self.log());
+                self.kill();
+            }
+            return;
+        }
+        if self.up.is_some() {
+            let status = self.stop();
+            assert!(status.success(), "`hotlease up` ended with {status}:\n{}", self.log());
+            assert_eq!(self.sockets(), [""; 0], "sockets are left");
+        }
+        self.nothing_runs(Duration::from_secs(1));
+        assert!(!self.log().contains("panicked"), "a daemon panicked:\n{}", self.log());
+    }
+}
+
+/// Where cargo puts programs: beside the directory of the test program.
+pub fn target_directory() -> PathBuf {
+    let test = std::env::current_exe().expect("the test program has a path");
+    let mut directory = test.parent().expect("it is in a directory").to_owned();
+    if directory.ends_with("deps") {
+        directory.pop();
+    }
+    directory
+}
+
+/// One of the built programs.
+///
+/// # Panics
+/// If it is not built.
+pub fn program(name: &str) -> PathBuf {
+    let path = target_directory().join(name);
+    assert!(path.exists(), "{} is not there; run `make build` first", path.display());
+    path
+}
+
+/// Platforms that run at once: each offers the same two cores.
+const TURNS: usize = 2;
+
+static FREE_TURNS: Mutex<usize> = Mutex::new(TURNS);
+static TURN_GIVEN_BACK: Condvar = Condvar::new();
+
+/// The right to run a platform.
+struct Turn(usize);
+
+impl Turn {
+    fn take(turns: usize) -> Self {
+        let free = FREE_TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = TURN_GIVEN_BACK
+            .wait_while(free, |free| *free < turns)
+            .unwrap_or_else(PoisonError::into_inner);
+        *free -= turns;
+        Self(turns)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *FREE_TURNS.lock().unwrap_or_else(PoisonError::into_inner) += self.0;
+        TURN_GIVEN_BACK.notify_all();
+    }
+}

@@ -1,0 +1,202 @@
+//! The client's side of the agent's session socket, spoken by hand.
+
+use crate::connection::RawConnection;
+use crate::platform::LIMIT;
+use hotlease_fabric::memory::sealed_copy;
+use hotlease_fabric::socket::{Socket, SocketError};
+use hotlease_wire::Refusal;
+use hotlease_wire::code::functions;
+use hotlease_wire::grpc::Grant;
+use hotlease_wire::ids::{CodeHash, Epoch, FunctionIndex, WorkerIndex};
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use hotlease_wire::session::{SessionReply, SessionRequest};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// One session; checks nothing of what it sends.
+pub struct RawSession {
+    socket: Socket,
+    /// Deaths and ends that came between answers.
+    pub events: Vec<SessionReply>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum NoAnswer {
+    /// The agent closed the session.
+    Closed,
+    /// It says nothing.
+    Silent,
+    /// It sent what is no message.
+    Garbage(String),
+}
+
+impl RawSession {
+    /// To an agent's session socket.
+    pub fn connect(path: &Path) -> std::io::Result<Self> {
+        let socket = Socket::connect(path)?;
+        Ok(Self {
+            socket,
+            events: Vec::new(),
+        })
+    }
+
+    /// Bound to the lease of a grant.
+    ///
+    /// # Panics
+    /// If the agent does not take the token.
+    pub fn attached(grant: &Grant) -> Self {
+        let mut session = Self::connect(Path::new(&grant.session_socket)).expect("the session socket");
+        match session.attach(&grant.token) {
+            Ok(SessionReply::Attached { .. }) => session,
+            other => panic!("not attached: {other:?}"),
+        }
+    }
+
+    /// Presents a token.
+    pub fn attach(&mut self, token: &[u8]) -> Result<SessionReply, NoAnswer> {
+        let request = SessionRequest::Attach {
+            version: PROTOCOL_VERSION,
+            token: token.to_vec(),
+        };
+        self.ask(&request, &[])
+    }
+
+    /// Sends a request and waits for its answer.
+    pub fn ask(&mut self, request: &SessionRequest, fds: &[BorrowedFd<'_>]) -> Result<SessionReply, NoAnswer> {
+        self.ask_for_fds(request, fds).map(|(reply, _)| reply)
+    }
+
+    fn ask_for_fds(
+        &mut self,
+        request: &SessionRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(SessionReply, Vec<OwnedFd>), NoAnswer> {
+        if self.socket.send(request, fds).is_err() {
+            return Err(NoAnswer::Closed);
+        }
+        let release = matches!(request, SessionRequest::Release);
+        loop {
+            let (reply, fds) = self.next(LIMIT)?;
+            let event = match &reply {
+                SessionReply::WorkerDied { .. } => true,
+                SessionReply::LeaseEnded { .. } => !release,
+                _ => false,
+            };
+            if !event {
+                return Ok((reply, fds));
+            }
+            self.events.push(reply);
+        }
+    }
+
+    /// Bytes as they are.
+    pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+        self.socket.send_bytes(bytes, fds)
+    }
+
+    /// The next message, whatever it is.
+    pub fn next(&self, limit: Duration) -> Result<(SessionReply, Vec<OwnedFd>), NoAnswer> {
+        self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
+        match self.socket.receive() {
+            Ok(Some(message)) => Ok(message),
+            Ok(None) => Err(NoAnswer::Closed),
+            Err(error) if error.would_block() => Err(NoAnswer::Silent),
+            Err(SocketError::Io(_)) => Err(NoAnswer::Closed),
+            Err(error) => Err(NoAnswer::Garbage(error.to_string())),
+        }
+    }
+
+    /// The next event, also one that came before; how long that took.
+    ///
+    /// # Panics
+    /// If there is none within `limit`.
+    pub fn event(&mut self, limit: Duration) -> (SessionReply, Duration) {
+        let start = Instant::now();
+        let event = match self.events.pop() {
+            Some(event) => event,
+            None => self.next(limit).unwrap_or_else(|no| panic!("no event: {no:?}")).0,
+        };
+        (event, start.elapsed())
+    }
+
+    /// Loads a library, bytes and all.
+    pub fn load(&mut self, bytes: &[u8]) -> Result<u16, Refusal> {
+        self.load_as(CodeHash::of(bytes), bytes)
+    }
+
+    /// Loads bytes under an address, which may be wrong.
+    ///
+    /// # Panics
+    /// If the answer is neither yes nor no.
+    pub fn load_as(&mut self, hash: CodeHash, bytes: &[u8]) -> Result<u16, Refusal> {
+        let sealed = sealed_copy("test-code", bytes).expect("a memfd");
+        let request = SessionRequest::Load {
+            hash,
+            size_bytes: bytes.len() as u64,
+        };
+        match self.ask(&request, &[sealed.as_fd()]) {
+            Ok(SessionReply::Loaded { base, .. }) => Ok(base),
+            Ok(SessionReply::Refused(refusal)) => Err(refusal),
+            other => panic!("to Load: {other:?}"),
+        }
+    }
+
+    /// Loads a library from a file; the index of a function of it is [`Loaded::index`].
+    ///
+    /// # Panics
+    /// If it cannot be loaded.
+    pub fn load_file(&mut self, path: &Path) -> Loaded {
+        let bytes = std::fs::read(path).expect("the library is readable");
+        let base = self.load(&bytes).unwrap_or_else(|refusal| panic!("{}: {refusal}", path.display()));
+        let names = functions(&bytes).expect("a library").into_iter().map(|function| function.name);
+        Loaded {
+            base,
+            names: names.collect(),
+        }
+    }
+
+    /// A connection to a worker, and its epoch.
+    pub fn worker(&mut self, index: u16) -> Result<(RawConnection, Epoch), Refusal> {
+        let request = SessionRequest::Connect {
+            worker: WorkerIndex(index),
+        };
+        match self.ask_for_fds(&request, &[]) {
+            Ok((SessionReply::Connected { epoch, .. }, mut fds)) if fds.len() == 1 => {
+                Ok((RawConnection::new(fds.remove(0).into()), epoch))
+            }
+            Ok((SessionReply::Refused(refusal), _)) => Err(refusal),
+            other => panic!("to Connect: {other:?}"),
+        }
+    }
+
+    /// Releases the lease.
+    ///
+    /// # Panics
+    /// If the answer is not that it has ended.
+    pub fn release(mut self) {
+        match self.ask(&SessionRequest::Release, &[]) {
+            Ok(SessionReply::LeaseEnded { .. }) => {}
+            other => panic!("to Release: {other:?}"),
+        }
+    }
+}
+
+/// A library that a lease has loaded.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    base: u16,
+    names: Vec<String>,
+}
+
+impl Loaded {
+    /// What to put into a request to run the function.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn index(&self, name: &str) -> FunctionIndex {
+        let position = self.names.iter().position(|known| known == name);
+        FunctionIndex(self.base + position.unwrap_or_else(|| panic!("no function {name}")) as u16)
+    }
+}
