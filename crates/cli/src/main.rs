@@ -1,3 +1,95 @@
-//! L4: the one `hotlease` binary.
+//! L4: the one `hotlease` binary. Each command is a file of [`commands`]; `--help` is its manual.
+//!
+//! Results go to stdout, as text for people or with `--json` as one JSON object a line for programs.
+//! Errors go to stderr and say what to do next. What the exit status means stands in [`exit`].
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod commands;
+mod exit;
+mod log;
+mod output;
+mod platform;
+mod quantity;
+
+use clap::{Parser, Subcommand};
+use commands::{agent, agents, doctor, down, functions, leases, manager, ps, run, up, version};
+use output::Output;
+use std::process::ExitCode;
+
+/// Call functions on leased cores with microsecond overhead.
+///
+/// Start the platform with `hotlease up`, then call a function of a shared library with
+/// `hotlease run LIB.so FUNCTION < input > output`.
+#[derive(Debug, Parser)]
+#[command(name = "hotlease", version, after_help = exit::TABLE, max_term_width = 100)]
+struct Cli {
+    /// Print JSON: one object a line for lists, one object otherwise; errors too, on stderr
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start the platform on this machine: manager and agent in one process
+    Up(up::UpArgs),
+    /// Stop the platform that `up` (or `manager`) started
+    Down(down::DownArgs),
+    /// Run only the manager, in the foreground
+    Manager(manager::ManagerArgs),
+    /// Run only an agent, in the foreground
+    Agent(agent::AgentArgs),
+    /// Call one function of a shared library on a leased worker
+    Run(run::RunArgs),
+    /// List workers
+    Ps(ps::PsArgs),
+    /// List leases, or end one
+    Leases(leases::LeasesArgs),
+    /// List agents
+    Agents(agents::AgentsArgs),
+    /// List the functions of a library, or the libraries that the platform has cached
+    Functions(functions::FunctionsArgs),
+    /// Check what this machine and the platform need
+    Doctor(doctor::DoctorArgs),
+    /// Print versions
+    Version(version::VersionArgs),
+}
+
+impl Command {
+    /// Daemons tell what they do; commands only what went wrong.
+    fn log_level(&self) -> &'static str {
+        match self {
+            Self::Up(_) | Self::Manager(_) | Self::Agent(_) => "info",
+            _ => "warn",
+        }
+    }
+
+    fn carry_out(self, output: &mut Output) -> anyhow::Result<()> {
+        match self {
+            Self::Up(args) => up::carry_out(args, output),
+            Self::Down(args) => down::carry_out(args, output),
+            Self::Manager(args) => manager::carry_out(args, output),
+            Self::Agent(args) => agent::carry_out(args, output),
+            Self::Run(args) => run::carry_out(args, output),
+            Self::Ps(args) => ps::carry_out(args, output),
+            Self::Leases(args) => leases::carry_out(args, output),
+            Self::Agents(args) => agents::carry_out(args, output),
+            Self::Functions(args) => functions::carry_out(args, output),
+            Self::Doctor(args) => doctor::carry_out(args, output),
+            Self::Version(args) => version::carry_out(args, output),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let Cli { json, command } = Cli::parse();
+    log::start(command.log_level());
+    let mut output = Output::new(json);
+    let result = command.carry_out(&mut output);
+    match result.and_then(|()| output.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error, json),
+    }
+}

@@ -1,0 +1,76 @@
+//! `hotlease bench`: how fast the platform is on this machine, beside what could be expected.
+//!
+//! The cores of shared machines move: the same two are now near and now far. Every figure is therefore
+//! taken beside a baseline in blocks of some hundred samples that alternate within milliseconds, on the
+//! same two cores and in the same kind of memory: the baseline's peer runs inside the leased slot itself
+//! (see the crate `hotlease-bench-baseline`). What counts is the ratio, and the difference of each pair
+//! of blocks; absolute figures say more about the machine's mood.
+//!
+//! One file a benchmark:
+//!
+//! * [`latency`] — hot round trips by size, in place, and [`warm`] ones by idle gap.
+//! * [`throughput`] — invocations per second, pipelined.
+//! * [`bandwidth`] — bytes per second read in place, and copied.
+//! * [`cold`] — from asking for a lease to the first result.
+//! * [`peers`] — the same echo through sockets, gRPC and HTTP.
+//! * [`soak`] — a million invocations: memory and descriptors before and after.
+//!
+//! and what they share: [`stage`] (a lease and its baseline), [`host`] (the platform, running or private),
+//! [`pin`], [`samples`], [`record`] (what is printed).
+
+mod bandwidth;
+mod cold;
+mod host;
+mod latency;
+mod machine;
+mod peers;
+mod pin;
+mod process;
+mod record;
+mod samples;
+mod soak;
+mod stage;
+mod throughput;
+mod warm;
+
+use crate::output::Output;
+use clap::{Args, Subcommand};
+
+/// Uses the running platform, or starts one for itself and stops it again. The client's thread is pinned
+/// to another core than the slot, where there is one.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// Round trips: hot by size, in place, warm by idle gap
+    Latency(latency::LatencyArgs),
+    /// Invocations per second with many in flight
+    Throughput(throughput::ThroughputArgs),
+    /// Bytes per second, in place and copied
+    Bandwidth(bandwidth::BandwidthArgs),
+    /// From asking for a lease to the first result, with and without the warm pool
+    Cold(cold::ColdArgs),
+    /// The same echo through a Unix socket, TCP, gRPC and HTTP
+    Peers(peers::PeersArgs),
+    /// Many invocations: what do memory and descriptors do?
+    Soak(soak::SoakArgs),
+    /// The other end of `peers`
+    #[command(hide = true)]
+    PeerServer(peers::ServerArgs),
+}
+
+pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<()> {
+    match args.bench {
+        Bench::Latency(args) => latency::carry_out(&args, output),
+        Bench::Throughput(args) => throughput::carry_out(&args, output),
+        Bench::Bandwidth(args) => bandwidth::carry_out(&args, output),
+        Bench::Cold(args) => cold::carry_out(&args, output),
+        Bench::Peers(args) => peers::carry_out(&args, output),
+        Bench::Soak(args) => soak::carry_out(&args, output),
+        Bench::PeerServer(args) => peers::serve(&args),
+    }
+}

@@ -1,0 +1,218 @@
+//! What a benchmark prints: one JSON object a line, or a table with the targets below it.
+
+use super::machine::Machine;
+use super::samples::{Pair, Samples};
+use crate::output::{Align, Column, Output};
+use crate::quantity;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// One line of JSON.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Record {
+    pub(super) bench: &'static str,
+    pub(super) params: Map<String, Value>,
+    pub(super) unit: &'static str,
+    pub(super) samples: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) baseline: Option<Baseline>,
+    pub(super) measured: Figures,
+    /// Measured over baseline: of the medians, or of the rates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ratio_p50: Option<f64>,
+    /// Median of the differences of neighbouring blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) difference_p50: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) targets: Vec<Target>,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub(super) details: Map<String, Value>,
+    pub(super) machine: Machine,
+}
+
+/// What it is compared with.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Baseline {
+    pub(super) name: String,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+}
+
+/// Percentiles of times, or a rate.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+pub(super) enum Figures {
+    /// Nanoseconds.
+    Times { p50: u64, p99: u64 },
+    /// Things per second.
+    Rate { per_second: f64 },
+    /// A plain number before and after something.
+    Change { before: u64, after: u64 },
+}
+
+/// What was promised, and what came of it.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Target {
+    /// In words.
+    pub(super) what: String,
+    pub(super) limit: f64,
+    pub(super) value: f64,
+    pub(super) met: bool,
+}
+
+impl Target {
+    /// Met if the value is at most the limit.
+    pub(super) fn at_most(what: impl Into<String>, value: f64, limit: f64) -> Self {
+        let value = round(value);
+        Self { what: what.into(), limit, value, met: value <= limit }
+    }
+
+    /// Met if the value is at least the limit.
+    pub(super) fn at_least(what: impl Into<String>, value: f64, limit: f64) -> Self {
+        let value = round(value);
+        Self { what: what.into(), limit, value, met: value >= limit }
+    }
+}
+
+impl Figures {
+    pub(super) fn of(samples: &Samples) -> Self {
+        Self::Times { p50: samples.quantile(0.5), p99: samples.quantile(0.99) }
+    }
+
+    fn main(self) -> f64 {
+        match self {
+            Self::Times { p50, .. } => p50 as f64,
+            Self::Rate { per_second } => per_second,
+            Self::Change { after, .. } => after as f64,
+        }
+    }
+
+    fn cells(self, unit: &str) -> [String; 2] {
+        match self {
+            Self::Times { p50, p99 } => [quantity::nanoseconds(p50), quantity::nanoseconds(p99)],
+            Self::Rate { per_second } => [rate(per_second, unit), String::new()],
+            Self::Change { before, after } if unit == "bytes" => {
+                [quantity::bytes(before), quantity::bytes(after)]
+            }
+            Self::Change { before, after } => [before.to_string(), after.to_string()],
+        }
+    }
+}
+
+impl Record {
+    /// Of two series whose blocks alternated.
+    pub(super) fn of_pair(
+        bench: &'static str,
+        params: Map<String, Value>,
+        baseline: impl Into<String>,
+        pair: &Pair,
+        machine: &Machine,
+    ) -> Self {
+        let figures = Figures::of(&pair.baseline);
+        let mut record = Self::new(bench, params, "ns", Figures::of(&pair.measured), machine);
+        record.samples = pair.measured.len();
+        record.compare(baseline, figures);
+        record.difference_p50 = Some(round(pair.difference()));
+        // Of neighbouring blocks: the machine's mood may have changed between them and the next ones.
+        record.ratio_p50 = Some(round(pair.ratio()));
+        record
+    }
+
+    /// Without a baseline.
+    pub(super) fn new(
+        bench: &'static str,
+        params: Map<String, Value>,
+        unit: &'static str,
+        measured: Figures,
+        machine: &Machine,
+    ) -> Self {
+        Self {
+            bench,
+            params,
+            unit,
+            samples: 1,
+            baseline: None,
+            measured,
+            ratio_p50: None,
+            difference_p50: None,
+            targets: Vec::new(),
+            details: Map::new(),
+            machine: machine.clone(),
+        }
+    }
+
+    /// With this baseline.
+    pub(super) fn compare(&mut self, name: impl Into<String>, figures: Figures) {
+        self.ratio_p50 = (figures.main() > 0.0).then(|| round(self.measured.main() / figures.main()));
+        self.baseline = Some(Baseline { name: name.into(), figures });
+    }
+}
+
+/// Three digits behind the point are more than any figure here is good for.
+pub(super) fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+fn rate(per_second: f64, unit: &str) -> String {
+    let (scale, prefix) = match per_second {
+        giga if giga >= 1e9 => (1e9, "G"),
+        mega if mega >= 1e6 => (1e6, "M"),
+        kilo if kilo >= 1e3 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    format!("{:.2} {prefix}{unit}/s", per_second / scale)
+}
+
+/// Prints records: JSON lines, or a table of `what` each is, and the targets.
+pub(super) fn print(
+    output: &mut Output,
+    title: &str,
+    records: &[Record],
+    what: impl Fn(&Record) -> String,
+) -> anyhow::Result<()> {
+    if output.is_json() {
+        return records.iter().try_for_each(|record| output.object(record));
+    }
+    output.line(title)?;
+    let columns = [
+        Column("", Align::Left),
+        Column("measured", Align::Right),
+        Column("p99", Align::Right),
+        Column("baseline", Align::Right),
+        Column("p99", Align::Right),
+        Column("ratio", Align::Right),
+        Column("difference", Align::Right),
+        Column("compared with", Align::Left),
+    ];
+    output.list(records, &columns, "nothing was measured", |record| {
+        let [measured, measured_p99] = record.measured.cells(record.unit);
+        let [base, base_p99, name] = match &record.baseline {
+            Some(Baseline { name, figures }) => {
+                let [p50, p99] = figures.cells(record.unit);
+                [p50, p99, name.clone()]
+            }
+            None => Default::default(),
+        };
+        let ratio = record.ratio_p50.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+        let difference = record.difference_p50.map(|ns| format!("{ns:+.0} ns")).unwrap_or_default();
+        vec![what(record), measured, measured_p99, base, base_p99, ratio, difference, name]
+    })?;
+    for target in records.iter().flat_map(|record| &record.targets) {
+        let verdict = if target.met { "met   " } else { "MISSED" };
+        output.line(&format!(
+            "  {verdict} {}: {} (limit {})",
+            target.what, target.value, target.limit
+        ))?;
+    }
+    output.line("")
+}
+
+/// Parameters of a record.
+macro_rules! params {
+    ($($name:literal: $value:expr),* $(,)?) => {{
+        let mut params = serde_json::Map::new();
+        $(params.insert($name.to_owned(), serde_json::json!($value));)*
+        params
+    }};
+}
+pub(super) use params;

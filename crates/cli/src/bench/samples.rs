@@ -1,0 +1,146 @@
+//! Samples of durations.
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use hotlease_fabric::clock::{TickClock, measure_tick_hz, ticks};
+use std::time::Duration;
+
+/// Nanoseconds of a cheap clock.
+#[derive(Clone, Copy)]
+pub(super) struct Clock(TickClock);
+
+impl Clock {
+    /// Calibrated within 50 ms.
+    pub(super) fn calibrate() -> Self {
+        Self(TickClock::new(measure_tick_hz(Duration::from_millis(50))))
+    }
+
+    /// Times `count` runs of `run`, after `warm_up` ones that are not counted.
+    pub(super) fn block<E>(
+        &self,
+        warm_up: usize,
+        count: usize,
+        mut run: impl FnMut() -> Result<(), E>,
+    ) -> Result<Block, E> {
+        for _ in 0..warm_up {
+            run()?;
+        }
+        let mut times = Vec::with_capacity(count);
+        for _ in 0..count {
+            let start = ticks();
+            run()?;
+            times.push(ticks().wrapping_sub(start));
+        }
+        Ok(Block(times.into_iter().map(|ticks| self.0.ns(ticks)).collect()))
+    }
+}
+
+/// Some hundred consecutive samples, nanoseconds.
+pub(super) struct Block(pub(super) Vec<u64>);
+
+impl Block {
+    fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).map_or(0.0, |ns| *ns as f64)
+    }
+}
+
+/// All samples of one series.
+pub(super) struct Samples(Histogram<u64>);
+
+impl Samples {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        Ok(Self(Histogram::new(3).context("cannot make a histogram")?))
+    }
+
+    pub(super) fn add(&mut self, ns: u64) {
+        // Longer than the range: counted as its end, ten minutes and more.
+        self.0.saturating_record(ns);
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Nanoseconds below which this fraction of the samples is.
+    pub(super) fn quantile(&self, fraction: f64) -> u64 {
+        self.0.value_at_quantile(fraction)
+    }
+}
+
+/// Two series whose blocks alternate.
+pub(super) struct Pair {
+    pub(super) baseline: Samples,
+    pub(super) measured: Samples,
+    /// Median of each measured block minus that of the baseline's block beside it, nanoseconds.
+    differences: Vec<f64>,
+    /// The same as quotients.
+    ratios: Vec<f64>,
+}
+
+impl Pair {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            baseline: Samples::new()?,
+            measured: Samples::new()?,
+            differences: Vec::new(),
+            ratios: Vec::new(),
+        })
+    }
+
+    /// Two blocks that were measured side by side.
+    pub(super) fn add(&mut self, baseline: &Block, measured: &Block) {
+        baseline.0.iter().for_each(|ns| self.baseline.add(*ns));
+        measured.0.iter().for_each(|ns| self.measured.add(*ns));
+        let (base, ours) = (baseline.median(), measured.median());
+        self.differences.push(ours - base);
+        if base > 0.0 {
+            self.ratios.push(ours / base);
+        }
+    }
+
+    /// Median difference of neighbouring blocks.
+    pub(super) fn difference(&self) -> f64 {
+        median(&self.differences)
+    }
+
+    /// Median quotient of neighbouring blocks.
+    pub(super) fn ratio(&self) -> f64 {
+        median(&self.ratios)
+    }
+}
+
+/// The middle one of some values; 0 of none.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_taken_block_by_block() {
+        let mut pair = Pair::new().unwrap();
+        // The machine gets slower from block to block; what was added stays the same.
+        for base in [200, 400, 600] {
+            pair.add(&Block(vec![base; 5]), &Block(vec![base + 20; 5]));
+        }
+        assert_eq!(pair.difference(), 20.0);
+        assert_eq!(pair.ratio(), 1.05);
+        assert_eq!((pair.baseline.len(), pair.measured.quantile(0.5)), (15, 420));
+    }
+
+    #[test]
+    fn a_block_counts_only_what_was_asked_for() {
+        let mut runs = 0;
+        let block = Clock::calibrate().block(3, 7, || {
+            runs += 1;
+            Ok::<(), ()>(())
+        });
+        assert_eq!((block.unwrap().0.len(), runs), (7, 10));
+    }
+}

@@ -1,0 +1,13 @@
+//! One file a command: its arguments, and `carry_out`.
+
+pub(crate) mod agent;
+pub(crate) mod agents;
+pub(crate) mod doctor;
+pub(crate) mod down;
+pub(crate) mod functions;
+pub(crate) mod leases;
+pub(crate) mod manager;
+pub(crate) mod ps;
+pub(crate) mod run;
+pub(crate) mod up;
+pub(crate) mod version;

@@ -1,0 +1,131 @@
+//! `hotlease agent`
+
+use crate::commands::up::signals::Signals;
+use crate::output::Output;
+use clap::Args;
+use hotlease_agent::{Agent, AgentConfig, CoreChoice};
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Serves until SIGINT or SIGTERM; then its leases end and its workers are stopped. It registers with
+/// the manager of the same runtime directory as soon as that runs. With `--json`, an object when it
+/// serves: pid and runtime_dir.
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    offer: Offer,
+}
+
+/// What an agent offers: the same arguments for `agent` and `up`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Offer {
+    /// Cores to lease out: `all`, a count like `2`, or a list like `0,2-5` (`3,` is a list of one)
+    #[arg(long, default_value_t)]
+    cores: CoreChoice,
+    /// Workers kept started and unassigned, so that a lease begins at once [default: one for each core]
+    #[arg(long, value_name = "N")]
+    pool: Option<usize>,
+    /// The program that workers run [default: found beside this one]
+    #[arg(long, value_name = "PATH")]
+    worker: Option<PathBuf>,
+}
+
+impl Offer {
+    /// As the agent is told.
+    pub(crate) fn config(self, dir: &RuntimeDir) -> AgentConfig {
+        let mut config = AgentConfig::new(dir.path());
+        config.cores = self.cores;
+        config.pool = self.pool;
+        config.worker_binary = self.worker;
+        config
+    }
+
+    /// As arguments for another process of this program, which may start in another directory.
+    pub(crate) fn to_args(&self) -> Vec<OsString> {
+        let mut args: Vec<OsString> = vec!["--cores".into(), self.cores.to_string().into()];
+        if let Some(pool) = self.pool {
+            args.extend(["--pool".into(), pool.to_string().into()]);
+        }
+        if let Some(worker) = &self.worker {
+            args.extend(["--worker".into(), absolute(worker).into()]);
+        }
+        args
+    }
+}
+
+/// The same file, seen from anywhere. Where the current directory is gone, the path stays as it is.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[derive(Serialize)]
+struct Serving {
+    pid: u32,
+    runtime_dir: PathBuf,
+}
+
+pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<()> {
+    let dir = RuntimeDir::resolve()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::listen()?;
+        let agent = Agent::start(args.offer.config(&dir)).await?;
+        let serving = Serving {
+            pid: std::process::id(),
+            runtime_dir: dir.path().into(),
+        };
+        output.answer(&serving, || {
+            format!(
+                "the agent serves in {} (pid {})",
+                serving.runtime_dir.display(),
+                serving.pid
+            )
+        })?;
+        output.flush()?;
+        tokio::select! {
+            () = signals.next() => {}
+            () = agent.stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
+        }
+        tokio::select! {
+            () = agent.shutdown() => Ok(()),
+            () = signals.next() => anyhow::bail!("interrupted while stopping"),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        offer: Offer,
+    }
+
+    #[test]
+    fn an_offer_survives_the_way_into_another_process() {
+        let line = [
+            "x",
+            "--cores",
+            "0,2-3",
+            "--pool",
+            "0",
+            "--worker",
+            "/opt/hotlease-worker",
+        ];
+        let offer = Line::parse_from(line).offer;
+        let program = [OsString::from("x")];
+        let again = Line::parse_from(program.iter().cloned().chain(offer.to_args())).offer;
+        assert_eq!(format!("{again:?}"), format!("{offer:?}"));
+        let default = Line::parse_from(["x"]).offer;
+        let again = Line::parse_from(program.into_iter().chain(default.to_args())).offer;
+        assert_eq!(format!("{again:?}"), format!("{default:?}"));
+    }
+}

@@ -1,0 +1,82 @@
+//! `hotlease agents`
+
+use crate::output::Align::{Left, Right};
+use crate::output::{Column, Output};
+use crate::platform::Platform;
+use crate::quantity;
+use clap::Args;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_wire::grpc::{AgentInfo, ListRequest};
+use serde::Serialize;
+
+/// With `--json`, an object for each agent: id, boot, address, session_socket, cores, free_cores,
+/// memory_bytes, state (serving, suspected, gone), last_heartbeat_ms (its age), pool.
+#[derive(Debug, Args)]
+pub(crate) struct AgentsArgs {}
+
+#[derive(Serialize)]
+struct Row {
+    id: String,
+    boot: String,
+    address: String,
+    session_socket: String,
+    cores: Vec<u32>,
+    free_cores: u32,
+    memory_bytes: u64,
+    state: String,
+    last_heartbeat_ms: u64,
+    pool: u32,
+}
+
+impl From<AgentInfo> for Row {
+    fn from(info: AgentInfo) -> Self {
+        Self {
+            id: info.id,
+            boot: info.boot,
+            address: info.address,
+            session_socket: info.session_socket,
+            cores: info.cores,
+            free_cores: info.free_cores,
+            memory_bytes: info.memory_bytes,
+            state: info.state,
+            last_heartbeat_ms: info.last_heartbeat_ms,
+            pool: info.pool,
+        }
+    }
+}
+
+pub(crate) fn carry_out(_: AgentsArgs, output: &mut Output) -> anyhow::Result<()> {
+    let mut platform = Platform::connect(&RuntimeDir::resolve()?)?;
+    let list = platform.ask(async |client| client.list_agents(ListRequest::default()).await)?;
+    let rows: Vec<Row> = list.agents.into_iter().map(Row::from).collect();
+    let columns = [
+        Column("AGENT", Left),
+        Column("STATE", Left),
+        Column("CORES", Left),
+        Column("FREE", Right),
+        Column("POOL", Right),
+        Column("MEMORY", Right),
+        Column("HEARD", Right),
+        Column("ADDRESS", Left),
+    ];
+    output.list(
+        &rows,
+        &columns,
+        "no agents; start one with `hotlease agent`",
+        |row| {
+            vec![
+                row.id.clone(),
+                row.state.clone(),
+                quantity::cores(&row.cores),
+                row.free_cores.to_string(),
+                row.pool.to_string(),
+                quantity::bytes(row.memory_bytes),
+                format!(
+                    "{} ago",
+                    quantity::nanoseconds(row.last_heartbeat_ms.saturating_mul(1_000_000))
+                ),
+                row.address.clone(),
+            ]
+        },
+    )
+}

@@ -1,0 +1,102 @@
+//! `hotlease doctor`
+
+mod kernel;
+mod machine;
+mod running;
+
+use crate::output::{Output, printable};
+use clap::Args;
+use serde::Serialize;
+
+/// Exit status 1 if a check fails. With `--json`, an object for each check: check, verdict (ok, warn,
+/// fail), finding, advice (what to do, or null).
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {}
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    /// As it should be.
+    Ok,
+    /// It works, but not as well as it could.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+/// What a check found.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    finding: String,
+    advice: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, finding: impl Into<String>) -> Self {
+        Self {
+            check,
+            verdict: Verdict::Ok,
+            finding: finding.into(),
+            advice: None,
+        }
+    }
+
+    fn warn(check: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Warn,
+            advice: Some(advice.into()),
+            ..Self::ok(check, finding)
+        }
+    }
+
+    fn fail(check: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Fail,
+            advice: Some(advice.into()),
+            ..Self::ok(check, finding)
+        }
+    }
+}
+
+pub(crate) fn carry_out(_: DoctorArgs, output: &mut Output) -> anyhow::Result<()> {
+    let mut failed = 0;
+    // One after the other and shown at once: a check that hangs shows which one it is.
+    for check in machine::CHECKS
+        .iter()
+        .chain(kernel::CHECKS)
+        .chain(running::CHECKS)
+    {
+        for finding in check() {
+            failed += usize::from(finding.verdict == Verdict::Fail);
+            show(&finding, output)?;
+            output.flush()?;
+        }
+    }
+    if failed > 0 {
+        anyhow::bail!("{failed} of the checks above failed; each says what to do");
+    }
+    Ok(())
+}
+
+fn show(finding: &Finding, output: &mut Output) -> anyhow::Result<()> {
+    if output.is_json() {
+        return output.object(finding);
+    }
+    let verdict = match finding.verdict {
+        Verdict::Ok => "ok",
+        Verdict::Warn => "warn",
+        Verdict::Fail => "FAIL",
+    };
+    output.line(&format!(
+        "{verdict:<5} {:<18} {}",
+        finding.check,
+        printable(&finding.finding)
+    ))?;
+    match &finding.advice {
+        Some(advice) => output.line(&format!("{:24} -> {}", "", printable(advice))),
+        None => Ok(()),
+    }
+}

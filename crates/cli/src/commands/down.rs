@@ -1,0 +1,78 @@
+//! `hotlease down`
+
+use crate::commands::up::lock::{Holder, UP_LOCK};
+use crate::exit::CommandError;
+use crate::output::Output;
+use crate::platform::Platform;
+use anyhow::{Context, bail};
+use clap::Args;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_manager::MANAGER_LOCK;
+use hotlease_wire::grpc::ShutdownRequest;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Leases end, workers are stopped, sockets removed. With `--json`: stopped (true) and how (asked, signal).
+#[derive(Debug, Args)]
+pub(crate) struct DownArgs {
+    /// How long to wait until it is gone, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    wait: u64,
+}
+
+#[derive(Serialize)]
+struct Stopped {
+    stopped: bool,
+    how: &'static str,
+}
+
+pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<()> {
+    let dir = RuntimeDir::resolve()?;
+    let until = Instant::now() + Duration::from_secs(args.wait);
+    let how = match ask(&dir) {
+        Ok(()) => "asked",
+        Err(error) => signal(&dir, error)?,
+    };
+    // Both: `up` holds its lock until everything is gone; a manager alone has only its own.
+    for lock in [UP_LOCK, MANAGER_LOCK] {
+        let left = until.saturating_duration_since(Instant::now());
+        if !Holder::of(&dir, lock).is_gone_within(left)? {
+            let pid = Holder::of(&dir, lock).pid();
+            let kill = pid.map(|pid| format!("; `kill -9 {pid}` ends it, and `hotlease up` cleans up"));
+            bail!(
+                "it was told to stop, but still runs after {} s{}",
+                args.wait,
+                kill.unwrap_or_default()
+            );
+        }
+    }
+    output.answer(&Stopped { stopped: true, how }, || "hotlease is down".to_owned())
+}
+
+/// The ordinary way.
+fn ask(dir: &RuntimeDir) -> anyhow::Result<()> {
+    let mut platform = Platform::connect(dir)?;
+    platform.ask(async |client| client.shutdown(ShutdownRequest {}).await)?;
+    Ok(())
+}
+
+/// The manager did not take the request: where an `up` holds the lock nevertheless, it gets a signal.
+fn signal(dir: &RuntimeDir, error: anyhow::Error) -> anyhow::Result<&'static str> {
+    let holder = Holder::of(dir, UP_LOCK);
+    if holder.is_gone_within(Duration::ZERO)? {
+        return match error.downcast_ref() {
+            Some(CommandError::NotRunning { .. }) => Err(error),
+            _ => Err(error.context("the manager did not take the request to stop")),
+        };
+    }
+    let Some(pid) = holder.pid() else {
+        return Err(error.context("`up` runs, but does not answer, and its pid is not known"));
+    };
+    let target = i32::try_from(pid).context("the pid file holds no pid")?;
+    kill(Pid::from_raw(target), Signal::SIGTERM)
+        .with_context(|| format!("cannot signal `up` (pid {pid}), whose manager does not answer"))?;
+    tracing::warn!(pid, %error, "the manager does not answer; sent SIGTERM");
+    Ok("signal")
+}

@@ -1,0 +1,120 @@
+//! `hotlease functions`
+
+use crate::output::Align::{Left, Right};
+use crate::output::{Column, Output};
+use crate::platform::Platform;
+use crate::quantity;
+use clap::Args;
+use hotlease_client::Code;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_wire::code::Interface;
+use hotlease_wire::grpc::{CodeInfo, ListRequest};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// With `--json` and a library, an object for each function: index, name, interface (plain, context),
+/// idempotent. Without one, an object for each cached library: hash, size_bytes, functions, agent.
+#[derive(Debug, Args)]
+pub(crate) struct FunctionsArgs {
+    /// A shared library; without one, the libraries that the platform has cached are listed
+    #[arg(value_name = "LIB.so")]
+    library: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct FunctionRow {
+    index: usize,
+    name: String,
+    interface: &'static str,
+    idempotent: bool,
+}
+
+#[derive(Serialize)]
+struct CodeRow {
+    hash: String,
+    size_bytes: u64,
+    functions: Vec<String>,
+    agent: String,
+}
+
+impl From<CodeInfo> for CodeRow {
+    fn from(info: CodeInfo) -> Self {
+        Self {
+            hash: info.hash,
+            size_bytes: info.size_bytes,
+            functions: info.functions,
+            agent: info.agent,
+        }
+    }
+}
+
+pub(crate) fn carry_out(args: FunctionsArgs, output: &mut Output) -> anyhow::Result<()> {
+    match args.library {
+        Some(library) => of_library(&library, output),
+        None => cached(output),
+    }
+}
+
+fn of_library(library: &Path, output: &mut Output) -> anyhow::Result<()> {
+    let code = Code::open(library)?;
+    let rows: Vec<FunctionRow> = code
+        .functions()
+        .iter()
+        .enumerate()
+        .map(|(index, function)| FunctionRow {
+            index,
+            name: function.name.clone(),
+            interface: match function.interface {
+                Interface::Plain => "plain",
+                Interface::Context => "context",
+            },
+            idempotent: function.idempotent,
+        })
+        .collect();
+    let columns = [
+        Column("INDEX", Right),
+        Column("FUNCTION", Left),
+        Column("INTERFACE", Left),
+        Column("IDEMPOTENT", Left),
+    ];
+    output.list(&rows, &columns, "no functions", |row| {
+        let idempotent = if row.idempotent { "yes" } else { "no" };
+        vec![
+            row.index.to_string(),
+            row.name.clone(),
+            row.interface.into(),
+            idempotent.into(),
+        ]
+    })
+}
+
+fn cached(output: &mut Output) -> anyhow::Result<()> {
+    let mut platform = Platform::connect(&RuntimeDir::resolve()?)?;
+    let list = platform.ask(async |client| client.list_functions(ListRequest::default()).await)?;
+    let rows: Vec<CodeRow> = list.codes.into_iter().map(CodeRow::from).collect();
+    let columns = [
+        Column("LIBRARY", Left),
+        Column("SIZE", Right),
+        Column("AGENT", Left),
+        Column("FUNCTIONS", Left),
+    ];
+    let empty = "no libraries are cached; `hotlease run LIB.so FUNCTION` loads one";
+    output.list(&rows, &columns, empty, |row| {
+        vec![
+            row.hash.chars().take(16).collect(),
+            quantity::bytes(row.size_bytes),
+            row.agent.clone(),
+            shortened(&row.functions),
+        ]
+    })
+}
+
+/// As many names as a line takes.
+fn shortened(names: &[String]) -> String {
+    const SHOWN: usize = 6;
+    let mut text = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(" ");
+    if names.len() > SHOWN {
+        text.push_str(&format!(" and {} more", names.len() - SHOWN));
+    }
+    text
+}

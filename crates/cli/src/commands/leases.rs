@@ -1,0 +1,208 @@
+//! `hotlease leases`
+
+use crate::exit::CommandError;
+use crate::output::Align::{Left, Right};
+use crate::output::{Column, Output};
+use crate::platform::Platform;
+use crate::quantity;
+use clap::Args;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest, Usage};
+use serde::Serialize;
+
+/// With `--json`, an object for each lease: id, agent, tenant, label, state (active, ended), epoch,
+/// expires_in_ms, cores, usage {allocated_ns, hot_ns, compute_ns, invocations}, end_reason. With
+/// `--release`, one object: released (the lease) and usage.
+#[derive(Debug, Args)]
+pub(crate) struct LeasesArgs {
+    /// List leases that ended, too, as long as they are remembered
+    #[arg(long, short)]
+    all: bool,
+    /// Only leases of this tenant, such as uid:1000
+    #[arg(long)]
+    tenant: Option<String>,
+    /// End this lease: its id, or the beginning of it if no other lease has the same
+    #[arg(long, value_name = "ID", conflicts_with_all = ["all", "tenant"])]
+    release: Option<String>,
+}
+
+/// What was used; all zero where nothing was reported.
+#[derive(Serialize)]
+pub(crate) struct UsageRow {
+    pub(crate) allocated_ns: u64,
+    pub(crate) hot_ns: u64,
+    pub(crate) compute_ns: u64,
+    pub(crate) invocations: u64,
+}
+
+impl From<Option<Usage>> for UsageRow {
+    fn from(usage: Option<Usage>) -> Self {
+        let usage = usage.unwrap_or_default();
+        Self {
+            allocated_ns: usage.allocated_ns,
+            hot_ns: usage.hot_ns,
+            compute_ns: usage.compute_ns,
+            invocations: usage.invocations,
+        }
+    }
+}
+
+impl UsageRow {
+    /// As part of a sentence.
+    pub(crate) fn sentence(&self) -> String {
+        format!(
+            "{} invocations; allocated {}, polling {}, computing {}",
+            self.invocations,
+            quantity::nanoseconds(self.allocated_ns),
+            quantity::nanoseconds(self.hot_ns),
+            quantity::nanoseconds(self.compute_ns),
+        )
+    }
+}
+
+#[derive(Serialize)]
+struct Row {
+    id: String,
+    agent: String,
+    tenant: String,
+    label: String,
+    state: String,
+    epoch: u32,
+    expires_in_ms: u64,
+    cores: Vec<u32>,
+    usage: UsageRow,
+    end_reason: String,
+}
+
+impl From<LeaseInfo> for Row {
+    fn from(info: LeaseInfo) -> Self {
+        Self {
+            id: info.id,
+            agent: info.agent,
+            tenant: info.tenant,
+            label: info.label,
+            state: info.state,
+            epoch: info.epoch,
+            expires_in_ms: info.expires_in_ms,
+            cores: info.cores,
+            usage: info.usage.into(),
+            end_reason: info.end_reason,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Released {
+    released: String,
+    usage: UsageRow,
+}
+
+pub(crate) fn carry_out(args: LeasesArgs, output: &mut Output) -> anyhow::Result<()> {
+    let mut platform = Platform::connect(&RuntimeDir::resolve()?)?;
+    if let Some(id) = args.release {
+        return release(&mut platform, &id, output);
+    }
+    let tenant = args.tenant.unwrap_or_default();
+    let list = platform.ask(async |client| client.list_leases(ListRequest { tenant }).await)?;
+    let mut rows: Vec<Row> = list.leases.into_iter().map(Row::from).collect();
+    rows.retain(|row| args.all || row.state == "active");
+    let columns = [
+        Column("LEASE", Left),
+        Column("STATE", Left),
+        Column("TENANT", Left),
+        Column("LABEL", Left),
+        Column("CORES", Left),
+        Column("EXPIRES", Right),
+        Column("CALLS", Right),
+        Column("ALLOCATED", Right),
+        Column("POLLING", Right),
+        Column("COMPUTE", Right),
+    ];
+    output.list(&rows, &columns, "no leases", |row| {
+        let active = row.state == "active";
+        let expires = format!(
+            "in {}",
+            quantity::nanoseconds(row.expires_in_ms.saturating_mul(1_000_000))
+        );
+        vec![
+            row.id.clone(),
+            if active {
+                row.state.clone()
+            } else {
+                format!("{}: {}", row.state, row.end_reason)
+            },
+            row.tenant.clone(),
+            row.label.clone(),
+            quantity::cores(&row.cores),
+            if active { expires } else { "-".into() },
+            row.usage.invocations.to_string(),
+            quantity::nanoseconds(row.usage.allocated_ns),
+            quantity::nanoseconds(row.usage.hot_ns),
+            quantity::nanoseconds(row.usage.compute_ns),
+        ]
+    })
+}
+
+fn release(platform: &mut Platform, beginning: &str, output: &mut Output) -> anyhow::Result<()> {
+    let list = platform.ask(async |client| client.list_leases(ListRequest::default()).await)?;
+    let lease = the_one_meant(beginning, list.leases)?;
+    let request = ReleaseRequest {
+        lease: lease.clone(),
+        ..Default::default()
+    };
+    let reply = platform.ask(async |client| client.release(request).await)?;
+    let released = Released {
+        released: lease,
+        usage: reply.usage.into(),
+    };
+    output.answer(&released, || {
+        format!("released {}: {}", released.released, released.usage.sentence())
+    })
+}
+
+/// The id of the one active lease that begins so.
+fn the_one_meant(beginning: &str, leases: Vec<LeaseInfo>) -> anyhow::Result<String> {
+    let active = leases.into_iter().filter(|lease| lease.state == "active");
+    let mut meant: Vec<String> = active
+        .map(|lease| lease.id)
+        .filter(|id| id.starts_with(beginning))
+        .collect();
+    match (meant.pop(), meant.len()) {
+        (Some(id), 0) => Ok(id),
+        (Some(_), others) => Err(CommandError::Usage(format!(
+            "{} active leases begin with `{beginning}`; give more of the id",
+            others + 1
+        ))
+        .into()),
+        (None, _) => anyhow::bail!("no active lease begins with `{beginning}`; see `hotlease leases`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_meant_by_an_unambiguous_beginning() {
+        let lease = |id: &str, state: &str| LeaseInfo {
+            id: id.into(),
+            state: state.into(),
+            ..Default::default()
+        };
+        let leases = || {
+            vec![
+                lease("aa01", "active"),
+                lease("aa02", "active"),
+                lease("bb01", "ended"),
+            ]
+        };
+        assert_eq!(the_one_meant("aa02", leases()).unwrap(), "aa02");
+        assert!(the_one_meant("aa", leases()).unwrap_err().is::<CommandError>());
+        assert!(
+            the_one_meant("bb", leases())
+                .unwrap_err()
+                .to_string()
+                .contains("no active lease")
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! `hotlease ps`
+
+use crate::commands::leases::UsageRow;
+use crate::output::Align::{Left, Right};
+use crate::output::{Column, Output};
+use crate::platform::Platform;
+use crate::quantity;
+use clap::Args;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_wire::grpc::{ListRequest, WorkerInfo};
+use serde::Serialize;
+
+/// With `--json`, an object for each worker: agent, lease (empty in the warm pool), index, pid, epoch,
+/// cores, state (pooled, starting, serving, dead), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
+/// invocations}.
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Only workers that serve a lease, not those waiting in the warm pool
+    #[arg(long)]
+    leased: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    agent: String,
+    lease: String,
+    index: u32,
+    pid: u32,
+    epoch: u32,
+    cores: Vec<u32>,
+    state: String,
+    rss_bytes: u64,
+    usage: UsageRow,
+}
+
+impl From<WorkerInfo> for Row {
+    fn from(info: WorkerInfo) -> Self {
+        Self {
+            agent: info.agent,
+            lease: info.lease,
+            index: info.index,
+            pid: info.pid,
+            epoch: info.epoch,
+            cores: info.cores,
+            state: info.state,
+            rss_bytes: info.rss_bytes,
+            usage: info.usage.into(),
+        }
+    }
+}
+
+pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()> {
+    let mut platform = Platform::connect(&RuntimeDir::resolve()?)?;
+    let list = platform.ask(async |client| client.list_workers(ListRequest::default()).await)?;
+    let mut rows: Vec<Row> = list.workers.into_iter().map(Row::from).collect();
+    rows.retain(|row| !args.leased || !row.lease.is_empty());
+    let columns = [
+        Column("PID", Right),
+        Column("STATE", Left),
+        Column("LEASE", Left),
+        Column("WORKER", Right),
+        Column("CORES", Left),
+        Column("MEMORY", Right),
+        Column("CALLS", Right),
+        Column("COMPUTE", Right),
+        Column("AGENT", Left),
+    ];
+    output.list(&rows, &columns, "no workers", |row| {
+        let of_lease = |text: String| {
+            if row.lease.is_empty() {
+                "-".to_owned()
+            } else {
+                text
+            }
+        };
+        vec![
+            row.pid.to_string(),
+            row.state.clone(),
+            of_lease(row.lease.clone()),
+            of_lease(row.index.to_string()),
+            of_lease(quantity::cores(&row.cores)),
+            quantity::bytes(row.rss_bytes),
+            row.usage.invocations.to_string(),
+            quantity::nanoseconds(row.usage.compute_ns),
+            row.agent.clone(),
+        ]
+    })
+}

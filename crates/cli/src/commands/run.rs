@@ -1,0 +1,257 @@
+//! `hotlease run`
+
+use crate::commands::leases::UsageRow;
+use crate::output::Output;
+use crate::quantity;
+use anyhow::Context;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Args, ValueEnum};
+use hdrhistogram::Histogram;
+use hotlease_client::{Code, Function, Invoker, LeaseOptions, Polling};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The library is read here, and its code runs only in the worker. Input is stdin, output stdout, as
+/// bytes. With `--json`, one object: function, lease, input_bytes, output_bytes, output_base64 (null with
+/// `--output`), invocations, cold_us {total, acquire, attach, load, connect, open}, call_ns {min, p50,
+/// p99, max}, usage {allocated_ns, hot_ns, compute_ns, invocations}.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// A shared library (`cc -shared -fPIC`)
+    #[arg(value_name = "LIB.so")]
+    library: PathBuf,
+    /// The exported function to call; `hotlease functions LIB.so` lists them
+    function: String,
+    /// Read the input from a file instead of stdin
+    #[arg(long, short, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// Write the output to a file instead of stdout
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Slots (threads on cores of their own) of the worker
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    slots: u16,
+    /// Worker processes
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    workers: u16,
+    /// Time that each call has, in milliseconds; then the function is cancelled [default: no limit]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// Output bytes that the function may write
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    output_bytes: usize,
+    /// Call it this often with the same input, spread over the slots; one call's output is written
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    repeat: u64,
+    /// How slots wait for the next call
+    #[arg(long, value_enum, default_value_t = PollingArg::Adaptive)]
+    polling: PollingArg,
+    /// Tell on stderr what it took and what it used
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+/// [`Polling`], on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum PollingArg {
+    /// Poll while calls keep coming, then sleep
+    Adaptive,
+    /// Poll for the whole hot budget
+    Hot,
+    /// Sleep at once
+    Warm,
+}
+
+impl From<PollingArg> for Polling {
+    fn from(polling: PollingArg) -> Self {
+        match polling {
+            PollingArg::Adaptive => Self::Adaptive,
+            PollingArg::Hot => Self::Hot,
+            PollingArg::Warm => Self::Warm,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Ran {
+    function: String,
+    lease: String,
+    input_bytes: usize,
+    output_bytes: usize,
+    output_base64: Option<String>,
+    invocations: u64,
+    cold_us: Cold,
+    call_ns: Calls,
+    usage: UsageRow,
+}
+
+/// Where the time until the first call went, microseconds.
+#[derive(Serialize)]
+struct Cold {
+    total: u64,
+    acquire: u64,
+    attach: u64,
+    load: u64,
+    connect: u64,
+    open: u64,
+}
+
+/// How long the calls took, nanoseconds.
+#[derive(Serialize)]
+struct Calls {
+    min: u64,
+    p50: u64,
+    p99: u64,
+    max: u64,
+}
+
+pub(crate) fn carry_out(args: RunArgs, output: &mut Output) -> anyhow::Result<()> {
+    let code = Code::open(&args.library)?;
+    let input = read_input(args.input.as_deref())?;
+    let invoker = Invoker::allocate(&code, lease_options(&args))?;
+    let function = invoker.function(&args.function)?;
+    let done = call(&function, &input, &args)?;
+
+    let (lease, phases) = (invoker.lease(), invoker.phases());
+    let usage = invoker.deallocate()?;
+    let us = |phase: Duration| phase.as_micros() as u64;
+    let in_json = output.is_json() && args.output.is_none();
+    let ran = Ran {
+        function: args.function,
+        lease: lease.to_string(),
+        input_bytes: input.len(),
+        output_bytes: done.output.len(),
+        output_base64: in_json.then(|| STANDARD.encode(&done.output)),
+        invocations: args.repeat,
+        cold_us: Cold {
+            total: us(phases.total()),
+            acquire: us(phases.acquire),
+            attach: us(phases.attach),
+            load: us(phases.load),
+            connect: us(phases.connect),
+            open: us(phases.open),
+        },
+        call_ns: Calls {
+            min: done.times.min(),
+            p50: done.times.value_at_quantile(0.5),
+            p99: done.times.value_at_quantile(0.99),
+            max: done.times.max(),
+        },
+        usage: UsageRow {
+            allocated_ns: usage.allocated_ns,
+            hot_ns: usage.hot_ns,
+            compute_ns: usage.compute_ns,
+            invocations: usage.invocations,
+        },
+    };
+    if let Some(path) = &args.output {
+        std::fs::write(path, &done.output).with_context(|| format!("cannot write {}", path.display()))?;
+    } else if !output.is_json() {
+        output.bytes(&done.output)?;
+        output.flush()?;
+    }
+    if output.is_json() {
+        output.object(&ran)?;
+    } else if args.verbose || args.repeat > 1 {
+        tell(&ran);
+    }
+    Ok(())
+}
+
+fn lease_options(args: &RunArgs) -> LeaseOptions {
+    LeaseOptions {
+        workers: args.workers,
+        slots: args.slots,
+        polling: args.polling.into(),
+        timeout: args.timeout.map(Duration::from_millis),
+        ..LeaseOptions::default()
+    }
+}
+
+/// To stderr: stdout is the function's.
+fn tell(ran: &Ran) {
+    let ns = quantity::nanoseconds;
+    eprintln!(
+        "{}: {} calls, median {}, p99 {}, fastest {}, slowest {}; cold start {}",
+        ran.function,
+        ran.invocations,
+        ns(ran.call_ns.p50),
+        ns(ran.call_ns.p99),
+        ns(ran.call_ns.min),
+        ns(ran.call_ns.max),
+        ns(ran.cold_us.total * 1000),
+    );
+    eprintln!("lease {}: {}", ran.lease, ran.usage.sentence());
+}
+
+fn read_input(file: Option<&Path>) -> anyhow::Result<Vec<u8>> {
+    let mut input = Vec::new();
+    match file {
+        Some(path) => {
+            let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            file.read_to_end(&mut input)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+        }
+        None => {
+            if io::stdin().is_terminal() {
+                eprintln!("hotlease: reading the input from the terminal; end it with Ctrl-D");
+            }
+            io::stdin()
+                .lock()
+                .read_to_end(&mut input)
+                .context("cannot read stdin")?;
+        }
+    }
+    Ok(input)
+}
+
+/// What the calls gave.
+struct Done {
+    output: Vec<u8>,
+    times: Histogram<u64>,
+}
+
+/// A slot is kept busy by a thread of its own; the first error stops all.
+fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<Done> {
+    let slots = u64::from(args.slots) * u64::from(args.workers);
+    let left = AtomicU64::new(args.repeat);
+    let caller = || {
+        let mut done = Done {
+            output: Vec::new(),
+            times: Histogram::new(3)?,
+        };
+        let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        while take().is_ok() {
+            let start = Instant::now();
+            let called = function.call(input);
+            let took = start.elapsed();
+            done.output = called.inspect_err(|_| left.store(0, Ordering::Relaxed))?;
+            done.times.saturating_record(took.as_nanos() as u64);
+        }
+        anyhow::Ok(done)
+    };
+    if slots.min(args.repeat) == 1 {
+        return caller();
+    }
+    thread::scope(|scope| {
+        let callers: Vec<_> = (0..slots.min(args.repeat)).map(|_| scope.spawn(caller)).collect();
+        let mut all: Option<Done> = None;
+        for caller in callers {
+            let Ok(done) = caller.join() else {
+                anyhow::bail!("a calling thread failed");
+            };
+            let done = done?;
+            match &mut all {
+                Some(all) => all.times.add(&done.times)?,
+                None => all = Some(done),
+            }
+        }
+        all.context("no call was made")
+    })
+}

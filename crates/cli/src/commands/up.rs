@@ -1,0 +1,164 @@
+//! `hotlease up`
+
+mod detach;
+pub(crate) mod lock;
+pub(crate) mod signals;
+
+use crate::commands::agent::Offer;
+use crate::output::Output;
+use crate::quantity;
+use clap::Args;
+use hotlease_agent::Agent;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_manager::{AgentRecord, Manager, ManagerConfig};
+use lock::UpLock;
+use serde::{Deserialize, Serialize};
+use signals::Signals;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// Needs no root and no configuration. Stops on Ctrl-C, SIGTERM or `hotlease down`: leases end, no
+/// process and no socket stays. With `--json`, an object when it serves: pid, version, runtime_dir,
+/// agent, cores, pool, log (or null).
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Go to the background once it serves
+    #[arg(long, short)]
+    detach: bool,
+    #[command(flatten)]
+    offer: Offer,
+    /// How `--detach` starts its other self
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    background: bool,
+}
+
+/// How long the agent may take to register after both daemons have started.
+const REGISTER_WITHIN: Duration = Duration::from_secs(10);
+/// Threads of the daemons; they do nothing for invocations, so a few are enough for any number of cores.
+const DAEMON_THREADS: usize = 2;
+
+/// What is up.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Summary {
+    pid: u32,
+    version: String,
+    runtime_dir: PathBuf,
+    agent: String,
+    cores: Vec<u32>,
+    pool: u32,
+    log: Option<PathBuf>,
+}
+
+impl Summary {
+    fn text(&self) -> String {
+        let offers = match self.cores.len() {
+            1 => "1 core".to_owned(),
+            cores => format!("{cores} cores"),
+        };
+        let mut lines = vec![
+            format!("hotlease {} is up (pid {})", self.version, self.pid),
+            format!("  offers   {offers} ({})", quantity::cores(&self.cores)),
+            format!("  sockets  {}", self.runtime_dir.display()),
+        ];
+        match &self.log {
+            Some(log) => {
+                lines.push(format!("  log      {}", log.display()));
+                lines.push("  stop     hotlease down".into());
+            }
+            None => lines.push("  stop     Ctrl-C, or hotlease down".into()),
+        }
+        lines.push("  try      hotlease run LIB.so FUNCTION < input > output".into());
+        lines.join("\n")
+    }
+}
+
+pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()> {
+    let dir = RuntimeDir::resolve()?;
+    if args.detach {
+        let summary = detach::start(&dir, &args.offer)?;
+        return output.answer(&summary, || summary.text());
+    }
+    if args.background {
+        return detach::in_background(&dir, |lock, ready| run(lock, &dir, args.offer, ready));
+    }
+    run(UpLock::take(&dir)?, &dir, args.offer, |summary| {
+        // Nobody may be reading any more (`hotlease up | head -1`); that is no reason to stop.
+        let shown = output
+            .answer(&summary, || summary.text())
+            .and_then(|()| output.flush());
+        if let Err(error) = shown {
+            tracing::debug!(%error, "the summary was not read");
+        }
+    })
+}
+
+/// Both daemons, to the last socket; `ready` is called when leases can be granted.
+fn run(_held: UpLock, dir: &RuntimeDir, offer: Offer, ready: impl FnOnce(Summary)) -> anyhow::Result<()> {
+    let runtime = daemon_runtime()?;
+    let result = runtime.block_on(serve(dir, offer, ready));
+    // Nothing of value is left on it, and a thread that hangs must not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+fn daemon_runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(DAEMON_THREADS)
+        .thread_name("hotlease-up")
+        .enable_all()
+        .build()
+}
+
+async fn serve(dir: &RuntimeDir, offer: Offer, ready: impl FnOnce(Summary)) -> anyhow::Result<()> {
+    let mut signals = Signals::listen()?;
+    let manager = Manager::start(ManagerConfig::new(dir.path())).await?;
+    let agent = Agent::start(offer.config(dir)).await?;
+    let served = tokio::select! {
+        served = until_told(dir, &manager, &agent, ready) => served,
+        () = signals.next() => Ok(()),
+    };
+    // The agent first: it ends its leases and reports their last usage to the manager.
+    let stop = async {
+        agent.shutdown().await;
+        manager.shutdown().await;
+        served
+    };
+    tokio::select! {
+        served = stop => served,
+        () = signals.next() => anyhow::bail!("interrupted while stopping; workers end by themselves"),
+    }
+}
+
+async fn until_told(
+    dir: &RuntimeDir,
+    manager: &Manager,
+    agent: &Agent,
+    ready: impl FnOnce(Summary),
+) -> anyhow::Result<()> {
+    let registered = tokio::time::timeout(REGISTER_WITHIN, manager.an_agent());
+    match registered.await {
+        Ok(record) => ready(summary(dir, record)),
+        Err(_) => anyhow::bail!(
+            "the agent did not register within {} s; HOTLEASE_LOG=debug shows why",
+            REGISTER_WITHIN.as_secs()
+        ),
+    }
+    tokio::select! {
+        () = manager.shutdown_requested() => Ok(()),
+        () = manager.stopped() => anyhow::bail!("the manager stopped by itself; its log says why"),
+        () = agent.stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
+    }
+}
+
+fn summary(dir: &RuntimeDir, agent: AgentRecord) -> Summary {
+    Summary {
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        runtime_dir: dir.path().into(),
+        agent: agent.id.to_string(),
+        cores: agent.cores,
+        pool: agent.pool,
+        log: None,
+    }
+}

@@ -1,0 +1,182 @@
+//! `up --detach`: this program again, in a session of its own.
+//!
+//! ```text
+//! up --detach ──spawn──▶ up --background ──setsid, lock, log, serve──▶ one line on stdout ──▶ serves
+//!      ▲                                                                      │
+//!      └───────────── waits for the line, or for the end of the pipe ─────────┘
+//! ```
+//!
+//! The line is a [`Report`]: what is up, or why nothing is. After it nothing is written to stdout.
+
+use super::Summary;
+use super::lock::{Holder, UP_LOCK, UpLock};
+use crate::commands::agent::{Offer, absolute};
+use crate::exit::{self, CommandError};
+use anyhow::Context;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How long the other self may take until it serves.
+const SERVES_WITHIN: Duration = Duration::from_secs(30);
+/// Longest report, bytes.
+const REPORT_BYTES_MAX: u64 = 64 << 10;
+/// An `up` that is just going gets this long before it counts as running.
+const GOING: Duration = Duration::from_millis(300);
+
+/// What the background process tells the one that started it.
+#[derive(Serialize, Deserialize)]
+enum Report {
+    Ready(Summary),
+    Failed { why: String, status: u8 },
+}
+
+fn log_path(dir: &RuntimeDir) -> PathBuf {
+    dir.join("log").join("up.log")
+}
+
+/// Starts the background process and returns when it serves.
+pub(super) fn start(dir: &RuntimeDir, offer: &Offer) -> anyhow::Result<Summary> {
+    let holder = Holder::of(dir, UP_LOCK);
+    if !holder.is_gone_within(GOING)? {
+        let dir = dir.path().display().to_string();
+        return Err(CommandError::RunsAlready {
+            dir,
+            pid: holder.pid(),
+        }
+        .into());
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = Command::new(program);
+    command
+        .args(["up", "--background"])
+        .args(offer.to_args())
+        .current_dir("/")
+        .env("HOTLEASE_RUNTIME_DIR", absolute(dir.path()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    if let Some(worker) = std::env::var_os("HOTLEASE_WORKER").filter(|worker| !worker.is_empty()) {
+        command.env("HOTLEASE_WORKER", absolute(Path::new(&worker)));
+    }
+    let mut child = command.spawn().context("cannot start the background process")?;
+    let reported = child.stdout.take().and_then(report_of);
+    match reported {
+        Some(Report::Ready(summary)) => Ok(summary),
+        Some(Report::Failed { why, status }) => Err(CommandError::NotStarted {
+            status,
+            why,
+            log: log_path(dir).display().to_string(),
+        }
+        .into()),
+        None => Err(ended(&mut child, dir)),
+    }
+}
+
+/// What comes through the pipe, if it comes in time.
+fn report_of(pipe: ChildStdout) -> Option<Report> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut line = String::new();
+        let read = BufReader::new(pipe.take(REPORT_BYTES_MAX)).read_line(&mut line);
+        let report = read.ok().and_then(|_| serde_json::from_str(&line).ok());
+        // Nobody listens any more after the limit.
+        let _ = sender.send(report);
+    });
+    receiver.recv_timeout(SERVES_WITHIN).ok().flatten()
+}
+
+/// No report: the process died without a word, or hangs.
+fn ended(child: &mut Child, dir: &RuntimeDir) -> anyhow::Error {
+    let log = log_path(dir);
+    let how = match child.try_wait() {
+        Ok(Some(status)) => format!("the background process ended: {status}"),
+        _ => {
+            // Its workers end when it does; what it held, the kernel releases.
+            let _ = child.kill();
+            let _ = child.wait();
+            format!(
+                "the background process did not serve within {} s and was killed",
+                SERVES_WITHIN.as_secs()
+            )
+        }
+    };
+    anyhow::anyhow!("{how}; its log is {}", log.display())
+}
+
+/// The background process: `run` is given what to call when it serves.
+pub(super) fn in_background(
+    dir: &RuntimeDir,
+    run: impl FnOnce(UpLock, &mut dyn FnMut(Summary)) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    // Fails only for a leader of a process group, who has left its starter's session already.
+    let _ = nix::unistd::setsid();
+    let mut reported = false;
+    let serve = || {
+        let lock = UpLock::take(dir)?;
+        // Only now: the log of another `up` is not ours to put away.
+        let log = redirect_log(dir)?;
+        run(lock, &mut |mut summary| {
+            summary.log = Some(log.clone());
+            reported = true;
+            report(&Report::Ready(summary));
+        })
+    };
+    let result = serve();
+    if let Err(error) = &result
+        && !reported
+    {
+        report(&Report::Failed {
+            why: exit::text(error),
+            status: exit::status(error),
+        });
+    }
+    result
+}
+
+/// One line, and no more: stdout is then nobody's.
+fn report(report: &Report) {
+    let told = serde_json::to_string(report)
+        .map_err(io::Error::from)
+        .and_then(|line| {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{line}")?;
+            out.flush()
+        });
+    let closed = File::options()
+        .write(true)
+        .open("/dev/null")
+        .and_then(|null| nix::unistd::dup2_stdout(null).map_err(io::Error::from));
+    if let Err(error) = told.and(closed) {
+        tracing::warn!(%error, "whoever started this was not told, or its pipe stays open");
+    }
+}
+
+/// Sends stderr, and with it the log, to a file; the one before is kept.
+fn redirect_log(dir: &RuntimeDir) -> anyhow::Result<PathBuf> {
+    let path = log_path(dir);
+    let folder = path.parent().unwrap_or(dir.path());
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("cannot make {}", folder.display()));
+        }
+        _ => {}
+    }
+    // Only the first start has none to keep.
+    let _ = fs::rename(&path, path.with_extension("log.1"));
+    let opened = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&path);
+    let file = opened.with_context(|| format!("cannot open {}", path.display()))?;
+    nix::unistd::dup2_stderr(file).with_context(|| format!("cannot write to {}", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,144 @@
+//! Who runs here: a file that a running `up` holds locked.
+//!
+//! The kernel releases the lock when its holder dies, however it dies, so a lock that can be taken
+//! means that whatever lies about in the directory is left over. The file itself stays: were it removed,
+//! two processes could each hold the lock of their own file of the same name.
+
+use crate::exit::CommandError;
+use anyhow::Context;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// Held by a running `up`.
+pub(crate) const UP_LOCK: &str = "up.lock";
+/// The pid of the holder, for people.
+const UP_PID: &str = "up.pid";
+/// A holder that is just going (or a `down` that waits for it) gets this long.
+const GOING: Duration = Duration::from_millis(300);
+
+/// The right to be the one `up` of a runtime directory.
+pub(crate) struct UpLock {
+    pid_file: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl UpLock {
+    /// Takes it and writes down who has it.
+    pub(crate) fn take(dir: &RuntimeDir) -> anyhow::Result<Self> {
+        let lock = lock_within(open(dir, UP_LOCK)?, FlockArg::LockExclusive, GOING)?;
+        let Some(lock) = lock else {
+            return Err(CommandError::RunsAlready {
+                dir: dir.path().display().to_string(),
+                pid: Holder::of(dir, UP_LOCK).pid(),
+            }
+            .into());
+        };
+        let pid_file = dir.join(UP_PID);
+        fs::write(&pid_file, format!("{}\n", std::process::id()))
+            .with_context(|| format!("cannot write {}", pid_file.display()))?;
+        Ok(Self {
+            pid_file,
+            _lock: lock,
+        })
+    }
+}
+
+impl Drop for UpLock {
+    fn drop(&mut self) {
+        // The lock is what counts; a pid file that stays misleads nobody who looks at the lock first.
+        let _ = fs::remove_file(&self.pid_file);
+    }
+}
+
+/// Whoever holds one of the lock files of a runtime directory.
+pub(crate) struct Holder<'a> {
+    dir: &'a RuntimeDir,
+    lock: &'static str,
+}
+
+impl<'a> Holder<'a> {
+    pub(crate) fn of(dir: &'a RuntimeDir, lock: &'static str) -> Self {
+        Self { dir, lock }
+    }
+
+    /// Its pid, where it wrote one down. Means something only while the lock is held.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        let text = fs::read_to_string(self.dir.join(UP_PID)).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Waits until nobody holds the lock; false if somebody still does at the end of `limit`.
+    pub(crate) fn is_gone_within(&self, limit: Duration) -> anyhow::Result<bool> {
+        Ok(lock_within(open(self.dir, self.lock)?, FlockArg::LockShared, limit)?.is_some())
+    }
+}
+
+fn open(dir: &RuntimeDir, name: &str) -> anyhow::Result<File> {
+    let path = dir.join(name);
+    let opened = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    opened.with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// Waits for the lock in the kernel, on a thread that is left behind when the time is up: it holds
+/// nothing but its wish, and the process ends soon after.
+fn lock_within(file: File, how: FlockArg, limit: Duration) -> anyhow::Result<Option<Flock<File>>> {
+    let at_once = match how {
+        FlockArg::LockShared => FlockArg::LockSharedNonblock,
+        _ => FlockArg::LockExclusiveNonblock,
+    };
+    let file = match Flock::lock(file, at_once) {
+        Ok(lock) => return Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) if limit.is_zero() => return Ok(None),
+        Err((file, Errno::EWOULDBLOCK)) => file,
+        Err((_, errno)) => return Err(errno).context("cannot lock"),
+    };
+    let (taken, waiting) = mpsc::channel();
+    thread::spawn(move || {
+        // Nobody listens any more after the limit; the lock is then dropped right here.
+        let _ = taken.send(Flock::lock(file, how).map_err(|(_, errno)| errno));
+    });
+    match waiting.recv_timeout(limit) {
+        Ok(lock) => Ok(Some(lock.context("cannot lock")?)),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_up_to_a_directory_and_the_next_after_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::at(&parent.path().join("run")).unwrap();
+        let first = UpLock::take(&dir).unwrap();
+        let Err(error) = UpLock::take(&dir) else {
+            panic!("two hold the lock");
+        };
+        assert!(
+            error.to_string().contains(&format!("pid {}", std::process::id())),
+            "{error}"
+        );
+        let holder = Holder::of(&dir, UP_LOCK);
+        assert!(!holder.is_gone_within(Duration::from_millis(20)).unwrap());
+        let waiting = thread::scope(|scope| {
+            let waiting = scope.spawn(|| holder.is_gone_within(Duration::from_secs(10)).unwrap());
+            drop(first);
+            waiting.join().unwrap()
+        });
+        assert!(waiting, "the lock was released");
+        UpLock::take(&dir).unwrap();
+    }
+}

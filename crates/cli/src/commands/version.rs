@@ -1,0 +1,53 @@
+//! `hotlease version`
+
+use crate::exit::CommandError;
+use crate::output::Output;
+use crate::platform::Platform;
+use clap::Args;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use serde::Serialize;
+
+/// With `--json`: version, protocol, running (the running platform's version, or null).
+#[derive(Debug, Args)]
+pub(crate) struct VersionArgs {}
+
+#[derive(Serialize)]
+struct Versions {
+    version: &'static str,
+    protocol: u32,
+    running: Option<String>,
+}
+
+pub(crate) fn carry_out(_: VersionArgs, output: &mut Output) -> anyhow::Result<()> {
+    let versions = Versions {
+        version: env!("CARGO_PKG_VERSION"),
+        protocol: PROTOCOL_VERSION,
+        running: running()?,
+    };
+    output.answer(&versions, || {
+        let running = match &versions.running {
+            Some(running) if running == versions.version => "the running platform is the same".to_owned(),
+            Some(running) => {
+                format!("the running platform is {running}: restart it with `hotlease down`, `hotlease up`")
+            }
+            None => "no platform is running".to_owned(),
+        };
+        format!(
+            "hotlease {} (protocol {}); {running}",
+            versions.version, versions.protocol
+        )
+    })
+}
+
+/// The running platform's version, if one runs.
+fn running() -> anyhow::Result<Option<String>> {
+    let connected = RuntimeDir::resolve()
+        .map_err(Into::into)
+        .and_then(|dir| Platform::connect(&dir));
+    match connected {
+        Ok(mut platform) => Ok(Some(platform.info()?.version)),
+        Err(error) if matches!(error.downcast_ref(), Some(CommandError::NotRunning { .. })) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

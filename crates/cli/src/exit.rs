@@ -1,0 +1,219 @@
+//! Exit statuses, and the one place where errors are shown.
+
+use hotlease_agent::AgentError;
+use hotlease_client::Error as ClientError;
+use hotlease_manager::ManagerError;
+use hotlease_wire::{Ran, Refusal};
+use serde_json::json;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Shown at the end of `hotlease --help`.
+pub(crate) const TABLE: &str = "\
+Exit status:
+  0  success
+  1  the function or the request failed
+  2  the command line makes no sense
+  3  the platform is not running here (start it with `hotlease up`)
+  4  no capacity: no agent, or not enough free cores now
+  5  the platform runs already (`up`, `manager`, `agent`)
+  6  outcome unknown: the function may have run, and its result is lost
+
+Environment:
+  HOTLEASE_RUNTIME_DIR  where sockets and logs are ($XDG_RUNTIME_DIR/hotlease or /tmp/hotlease-UID)
+  HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
+  HOTLEASE_WORKER       the worker's binary, where it is not found beside this one";
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const NOT_RUNNING: u8 = 3;
+const NO_CAPACITY: u8 = 4;
+const RUNS_ALREADY: u8 = 5;
+const OUTCOME_UNKNOWN: u8 = 6;
+
+/// Errors of the commands themselves that have an exit status of their own.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommandError {
+    /// Arguments that clap cannot judge.
+    #[error("{0}; see `hotlease help`")]
+    Usage(String),
+    /// Nobody serves the manager's socket.
+    #[error("hotlease is not running (nobody serves {socket}); start it with `hotlease up`")]
+    NotRunning {
+        /// Where it would be.
+        socket: String,
+    },
+    /// Somebody holds the lock.
+    #[error("hotlease runs already in {dir}{}; stop it with `hotlease down`", of_pid(.pid))]
+    RunsAlready {
+        /// The runtime directory.
+        dir: String,
+        /// Who, where that is written down.
+        pid: Option<u32>,
+    },
+    /// The detached process told why it cannot serve.
+    #[error("the platform did not start: {why}; its log is {log}")]
+    NotStarted {
+        /// What it exits with.
+        status: u8,
+        /// Its error.
+        why: String,
+        /// Where the rest is.
+        log: String,
+    },
+}
+
+fn of_pid(pid: &Option<u32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+}
+
+/// Shows an error, and says what to exit with.
+pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
+    if is_closed_pipe(error) {
+        // Whoever read the output has seen enough (`hotlease ps | head -1`).
+        return ExitCode::SUCCESS;
+    }
+    let status = status(error);
+    let text = text(error);
+    let line = if json {
+        let (ran, billed) = match find::<ClientError>(error) {
+            Some(error) => (Some(error.ran()), Some(error.billed())),
+            None => (None, None),
+        };
+        let ran = ran.map(|ran| match ran {
+            Ran::Yes => "yes",
+            Ran::No => "no",
+            Ran::Unknown => "unknown",
+        });
+        json!({ "error": text, "exit_status": status, "ran": ran, "billed": billed }).to_string()
+    } else {
+        format!("hotlease: {text}")
+    };
+    // Without stderr there is nobody to tell.
+    let _ = writeln!(io::stderr(), "{line}");
+    ExitCode::from(status)
+}
+
+fn find<E: std::error::Error + Send + Sync + 'static>(error: &anyhow::Error) -> Option<&E> {
+    error.chain().find_map(|cause| cause.downcast_ref())
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    find::<io::Error>(error).is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        && find::<ClientError>(error).is_none()
+}
+
+/// What to exit with.
+pub(crate) fn status(error: &anyhow::Error) -> u8 {
+    if let Some(error) = find::<CommandError>(error) {
+        return match error {
+            CommandError::Usage(_) => USAGE,
+            CommandError::NotRunning { .. } => NOT_RUNNING,
+            CommandError::RunsAlready { .. } => RUNS_ALREADY,
+            CommandError::NotStarted { status, .. } => *status,
+        };
+    }
+    if let Some(error) = find::<ClientError>(error) {
+        return match error {
+            ClientError::NotRunning { .. } => NOT_RUNNING,
+            ClientError::Options { .. } => USAGE,
+            ClientError::Refused(refusal) => of_refusal(refusal),
+            error if error.ran() == Ran::Unknown => OUTCOME_UNKNOWN,
+            _ => FAILED,
+        };
+    }
+    if let Some(refusal) = find::<Refusal>(error) {
+        return of_refusal(refusal);
+    }
+    let manager_runs = matches!(find(error), Some(ManagerError::AlreadyRunning { .. }));
+    let agent_runs = matches!(find(error), Some(AgentError::AlreadyRunning { .. }));
+    if manager_runs || agent_runs {
+        return RUNS_ALREADY;
+    }
+    FAILED
+}
+
+fn of_refusal(refusal: &Refusal) -> u8 {
+    match refusal {
+        Refusal::NoCapacity { .. } | Refusal::NoAgent => NO_CAPACITY,
+        _ => FAILED,
+    }
+}
+
+/// What is shown of an error: the chain of causes, without those that the message before has quoted already.
+pub(crate) fn text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn every_documented_status_has_its_error() {
+        let client = |error: ClientError| anyhow::Error::new(error).context("calling f");
+        let cases = [
+            (anyhow::anyhow!("anything"), 1),
+            (CommandError::Usage("no".into()).into(), 2),
+            (CommandError::NotRunning { socket: "/s".into() }.into(), 3),
+            (client(ClientError::NotRunning { socket: "/s".into() }), 3),
+            (client(ClientError::Refused(Refusal::NoAgent)), 4),
+            (
+                Refusal::NoCapacity {
+                    asked: 1,
+                    free: 0,
+                    offered: 2,
+                }
+                .into(),
+                4,
+            ),
+            (
+                CommandError::RunsAlready {
+                    dir: "/d".into(),
+                    pid: Some(1),
+                }
+                .into(),
+                5,
+            ),
+            (client(ClientError::OutcomeUnknown { why: "lost".into() }), 6),
+            (
+                client(ClientError::Function {
+                    code: 3,
+                    output: vec![],
+                }),
+                1,
+            ),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(status(&error), expected, "{error:#}");
+            assert!(
+                TABLE.contains(&format!("\n  {expected}  ")),
+                "status {expected} is not documented"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let source = io::Error::other("disk full");
+        let quoting = anyhow::Error::new(ManagerError::Runtime {
+            what: "open",
+            path: "/x".into(),
+            source,
+        });
+        assert_eq!(text(&quoting), "manager cannot open /x: disk full");
+        let not_quoting = Err::<(), _>(io::Error::other("disk full")).context("cannot write the log");
+        assert_eq!(text(&not_quoting.unwrap_err()), "cannot write the log: disk full");
+    }
+}

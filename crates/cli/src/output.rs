@@ -1,0 +1,125 @@
+//! What commands print: tables and sentences for people, JSON for programs, bytes as they are.
+
+use anyhow::Context;
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+use std::io::{self, BufWriter, Stdout, Write};
+
+/// Standard output in the form that was asked for.
+pub(crate) struct Output {
+    json: bool,
+    out: BufWriter<Stdout>,
+}
+
+/// A column: its heading, and whether it holds numbers.
+pub(crate) struct Column(pub(crate) &'static str, pub(crate) Align);
+
+/// How a column stands.
+#[derive(Clone, Copy)]
+pub(crate) enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool) -> Self {
+        Self {
+            json,
+            out: BufWriter::new(io::stdout()),
+        }
+    }
+
+    /// Whether a program reads this.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// An answer: an object for programs, or a sentence.
+    pub(crate) fn answer(
+        &mut self,
+        object: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            self.object(object)
+        } else {
+            self.line(&text())
+        }
+    }
+
+    /// A list: an object a row for programs, or a table. `empty` stands in for a table without rows.
+    pub(crate) fn list<R: Serialize>(
+        &mut self,
+        rows: &[R],
+        columns: &[Column],
+        empty: &str,
+        cells: impl Fn(&R) -> Vec<String>,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            return rows.iter().try_for_each(|row| self.object(row));
+        }
+        if rows.is_empty() {
+            return self.line(empty);
+        }
+        let mut table = Table::new();
+        table
+            .load_preset(presets::NOTHING)
+            .set_content_arrangement(ContentArrangement::Disabled)
+            .set_header(columns.iter().map(|Column(heading, _)| *heading));
+        for row in rows {
+            table.add_row(cells(row).iter().map(|cell| printable(cell)));
+        }
+        for (index, Column(_, align)) in columns.iter().enumerate() {
+            if let Some(column) = table.column_mut(index) {
+                column.set_padding((0, 2));
+                if let Align::Right = align {
+                    column.set_cell_alignment(CellAlignment::Right);
+                }
+            }
+        }
+        for line in table.lines() {
+            self.line(line.trim_end())?;
+        }
+        Ok(())
+    }
+
+    /// One JSON object on a line of its own.
+    pub(crate) fn object(&mut self, object: &impl Serialize) -> anyhow::Result<()> {
+        let json = serde_json::to_string(object).context("cannot encode the answer")?;
+        self.line(&json)
+    }
+
+    /// A line of text.
+    pub(crate) fn line(&mut self, text: &str) -> anyhow::Result<()> {
+        writeln!(self.out, "{text}").context("cannot write to stdout")
+    }
+
+    /// Bytes, as they are.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.out.write_all(bytes).context("cannot write to stdout")
+    }
+
+    /// Until here everything has been seen, or the error says why not.
+    pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
+        self.out.flush().context("cannot write to stdout")
+    }
+}
+
+/// Text from elsewhere, without what could move the cursor or colour the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\nc"), "a\u{fffd}[2Jb\u{fffd}c");
+        assert_eq!(printable("grüße"), "grüße");
+    }
+}
