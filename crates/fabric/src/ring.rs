@@ -39,6 +39,28 @@ impl Line {
         self.0[0].store(words[0], Ordering::Release);
     }
 
+    /// A hint that this line will be read soon.
+    #[inline]
+    pub fn prefetch_read(&self) {
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        // SAFETY: a prefetch has no effect that a program can see.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self).cast());
+        }
+    }
+
+    /// A hint that this line will be written soon.
+    #[inline]
+    pub fn prefetch_write(&self) {
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        // SAFETY: a prefetch has no effect that a program can see; processors without PREFETCHW treat
+        // it as a no-op.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) self, options(nostack, preserves_flags));
+        }
+    }
+
     /// A private copy of the frame `seq`, if it is there.
     #[inline]
     pub fn poll(&self, seq: Seq) -> Option<LineWords> {
@@ -72,6 +94,8 @@ pub trait FarRing: Send + Sync {
     fn publish(&self, entry: u32, payload_bytes: usize, words: &LineWords);
     /// Wakes the peer if it sleeps; cheap if it does not.
     fn ring(&self);
+    /// A hint that `entry` will be published soon.
+    fn prefetch(&self, _entry: u32) {}
     /// Drives a transport that makes no progress by itself.
     fn progress(&self) {}
 }

@@ -210,6 +210,11 @@ impl FarRing for ShmRing {
     }
 
     #[inline]
+    fn prefetch(&self, entry: u32) {
+        self.line(entry).prefetch_write();
+    }
+
+    #[inline]
     fn ring(&self) {
         self.doorbell.ring();
     }

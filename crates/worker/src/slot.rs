@@ -121,7 +121,12 @@ impl Slot {
     fn serve_each_client(&mut self) -> bool {
         let mut served = false;
         for position in 0..self.clients.len() {
-            if let Some(request) = self.clients[position].channel.take() {
+            let channel = &mut self.clients[position].channel;
+            let request = channel.take();
+            // The last reply's wake-up: after the look for the next request, whose cache miss overlaps the
+            // reply's way out, and before anything that may take long.
+            channel.settle();
+            if let Some(request) = request {
                 self.serve(position, &request);
                 served = true;
             }

@@ -10,6 +10,11 @@ use hotlease_wire::limits::INLINE_BYTES;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+/// How many entries ahead the lines of a busy channel are fetched. With 64 invocations in flight and 8
+/// bytes each, measured without / with: 6.2 / 14 to 20 million a second. It happens after a reply is out,
+/// so that a lone invocation does not wait for it.
+const AHEAD: u32 = 3;
+
 /// The worker's own ring.
 pub struct RequestRing(NearRing);
 
@@ -31,6 +36,8 @@ pub struct WorkerChannel<F: FarRing = ShmRing> {
     replies: F,
     generation: u32,
     pub(super) next: u32,
+    /// Whether a reply was published since the client's doorbell was last looked at.
+    unsettled: bool,
 }
 
 /// A request whose form and lengths were checked on a private copy.
@@ -68,6 +75,7 @@ impl WorkerChannel {
             replies,
             generation,
             next: 0,
+            unsettled: false,
         })
     }
 }
@@ -170,6 +178,19 @@ impl<F: FarRing> WorkerChannel<F> {
     fn publish(&mut self, id: u32, header: &ReplyHeader, payload_bytes: usize) {
         let entry = id & (self.depth() - 1);
         self.replies.publish(entry, payload_bytes, &header.encode());
-        self.replies.ring();
+        self.unsettled = true;
+        self.requests.line(id.wrapping_add(AHEAD)).prefetch_read();
+        self.replies.prefetch(id.wrapping_add(AHEAD));
+    }
+
+    /// Wakes the client if it sleeps. Apart from publishing, because the doorbell's fence waits until the
+    /// reply has left this core: the slot overlaps that with looking for the next request. It must settle
+    /// before it runs the next function, polls or sleeps.
+    #[inline]
+    pub fn settle(&mut self) {
+        if self.unsettled {
+            self.unsettled = false;
+            self.replies.ring();
+        }
     }
 }
