@@ -1,1 +1,76 @@
-//! L2: leases, channels, invocations, buffers.
+//! Level 2 of hotlease: leases, channels, invocations, retries, buffers. What the C ABI, the C++ header and
+//! the command line stand on.
+//!
+//! ```no_run
+//! use hotlease_client::{Code, Error, Invoker, LeaseOptions};
+//!
+//! fn main() -> Result<(), Error> {
+//!     let code = Code::open("./libhello.so")?; // any shared library of C functions
+//!     let invoker = Invoker::allocate(&code, LeaseOptions::default())?; // a leased, separate process
+//!     let hello = invoker.function("hello")?;
+//!     let output = hello.call(b"world")?; // one write, one write back
+//!     println!("{}", String::from_utf8_lossy(&output));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! * [`Code`] — a library and its functions.
+//! * [`Invoker`] — a lease with code on it, kept usable; [`LeaseOptions`] say what is leased.
+//! * [`Function`] — calls: [`Function::invoke`] at once, [`Function::submit`] later,
+//!   [`Function::submit_then`] with a callback, [`Function::map`] over all slots,
+//!   [`Function::pipeline`] at the highest rate, [`Function::invoke_buffer`] without copying.
+//! * [`Invocation`] — a call in flight: wait for it or `.await` it.
+//! * [`Buffer`] — registered memory for large data.
+//! * [`Error`] — what went wrong, whether the function ran, what to do next.
+//!
+//! Everything is `Send + Sync` unless it says otherwise. The library runs one background thread in a
+//! process for leases and the news of dead workers (`hotlease-control`), and one for each invoker whose
+//! futures are polled or that has callbacks (`hotlease-completion`). No invocation passes through either.
+//!
+//! An invoker's channels are its own. Offering slots of one's own process to one's peers (the private
+//! executors of the rFaaS paper, section 3.5) needs nothing of a channel but an introduction, which today
+//! only agents make; see [`hotlease_wire::connection`].
+
+#![forbid(unsafe_code)]
+
+mod affinity;
+mod batch;
+mod buffer;
+mod channel;
+mod code;
+mod completions;
+mod connection;
+mod control;
+mod death;
+mod entries;
+mod error;
+mod function;
+mod in_flight;
+mod invocation;
+mod invoker;
+mod lease;
+mod link;
+mod manager;
+mod options;
+mod pipeline;
+mod request;
+mod retry;
+mod session;
+mod staging;
+mod wait;
+
+pub use batch::Map;
+pub use buffer::{Buffer, BufferSlice, BufferSliceMut, Input, Output};
+pub use code::Code;
+pub use error::Error;
+pub use function::Function;
+pub use invocation::{BufferInvocation, Invocation};
+pub use invoker::Invoker;
+pub use lease::ColdPhases;
+pub use options::{Completion, LeaseOptions, Polling};
+pub use pipeline::Pipeline;
+
+pub use hotlease_wire::code::Interface;
+pub use hotlease_wire::ids::{CodeHash, LeaseId};
+pub use hotlease_wire::session::{StartPhases, UsageTotals};
+pub use hotlease_wire::{Cause, EndReason, Ran, Refusal};

@@ -1,0 +1,102 @@
+//! One function, many inputs: results in order, a bounded number in flight.
+
+use crate::Error;
+use crate::function::Function;
+use crate::invocation::Invocation;
+use std::collections::VecDeque;
+use std::iter::FusedIterator;
+
+/// Invocations in flight for each slot. Enough to keep a slot busy while results are drawn, few enough that
+/// a slow invocation delays only a few behind it.
+const IN_FLIGHT_PER_SLOT: usize = 16;
+
+/// The results of a function on each of an iterator's inputs, in order. See [`Function::map`].
+pub struct Map<I: Iterator> {
+    function: Function,
+    inputs: I,
+    /// An input that found no credit.
+    held: Option<I::Item>,
+    window: VecDeque<(I::Item, Result<Invocation, Error>)>,
+    width: usize,
+}
+
+impl<I> Map<I>
+where
+    I: Iterator,
+    I::Item: AsRef<[u8]>,
+{
+    pub(crate) fn new(function: Function, inputs: I) -> Self {
+        let slots = if function.slot.is_some() {
+            1
+        } else {
+            function.inner.slots()
+        };
+        let depth = function.inner.plan.options.depth as usize;
+        let width = slots * depth.min(IN_FLIGHT_PER_SLOT);
+        Self {
+            function,
+            inputs,
+            held: None,
+            window: VecDeque::with_capacity(width),
+            width,
+        }
+    }
+
+    fn fill(&mut self) {
+        while self.window.len() < self.width {
+            let Some(input) = self.held.take().or_else(|| self.inputs.next()) else {
+                return;
+            };
+            // With nothing of ours in flight, others hold the credits: waiting for one is right then.
+            let wait = self.window.is_empty();
+            match self.function.submit_once(input.as_ref(), wait) {
+                Err(Error::NoCredit) => {
+                    self.held = Some(input);
+                    return;
+                }
+                submitted => self.window.push_back((input, submitted)),
+            }
+        }
+    }
+}
+
+impl<I> Iterator for Map<I>
+where
+    I: Iterator,
+    I::Item: AsRef<[u8]>,
+{
+    type Item = Result<Vec<u8>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.fill();
+        let (input, submitted) = self.window.pop_front()?;
+        let error = match submitted.and_then(Invocation::wait) {
+            Ok(output) => return Some(Ok(output)),
+            Err(error) => error,
+        };
+        let mut again = self.function.again();
+        Some(match again.after(error) {
+            Ok(()) => self
+                .function
+                .call(input.as_ref())
+                .map_err(|error| again.last(error)),
+            Err(error) => Err(error),
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let (low, high) = self.inputs.size_hint();
+        let started = self.window.len() + usize::from(self.held.is_some());
+        (
+            low.saturating_add(started),
+            high.and_then(|high| high.checked_add(started)),
+        )
+    }
+}
+
+impl<I> FusedIterator for Map<I>
+where
+    I: FusedIterator,
+    I::Item: AsRef<[u8]>,
+{
+}

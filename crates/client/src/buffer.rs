@@ -1,0 +1,292 @@
+//! Registered memory: arguments and results that are not copied.
+
+use crate::Error;
+use crate::connection::Connection;
+use crate::control::Control;
+use bytemuck::Pod;
+use hotlease_fabric::memory::Memory;
+use hotlease_wire::frame::Span;
+use hotlease_wire::ids::RegionId;
+use std::fmt;
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// `len` elements of plain data in memory that workers read and write in place: nothing is copied,
+/// whatever the size (`Buffer<T>` of the rFaaS paper). Zeroed at first; behaves as a slice.
+///
+/// Made by [`crate::Invoker::buffer`], which registers it with all workers of that invoker. Used with
+/// another invoker, or after a worker was replaced, it is registered by the first call that uses it. Its
+/// memory is given back, here and in the workers, when it is dropped and no invocation uses it any more.
+///
+/// While an invocation that was *submitted* with a part of the buffer is in flight, the worker uses that
+/// part: do not read or write it before the invocation has resolved. (Breaking this gives wrong numbers.)
+/// [`crate::Function::invoke_buffer`] borrows its buffers until the call is over.
+///
+/// `Send + Sync`: different parts may be used by different invocations and threads at once.
+pub struct Buffer<T: Pod> {
+    memory: hotlease_fabric::buffer::Buffer<T>,
+    region: Arc<Region>,
+}
+
+impl<T: Pod> Buffer<T> {
+    pub(crate) fn new(elements: usize) -> Result<Self, Error> {
+        let memory = hotlease_fabric::buffer::Buffer::new(elements)?;
+        let region = Arc::new(Region::new(memory.memory().clone()));
+        Ok(Self { memory, region })
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> usize {
+        self.memory.size_bytes()
+    }
+
+    /// A part to be read by a function.
+    ///
+    /// # Panics
+    /// Like slicing, if the range reaches past the buffer.
+    pub fn slice(&self, elements: impl RangeBounds<usize>) -> BufferSlice<'_> {
+        let (offset, length) = self.bytes_of(elements);
+        BufferSlice {
+            region: &self.region,
+            offset,
+            length,
+        }
+    }
+
+    /// A part to be written by a function.
+    ///
+    /// # Panics
+    /// Like slicing, if the range reaches past the buffer.
+    pub fn slice_mut(&mut self, elements: impl RangeBounds<usize>) -> BufferSliceMut<'_> {
+        let (offset, length) = self.bytes_of(elements);
+        BufferSliceMut(BufferSlice {
+            region: &self.region,
+            offset,
+            length,
+        })
+    }
+
+    fn bytes_of(&self, elements: impl RangeBounds<usize>) -> (u64, u64) {
+        let len = self.memory.len();
+        let start = match elements.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(start) => start + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match elements.end_bound() {
+            Bound::Included(end) => end + 1,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => len,
+        };
+        assert!(
+            start <= end && end <= len,
+            "range {start}..{end} is out of a buffer of {len} elements"
+        );
+        let size = size_of::<T>();
+        ((start * size) as u64, ((end - start) * size) as u64)
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+}
+
+impl<T: Pod> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.memory
+    }
+}
+
+impl<T: Pod> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.memory
+    }
+}
+
+impl<T: Pod> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer<{}>[{}]", std::any::type_name::<T>(), self.memory.len())
+    }
+}
+
+/// A part of a [`Buffer`] that a function reads in place.
+#[derive(Clone, Copy)]
+pub struct BufferSlice<'a> {
+    region: &'a Arc<Region>,
+    offset: u64,
+    length: u64,
+}
+
+impl BufferSlice<'_> {
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.length
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        self.region
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        Span {
+            region: self.region.id,
+            offset: self.offset,
+            length: self.length,
+        }
+    }
+}
+
+/// A part of a [`Buffer`] that a function writes in place; its size is the output capacity.
+pub struct BufferSliceMut<'a>(BufferSlice<'a>);
+
+impl BufferSliceMut<'_> {
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.length
+    }
+
+    pub(crate) fn as_slice(&self) -> BufferSlice<'_> {
+        self.0
+    }
+}
+
+/// An input: bytes that are copied, or a part of a buffer that is not.
+pub enum Input<'a> {
+    /// Copied into the worker's ring (or staged, if larger than an entry).
+    Bytes(&'a [u8]),
+    /// Read in place.
+    Buffer(BufferSlice<'a>),
+}
+
+/// Where an output goes: bytes that are copied, or a part of a buffer that is not.
+pub enum Output<'a> {
+    /// Copied from the reply ring (or staged, if larger than an entry).
+    Bytes(&'a mut [u8]),
+    /// Written in place.
+    Buffer(BufferSliceMut<'a>),
+}
+
+impl<'a> From<&'a [u8]> for Input<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl<'a> From<BufferSlice<'a>> for Input<'a> {
+    fn from(slice: BufferSlice<'a>) -> Self {
+        Self::Buffer(slice)
+    }
+}
+
+impl<'a, T: Pod> From<&'a Buffer<T>> for Input<'a> {
+    fn from(buffer: &'a Buffer<T>) -> Self {
+        Self::Buffer(buffer.slice(..))
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for Output<'a> {
+    fn from(bytes: &'a mut [u8]) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl<'a> From<BufferSliceMut<'a>> for Output<'a> {
+    fn from(slice: BufferSliceMut<'a>) -> Self {
+        Self::Buffer(slice)
+    }
+}
+
+impl<'a, T: Pod> From<&'a mut Buffer<T>> for Output<'a> {
+    fn from(buffer: &'a mut Buffer<T>) -> Self {
+        Self::Buffer(buffer.slice_mut(..))
+    }
+}
+
+/// Memory and the connections that know it. One number for all connections: it is unique in the process.
+pub(crate) struct Region {
+    memory: Arc<Memory>,
+    id: RegionId,
+    /// The connection it was last used on, 0: none. Saves the lock below on the hot path.
+    last: AtomicU64,
+    known_to: Mutex<Vec<(u64, Weak<Connection>)>>,
+}
+
+impl Region {
+    fn new(memory: Arc<Memory>) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Self {
+            memory,
+            id: RegionId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            last: AtomicU64::new(0),
+            known_to: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Makes sure that the connection's worker knows this memory; after the first time one load.
+    #[inline]
+    pub(crate) fn register(&self, connection: &Arc<Connection>) -> Result<(), Error> {
+        // Relaxed: this thread, or the one that wrote the word, has waited for the worker's answer, and the
+        // request that names the region is published after that.
+        if self.last.load(Ordering::Relaxed) == connection.id() {
+            return Ok(());
+        }
+        self.register_slow(connection)
+    }
+
+    #[cold]
+    fn register_slow(&self, connection: &Arc<Connection>) -> Result<(), Error> {
+        let mut known_to = self.known_to.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known_to.iter().any(|(id, _)| *id == connection.id()) {
+            known_to.retain(|(_, connection)| connection.strong_count() > 0);
+            let (asked, memory, id) = (connection.clone(), self.memory.clone(), self.id);
+            Control::get()?.run(async move { asked.register(id, &memory).await })?;
+            known_to.push((connection.id(), Arc::downgrade(connection)));
+        }
+        self.last.store(connection.id(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let known_to = std::mem::take(self.known_to.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let Ok(control) = Control::get() else { return };
+        for connection in known_to
+            .into_iter()
+            .filter_map(|(_, connection)| connection.upgrade())
+        {
+            let id = self.id;
+            control.spawn(async move { connection.deregister(id).await });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_counted_in_elements_and_sent_in_bytes() {
+        let mut buffer = Buffer::<f64>::new(10).unwrap();
+        let span = buffer.slice(2..5).span();
+        assert_eq!((span.offset, span.length), (16, 24));
+        assert_eq!(buffer.slice_mut(..).size_bytes(), 80);
+        assert_eq!(buffer.slice(3..=3).size_bytes(), 8);
+        assert_eq!(buffer.slice(10..).size_bytes(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "range 5..11 is out of a buffer of 10 elements")]
+    fn a_part_past_the_end_panics_like_a_slice() {
+        let _ = Buffer::<u8>::new(10).unwrap().slice(5..11);
+    }
+
+    #[test]
+    fn regions_have_numbers_of_their_own() {
+        let (a, b) = (Buffer::<u8>::new(1).unwrap(), Buffer::<u8>::new(1).unwrap());
+        assert_ne!(a.region().id, b.region().id);
+    }
+}

@@ -1,0 +1,468 @@
+//! The client's end of a channel: claim an entry, publish, wait, harvest.
+
+use crate::Error;
+use crate::connection::Connection;
+use crate::death::{Death, Kind};
+use crate::entries::{Entries, Occupied, State};
+use crate::options::Completion;
+use crate::wait::{Interrupted, give_up_at};
+use hotlease_fabric::channel::{Call, ClientChannel};
+use hotlease_fabric::doorbell::Doorbell;
+use hotlease_wire::DecodeError;
+use hotlease_wire::Ran;
+use hotlease_wire::frame::{Flags, ReplyHeader, Status};
+use hotlease_wire::ids::FunctionIndex;
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Polls right after publishing, without a pause or a clock: a hot slot answers within them.
+const TIGHT_POLLS: u32 = 256;
+
+/// A reply's header as it arrived, from a private copy.
+type Reply = Result<ReplyHeader, DecodeError>;
+
+/// A reply that had to leave its entry before its future was asked for it.
+struct Spilled {
+    reply: Reply,
+    bytes: Vec<u8>,
+}
+
+/// Where the output of a harvested reply can be read.
+pub(crate) enum Source<'a> {
+    /// In its ring entry.
+    Ring(&'a Channel, u32),
+    /// On the heap.
+    Kept(&'a [u8]),
+}
+
+impl Source<'_> {
+    /// Copies the first bytes of the output; returns how many.
+    pub(crate) fn read(&self, header: &ReplyHeader, output: &mut [u8]) -> usize {
+        match self {
+            Self::Ring(channel, id) => channel.ring.read(*id, header, output),
+            Self::Kept(bytes) => {
+                let length = bytes.len().min(output.len());
+                output[..length].copy_from_slice(&bytes[..length]);
+                length
+            }
+        }
+    }
+
+    /// The output in the ring, at most an entry.
+    pub(crate) fn to_vec(&self, header: &ReplyHeader) -> Vec<u8> {
+        match self {
+            Self::Ring(channel, _) => {
+                let length = usize::try_from(header.length).unwrap_or(usize::MAX);
+                let mut bytes = vec![0; length.min(channel.ring.reply_bytes())];
+                let read = self.read(header, &mut bytes);
+                bytes.truncate(read);
+                bytes
+            }
+            Self::Kept(bytes) => bytes.to_vec(),
+        }
+    }
+}
+
+/// Where a function's output goes.
+pub(crate) enum Sink<'a> {
+    /// Into the reply ring and from there into this slice, not longer than an entry.
+    Ring(&'a mut [u8]),
+    /// Into a registered buffer, with this capacity.
+    Buffer(u64),
+}
+
+impl Sink<'_> {
+    #[inline]
+    fn capacity(&self) -> u64 {
+        match self {
+            Self::Ring(output) => output.len() as u64,
+            Self::Buffer(capacity) => *capacity,
+        }
+    }
+}
+
+/// What to invoke, in terms that hold on every channel of an invoker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    /// Position in the code's functions.
+    pub(crate) function: u16,
+    pub(crate) flags: Flags,
+    /// 0: none, or more than 32 bits can say.
+    pub(crate) timeout_us: u32,
+    /// Of the ring.
+    pub(crate) output_capacity: u32,
+}
+
+/// A private connection to one slot. `Send + Sync`; see [`crate::entries`] for who owns what.
+pub(crate) struct Channel {
+    pub(crate) ring: ClientChannel,
+    entries: Entries,
+    connection: Arc<Connection>,
+    pub(crate) doorbell: Arc<Doorbell>,
+    /// Index of the code's first function in this worker.
+    base: u16,
+    pub(crate) completion: Completion,
+    /// Set after the connection's death is recorded.
+    closed: AtomicBool,
+    /// Whether the last wait was over soon; decides how long the next one spins.
+    pub(crate) brief: AtomicBool,
+    /// One for each living future whose entry somebody else needed.
+    spilled: Mutex<HashMap<u64, Spilled>>,
+    /// What abandoned invocations still use in the worker; at most one for each entry.
+    abandoned: Mutex<HashMap<u64, Box<dyn Any + Send>>>,
+}
+
+impl Channel {
+    pub(crate) fn new(
+        ring: ClientChannel,
+        connection: Arc<Connection>,
+        doorbell: Arc<Doorbell>,
+        base: u16,
+        completion: Completion,
+    ) -> Self {
+        Self {
+            entries: Entries::new(ring.depth()),
+            ring,
+            connection,
+            doorbell,
+            base,
+            completion,
+            closed: AtomicBool::new(false),
+            brief: AtomicBool::new(true),
+            spilled: Mutex::default(),
+            abandoned: Mutex::default(),
+        }
+    }
+
+    /// Marks it closed; the connection has recorded why.
+    pub(crate) fn close(&self) {
+        // Release pairs with the acquire in `is_closed`: who sees it closed sees why.
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether it is of no more use. Replies that are there can still be harvested.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// The connection it belongs to.
+    #[inline]
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    #[inline]
+    fn call_of(&self, target: &Target) -> Call {
+        Call {
+            epoch: self.connection.epoch(),
+            // The session has checked that base + last function fits.
+            function: FunctionIndex(self.base.wrapping_add(target.function)),
+            flags: target.flags,
+            timeout_us: target.timeout_us,
+            output_capacity: target.output_capacity,
+        }
+    }
+
+    /// Whether the reply to an invocation is there, or was harvested.
+    pub(crate) fn is_answered(&self, seq: u64) -> bool {
+        self.entries.is_past(seq) || self.ring.poll(seq as u32).is_some()
+    }
+
+    /// Unanswered invocations, counted up to `limit`.
+    pub(crate) fn load(&self, limit: u64) -> u64 {
+        let next = self.entries.next();
+        let most = limit.min(next).min(u64::from(self.ring.depth()));
+        // Answers come in order, so counting backwards ends at the first answered one.
+        (0..most)
+            .find(|back| self.is_answered(next - 1 - back))
+            .unwrap_or(most)
+    }
+
+    /// Whether a claim would succeed now.
+    pub(crate) fn has_credit(&self) -> bool {
+        self.entries.blocking().is_none_or(|occupied| {
+            matches!(
+                occupied.state,
+                State::Shared | State::SharedBuffer | State::Abandoned
+            ) && self.ring.poll(occupied.seq as u32).is_some()
+        })
+    }
+
+    #[inline]
+    fn claim(&self) -> Option<u64> {
+        match self.entries.claim() {
+            Ok(seq) => Some(seq),
+            Err(occupied) => self.claim_slow(occupied),
+        }
+    }
+
+    /// Frees the entry in the way if its reply is there: an unharvested reply moves to the heap, so that
+    /// holding futures never blocks new invocations; an abandoned one is dropped.
+    #[cold]
+    fn claim_slow(&self, mut occupied: Occupied) -> Option<u64> {
+        loop {
+            let reply = self.ring.poll(occupied.seq as u32);
+            match (occupied.state, reply) {
+                (State::Shared | State::SharedBuffer, Some(reply)) => self.spill(occupied, reply),
+                (State::Abandoned, Some(_)) => {
+                    if self.entries.take_abandoned(occupied.seq) {
+                        self.abandoned().remove(&occupied.seq);
+                        self.entries.free(occupied.seq);
+                    }
+                }
+                // Unanswered, or in the hands of a thread that is about to free it.
+                _ => return None,
+            }
+            match self.entries.claim() {
+                Ok(seq) => return Some(seq),
+                Err(next) => occupied = next,
+            }
+        }
+    }
+
+    fn spill(&self, occupied: Occupied, reply: Reply) {
+        // Taken under the lock: a future that finds its entry taken waits for the lock and then finds the
+        // reply in the table.
+        let mut spilled = self.spilled();
+        if !self.entries.take(occupied.seq) {
+            return;
+        }
+        let bytes = match (&reply, occupied.state) {
+            (Ok(header), State::Shared) => Source::Ring(self, occupied.seq as u32).to_vec(header),
+            _ => Vec::new(),
+        };
+        spilled.insert(occupied.seq, Spilled { reply, bytes });
+        self.entries.free(occupied.seq);
+    }
+
+    /// Invokes and waits. The payload fits a request entry, a ring sink a reply entry.
+    ///
+    /// Returns the output's length, and after a timeout gives `keep` to the channel until the worker is
+    /// done with it.
+    #[inline]
+    pub(crate) fn call(
+        &self,
+        target: &Target,
+        payload: &[&[u8]],
+        sink: Sink<'_>,
+        timeout: Option<Duration>,
+        keep: impl FnOnce() -> Option<Box<dyn Any + Send>>,
+    ) -> Result<usize, Error> {
+        let Some(seq) = self.claim() else {
+            return Err(Error::NoCredit);
+        };
+        let id = seq as u32;
+        // Quiet: a hot slot needs no ring, and so no fence stands between us and the reply.
+        if self
+            .ring
+            .publish_quiet(id, &self.call_of(target), payload)
+            .is_err()
+        {
+            return Err(self.broken("a request longer than its entry was made"));
+        }
+        for _ in 0..TIGHT_POLLS {
+            if let Some(reply) = self.ring.poll(id) {
+                return self.finish(seq, reply, sink, timeout);
+            }
+        }
+        self.ring.ring();
+        match self.wait(|start| give_up_at(start, timeout), || self.ring.poll(id)) {
+            Ok(reply) => self.finish(seq, reply, sink, timeout),
+            Err(Interrupted::Closed) => Err(self.unanswered(seq)),
+            Err(Interrupted::TimedOut) => {
+                self.abandon_as(seq, State::Open, keep());
+                Err(timed_out(timeout))
+            }
+        }
+    }
+
+    #[inline]
+    fn finish(
+        &self,
+        seq: u64,
+        reply: Reply,
+        sink: Sink<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        match (&reply, sink) {
+            (Ok(header), Sink::Ring(output))
+                if header.status == Status::Ok && header.length <= output.len() as u64 =>
+            {
+                let length = self.ring.read(seq as u32, header, output);
+                self.entries.free(seq);
+                Ok(length)
+            }
+            (Ok(header), Sink::Buffer(capacity))
+                if header.status == Status::Ok && header.length <= capacity =>
+            {
+                self.entries.free(seq);
+                Ok(header.length as usize)
+            }
+            (_, sink) => Err(self.finish_badly(seq, reply, sink, timeout)),
+        }
+    }
+
+    #[cold]
+    fn finish_badly(&self, seq: u64, reply: Reply, sink: Sink<'_>, timeout: Option<Duration>) -> Error {
+        let bytes = match (&reply, &sink) {
+            (Ok(header), Sink::Ring(_)) => Source::Ring(self, seq as u32).to_vec(header),
+            _ => Vec::new(),
+        };
+        self.entries.free(seq);
+        self.failure(&reply, bytes, sink.capacity(), timeout)
+    }
+
+    /// The error in a reply that is not a success with an output of at most `capacity` bytes.
+    #[cold]
+    pub(crate) fn failure(
+        &self,
+        reply: &Reply,
+        output: Vec<u8>,
+        capacity: u64,
+        timeout: Option<Duration>,
+    ) -> Error {
+        let header = match reply {
+            Ok(header) => header,
+            Err(error) => return self.broken(&error.to_string()),
+        };
+        match header.status {
+            Status::FunctionError if header.length <= capacity => Error::Function {
+                code: header.code,
+                output,
+            },
+            Status::OutputTooLarge => Error::OutputTooLarge {
+                produced: header.length,
+                capacity,
+            },
+            Status::DeadlineExceeded => Error::Deadline {
+                timeout: timeout.unwrap_or_default(),
+                ran: Ran::Yes,
+            },
+            Status::Ok | Status::FunctionError => self.broken("a reply is longer than its output may be"),
+            status => Error::NotRun { status },
+        }
+    }
+
+    /// Closes the connection over a breach of the protocol.
+    fn broken(&self, what: &str) -> Error {
+        self.connection.close(Death {
+            kind: Kind::Broken(what.to_owned()),
+            gone: false,
+        });
+        Error::protocol(what)
+    }
+
+    /// The error of an invocation that was unanswered when the channel closed.
+    #[cold]
+    pub(crate) fn unanswered(&self, seq: u64) -> Error {
+        let first = seq == 0 || self.is_answered(seq - 1);
+        match self.connection.death() {
+            Some(death) => death.error(first),
+            None => Error::OutcomeUnknown {
+                why: "the channel was closed".into(),
+            },
+        }
+    }
+
+    /// Publishes a request without waiting; its reply belongs to a future.
+    #[inline]
+    pub(crate) fn submit(&self, target: &Target, payload: &[&[u8]], state: State) -> Result<u64, Error> {
+        let seq = self.claim().ok_or(Error::NoCredit)?;
+        self.entries.share(seq, state);
+        match self.ring.publish(seq as u32, &self.call_of(target), payload) {
+            Ok(()) => Ok(seq),
+            Err(_) => Err(self.broken("a request longer than its entry was made")),
+        }
+    }
+
+    /// Publishes a request without waiting or waking the slot; its reply belongs to this thread.
+    #[inline]
+    pub(crate) fn submit_quiet(&self, target: &Target, payload: &[&[u8]]) -> Result<u64, Error> {
+        let seq = self.claim().ok_or(Error::NoCredit)?;
+        match self
+            .ring
+            .publish_quiet(seq as u32, &self.call_of(target), payload)
+        {
+            Ok(()) => Ok(seq),
+            Err(_) => Err(self.broken("a request longer than its entry was made")),
+        }
+    }
+
+    /// The reply to an invocation of `submit_quiet`, if it is there: its output is copied.
+    #[inline]
+    pub(crate) fn try_finish(
+        &self,
+        seq: u64,
+        output: &mut [u8],
+        timeout: Option<Duration>,
+    ) -> Option<Result<usize, Error>> {
+        let reply = self.ring.poll(seq as u32)?;
+        Some(self.finish(seq, reply, Sink::Ring(output), timeout))
+    }
+
+    /// Whether a shared invocation can be harvested.
+    #[inline]
+    pub(crate) fn is_done(&self, seq: u64) -> bool {
+        self.ring.poll(seq as u32).is_some() || !self.entries.is_shared(seq)
+    }
+
+    /// Reads the reply to a shared invocation, if it is there, and frees its entry. Its future's only.
+    #[inline]
+    pub(crate) fn harvest<R>(&self, seq: u64, read: impl FnOnce(&Reply, Source<'_>) -> R) -> Option<R> {
+        if let Some(reply) = self.ring.poll(seq as u32)
+            && self.entries.take(seq)
+        {
+            let result = read(&reply, Source::Ring(self, seq as u32));
+            self.entries.free(seq);
+            return Some(result);
+        }
+        if self.entries.is_shared(seq) {
+            return None;
+        }
+        let spilled = self.spilled().remove(&seq)?;
+        Some(read(&spilled.reply, Source::Kept(&spilled.bytes)))
+    }
+
+    /// Nobody wants the reply to a shared invocation any more; `keep` lives until it has come.
+    pub(crate) fn abandon(&self, seq: u64, state: State, keep: Option<Box<dyn Any + Send>>) {
+        if self.harvest(seq, |_, _| ()).is_none() {
+            self.abandon_as(seq, state, keep);
+        }
+    }
+
+    fn abandon_as(&self, seq: u64, from: State, keep: Option<Box<dyn Any + Send>>) {
+        if let Some(keep) = keep {
+            self.abandoned().insert(seq, keep);
+        }
+        if !self.entries.abandon(seq, from) {
+            // A submitter was faster and has moved the reply to the heap.
+            self.abandoned().remove(&seq);
+            self.spilled().remove(&seq);
+        }
+    }
+
+    /// Gives up an invocation of `submit_quiet`.
+    pub(crate) fn abandon_owned(&self, seq: u64) {
+        self.abandon_as(seq, State::Open, None);
+    }
+
+    fn spilled(&self) -> MutexGuard<'_, HashMap<u64, Spilled>> {
+        self.spilled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn abandoned(&self) -> MutexGuard<'_, HashMap<u64, Box<dyn Any + Send>>> {
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The client's own verdict when nobody has answered in time.
+pub(crate) fn timed_out(timeout: Option<Duration>) -> Error {
+    Error::Deadline {
+        timeout: timeout.unwrap_or_default(),
+        ran: Ran::Unknown,
+    }
+}

@@ -1,0 +1,189 @@
+//! A function library: bytes with an address and a list of functions.
+
+use crate::Error;
+use hotlease_fabric::memory::sealed_copy;
+use hotlease_wire::code::{Function, functions};
+use hotlease_wire::ids::CodeHash;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A shared library with functions, read and checked but not loaded: only workers run its code.
+///
+/// Cheap to clone; `Send + Sync`. One `Code` may serve any number of leases.
+#[derive(Clone)]
+pub struct Code(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    bytes: Vec<u8>,
+    hash: CodeHash,
+    functions: Vec<Function>,
+    /// Made when the bytes are first sent to an agent, then kept: it cannot be changed by anybody.
+    sealed: Mutex<Option<Arc<OwnedFd>>>,
+}
+
+impl Code {
+    /// Reads a library from a file.
+    ///
+    /// # Errors
+    /// [`Error::File`] if it cannot be read, [`Error::Code`] if it is no shared library for this
+    /// processor or exports no function.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(|source| Error::File {
+            path: path.to_owned(),
+            source: Arc::new(source),
+        })?;
+        Self::from_bytes(path.display().to_string(), bytes)
+    }
+
+    /// Takes a library that is in memory already. `name` is only for messages.
+    ///
+    /// # Errors
+    /// [`Error::Code`] if it is no shared library for this processor or exports no function.
+    pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Self, Error> {
+        let name = name.into();
+        let functions = match functions(&bytes) {
+            Ok(functions) => functions,
+            Err(source) => return Err(Error::Code { name, source }),
+        };
+        Ok(Self(Arc::new(Inner {
+            name,
+            hash: CodeHash::of(&bytes),
+            functions,
+            bytes,
+            sealed: Mutex::new(None),
+        })))
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its address: the BLAKE3 hash of its bytes.
+    pub fn hash(&self) -> CodeHash {
+        self.0.hash
+    }
+
+    /// Its functions, sorted by name.
+    pub fn functions(&self) -> &[Function] {
+        &self.0.functions
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.bytes.len() as u64
+    }
+
+    /// Position of a function in [`Code::functions`].
+    ///
+    /// # Errors
+    /// [`Error::NoSuchFunction`] with the names most like it.
+    pub(crate) fn index_of(&self, name: &str) -> Result<usize, Error> {
+        let functions = &self.0.functions;
+        functions
+            .binary_search_by(|function| function.name.as_str().cmp(name))
+            .map_err(|_| Error::NoSuchFunction {
+                name: name.to_owned(),
+                code: self.0.name.clone(),
+                similar: similar(name, functions),
+            })
+    }
+
+    /// The bytes in a memfd that nobody can change.
+    pub(crate) fn sealed(&self) -> Result<Arc<OwnedFd>, Error> {
+        let mut sealed = self.0.sealed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fd) = &*sealed {
+            return Ok(fd.clone());
+        }
+        let fd = Arc::new(sealed_copy("hotlease-code", &self.0.bytes)?);
+        *sealed = Some(fd.clone());
+        Ok(fd)
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Code")
+            .field("name", &self.0.name)
+            .field("hash", &self.0.hash)
+            .field("functions", &self.0.functions.len())
+            .finish()
+    }
+}
+
+/// At most five names that somebody who wrote `name` may have meant, best first; all names if there are
+/// no more than that many.
+fn similar(name: &str, functions: &[Function]) -> Vec<String> {
+    const SHOWN: usize = 5;
+    const ALIKE: f64 = 0.7;
+    let mut scored: Vec<(f64, &str)> = functions
+        .iter()
+        .map(|function| {
+            let (ours, theirs) = (name.to_lowercase(), function.name.to_lowercase());
+            let score = if theirs.contains(&ours) && !ours.is_empty() {
+                1.0
+            } else {
+                strsim::jaro_winkler(&ours, &theirs)
+            };
+            (score, function.name.as_str())
+        })
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let few = scored.len() <= SHOWN;
+    scored
+        .into_iter()
+        .filter(|(score, _)| few || *score >= ALIKE)
+        .take(SHOWN)
+        .map(|(_, name)| name.to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::code::{CodeError, Interface};
+
+    fn named(names: &[&str]) -> Vec<Function> {
+        let function = |name: &&str| Function {
+            name: (*name).to_owned(),
+            interface: Interface::Plain,
+            idempotent: false,
+        };
+        names.iter().map(function).collect()
+    }
+
+    #[test]
+    fn a_misspelt_name_finds_its_neighbours_first() {
+        let functions = named(&[
+            "blur",
+            "gaussian_blur",
+            "resize",
+            "rotate",
+            "sharpen",
+            "thumbnail",
+            "zoom",
+        ]);
+        assert_eq!(similar("thumbnial", &functions)[0], "thumbnail");
+        assert_eq!(similar("Resize", &functions)[0], "resize");
+        assert!(similar("qqqq", &functions).is_empty());
+        assert_eq!(
+            similar("qqqq", &named(&["a", "b"])).len(),
+            2,
+            "few functions are all listed"
+        );
+    }
+
+    #[test]
+    fn what_is_no_library_is_refused_with_its_name() {
+        let error = Code::from_bytes("hello.txt", b"hello".to_vec()).unwrap_err();
+        assert!(matches!(&error, Error::Code { name, source: CodeError::NotElf } if name == "hello.txt"));
+        assert!(matches!(
+            Code::open("/nonexistent/lib.so"),
+            Err(Error::File { .. })
+        ));
+    }
+}

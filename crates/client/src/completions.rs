@@ -1,0 +1,244 @@
+//! The completion thread: wakes async tasks and runs callbacks when replies arrive.
+//!
+//! Started when the first future is polled or the first callback registered, and only then; it sleeps on
+//! the doorbell that workers ring after a reply while something is pending, else on a condition variable.
+
+use crate::Error;
+use crate::channel::Channel;
+use crate::options::Completion;
+use hotlease_fabric::doorbell::Doorbell;
+use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// How long it polls before it sleeps, unless the lease asked for sleeping.
+const SPIN: Duration = Duration::from_micros(20);
+/// The longest sleep between two looks, in case a worker meddles with the doorbell.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// What to do when an invocation has ended, one way or another.
+pub(crate) enum Action {
+    /// Wake the task that waits for it.
+    Wake(Waker),
+    /// Run this on the completion thread.
+    Call(Box<dyn FnOnce() + Send>),
+}
+
+impl Action {
+    fn run(self) {
+        let run = || match self {
+            Self::Wake(waker) => waker.wake(),
+            Self::Call(call) => call(),
+        };
+        if catch_unwind(AssertUnwindSafe(run)).is_err() {
+            tracing::error!("a completion callback panicked");
+        }
+    }
+}
+
+struct Watch {
+    deadline: Option<Instant>,
+    action: Action,
+}
+
+/// The pending invocations of one channel. Replies come in order, so only the first is looked at.
+struct Pending {
+    channel: Arc<Channel>,
+    watches: BTreeMap<u64, Watch>,
+}
+
+impl Pending {
+    fn is_first_ready(&self) -> bool {
+        self.watches
+            .first_key_value()
+            .is_some_and(|(seq, _)| self.channel.is_closed() || self.channel.is_done(*seq))
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// By address; the channel is kept alive, so an address means one channel.
+    channels: HashMap<usize, Pending>,
+    jobs: Vec<Action>,
+    /// Changes with every registration, so that a sleeper looks at deadlines again.
+    version: u64,
+    started: bool,
+    stopped: bool,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.channels.is_empty() && self.jobs.is_empty()
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.jobs.is_empty() || self.channels.values().any(Pending::is_first_ready)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let watches = self
+            .channels
+            .values()
+            .flat_map(|pending| pending.watches.values());
+        watches.filter_map(|watch| watch.deadline).min()
+    }
+
+    /// Removes what has ended or is late.
+    fn take_ready(&mut self) -> Vec<Action> {
+        let mut ready = std::mem::take(&mut self.jobs);
+        let late = self.next_deadline().map(|next| (next, Instant::now()));
+        for pending in self.channels.values_mut() {
+            while pending.is_first_ready()
+                && let Some((_, watch)) = pending.watches.pop_first()
+            {
+                ready.push(watch.action);
+            }
+            if let Some((next, now)) = late
+                && next <= now
+            {
+                let is_late =
+                    |_: &u64, watch: &mut Watch| watch.deadline.is_some_and(|deadline| deadline <= now);
+                ready.extend(
+                    pending
+                        .watches
+                        .extract_if(.., is_late)
+                        .map(|(_, watch)| watch.action),
+                );
+            }
+        }
+        self.channels.retain(|_, pending| !pending.watches.is_empty());
+        ready
+    }
+}
+
+/// The completion thread of an invoker, and what it has to do.
+pub(crate) struct Completions {
+    doorbell: Arc<Doorbell>,
+    completion: Completion,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Completions {
+    pub(crate) fn new(doorbell: Arc<Doorbell>, completion: Completion) -> Arc<Self> {
+        Arc::new(Self {
+            doorbell,
+            completion,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does the action when the invocation has ended, or at the deadline. A second watch of the same
+    /// invocation replaces the first.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        seq: u64,
+        deadline: Option<Instant>,
+        action: Action,
+    ) -> Result<(), Error> {
+        self.change(|state| {
+            let pending = state.channels.entry(address(channel)).or_insert_with(|| Pending {
+                channel: channel.clone(),
+                watches: BTreeMap::new(),
+            });
+            pending.watches.insert(seq, Watch { deadline, action });
+        })
+    }
+
+    /// Runs something on the completion thread soon.
+    pub(crate) fn run(self: &Arc<Self>, job: Box<dyn FnOnce() + Send>) -> Result<(), Error> {
+        self.change(|state| state.jobs.push(Action::Call(job)))
+    }
+
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut State)) -> Result<(), Error> {
+        let mut state = self.state();
+        if !state.started {
+            let completions = self.clone();
+            std::thread::Builder::new()
+                .name("hotlease-completion".into())
+                .spawn(move || completions.serve())
+                .map_err(Error::local("start the completion thread"))?;
+            state.started = true;
+        }
+        change(&mut state);
+        state.version += 1;
+        drop(state);
+        // It sleeps on one of the two.
+        self.changed.notify_one();
+        self.doorbell.ring();
+        Ok(())
+    }
+
+    /// Forgets an invocation. Its action may be running.
+    pub(crate) fn unwatch(&self, channel: &Arc<Channel>, seq: u64) {
+        let mut state = self.state();
+        let forgotten = state
+            .channels
+            .get_mut(&address(channel))
+            .and_then(|pending| pending.watches.remove(&seq));
+        state.channels.retain(|_, pending| !pending.watches.is_empty());
+        drop(state);
+        // Outside the lock: it may own anything.
+        drop(forgotten);
+    }
+
+    /// Ends the thread once nothing is pending.
+    pub(crate) fn stop(&self) {
+        self.state().stopped = true;
+        self.changed.notify_one();
+    }
+
+    fn serve(self: Arc<Self>) {
+        loop {
+            let mut state = self.state();
+            while state.is_idle() {
+                if state.stopped {
+                    return;
+                }
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            let ready = state.take_ready();
+            let (deadline, version) = (state.next_deadline(), state.version);
+            drop(state);
+            if ready.is_empty() {
+                self.wait(deadline, version);
+            }
+            for action in ready {
+                action.run();
+            }
+        }
+    }
+
+    /// Until something is ready, the deadline has come, or there was a registration.
+    fn wait(&self, deadline: Option<Instant>, version: u64) {
+        let ready = || {
+            let state = self.state();
+            state.version != version || state.is_ready()
+        };
+        let start = Instant::now();
+        if self.completion != Completion::Sleep {
+            while start.elapsed() < SPIN {
+                if ready() {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let left = deadline.map_or(SLEEP_MAX, |deadline| {
+            deadline.saturating_duration_since(start).min(SLEEP_MAX)
+        });
+        self.doorbell.sleep_unless(ready, Some(left));
+    }
+}
+
+fn address(channel: &Arc<Channel>) -> usize {
+    Arc::as_ptr(channel) as usize
+}

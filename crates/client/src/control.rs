@@ -1,0 +1,79 @@
+//! The one background thread of the library: control-plane sockets, lease renewal, and the news of dead
+//! workers. No invocation passes through it.
+
+use crate::Error;
+use std::future::Future;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, PoisonError};
+use std::thread::ThreadId;
+use tokio::runtime::{Builder, Handle};
+
+/// A way to the thread. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Control {
+    handle: Handle,
+    thread: ThreadId,
+}
+
+static CONTROL: Mutex<Option<Control>> = Mutex::new(None);
+
+impl Control {
+    /// The process's thread, started when first asked for. It lives as long as the process and does not
+    /// keep it from exiting.
+    pub(crate) fn get() -> Result<Self, Error> {
+        let mut control = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(control) = &*control {
+            return Ok(control.clone());
+        }
+        let cannot_start = "start the control thread";
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Error::local(cannot_start))?;
+        let handle = runtime.handle().clone();
+        let thread = std::thread::Builder::new()
+            .name("hotlease-control".into())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))
+            .map_err(Error::local(cannot_start))?;
+        let started = Self {
+            handle,
+            thread: thread.thread().id(),
+        };
+        *control = Some(started.clone());
+        Ok(started)
+    }
+
+    /// Starts a future on the thread.
+    pub(crate) fn spawn<F>(&self, future: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.handle.spawn(future);
+    }
+
+    /// Whether this is the control thread.
+    pub(crate) fn is_current(&self) -> bool {
+        std::thread::current().id() == self.thread
+    }
+
+    /// Runs a future on the thread and waits for it, without an async context of the caller's.
+    pub(crate) fn run<T, F>(&self, future: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        if self.is_current() {
+            return Err(Error::protocol("the control thread cannot wait for itself"));
+        }
+        let (sender, receiver) = sync_channel(1);
+        self.handle.spawn(async move {
+            // The caller waits for as long as it takes, so the receiver is there.
+            let _ = sender.send(future.await);
+        });
+        receiver.recv().unwrap_or_else(|_| {
+            Err(Error::OutcomeUnknown {
+                why: "the control thread failed at this request".into(),
+            })
+        })
+    }
+}

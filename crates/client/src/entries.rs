@@ -1,0 +1,290 @@
+//! Who may use which entry of a channel's rings: credits without a lock.
+//!
+//! Invocations are numbered 0, 1, 2 ... (64 bits here; the low 32 travel). Invocation `n` uses entry
+//! `n % depth`. Each entry has one word, a state and the invocation that it is about:
+//!
+//! ```text
+//!             claim                    harvest
+//!  Open(n) ──────────► Open(n) ─────────────────────────────► Open(n + depth)
+//!  free for n    │     in flight; the thread that claimed it        ▲
+//!                │     waits for it and alone may touch it          │
+//!                └───► Shared(n) ──► Taken(n) ──────────────────────┤
+//!                      in flight,    somebody copies the reply      │
+//!                      a future      ▲                              │
+//!                      waits ──► Abandoned(n) ──────────────────────┘
+//!                                nobody wants the reply; whoever needs the entry frees it
+//! ```
+//!
+//! A claim is one compare-and-swap on `next`: entry `n % depth` reads `Open(n)` only when invocation
+//! `n - depth` was harvested, and only the claimer of `n` can change it from then on, so the entry cannot
+//! become unusable between the check and the swap. Nothing needs to be written into the entry by a claim:
+//! a second claim of `n` fails on `next`, and one of `n + depth` does not find `Open(n + depth)`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What an entry's word says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Free for this invocation, or in flight and owned by the thread that claimed it.
+    Open,
+    /// In flight; the reply's output is in the ring.
+    Shared,
+    /// In flight; the reply's output is in a buffer, so that only its header needs to be kept.
+    SharedBuffer,
+    /// Somebody is copying the reply.
+    Taken,
+    /// In flight, and its reply is wanted by nobody.
+    Abandoned,
+}
+
+/// An entry that cannot be claimed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Occupied {
+    /// By which invocation.
+    pub(crate) seq: u64,
+    /// In which state.
+    pub(crate) state: State,
+}
+
+const STATE_SHIFT: u32 = 61;
+const SEQ_MASK: u64 = (1 << STATE_SHIFT) - 1;
+
+fn word(state: State, seq: u64) -> u64 {
+    (state as u64) << STATE_SHIFT | seq
+}
+
+fn parts(word: u64) -> Occupied {
+    let state = match word >> STATE_SHIFT {
+        0 => State::Open,
+        1 => State::Shared,
+        2 => State::SharedBuffer,
+        3 => State::Taken,
+        _ => State::Abandoned,
+    };
+    Occupied {
+        seq: word & SEQ_MASK,
+        state,
+    }
+}
+
+/// The entries of one channel.
+pub(crate) struct Entries {
+    /// The next invocation to be claimed.
+    next: AtomicU64,
+    words: Box<[AtomicU64]>,
+}
+
+impl Entries {
+    /// All free. `depth` is a power of two.
+    pub(crate) fn new(depth: u32) -> Self {
+        Self {
+            next: AtomicU64::new(0),
+            words: (0..u64::from(depth))
+                .map(|seq| AtomicU64::new(word(State::Open, seq)))
+                .collect(),
+        }
+    }
+
+    #[inline]
+    fn depth(&self) -> u64 {
+        self.words.len() as u64
+    }
+
+    #[inline]
+    fn word_of(&self, seq: u64) -> &AtomicU64 {
+        &self.words[(seq & (self.depth() - 1)) as usize]
+    }
+
+    /// The next invocation to be claimed: all before it are or were in flight.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Takes the next number, if its entry is free. The caller must publish the request.
+    #[inline]
+    pub(crate) fn claim(&self) -> Result<u64, Occupied> {
+        let mut seq = self.next.load(Ordering::Relaxed);
+        loop {
+            // Acquire pairs with the release in `free`: the last reader of this entry's reply is done
+            // before the request is published that lets the worker write the next one.
+            let current = self.word_of(seq).load(Ordering::Acquire);
+            if current != word(State::Open, seq) {
+                let now = self.next.load(Ordering::Relaxed);
+                if now == seq {
+                    return Err(parts(current));
+                }
+                seq = now;
+                continue;
+            }
+            // Relaxed: the number itself carries no data from one claimer to the next.
+            match self
+                .next
+                .compare_exchange_weak(seq, seq + 1, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Ok(seq),
+                Err(now) => seq = now,
+            }
+        }
+    }
+
+    /// Gives the entry of a claimed, not yet published invocation to a future.
+    #[inline]
+    pub(crate) fn share(&self, seq: u64, state: State) {
+        // Release pairs with the acquire in `take`: taking happens after the request was set up.
+        self.word_of(seq).store(word(state, seq), Ordering::Release);
+    }
+
+    /// Wins the right to copy the reply of a shared invocation; exactly one caller gets true, and must
+    /// call `free`.
+    #[inline]
+    pub(crate) fn take(&self, seq: u64) -> bool {
+        let entry = self.word_of(seq);
+        let current = entry.load(Ordering::Relaxed);
+        (current == word(State::Shared, seq) || current == word(State::SharedBuffer, seq))
+            && entry
+                .compare_exchange(
+                    current,
+                    word(State::Taken, seq),
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// The reply was copied (by the owner of an open entry or the winner of `take`): the entry is free for
+    /// the invocation one lap later.
+    #[inline]
+    pub(crate) fn free(&self, seq: u64) {
+        // Release pairs with the acquire in `claim`.
+        self.word_of(seq)
+            .store(word(State::Open, seq + self.depth()), Ordering::Release);
+    }
+
+    /// Gives up an invocation in flight that this thread owns (`Open`) or may take (`Shared`). False if
+    /// its reply was taken by somebody else already.
+    pub(crate) fn abandon(&self, seq: u64, from: State) -> bool {
+        self.word_of(seq)
+            .compare_exchange(
+                word(from, seq),
+                word(State::Abandoned, seq),
+                // Release: what this thread did with the entry happens before whoever frees it.
+                Ordering::Release,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    /// Wins the right to free an abandoned entry whose reply has arrived; must call `free`.
+    pub(crate) fn take_abandoned(&self, seq: u64) -> bool {
+        self.word_of(seq)
+            .compare_exchange(
+                word(State::Abandoned, seq),
+                word(State::Taken, seq),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    /// Whether the invocation is still shared and untaken.
+    #[inline]
+    pub(crate) fn is_shared(&self, seq: u64) -> bool {
+        let current = self.word_of(seq).load(Ordering::Acquire);
+        current == word(State::Shared, seq) || current == word(State::SharedBuffer, seq)
+    }
+
+    /// Whether the entry has moved on from this invocation: its reply was harvested.
+    #[inline]
+    pub(crate) fn is_past(&self, seq: u64) -> bool {
+        parts(self.word_of(seq).load(Ordering::Acquire)).seq > seq
+    }
+
+    /// What stands in the way of the next claim, if anything does.
+    pub(crate) fn blocking(&self) -> Option<Occupied> {
+        let seq = self.next();
+        let current = parts(self.word_of(seq).load(Ordering::Acquire));
+        (current.seq < seq).then_some(current)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn credits_are_the_free_entries() {
+        let entries = Entries::new(2);
+        assert_eq!((entries.claim(), entries.claim()), (Ok(0), Ok(1)));
+        let occupied = Occupied {
+            seq: 0,
+            state: State::Open,
+        };
+        assert_eq!(entries.claim(), Err(occupied));
+        assert_eq!(entries.blocking(), Some(occupied));
+        entries.free(1);
+        assert_eq!(entries.claim(), Err(occupied), "numbers go out in order");
+        entries.free(0);
+        assert_eq!((entries.claim(), entries.claim()), (Ok(2), Ok(3)));
+        assert!(entries.is_past(1) && !entries.is_past(2));
+    }
+
+    #[test]
+    fn a_shared_reply_is_taken_once() {
+        let entries = Entries::new(1);
+        let seq = entries.claim().unwrap();
+        assert!(!entries.take(seq), "an owned invocation belongs to its thread");
+        entries.share(seq, State::Shared);
+        assert!(entries.is_shared(seq) && entries.take(seq) && !entries.take(seq));
+        assert!(!entries.abandon(seq, State::Shared), "its reply was taken");
+        entries.free(seq);
+        assert!(!entries.take(seq) && entries.is_past(seq));
+    }
+
+    #[test]
+    fn an_abandoned_entry_is_freed_by_whoever_needs_it() {
+        let entries = Entries::new(1);
+        let seq = entries.claim().unwrap();
+        assert!(entries.abandon(seq, State::Open));
+        assert_eq!(entries.claim().unwrap_err().state, State::Abandoned);
+        assert!(entries.take_abandoned(seq) && !entries.take_abandoned(seq));
+        entries.free(seq);
+        assert_eq!(entries.claim(), Ok(1));
+    }
+
+    /// Every number goes out exactly once and never to an entry that is in use.
+    #[test]
+    fn claims_from_many_threads_never_share_an_entry() {
+        const DEPTH: usize = 4;
+        const EACH: u64 = 20_000;
+        let entries = Entries::new(DEPTH as u32);
+        let users: Vec<AtomicUsize> = (0..DEPTH).map(|_| AtomicUsize::new(0)).collect();
+        let sum = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..EACH {
+                        let seq = loop {
+                            match entries.claim() {
+                                Ok(seq) => break seq,
+                                Err(_) => std::thread::yield_now(),
+                            }
+                        };
+                        let user = &users[seq as usize % DEPTH];
+                        assert_eq!(
+                            user.fetch_add(1, Ordering::Relaxed),
+                            0,
+                            "entry of {seq} is in use"
+                        );
+                        sum.fetch_add(seq, Ordering::Relaxed);
+                        user.fetch_sub(1, Ordering::Relaxed);
+                        entries.free(seq);
+                    }
+                });
+            }
+        });
+        let count = 4 * EACH;
+        assert_eq!(sum.into_inner(), count * (count - 1) / 2);
+    }
+}

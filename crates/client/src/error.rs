@@ -1,0 +1,317 @@
+//! What can go wrong, in terms of what the caller can do about it.
+
+use hotlease_fabric::memory::MemoryError;
+use hotlease_fabric::runtime_dir::RuntimeDirError;
+use hotlease_wire::code::CodeError;
+use hotlease_wire::frame::Status;
+use hotlease_wire::{Cause, EndReason, Ran, Refusal};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a call of this library failed.
+///
+/// [`Error::ran`] says whether the function ran, [`Error::billed`] whether its time is on the lease's
+/// bill, [`Error::retryable`] whether doing it again is safe and may help.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No platform serves this socket.
+    #[error("hotlease is not running (nobody serves {socket}); start it with `hotlease up`")]
+    NotRunning {
+        /// The manager's, or the agent's.
+        socket: PathBuf,
+    },
+    /// There is no safe place where the platform's sockets could be.
+    #[error("{why}")]
+    RuntimeDirectory {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: Arc<io::Error>,
+    },
+    /// The bytes are not a usable function library.
+    #[error("{name} is not a function library: {source}")]
+    Code {
+        /// The library.
+        name: String,
+        /// Why.
+        source: CodeError,
+    },
+    /// The library has no such function.
+    #[error("{code} has no function `{name}`{}", did_you_mean(.similar))]
+    NoSuchFunction {
+        /// What was asked for.
+        name: String,
+        /// The library.
+        code: String,
+        /// What may have been meant.
+        similar: Vec<String>,
+    },
+    /// The lease has no such slot.
+    #[error("there is no slot {index}; the lease has {slots}, counted from 0")]
+    NoSuchSlot {
+        /// What was asked for.
+        index: usize,
+        /// How many there are.
+        slots: usize,
+    },
+    /// An option or argument makes no sense.
+    #[error("bad option: {what}")]
+    Options {
+        /// Which, and why.
+        what: String,
+    },
+    /// Manager, agent or worker refused; nothing was changed.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The function returned an error of its own.
+    #[error("the function returned error {code}{}", output_text(.output))]
+    Function {
+        /// Its number.
+        code: i32,
+        /// What it wrote to its output.
+        output: Vec<u8>,
+    },
+    /// The function ran and had more output than there was room for.
+    #[error(
+        "the function's output of {produced} bytes is larger than the {capacity} bytes offered; pass a larger output, or set `output_bytes`"
+    )]
+    OutputTooLarge {
+        /// What it wanted to write.
+        produced: u64,
+        /// What it could.
+        capacity: u64,
+    },
+    /// The input is over what registered memory can hold.
+    #[error("the input of {size} bytes is over the limit of {limit}")]
+    InputTooLarge {
+        /// Its size.
+        size: u64,
+        /// The most.
+        limit: u64,
+    },
+    /// The worker died.
+    #[error("{cause}{}; {ran}{}", output_text(.output.as_bytes()), advice(*.ran))]
+    WorkerDied {
+        /// Why.
+        cause: Cause,
+        /// The end of what it printed.
+        output: String,
+        /// Whether this invocation's function ran.
+        ran: Ran,
+    },
+    /// The lease ended.
+    #[error("the lease has ended: {reason}; {ran}{}", advice(*.ran))]
+    LeaseEnded {
+        /// Why.
+        reason: EndReason,
+        /// Whether this invocation's function ran.
+        ran: Ran,
+    },
+    /// Nobody is left who could say how the invocation ended.
+    #[error("the outcome is unknown: {why}{}", advice(Ran::Unknown))]
+    OutcomeUnknown {
+        /// What happened.
+        why: String,
+    },
+    /// The invocation ran past its deadline.
+    #[error("the invocation did not end within its {timeout:?}; {ran}{}", advice(*.ran))]
+    Deadline {
+        /// The time it had.
+        timeout: Duration,
+        /// Whether the function ran.
+        ran: Ran,
+    },
+    /// The slot did not run the invocation.
+    #[error("the slot refused the invocation: {}; the function did not run", refused(*.status))]
+    NotRun {
+        /// What it said.
+        status: Status,
+    },
+    /// As many invocations are in flight as the channels have entries. Only from the `try_` calls.
+    #[error(
+        "as many invocations are in flight as the lease's slots take; harvest some, or lease with a larger `depth`"
+    )]
+    NoCredit,
+    /// A peer broke the protocol; the channel to it is closed.
+    #[error("a peer broke the protocol: {what}; install the same hotlease on both sides")]
+    Protocol {
+        /// How.
+        what: String,
+    },
+    /// This process lacks something.
+    #[error("cannot {what}: {source}")]
+    Local {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: Arc<io::Error>,
+    },
+    /// This process cannot get or map memory.
+    #[error("{0}")]
+    Memory(Arc<MemoryError>),
+}
+
+impl Error {
+    /// Whether the function of the failed invocation ran. `No` for everything that is no invocation.
+    pub fn ran(&self) -> Ran {
+        match self {
+            Self::Function { .. } | Self::OutputTooLarge { .. } => Ran::Yes,
+            Self::WorkerDied { ran, .. } | Self::LeaseEnded { ran, .. } | Self::Deadline { ran, .. } => *ran,
+            // A malformed reply is still a reply: whoever wrote it had the request.
+            Self::OutcomeUnknown { .. } | Self::Protocol { .. } => Ran::Unknown,
+            _ => Ran::No,
+        }
+    }
+
+    /// Whether the invocation's compute time is on the lease's bill. What may have run is metered up to
+    /// the moment it stopped; what did not run costs nothing beyond the slot's own time.
+    pub fn billed(&self) -> bool {
+        self.ran() != Ran::No
+    }
+
+    /// Whether the same call may succeed if made again without risk of running twice what must run once.
+    pub fn retryable(&self) -> bool {
+        self.ran() == Ran::No
+            && match self {
+                Self::WorkerDied { .. }
+                | Self::LeaseEnded { .. }
+                | Self::NoCredit
+                | Self::NotRunning { .. } => true,
+                Self::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
+                Self::Refused(refusal) => matches!(
+                    refusal,
+                    Refusal::NoCapacity { .. }
+                        | Refusal::NoAgent
+                        | Refusal::Timeout { .. }
+                        | Refusal::Unavailable { .. }
+                        | Refusal::LeaseEnded(_)
+                        | Refusal::UnknownLease
+                        | Refusal::WorkerDied { .. }
+                ),
+                _ => false,
+            }
+    }
+
+    pub(crate) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Local {
+            what,
+            source: Arc::new(source),
+        }
+    }
+
+    pub(crate) fn protocol(what: impl ToString) -> Self {
+        Self::Protocol {
+            what: what.to_string(),
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<MemoryError> for Error {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(Arc::new(error))
+    }
+}
+
+impl From<RuntimeDirError> for Error {
+    fn from(error: RuntimeDirError) -> Self {
+        Self::RuntimeDirectory {
+            why: error.to_string(),
+        }
+    }
+}
+
+fn did_you_mean(similar: &[String]) -> String {
+    match similar {
+        [] => "; see `hotlease functions`".to_owned(),
+        [one] => format!("; did you mean `{one}`?"),
+        several => format!("; did you mean one of `{}`?", several.join("`, `")),
+    }
+}
+
+fn output_text(output: &[u8]) -> String {
+    const SHOWN: usize = 512;
+    let text = String::from_utf8_lossy(output);
+    let text = text.trim_end();
+    // What is not text is for the program, not for the message.
+    if text.is_empty() || text.contains(|c: char| c == '\u{fffd}' || (c.is_control() && !c.is_whitespace())) {
+        return String::new();
+    }
+    let skip = text.chars().count().saturating_sub(SHOWN);
+    let tail: String = text.chars().skip(skip).collect();
+    format!("; its last output: {tail}")
+}
+
+fn advice(ran: Ran) -> &'static str {
+    match ran {
+        Ran::Yes => "",
+        Ran::No => "; it is safe to call again",
+        Ran::Unknown => "; call again only if running twice does no harm (declare the function idempotent)",
+    }
+}
+
+fn refused(status: Status) -> &'static str {
+    match status {
+        Status::StaleEpoch => "the request belongs to an earlier holder of the slot",
+        Status::UnknownFunction => "the worker has no function with this index",
+        Status::BadLength => "a length is over what the channel takes",
+        Status::UnknownRegion => "a buffer is not registered with the worker",
+        Status::BadSpan => "a range reaches past its buffer",
+        Status::BadHeader => "the request is malformed",
+        Status::Draining => "the worker is draining",
+        Status::Ok | Status::FunctionError | Status::OutputTooLarge | Status::DeadlineExceeded => {
+            "it ran, and is not understood"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_says_what_to_do() {
+        let died = Error::WorkerDied {
+            cause: Cause::Signal {
+                signal: 11,
+                function: Some(0),
+            },
+            output: "about to crash\n".into(),
+            ran: Ran::Unknown,
+        };
+        let text = died.to_string();
+        for part in ["signal 11", "about to crash", "may have run", "idempotent"] {
+            assert!(text.contains(part), "{text:?} lacks {part:?}");
+        }
+        assert!(died.billed() && !died.retryable());
+        let queued = Error::LeaseEnded {
+            reason: EndReason::Expired,
+            ran: Ran::No,
+        };
+        assert!(queued.retryable() && !queued.billed());
+        assert!(queued.to_string().contains("safe to call again"));
+    }
+
+    #[test]
+    fn binary_output_stays_out_of_messages() {
+        let error = Error::Function {
+            code: 3,
+            output: vec![0, 255, 1],
+        };
+        assert_eq!(error.to_string(), "the function returned error 3");
+    }
+}

@@ -1,0 +1,403 @@
+//! Calling a function: at once, later, in place, many times.
+
+use crate::affinity;
+use crate::batch::Map;
+use crate::buffer::{BufferSliceMut, Input, Output};
+use crate::channel::{Channel, Sink, Target};
+use crate::completions::Action;
+use crate::in_flight::{InFlight, Step};
+use crate::invocation::{BufferInvocation, Invocation};
+use crate::invoker::Inner;
+use crate::pipeline::Pipeline;
+use crate::request::{Request, Wanted};
+use crate::retry::Again;
+use crate::{Error, Interface};
+use hotlease_wire::frame::Flags;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A handle to a function on an invoker's workers. Cheap to clone; `Send + Sync`.
+///
+/// Every call may fail with [`Error::WorkerDied`], [`Error::LeaseEnded`], [`Error::Deadline`],
+/// [`Error::Function`] and the errors of taking a new lease; [`Error::ran`] says whether the function ran.
+/// A function that is declared idempotent is run again on another worker, as often as
+/// [`crate::LeaseOptions::retries`] says, when its worker died; any invocation that provably did not run
+/// is submitted again whatever it is.
+#[derive(Clone)]
+pub struct Function {
+    pub(crate) inner: Arc<Inner>,
+    /// `inner.id`, at hand.
+    invoker: u64,
+    pub(crate) target: Target,
+    interface: Interface,
+    pub(crate) idempotent: bool,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) slot: Option<usize>,
+    /// Output capacity where the caller does not pass the output's place.
+    pub(crate) output_bytes: usize,
+    pub(crate) request_bytes: usize,
+    pub(crate) reply_bytes: usize,
+}
+
+impl Function {
+    pub(crate) fn new(inner: &Arc<Inner>, name: &str) -> Result<Self, Error> {
+        let (code, options) = (&inner.plan.code, &inner.plan.options);
+        let index = code.index_of(name)?;
+        let function = &code.functions()[index];
+        let function = Self {
+            inner: inner.clone(),
+            invoker: inner.id,
+            target: Target {
+                // No library has more than FUNCTIONS_MAX of them.
+                function: index as u16,
+                flags: Flags::NONE,
+                timeout_us: 0,
+                output_capacity: options.reply_bytes,
+            },
+            interface: function.interface,
+            idempotent: function.idempotent,
+            timeout: None,
+            slot: None,
+            output_bytes: options.reply_bytes as usize,
+            request_bytes: options.request_bytes as usize,
+            reply_bytes: options.reply_bytes as usize,
+        };
+        Ok(function.timeout(options.timeout))
+    }
+
+    /// Declares whether running it twice does no harm. Default: what its library says
+    /// (`HOTLEASE_IDEMPOTENT`).
+    #[must_use]
+    pub fn idempotent(mut self, yes: bool) -> Self {
+        self.idempotent = yes;
+        self
+    }
+
+    /// The time that each invocation has. The slot counts it from when it begins to work on the invocation;
+    /// the client, which also waits behind others, resolves the invocation with [`Error::Deadline`] at the
+    /// latest 400 ms after this time has passed since the call. Default: the lease's.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.timeout = timeout;
+        self.target.timeout_us = timeout.map_or(0, |timeout| {
+            // What 32 bits cannot say (71 minutes) is left to the client alone.
+            u32::try_from(timeout.as_micros()).map_or(0, |micros| micros.max(1))
+        });
+        self
+    }
+
+    /// Uses only this slot. Default: the first idle one, beginning with the one that the thread used last.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSlot`].
+    pub fn on_slot(mut self, slot: usize) -> Result<Self, Error> {
+        let slots = self.inner.slots();
+        if slot >= slots {
+            return Err(Error::NoSuchSlot { index: slot, slots });
+        }
+        self.slot = Some(slot);
+        Ok(self)
+    }
+
+    /// Output bytes that `call`, `submit`, `map` and their like have room for. Default: the lease's
+    /// `reply_bytes`. More than that goes through registered memory of the library's own.
+    #[must_use]
+    pub fn output_bytes(mut self, bytes: usize) -> Self {
+        self.output_bytes = bytes;
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.inner.plan.code.functions()[usize::from(self.target.function)].name
+    }
+
+    /// How it is called in its library.
+    pub fn interface(&self) -> Interface {
+        self.interface
+    }
+
+    /// Whether it may be run twice.
+    pub fn is_idempotent(&self) -> bool {
+        self.idempotent
+    }
+
+    /// Invokes it and waits; returns the output's length. This is the hot path: no allocation, no lock, no
+    /// system call if the slot is polling, whenever input and output fit ring entries.
+    #[inline]
+    pub fn invoke(&self, input: &[u8], output: &mut [u8]) -> Result<usize, Error> {
+        if input.len() <= self.request_bytes
+            && output.len() <= self.reply_bytes
+            && let Some(last) = affinity::take(self.invoker, self.slot)
+        {
+            let result = if self.slot.is_some() || self.inner.slots() == 1 || last.channel.load(1) == 0 {
+                let target = Target {
+                    output_capacity: output.len() as u32,
+                    ..self.target
+                };
+                last.channel
+                    .call(&target, &[input], Sink::Ring(&mut *output), self.timeout, || None)
+            } else {
+                Err(Error::NoCredit)
+            };
+            affinity::put_back(last);
+            return match result {
+                Ok(length) => Ok(length),
+                Err(error) => self.invoke_after(error, input, output),
+            };
+        }
+        self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), self.again())
+    }
+
+    #[cold]
+    fn invoke_after(&self, error: Error, input: &[u8], output: &mut [u8]) -> Result<usize, Error> {
+        let mut again = self.again();
+        if !matches!(error, Error::NoCredit) {
+            again.after(error)?;
+        }
+        self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), again)
+    }
+
+    /// Invokes it and waits; returns its output.
+    pub fn call(&self, input: &[u8]) -> Result<Vec<u8>, Error> {
+        let mut output = vec![0; self.output_bytes];
+        let length = self.invoke(input, &mut output)?;
+        output.truncate(length);
+        Ok(output)
+    }
+
+    /// Invokes it with its input, output or both in registered buffers, without copying them; waits, and
+    /// returns the output's length in bytes.
+    ///
+    /// ```no_run
+    /// # use hotlease_client::*;
+    /// # fn f(invoker: &Invoker) -> Result<(), Error> {
+    /// let (mut input, mut output) = (invoker.buffer::<f32>(1000)?, invoker.buffer::<f32>(1000)?);
+    /// input.fill(2.0);
+    /// invoker.function("square")?.invoke_buffer(&input, &mut output)?;
+    /// // A part, and bytes on one side:
+    /// invoker.function("sum")?.invoke_buffer(input.slice(..10), &mut [0; 4][..])?;
+    /// # Ok(()) }
+    /// ```
+    pub fn invoke_buffer<'a, 'b>(
+        &self,
+        input: impl Into<Input<'a>>,
+        output: impl Into<Output<'b>>,
+    ) -> Result<usize, Error> {
+        self.invoke_anywhere(input.into(), output.into(), self.again())
+    }
+
+    fn invoke_anywhere(
+        &self,
+        input: Input<'_>,
+        output: Output<'_>,
+        mut again: Again,
+    ) -> Result<usize, Error> {
+        let wanted = match &output {
+            Output::Bytes(output) => Wanted::Bytes(output.len()),
+            Output::Buffer(slice) => Wanted::Buffer(slice.as_slice()),
+        };
+        let mut request = self.request(&input, wanted)?;
+        let bytes = ring_bytes(&input);
+        let mut into: &mut [u8] = match output {
+            Output::Bytes(output) => output,
+            Output::Buffer(_) => &mut [],
+        };
+        loop {
+            let (slot, channel) = self.inner.pick(self.slot).map_err(|error| again.last(error))?;
+            match self.attempt(&channel, &mut request, bytes, into) {
+                Ok(length) => {
+                    affinity::remember(self.invoker, slot, &channel);
+                    if let Some(piece) = &request.uses.staged_output {
+                        into[..length].copy_from_slice(&piece[..length]);
+                    }
+                    return Ok(length);
+                }
+                Err(Error::NoCredit) => {
+                    let waited = self.inner.wait_for_credit(self.slot, self.timeout);
+                    waited.map_err(|error| again.last(error))?;
+                }
+                Err(error) => again.after(error)?,
+            }
+            into = &mut *into;
+        }
+    }
+
+    fn attempt(
+        &self,
+        channel: &Channel,
+        request: &mut Request,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<usize, Error> {
+        request.uses.register(channel)?;
+        let sink = if request.output_in_ring() {
+            Sink::Ring(output)
+        } else {
+            Sink::Buffer(request.capacity)
+        };
+        let uses = &mut request.uses;
+        // A timeout is final, so nobody misses what is kept for the worker then.
+        let keep = || (!uses.is_empty()).then(|| Box::new(std::mem::take(uses)) as _);
+        let payload = request.head.payload(input);
+        channel.call(&request.target, &payload, sink, self.timeout, keep)
+    }
+
+    /// Starts an invocation and returns its future. Waits only while as many invocations are in flight as
+    /// the slots take.
+    pub fn submit(&self, input: &[u8]) -> Result<Invocation, Error> {
+        let wanted = Wanted::Bytes(self.output_bytes);
+        self.start(&Input::Bytes(input), wanted, true, true)
+            .map(Invocation::new)
+    }
+
+    /// As [`Function::submit`], but does not wait.
+    ///
+    /// # Errors
+    /// [`Error::NoCredit`] where `submit` would wait.
+    pub fn try_submit(&self, input: &[u8]) -> Result<Invocation, Error> {
+        let wanted = Wanted::Bytes(self.output_bytes);
+        self.start(&Input::Bytes(input), wanted, false, true)
+            .map(Invocation::new)
+    }
+
+    /// As [`Function::submit`], for callers that hold the input themselves and can submit it again.
+    pub(crate) fn submit_once(&self, input: &[u8], wait: bool) -> Result<Invocation, Error> {
+        let wanted = Wanted::Bytes(self.output_bytes);
+        self.start(&Input::Bytes(input), wanted, wait, false)
+            .map(Invocation::new)
+    }
+
+    /// Starts an invocation whose output is written in place; the input may be a part of a buffer, too.
+    /// Until the future has resolved, the worker uses these parts and nobody else may. (Both stay alive
+    /// for as long as the worker uses them, even if the buffers are dropped.)
+    pub fn submit_buffer<'a>(
+        &self,
+        input: impl Into<Input<'a>>,
+        output: BufferSliceMut<'_>,
+    ) -> Result<BufferInvocation, Error> {
+        let wanted = Wanted::Buffer(output.as_slice());
+        self.start(&input.into(), wanted, true, true)
+            .map(BufferInvocation::new)
+    }
+
+    /// Starts an invocation that reads its input in place; its output comes as bytes. Until the future has
+    /// resolved, the input may not be changed.
+    pub fn submit_from_buffer<'a>(&self, input: impl Into<Input<'a>>) -> Result<Invocation, Error> {
+        let wanted = Wanted::Bytes(self.output_bytes);
+        self.start(&input.into(), wanted, true, true).map(Invocation::new)
+    }
+
+    /// Starts an invocation; when it has resolved, `then` is called with the result on the library's
+    /// completion thread. It should be brief: other callbacks and futures of this invoker wait meanwhile. If
+    /// it panics, that is logged and forgotten.
+    ///
+    /// # Errors
+    /// If the invocation could not be started; `then` is not called in this case.
+    pub fn submit_then(
+        &self,
+        input: &[u8],
+        then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let wanted = Wanted::Bytes(self.output_bytes);
+        let in_flight = self.start(&Input::Bytes(input), wanted, true, true)?;
+        call_when_done(in_flight, Box::new(then))
+    }
+
+    /// Invokes it on each input, over all slots; results in order.
+    pub fn batch(&self, inputs: &[&[u8]]) -> Vec<Result<Vec<u8>, Error>> {
+        self.map(inputs.iter().copied()).collect()
+    }
+
+    /// Invokes it on each input that the iterator yields, over all slots, with a bounded number in flight;
+    /// an iterator over the results, in order. Inputs are drawn as results are.
+    ///
+    /// ```no_run
+    /// # use hotlease_client::*;
+    /// # fn f(function: &Function, lines: Vec<String>) -> Result<(), Error> {
+    /// for result in function.map(lines) {
+    ///     println!("{}", result?.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn map<I>(&self, inputs: I) -> Map<I::IntoIter>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<[u8]>,
+    {
+        Map::new(self.clone(), inputs.into_iter())
+    }
+
+    /// A pipeline of invocations on one slot: the cheapest way to make many small ones.
+    ///
+    /// # Errors
+    /// Those of repairing the slot, if its worker is dead.
+    pub fn pipeline(&self) -> Result<Pipeline, Error> {
+        Pipeline::new(self.clone())
+    }
+
+    pub(crate) fn again(&self) -> Again {
+        Again::new(self.idempotent, self.inner.plan.options.retries)
+    }
+
+    fn request(&self, input: &Input<'_>, wanted: Wanted<'_>) -> Result<Request, Error> {
+        let (request, reply) = (self.request_bytes, self.reply_bytes);
+        Request::new(self.target, input, wanted, request, reply, &self.inner.staging)
+    }
+
+    /// `keep`: whether to keep what is needed to submit it again.
+    fn start(
+        &self,
+        input: &Input<'_>,
+        wanted: Wanted<'_>,
+        wait: bool,
+        keep: bool,
+    ) -> Result<InFlight, Error> {
+        let request = self.request(input, wanted)?;
+        InFlight::start(self, request, ring_bytes(input), wait, keep)
+    }
+}
+
+/// The input bytes that may go through the ring.
+fn ring_bytes<'a>(input: &Input<'a>) -> &'a [u8] {
+    match input {
+        Input::Bytes(bytes) => bytes,
+        Input::Buffer(_) => &[],
+    }
+}
+
+type Callback = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
+
+fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<(), Error> {
+    let completions = in_flight.function().inner.completions.clone();
+    let (channel, seq, deadline) = in_flight.watched();
+    let action = Action::Call(Box::new(move || {
+        let mut output = Vec::new();
+        match in_flight.step(&mut output) {
+            Step::Done(result) => {
+                drop(in_flight);
+                then(result.map(|_| output));
+            }
+            // It was submitted again.
+            Step::Waiting => {
+                if let Err(error) = call_when_done(in_flight, then) {
+                    tracing::error!(%error, "a callback is lost: its thread cannot be started");
+                }
+            }
+        }
+    }));
+    completions.watch(&channel, seq, deadline, action)
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Function")
+            .field("name", &self.name())
+            .field("interface", &self.interface)
+            .field("idempotent", &self.idempotent)
+            .field("timeout", &self.timeout)
+            .field("slot", &self.slot)
+            .finish()
+    }
+}

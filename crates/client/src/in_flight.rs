@@ -1,0 +1,302 @@
+//! An invocation on its way: every one resolves, to a result or an error.
+
+use crate::Error;
+use crate::channel::{Channel, timed_out};
+use crate::entries::State;
+use crate::function::Function;
+use crate::request::{Request, Uses};
+use crate::retry::Again;
+use crate::wait::{Interrupted, give_up_at};
+use hotlease_wire::frame::Status;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Where a result is put.
+pub(crate) trait Take {
+    /// Room for `length` bytes, or none if they do not fit.
+    fn room(&mut self, length: usize) -> Option<&mut [u8]>;
+    /// Bytes that it takes at most.
+    fn capacity(&self) -> u64;
+}
+
+impl Take for Vec<u8> {
+    fn room(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.clear();
+        self.resize(length, 0);
+        Some(self)
+    }
+    fn capacity(&self) -> u64 {
+        u64::MAX
+    }
+}
+
+impl Take for &mut [u8] {
+    fn room(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.get_mut(..length)
+    }
+    fn capacity(&self) -> u64 {
+        self.len() as u64
+    }
+}
+
+/// Where an invocation stands after a step.
+pub(crate) enum Step {
+    /// Resolved.
+    Done(Result<usize, Error>),
+    /// Not yet.
+    Waiting,
+}
+
+/// What is needed beyond the ring entry.
+struct Kept {
+    request: Request,
+    /// A copy, if it may have to be submitted again.
+    input: Option<Vec<u8>>,
+    again: Again,
+}
+
+/// A submitted invocation. Dropped before it has resolved, its result is discarded.
+pub(crate) struct InFlight {
+    function: Function,
+    channel: Arc<Channel>,
+    seq: u64,
+    /// How its entry is shared.
+    state: State,
+    /// When it was submitted; only with a timeout, as reading the clock costs.
+    since: Option<Instant>,
+    /// Output bytes at most.
+    capacity: u64,
+    kept: Option<Box<Kept>>,
+    resolved: bool,
+    watched: bool,
+}
+
+impl InFlight {
+    /// Submits. `wait`: for a credit; `keep`: the input, where it may be submitted again.
+    pub(crate) fn start(
+        function: &Function,
+        request: Request,
+        input: &[u8],
+        wait: bool,
+        keep: bool,
+    ) -> Result<Self, Error> {
+        let state = if request.output_in_ring() {
+            State::Shared
+        } else {
+            State::SharedBuffer
+        };
+        let (channel, seq) = publish(function, &request, input, state, wait)?;
+        let again = function.again();
+        let copy = (keep && request.head.input_in_ring && again.may_run_twice()).then(|| input.to_vec());
+        let capacity = request.capacity;
+        let kept = (copy.is_some() || !request.uses.is_empty()).then(|| {
+            Box::new(Kept {
+                request,
+                input: copy,
+                again,
+            })
+        });
+        Ok(Self {
+            function: function.clone(),
+            channel,
+            seq,
+            state,
+            since: function.timeout.map(|_| Instant::now()),
+            capacity,
+            kept,
+            resolved: false,
+            watched: false,
+        })
+    }
+
+    pub(crate) fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// Whether a step would not find it waiting.
+    pub(crate) fn is_done(&self) -> bool {
+        self.resolved || self.channel.is_done(self.seq) || self.channel.is_closed() || self.is_late()
+    }
+
+    fn give_up_at(&self) -> Option<Instant> {
+        give_up_at(self.since?, self.function.timeout)
+    }
+
+    fn is_late(&self) -> bool {
+        self.give_up_at().is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// The result, if the reply is there.
+    pub(crate) fn try_result(&mut self, take: &mut impl Take) -> Option<Result<usize, Error>> {
+        if self.resolved {
+            return Some(Err(Error::protocol("the invocation's result was taken already")));
+        }
+        let (capacity, in_ring) = (self.capacity, self.state == State::Shared);
+        let timeout = self.function.timeout;
+        let staged = self
+            .kept
+            .as_ref()
+            .and_then(|kept| kept.request.uses.staged_output.as_ref());
+        let channel = &self.channel;
+        let result = channel.harvest(self.seq, |reply, source| match reply {
+            Ok(header) if header.status == Status::Ok && header.length <= capacity => {
+                let length = header.length as usize;
+                if !in_ring && staged.is_none() {
+                    // In the caller's buffer already.
+                    return Ok(length);
+                }
+                let fits = take.capacity();
+                let Some(room) = take.room(length) else {
+                    return Err(Error::OutputTooLarge {
+                        produced: header.length,
+                        capacity: fits,
+                    });
+                };
+                match staged {
+                    Some(piece) => room.copy_from_slice(&piece[..length]),
+                    None => {
+                        source.read(header, room);
+                    }
+                }
+                Ok(length)
+            }
+            Ok(header) if in_ring => Err(channel.failure(reply, source.to_vec(header), capacity, timeout)),
+            reply => Err(channel.failure(reply, Vec::new(), capacity, timeout)),
+        })?;
+        self.resolved = true;
+        match result {
+            // Refused by a worker that is on its way out.
+            Err(error @ Error::NotRun { .. }) if self.kept.is_some() => match self.restart(error) {
+                Ok(()) => None,
+                Err(error) => Some(Err(error)),
+            },
+            result => Some(result),
+        }
+    }
+
+    /// Goes on as far as possible without waiting for the function; waits only for a worker's replacement.
+    pub(crate) fn step(&mut self, take: &mut impl Take) -> Step {
+        loop {
+            if let Some(result) = self.try_result(take) {
+                return Step::Done(result);
+            }
+            if self.channel.is_closed() && !self.channel.is_done(self.seq) {
+                match self.restart(self.channel.unanswered(self.seq)) {
+                    Ok(()) => continue,
+                    Err(error) => return Step::Done(Err(error)),
+                }
+            }
+            if self.is_late() {
+                self.abandon();
+                return Step::Done(Err(timed_out(self.function.timeout)));
+            }
+            if !self.is_done() {
+                return Step::Waiting;
+            }
+        }
+    }
+
+    /// Waits for the result; `None` if `limit` comes first.
+    pub(crate) fn wait(
+        &mut self,
+        take: &mut impl Take,
+        limit: Option<Instant>,
+    ) -> Option<Result<usize, Error>> {
+        loop {
+            if let Step::Done(result) = self.step(take) {
+                return Some(result);
+            }
+            let until = self.give_up_at().into_iter().chain(limit).min();
+            let (channel, seq) = (&self.channel, self.seq);
+            let waited = channel.wait(|_| until, || channel.is_done(seq).then_some(()));
+            if waited == Err(Interrupted::TimedOut)
+                && limit.is_some_and(|limit| Instant::now() >= limit)
+                && !self.is_done()
+            {
+                return None;
+            }
+        }
+    }
+
+    /// Submits it again after a failure of its worker, if that may be done.
+    fn restart(&mut self, error: Error) -> Result<(), Error> {
+        self.resolved = true;
+        let Some(kept) = &mut self.kept else {
+            return Err(error);
+        };
+        let input = match (&kept.input, kept.request.head.input_in_ring) {
+            (Some(input), _) => input.as_slice(),
+            (None, false) => &[],
+            (None, true) => return Err(error),
+        };
+        kept.again.after(error)?;
+        let published = publish(&self.function, &kept.request, input, self.state, true);
+        let (channel, seq) = published.map_err(|error| kept.again.last(error))?;
+        (self.channel, self.seq) = (channel, seq);
+        self.since = self.since.map(|_| Instant::now());
+        self.resolved = false;
+        Ok(())
+    }
+
+    /// Whether a restart may be tried when the worker is gone.
+    pub(crate) fn may_restart(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// The channel is closed and the reply is not there.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        !self.resolved && self.channel.is_closed() && !self.channel.is_done(self.seq)
+    }
+
+    /// What a completion thread has to look at; from now on it is unwatched when dropped.
+    pub(crate) fn watched(&mut self) -> (Arc<Channel>, u64, Option<Instant>) {
+        self.watched = true;
+        (self.channel.clone(), self.seq, self.give_up_at())
+    }
+
+    fn abandon(&mut self) {
+        self.resolved = true;
+        let uses = self
+            .kept
+            .take()
+            .map(|kept| kept.request.uses)
+            .filter(|uses: &Uses| !uses.is_empty());
+        let keep = uses.map(|uses| Box::new(uses) as _);
+        self.channel.abandon(self.seq, self.state, keep);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if self.watched {
+            self.function.inner.completions.unwatch(&self.channel, self.seq);
+        }
+        if !self.resolved {
+            self.abandon();
+        }
+    }
+}
+
+/// Publishes a request on a slot that takes it.
+fn publish(
+    function: &Function,
+    request: &Request,
+    input: &[u8],
+    state: State,
+    wait: bool,
+) -> Result<(Arc<Channel>, u64), Error> {
+    loop {
+        let (slot, channel) = function.inner.pick(function.slot)?;
+        request.uses.register(&channel)?;
+        match channel.submit(&request.target, &request.head.payload(input), state) {
+            Ok(seq) => {
+                crate::affinity::remember(function.inner.id, slot, &channel);
+                return Ok((channel, seq));
+            }
+            Err(Error::NoCredit) if wait => {
+                function.inner.wait_for_credit(function.slot, function.timeout)?
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}

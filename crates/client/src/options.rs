@@ -1,0 +1,255 @@
+//! What a lease is asked to be, and how the client behaves on it.
+
+use crate::Error;
+use hotlease_wire::connection::RingShape;
+use hotlease_wire::grpc::{self, AcquireRequest};
+use hotlease_wire::limits::{
+    ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, LABEL_BYTES_MAX, RING_BYTES_MAX, RING_DEPTH_DEFAULT,
+    RING_DEPTH_MAX, SLOTS_MAX, WORKERS_MAX,
+};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const ENTRY_BYTES_MIN: u32 = 64;
+
+/// How a slot of the worker waits for its next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Polling {
+    /// Polls for as long as recent arrivals make it worth while, at most the hot budget, then sleeps.
+    /// Default.
+    #[default]
+    Adaptive,
+    /// Polls for the whole hot budget after each invocation, then sleeps.
+    Hot,
+    /// Sleeps at once: no polling is billed, each call pays for a wake-up.
+    Warm,
+}
+
+/// How the client waits for a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Completion {
+    /// Spins until the reply is there: lowest latency, one core busy.
+    Spin,
+    /// Spins for up to 100 us, less where recent calls took longer than that, then sleeps. Default.
+    #[default]
+    Adaptive,
+    /// Sleeps at once: no processor time is spent waiting, each call pays for a wake-up.
+    Sleep,
+}
+
+/// What to lease and how to use it. All fields have defaults:
+///
+/// ```
+/// use hotlease_client::LeaseOptions;
+/// let options = LeaseOptions { workers: 2, ..LeaseOptions::default() };
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseOptions {
+    /// Worker processes. Default: 1.
+    pub workers: u16,
+    /// Slots (threads on cores of their own) of each worker. Default: 1.
+    pub slots: u16,
+    /// Address space limit of each worker, bytes; 0: none. Default: 0.
+    pub memory_bytes: u64,
+    /// How slots wait. Default: adaptive.
+    pub polling: Polling,
+    /// How long a slot polls at most after its last invocation, in real time. It is billed as hot time.
+    /// Default: 1 ms, which covers arrival gaps up to a few hundred microseconds without a wake-up.
+    pub hot_budget: Duration,
+    /// How long the lease lives without renewal; the library renews it. Default: 5 s; 100 ms to 1 h.
+    pub ttl: Duration,
+    /// Deadline of each invocation, unless the [`crate::Function`] has another. Default: none.
+    pub timeout: Option<Duration>,
+    /// Invocations in flight on one slot: a power of two. Default: 64; at most 4096.
+    pub depth: u32,
+    /// Input bytes that travel in the ring. Larger inputs are staged in registered memory by the library.
+    /// Default: 4096; 64 to 4 MiB.
+    pub request_bytes: u32,
+    /// Output bytes that travel in the ring, and the output capacity of calls that do not say another.
+    /// Default: 4096; 64 to 4 MiB.
+    pub reply_bytes: u32,
+    /// How the client waits. Default: adaptive.
+    pub completion: Completion,
+    /// How often an invocation of an idempotent function is run again after its worker died. Others are
+    /// never run twice. Default: 1.
+    pub retries: u32,
+    /// Whether a new lease is taken when one ended and another call is made. Default: true.
+    pub renew_lease: bool,
+    /// Shown in listings; at most 64 bytes. Default: the program's name.
+    pub label: String,
+    /// Where the platform's sockets are. Default (`None`): `$HOTLEASE_RUNTIME_DIR`, else
+    /// `$XDG_RUNTIME_DIR/hotlease`, else `/tmp/hotlease-UID`.
+    pub runtime_dir: Option<PathBuf>,
+}
+
+impl Default for LeaseOptions {
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            slots: 1,
+            memory_bytes: 0,
+            polling: Polling::default(),
+            hot_budget: Duration::from_millis(1),
+            ttl: Duration::from_secs(5),
+            timeout: None,
+            depth: RING_DEPTH_DEFAULT,
+            request_bytes: ENTRY_BYTES_DEFAULT,
+            reply_bytes: ENTRY_BYTES_DEFAULT,
+            completion: Completion::default(),
+            retries: 1,
+            renew_lease: true,
+            label: program_name(),
+            runtime_dir: None,
+        }
+    }
+}
+
+impl LeaseOptions {
+    /// Refuses what no agent could grant, before anybody is asked.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let fail = |what: String| Err(Error::Options { what });
+        if self.workers == 0 || u32::from(self.workers) > WORKERS_MAX {
+            return fail(format!(
+                "workers must be 1 to {WORKERS_MAX}, not {}",
+                self.workers
+            ));
+        }
+        if self.slots == 0 || u32::from(self.slots) > SLOTS_MAX {
+            return fail(format!("slots must be 1 to {SLOTS_MAX}, not {}", self.slots));
+        }
+        if !self.depth.is_power_of_two() || self.depth > RING_DEPTH_MAX {
+            return fail(format!(
+                "depth must be a power of two up to {RING_DEPTH_MAX}, not {}",
+                self.depth
+            ));
+        }
+        for (name, bytes) in [
+            ("request_bytes", self.request_bytes),
+            ("reply_bytes", self.reply_bytes),
+        ] {
+            // An entry must at least hold the spans of an invocation with both its ends in buffers.
+            if !(ENTRY_BYTES_MIN..=ENTRY_BYTES_MAX).contains(&bytes) {
+                return fail(format!(
+                    "{name} must be {ENTRY_BYTES_MIN} to {ENTRY_BYTES_MAX}, not {bytes}"
+                ));
+            }
+            // The ring's own layout rounds entries up to pages; stay clear of its limit.
+            let ring = u64::from(self.depth) * (u64::from(bytes).next_multiple_of(4096) + 64) + 4096;
+            if ring > RING_BYTES_MAX {
+                return fail(format!(
+                    "depth {} times {name} {bytes} is over the {RING_BYTES_MAX} bytes that a ring may have",
+                    self.depth
+                ));
+            }
+        }
+        if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&self.ttl) {
+            return fail(format!("ttl must be 100 ms to 1 h, not {:?}", self.ttl));
+        }
+        if self.label.len() > LABEL_BYTES_MAX {
+            return fail(format!("label must be at most {LABEL_BYTES_MAX} bytes"));
+        }
+        Ok(())
+    }
+
+    /// Slots of all workers.
+    pub(crate) fn slots_in_all(&self) -> usize {
+        usize::from(self.workers) * usize::from(self.slots)
+    }
+
+    pub(crate) fn request_shape(&self) -> RingShape {
+        RingShape {
+            depth: self.depth,
+            entry_bytes: self.request_bytes,
+        }
+    }
+
+    pub(crate) fn reply_shape(&self) -> RingShape {
+        RingShape {
+            depth: self.depth,
+            entry_bytes: self.reply_bytes,
+        }
+    }
+
+    pub(crate) fn acquire_request(&self) -> AcquireRequest {
+        let polling = match self.polling {
+            Polling::Adaptive => grpc::Polling::Adaptive,
+            Polling::Hot => grpc::Polling::Hot,
+            Polling::Warm => grpc::Polling::Warm,
+        };
+        AcquireRequest {
+            workers: self.workers.into(),
+            slots_per_worker: self.slots.into(),
+            memory_bytes: self.memory_bytes,
+            gpus: 0,
+            ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
+            hot_budget_us: u64::try_from(self.hot_budget.as_micros()).unwrap_or(u64::MAX),
+            polling: polling.into(),
+            sandbox: String::new(),
+            tenant: String::new(),
+            label: self.label.clone(),
+        }
+    }
+}
+
+/// The program's file name, cut to what a label may have.
+fn program_name() -> String {
+    let mut name = std::env::current_exe()
+        .ok()
+        .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .unwrap_or_default();
+    while name.len() > LABEL_BYTES_MAX {
+        name.pop();
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_nonsense_is_named() {
+        LeaseOptions::default().check().unwrap();
+        let bad = |options: LeaseOptions, word: &str| {
+            let text = options.check().unwrap_err().to_string();
+            assert!(text.contains(word), "{text:?} does not name {word}");
+        };
+        let base = LeaseOptions::default;
+        bad(LeaseOptions { workers: 0, ..base() }, "workers");
+        bad(
+            LeaseOptions {
+                slots: u16::MAX,
+                ..base()
+            },
+            "slots",
+        );
+        bad(LeaseOptions { depth: 63, ..base() }, "depth");
+        bad(
+            LeaseOptions {
+                request_bytes: 0,
+                ..base()
+            },
+            "request_bytes",
+        );
+        let huge = LeaseOptions {
+            depth: 4096,
+            reply_bytes: 4 << 20,
+            ..base()
+        };
+        bad(huge, "depth 4096");
+        bad(
+            LeaseOptions {
+                ttl: Duration::ZERO,
+                ..base()
+            },
+            "ttl",
+        );
+        bad(
+            LeaseOptions {
+                label: "x".repeat(65),
+                ..base()
+            },
+            "label",
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! Many small invocations on one slot, at the least cost for each.
+
+use crate::Error;
+use crate::channel::{Channel, Target, timed_out};
+use crate::function::Function;
+use crate::wait::{Interrupted, give_up_at};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Requests that are written before a slot that may sleep is woken.
+const QUIET_MAX: u32 = 16;
+
+/// Invocations on one slot, results in order: no allocation, no reference count and, while the slot is
+/// busy, no fence for each. Made by [`Function::pipeline`]; `Send`, used by one thread at a time.
+///
+/// Requests reach a polling slot at once. A sleeping one is woken by the first request of an idle pipeline,
+/// by every 16th, by [`Pipeline::flush`], and whenever a result is waited for.
+///
+/// When the worker dies, each invocation in flight gives its error, in order; nothing is run again. The
+/// first [`Pipeline::push`] after they are drawn goes to a new worker.
+///
+/// ```no_run
+/// # use hotlease_client::*;
+/// # fn f(function: &Function, inputs: &[[u8; 8]]) -> Result<(), Error> {
+/// let (mut pipeline, mut output) = (function.pipeline()?, [0; 8]);
+/// for input in inputs {
+///     if pipeline.is_full() {
+///         pipeline.pop(&mut output)?;
+///     }
+///     pipeline.push(input)?;
+/// }
+/// while pipeline.pop(&mut output)?.is_some() {}
+/// # Ok(()) }
+/// ```
+pub struct Pipeline {
+    function: Function,
+    slot: Option<usize>,
+    channel: Arc<Channel>,
+    in_flight: VecDeque<u64>,
+    depth: usize,
+    /// Requests since the slot was last woken.
+    quiet: u32,
+    /// When the oldest in flight began; only with a timeout, as reading the clock costs.
+    since: VecDeque<Instant>,
+}
+
+impl Pipeline {
+    pub(crate) fn new(function: Function) -> Result<Self, Error> {
+        let (slot, channel) = function.inner.pick(function.slot)?;
+        let depth = channel.ring.depth() as usize;
+        Ok(Self {
+            slot: Some(slot),
+            channel,
+            in_flight: VecDeque::with_capacity(depth),
+            depth,
+            quiet: 0,
+            since: VecDeque::new(),
+            function,
+        })
+    }
+
+    /// Invocations in flight.
+    pub fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether nothing is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// Whether a result must be drawn before the next push.
+    pub fn is_full(&self) -> bool {
+        self.in_flight.len() == self.depth
+    }
+
+    /// Starts an invocation. The input fits a ring entry (`request_bytes` of the lease).
+    ///
+    /// # Errors
+    /// [`Error::NoCredit`] if it is full, or others use the slot's entries; [`Error::InputTooLarge`]; the
+    /// worker's end, if it has died and results are still to be drawn.
+    #[inline]
+    pub fn push(&mut self, input: &[u8]) -> Result<(), Error> {
+        if input.len() > self.function.request_bytes {
+            return Err(self.too_large(input.len()));
+        }
+        if self.channel.is_closed() {
+            self.reopen()?;
+        }
+        let target = Target {
+            output_capacity: self.function.reply_bytes as u32,
+            ..self.function.target
+        };
+        let seq = self.channel.submit_quiet(&target, &[input])?;
+        if self.function.timeout.is_some() {
+            self.since.push_back(Instant::now());
+        }
+        self.quiet += 1;
+        if self.in_flight.is_empty() || self.quiet >= QUIET_MAX {
+            self.flush();
+        }
+        self.in_flight.push_back(seq);
+        Ok(())
+    }
+
+    /// Wakes the slot, if it sleeps, for what was pushed.
+    pub fn flush(&mut self) {
+        self.quiet = 0;
+        self.channel.ring.ring();
+    }
+
+    /// Waits for the oldest result, copies it to `output` and returns its length; `None` if nothing is in
+    /// flight. After an error the next call gives the next result.
+    #[inline]
+    pub fn pop(&mut self, output: &mut [u8]) -> Result<Option<usize>, Error> {
+        let Some(&seq) = self.in_flight.front() else {
+            return Ok(None);
+        };
+        let result = match self.channel.try_finish(seq, output, self.function.timeout) {
+            Some(result) => result,
+            None => self.wait(seq, output),
+        };
+        self.in_flight.pop_front();
+        self.since.pop_front();
+        result.map(Some)
+    }
+
+    /// As [`Pipeline::pop`], but returns `None` also while the oldest result is not there.
+    #[inline]
+    pub fn try_pop(&mut self, output: &mut [u8]) -> Result<Option<usize>, Error> {
+        match self.in_flight.front() {
+            Some(&seq) if self.channel.is_answered(seq) || self.channel.is_closed() => self.pop(output),
+            _ => Ok(None),
+        }
+    }
+
+    #[cold]
+    fn wait(&mut self, seq: u64, output: &mut [u8]) -> Result<usize, Error> {
+        if self.quiet > 0 {
+            self.flush();
+        }
+        let (channel, timeout) = (&self.channel, self.function.timeout);
+        let since = self.since.front().copied();
+        let until = |start| give_up_at(since.unwrap_or(start), timeout);
+        match channel.wait(until, || channel.try_finish(seq, output, timeout)) {
+            Ok(result) => result,
+            Err(Interrupted::Closed) => Err(channel.unanswered(seq)),
+            Err(Interrupted::TimedOut) => {
+                channel.abandon_owned(seq);
+                Err(timed_out(timeout))
+            }
+        }
+    }
+
+    #[cold]
+    fn reopen(&mut self) -> Result<(), Error> {
+        if let Some(&seq) = self.in_flight.front() {
+            return Err(self.channel.unanswered(seq));
+        }
+        let (slot, channel) = self.function.inner.pick(self.function.slot.or(self.slot))?;
+        (self.slot, self.channel) = (Some(slot), channel);
+        Ok(())
+    }
+
+    #[cold]
+    fn too_large(&self, size: usize) -> Error {
+        Error::InputTooLarge {
+            size: size as u64,
+            limit: self.function.request_bytes as u64,
+        }
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        if self.quiet > 0 {
+            self.flush();
+        }
+        for seq in self.in_flight.drain(..) {
+            self.channel.abandon_owned(seq);
+        }
+    }
+}
+
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline")
+            .field("function", &self.function.name())
+            .field("in_flight", &self.in_flight.len())
+            .finish()
+    }
+}

@@ -1,0 +1,218 @@
+//! An invocation's data, laid out for a channel: what is copied into the ring, what stands in buffers.
+
+use crate::Error;
+use crate::buffer::{BufferSlice, Input, Region};
+use crate::channel::{Channel, Target};
+use crate::staging::{Piece, Staging};
+use hotlease_wire::frame::{Flags, Span};
+use hotlease_wire::limits::REGION_BYTES_MAX;
+use std::sync::Arc;
+
+/// Where the output is wanted.
+#[derive(Clone, Copy)]
+pub(crate) enum Wanted<'a> {
+    /// As bytes, at most so many.
+    Bytes(usize),
+    /// In place.
+    Buffer(BufferSlice<'a>),
+}
+
+/// Memory that the worker uses while the invocation is in flight, kept alive until it has ended.
+#[derive(Default)]
+pub(crate) struct Uses {
+    pub(crate) staged_input: Option<Piece>,
+    pub(crate) staged_output: Option<Piece>,
+    regions: [Option<Arc<Region>>; 2],
+}
+
+impl Uses {
+    /// Makes sure that the channel's worker knows all of it.
+    pub(crate) fn register(&self, channel: &Channel) -> Result<(), Error> {
+        let staged = [&self.staged_input, &self.staged_output];
+        let staged = staged.into_iter().flatten().map(|piece| piece.region());
+        for region in staged.chain(self.regions.iter().flatten()) {
+            region.register(channel.connection())?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is anything to keep alive.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.staged_input.is_none()
+            && self.staged_output.is_none()
+            && self.regions.iter().all(Option::is_none)
+    }
+}
+
+/// The start of the payload: where the buffers are.
+pub(crate) struct Head {
+    spans: [u8; 2 * Span::BYTES],
+    span_bytes: usize,
+    /// Whether the input bytes follow the spans.
+    pub(crate) input_in_ring: bool,
+}
+
+impl Head {
+    /// What goes into the ring entry, given the input bytes.
+    pub(crate) fn payload<'a>(&'a self, input: &'a [u8]) -> [&'a [u8]; 2] {
+        let input = if self.input_in_ring { input } else { &[] };
+        [&self.spans[..self.span_bytes], input]
+    }
+}
+
+/// A request that can be published on any channel of an invoker. The input bytes that go through the ring
+/// are not in it.
+pub(crate) struct Request {
+    pub(crate) target: Target,
+    pub(crate) head: Head,
+    /// Output bytes at most, wherever they go.
+    pub(crate) capacity: u64,
+    pub(crate) uses: Uses,
+}
+
+impl Request {
+    /// Lays out an invocation; stages what is larger than a ring entry.
+    pub(crate) fn new(
+        mut target: Target,
+        input: &Input<'_>,
+        wanted: Wanted<'_>,
+        request_bytes: usize,
+        reply_bytes: usize,
+        staging: &Arc<Staging>,
+    ) -> Result<Self, Error> {
+        let mut uses = Uses::default();
+        let mut spans = [0; 2 * Span::BYTES];
+        let mut span_bytes = 0;
+        let mut add = |span: Span| {
+            spans[span_bytes..span_bytes + Span::BYTES].copy_from_slice(&span.encode());
+            span_bytes += Span::BYTES;
+        };
+        let output_in_ring = matches!(wanted, Wanted::Bytes(bytes) if bytes <= reply_bytes);
+        let room = request_bytes - if output_in_ring { 0 } else { Span::BYTES };
+
+        let mut input_in_ring = false;
+        match input {
+            Input::Bytes(bytes) if bytes.len() <= room => input_in_ring = true,
+            Input::Bytes(bytes) => {
+                check_size(bytes.len())?;
+                let mut piece = staging.piece(bytes.len())?;
+                piece[..bytes.len()].copy_from_slice(bytes);
+                target.flags = target.flags.with(Flags::INPUT_BUFFER);
+                add(piece.slice(..bytes.len()).span());
+                uses.staged_input = Some(piece);
+            }
+            Input::Buffer(slice) => {
+                target.flags = target.flags.with(Flags::INPUT_BUFFER);
+                add(slice.span());
+                uses.regions[0] = Some(slice.region().clone());
+            }
+        }
+
+        let capacity = match wanted {
+            Wanted::Bytes(bytes) if output_in_ring => {
+                target.output_capacity = bytes as u32;
+                bytes as u64
+            }
+            Wanted::Bytes(bytes) => {
+                check_size(bytes)?;
+                let piece = staging.piece(bytes)?;
+                add(piece.slice(..bytes).span());
+                uses.staged_output = Some(piece);
+                bytes as u64
+            }
+            Wanted::Buffer(slice) => {
+                add(slice.span());
+                uses.regions[1] = Some(slice.region().clone());
+                slice.size_bytes()
+            }
+        };
+        if !output_in_ring {
+            target.flags = target.flags.with(Flags::OUTPUT_BUFFER);
+        }
+        Ok(Self {
+            target,
+            head: Head {
+                spans,
+                span_bytes,
+                input_in_ring,
+            },
+            capacity,
+            uses,
+        })
+    }
+
+    /// Whether the output comes through the ring.
+    pub(crate) fn output_in_ring(&self) -> bool {
+        !self.target.flags.has(Flags::OUTPUT_BUFFER)
+    }
+}
+
+fn check_size(bytes: usize) -> Result<(), Error> {
+    if bytes as u64 > REGION_BYTES_MAX {
+        return Err(Error::InputTooLarge {
+            size: bytes as u64,
+            limit: REGION_BYTES_MAX,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+
+    const TARGET: Target = Target {
+        function: 0,
+        flags: Flags::NONE,
+        timeout_us: 0,
+        output_capacity: 0,
+    };
+
+    fn lay_out(input: Input<'_>, wanted: Wanted<'_>) -> Request {
+        Request::new(TARGET, &input, wanted, 4096, 4096, &Arc::default()).unwrap()
+    }
+
+    #[test]
+    fn small_data_goes_through_the_ring() {
+        let input = [7; 4096];
+        let request = lay_out(Input::Bytes(&input), Wanted::Bytes(4096));
+        assert_eq!(request.target.flags, Flags::NONE);
+        assert_eq!(request.head.payload(&input), [&[][..], &input[..]]);
+        assert_eq!((request.target.output_capacity, request.capacity), (4096, 4096));
+    }
+
+    #[test]
+    fn what_does_not_fit_an_entry_is_staged() {
+        let input: Vec<u8> = (0..5000).map(|i| i as u8).collect();
+        let request = lay_out(Input::Bytes(&input), Wanted::Bytes(100_000));
+        assert_eq!(
+            request.target.flags,
+            Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER)
+        );
+        assert!(!request.head.input_in_ring && !request.output_in_ring());
+        assert_eq!(&request.uses.staged_input.as_ref().unwrap()[..5000], &input[..]);
+        let [spans, rest] = request.head.payload(&input);
+        assert!(rest.is_empty());
+        let (first, second) = (
+            Span::decode(spans).unwrap(),
+            Span::decode(&spans[Span::BYTES..]).unwrap(),
+        );
+        assert_eq!((first.length, second.length), (5000, 100_000));
+        // With the span of the output in front, an entry holds less input.
+        let request = lay_out(Input::Bytes(&input[..4090]), Wanted::Bytes(5000));
+        assert!(request.uses.staged_input.is_some());
+    }
+
+    #[test]
+    fn buffers_are_named_not_copied() {
+        let mut output = Buffer::<f64>::new(1000).unwrap();
+        let input = Buffer::<f32>::new(10).unwrap();
+        let wanted = output.slice_mut(10..20);
+        let request = lay_out(Input::from(&input), Wanted::Buffer(wanted.as_slice()));
+        let [spans, _] = request.head.payload(&[]);
+        let second = Span::decode(&spans[Span::BYTES..]).unwrap();
+        assert_eq!((second.offset, second.length, request.capacity), (80, 80, 80));
+        assert!(request.uses.staged_input.is_none() && request.uses.staged_output.is_none());
+    }
+}

@@ -1,0 +1,299 @@
+//! The session with the agent: attach, load, connect, renew, release, and its news.
+
+use crate::Error;
+use crate::code::Code;
+use crate::death::{Death, Kind};
+use crate::link::Link;
+use hotlease_fabric::socket::Socket;
+use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
+use hotlease_wire::{EndReason, Refusal};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// Attaching waits until the workers are started.
+const ATTACH_LIMIT: Duration = Duration::from_secs(10);
+/// Loading runs constructors; the agent itself gives up on them after 5 s.
+const LOAD_LIMIT: Duration = Duration::from_secs(30);
+/// Connecting may start a worker.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const RENEW_LIMIT: Duration = Duration::from_secs(5);
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+const AGENT: &str = "the agent";
+
+/// How a session ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum End {
+    /// With its lease.
+    Lease { reason: EndReason, usage: UsageTotals },
+    /// The agent is gone or closed it.
+    Lost,
+}
+
+struct News {
+    /// The latest death of each worker: as many entries as the lease has workers.
+    deaths: HashMap<WorkerIndex, (Epoch, Death)>,
+    end: Option<End>,
+}
+
+/// A session with an agent on one lease. Ends, and with it the lease, when dropped.
+pub(crate) struct Session {
+    shared: Arc<Shared>,
+    tasks: [AbortHandle; 2],
+    /// What the agent said to the attach.
+    pub(crate) attached: Attached,
+}
+
+/// What the agent said to the attach.
+pub(crate) struct Attached {
+    pub(crate) lease: LeaseId,
+    /// Slots of each worker.
+    pub(crate) slots: Vec<usize>,
+    pub(crate) start: StartPhases,
+}
+
+/// The part that outlives the session for those who wait for its news.
+pub(crate) struct Shared {
+    link: Link<SessionReply>,
+    workers: usize,
+    news: Mutex<News>,
+    changed: watch::Sender<()>,
+}
+
+impl Session {
+    /// Binds to a lease. On the control thread.
+    pub(crate) async fn attach(path: &Path, token: Vec<u8>, workers: usize) -> Result<Self, Error> {
+        let socket = Socket::connect(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NotRunning {
+                socket: path.to_owned(),
+            },
+            _ => Error::local("connect to the agent")(error),
+        })?;
+        Self::over(socket, token, workers).await
+    }
+
+    /// As `attach`, over a connected socket.
+    pub(crate) async fn over(socket: Socket, token: Vec<u8>, workers: usize) -> Result<Self, Error> {
+        let shared = Arc::new(Shared {
+            link: Link::new(socket)?,
+            workers,
+            news: Mutex::new(News {
+                deaths: HashMap::new(),
+                end: None,
+            }),
+            changed: watch::Sender::new(()),
+        });
+        let reader = tokio::spawn(shared.clone().read()).abort_handle();
+        let attach = SessionRequest::Attach {
+            version: PROTOCOL_VERSION,
+            token,
+        };
+        let answer = shared.link.ask(&attach, &[], AGENT, ATTACH_LIMIT).await;
+        let (attached, ttl_ms) = match answer {
+            Ok((
+                SessionReply::Attached {
+                    lease,
+                    ttl_ms,
+                    workers,
+                    start,
+                },
+                _,
+            )) => (
+                Attached {
+                    lease,
+                    slots: workers.iter().map(Vec::len).collect(),
+                    start,
+                },
+                ttl_ms,
+            ),
+            other => {
+                reader.abort();
+                return Err(unexpected("Attach", other));
+            }
+        };
+        let renewer = tokio::spawn(shared.clone().renew(ttl_ms)).abort_handle();
+        Ok(Self {
+            shared,
+            tasks: [reader, renewer],
+            attached,
+        })
+    }
+
+    /// The part to wait on.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.shared.news().end
+    }
+
+    /// Ends the lease; returns what it used.
+    pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
+        let answer = self
+            .shared
+            .link
+            .ask(&SessionRequest::Release, &[], AGENT, RELEASE_LIMIT)
+            .await;
+        // The event says it as well, and may have come before: a lease that had ended is released, too.
+        match (self.end(), answer) {
+            (Some(End::Lease { usage, .. }), _) => Ok(usage),
+            (_, answer) => Err(unexpected("Release", answer)),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn news(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads a library; returns the index of its first function and the workers' time. Its bytes are sent
+    /// only if the node does not have them.
+    pub(crate) async fn load(&self, code: &Code) -> Result<(u16, Duration), Error> {
+        let load = SessionRequest::Load {
+            hash: code.hash(),
+            size_bytes: code.size_bytes(),
+        };
+        let mut answer = self.link.ask(&load, &[], AGENT, LOAD_LIMIT).await;
+        if let Ok((SessionReply::Refused(Refusal::NeedCode(_)), _)) = &answer {
+            let sealed = code.sealed()?;
+            answer = self.link.ask(&load, &[sealed.as_fd()], AGENT, LOAD_LIMIT).await;
+        }
+        match answer {
+            Ok((SessionReply::Loaded { hash, base, load_us }, _)) if hash == code.hash() => {
+                let last = usize::from(base) + code.functions().len() - 1;
+                if last > usize::from(u16::MAX) {
+                    return Err(Error::protocol(
+                        "the agent's base leaves no room for the functions",
+                    ));
+                }
+                Ok((base, Duration::from_micros(load_us)))
+            }
+            other => Err(unexpected("Load", other)),
+        }
+    }
+
+    /// Gets a socket to a worker, which is started again if it is dead.
+    pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
+        let connect = SessionRequest::Connect { worker };
+        match self.link.ask(&connect, &[], AGENT, CONNECT_LIMIT).await {
+            Ok((SessionReply::Connected { worker: which, epoch }, fds)) if which == worker => {
+                let mut fds = fds.into_iter();
+                match (fds.next(), fds.next()) {
+                    (Some(fd), None) => Ok((Socket::from(fd), epoch)),
+                    _ => Err(Error::protocol("the agent's Connected has not one descriptor")),
+                }
+            }
+            other => Err(unexpected("Connect", other)),
+        }
+    }
+
+    /// Waits until it is known how an incarnation of a worker ended.
+    pub(crate) async fn death_of(&self, worker: WorkerIndex, epoch: Epoch) -> Death {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(death) = self.death_now(worker, epoch) {
+                return death;
+            }
+            // The sender lives in self, so this fails never.
+            let _ = changed.changed().await;
+        }
+    }
+
+    fn death_now(&self, worker: WorkerIndex, epoch: Epoch) -> Option<Death> {
+        let news = self.news();
+        if let Some((died, death)) = news.deaths.get(&worker)
+            && *died == epoch
+        {
+            return Some(death.clone());
+        }
+        match news.end? {
+            End::Lease { reason, .. } => Some(Death {
+                kind: Kind::Lease(reason),
+                gone: false,
+            }),
+            End::Lost => Some(Death {
+                kind: Kind::Agent,
+                gone: false,
+            }),
+        }
+    }
+
+    /// Reads until the session ends, and tells everybody.
+    async fn read(self: Arc<Self>) {
+        while let Some((reply, fds)) = self.link.next().await {
+            match reply {
+                SessionReply::WorkerDied {
+                    worker,
+                    epoch,
+                    cause,
+                    output,
+                } => {
+                    let death = Death {
+                        kind: Kind::Worker { cause, output },
+                        gone: true,
+                    };
+                    if usize::from(worker.0) < self.workers {
+                        self.news().deaths.insert(worker, (epoch, death));
+                    }
+                    self.changed.send_replace(());
+                }
+                SessionReply::LeaseEnded { reason, usage } => {
+                    self.news().end.get_or_insert(End::Lease { reason, usage });
+                    self.changed.send_replace(());
+                    self.link.answer(reply, fds);
+                }
+                other => self.link.answer(other, fds),
+            }
+        }
+        self.news().end.get_or_insert(End::Lost);
+        self.changed.send_replace(());
+        self.link.close();
+    }
+
+    /// Pushes the expiry three times as often as needed.
+    async fn renew(self: Arc<Self>, mut ttl_ms: u64) {
+        loop {
+            tokio::time::sleep(Duration::from_millis((ttl_ms / 3).max(10))).await;
+            match self
+                .link
+                .ask(&SessionRequest::Renew, &[], AGENT, RENEW_LIMIT)
+                .await
+            {
+                Ok((SessionReply::Renewed { ttl_ms: renewed }, _)) => ttl_ms = renewed,
+                // A silent agent may come back in time; a lease that is over is told by the reader.
+                other => tracing::debug!(?other, "the lease was not renewed"),
+            }
+            if self.news().end.is_some() {
+                return;
+            }
+        }
+    }
+}
+
+/// The error in an answer that is not the expected one.
+fn unexpected(request: &str, answer: Result<(SessionReply, Vec<std::os::fd::OwnedFd>), Error>) -> Error {
+    match answer {
+        Err(error) => error,
+        Ok((SessionReply::Refused(refusal), _)) => refusal.into(),
+        Ok((SessionReply::LeaseEnded { reason, .. }, _)) => Refusal::LeaseEnded(reason).into(),
+        Ok(_) => Error::protocol(format!("the agent answered {request} with something else")),
+    }
+}

@@ -1,0 +1,104 @@
+//! Internal registered memory for inputs and outputs that are larger than a ring entry.
+
+use crate::Error;
+use crate::buffer::Buffer;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Smallest piece; each further size class has twice as much.
+const PIECE_BYTES_MIN: usize = 64 * 1024;
+/// Idle pieces that are kept, and how much they may have together.
+const IDLE_PIECES_MAX: usize = 32;
+const IDLE_BYTES_MAX: usize = 256 << 20;
+
+/// Pieces of registered memory, kept for the next use because registering is slow.
+#[derive(Default)]
+pub(crate) struct Staging {
+    idle: Mutex<Vec<Buffer<u8>>>,
+}
+
+impl Staging {
+    /// A piece of at least this many bytes; its contents are whatever they were.
+    pub(crate) fn piece(self: &Arc<Self>, bytes: usize) -> Result<Piece, Error> {
+        let class = bytes
+            .checked_next_power_of_two()
+            .map_or(bytes, |class| class.max(PIECE_BYTES_MIN));
+        let reused = {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            // The newest: its pages are the likeliest to be in a cache.
+            let found = idle.iter().rposition(|buffer| buffer.len() == class);
+            found.map(|index| idle.swap_remove(index))
+        };
+        let buffer = match reused {
+            Some(buffer) => buffer,
+            None => Buffer::new(class)?,
+        };
+        Ok(Piece {
+            buffer: Some(buffer),
+            staging: self.clone(),
+        })
+    }
+}
+
+/// A piece in use; goes back when dropped.
+pub(crate) struct Piece {
+    /// There until dropped.
+    buffer: Option<Buffer<u8>>,
+    staging: Arc<Staging>,
+}
+
+impl Deref for Piece {
+    type Target = Buffer<u8>;
+
+    fn deref(&self) -> &Buffer<u8> {
+        self.buffer.as_ref().expect("there until dropped")
+    }
+}
+
+impl DerefMut for Piece {
+    fn deref_mut(&mut self) -> &mut Buffer<u8> {
+        self.buffer.as_mut().expect("there until dropped")
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let Some(buffer) = self.buffer.take() else { return };
+        let mut idle = self.staging.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept: usize = idle.iter().map(|buffer| buffer.len()).sum();
+        if idle.len() < IDLE_PIECES_MAX && kept + buffer.len() <= IDLE_BYTES_MAX {
+            idle.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_is_used_again_and_the_idle_ones_are_bounded() {
+        let staging = Arc::new(Staging::default());
+        let first = staging.piece(100_000).unwrap();
+        let region = Arc::as_ptr(first.region());
+        assert_eq!(first.len(), 131_072);
+        drop(first);
+        let again = staging.piece(70_000).unwrap();
+        assert_eq!(
+            Arc::as_ptr(again.region()),
+            region,
+            "the same memory, registered already"
+        );
+        let pieces: Vec<Piece> = (0..IDLE_PIECES_MAX + 5)
+            .map(|_| staging.piece(1).unwrap())
+            .collect();
+        drop(pieces);
+        assert_eq!(staging.idle.lock().unwrap().len(), IDLE_PIECES_MAX);
+        drop(staging.piece(IDLE_BYTES_MAX + 1).unwrap());
+        assert_eq!(
+            staging.idle.lock().unwrap().len(),
+            IDLE_PIECES_MAX,
+            "too large to keep"
+        );
+    }
+}

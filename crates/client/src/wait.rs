@@ -1,0 +1,104 @@
+//! Waiting for a reply: spin, then sleep on the doorbell.
+
+use crate::channel::Channel;
+use crate::options::Completion;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Beyond an invocation's deadline, how long the worker and the agent have to say how it ended before
+/// the client gives up on them. The cancel flag is set at the deadline and the worker killed 50 ms later.
+pub(crate) const GRACE: Duration = Duration::from_millis(400);
+
+/// Polls without a pause after the slot was woken: still within the time of a short function.
+const EAGER_POLLS: u32 = 1024;
+/// Polls with a pause between two looks at the clock and the channel's state: a few microseconds.
+const PAUSED_POLLS: u32 = 64;
+/// A waiting thread may share its core with the worker, so it offers the core from here on.
+const YIELD_AFTER: Duration = Duration::from_micros(20);
+/// How long `Completion::Adaptive` spins where the last wait was over in this time...
+const SPIN_BRIEF: Duration = Duration::from_micros(100);
+/// ... and where it was not. A wake-up costs 10 to 50 us, so this adds little to it.
+const SPIN_LONG: Duration = Duration::from_micros(10);
+/// The longest sleep between two looks at the channel's state, in case a worker meddles with the doorbell.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Until when the client waits for an invocation that began at `since`.
+pub(crate) fn give_up_at(since: Instant, timeout: Option<Duration>) -> Option<Instant> {
+    since.checked_add(timeout?.checked_add(GRACE)?)
+}
+
+/// Why a wait ended without a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interrupted {
+    /// The channel was closed.
+    Closed,
+    /// It is too late.
+    TimedOut,
+}
+
+impl Channel {
+    /// Polls until there is a value, the channel is closed, or it is as late as `until` says, given the
+    /// time of the call. What arrived before a closing or timeout is still returned.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn wait<T>(
+        &self,
+        until: impl FnOnce(Instant) -> Option<Instant>,
+        mut poll: impl FnMut() -> Option<T>,
+    ) -> Result<T, Interrupted> {
+        let start = Instant::now();
+        let until = until(start);
+        let spin = match self.completion {
+            Completion::Spin => Duration::MAX,
+            Completion::Sleep => Duration::ZERO,
+            Completion::Adaptive if self.brief.load(Ordering::Relaxed) => SPIN_BRIEF,
+            Completion::Adaptive => SPIN_LONG,
+        };
+        if !spin.is_zero() {
+            for _ in 0..EAGER_POLLS {
+                if let Some(value) = poll() {
+                    self.brief.store(true, Ordering::Relaxed);
+                    return Ok(value);
+                }
+            }
+        }
+        loop {
+            if self.is_closed() {
+                return poll().ok_or(Interrupted::Closed);
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return poll().ok_or(Interrupted::TimedOut);
+            }
+            let waited = now - start;
+            let mut value = None;
+            if waited >= spin {
+                let left = until.map_or(SLEEP_MAX, |until| (until - now).min(SLEEP_MAX));
+                self.doorbell.sleep_unless(
+                    || {
+                        value = poll();
+                        value.is_some() || self.is_closed()
+                    },
+                    Some(left),
+                );
+            } else {
+                if waited >= YIELD_AFTER {
+                    std::thread::yield_now();
+                }
+                for _ in 0..PAUSED_POLLS {
+                    value = poll();
+                    if value.is_some() {
+                        break;
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+            if value.is_some() {
+                if self.completion == Completion::Adaptive {
+                    self.brief.store(start.elapsed() < SPIN_BRIEF, Ordering::Relaxed);
+                }
+                return value.ok_or(Interrupted::Closed);
+            }
+        }
+    }
+}
