@@ -39,7 +39,7 @@ bench: build ## Measure latency, throughput, bandwidth and cold starts into benc
 fuzz: ## Fuzz each decoder for FUZZ_SECONDS (20); needs nightly Rust and cargo-fuzz
 	@scripts/fuzz
 
-lint: ## Check format, clippy, crate levels, unsafe code, file lengths, names, links
+lint: ## Check format, clippy, crate levels, unsafe code, file lengths, names, links, snippets
 	@scripts/lint
 
 docs: ## Build the API documentation into target/doc
