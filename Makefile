@@ -26,6 +26,7 @@ setup: ## Install what building needs and is missing (Debian packages; root or s
 
 build: setup ## Build everything, optimised, into target/release
 	$(CARGO) build --release --workspace --locked
+	@bindings/link
 
 demo: build ## Start the platform and show it on real input, with measured latencies
 	@demo/run
