@@ -1,1 +1,52 @@
-//! L3: the node daemon that owns slots and starts workers.
+//! Level 3 of hotlease: the node daemon. It owns the node's offered cores, starts workers on them for
+//! whoever holds a lease, and introduces clients to these workers; after that, invocations pass it by.
+//!
+//! ```text
+//!  manager --gRPC: grant, end, status--> service --.
+//!  client --session socket--> listener -> session --+--> node: the book's steps --> incarnation -> worker
+//!  manager <--register, heartbeat-- membership      |        |                          (process)
+//!                                       watchdog ---'        `-> outbox -> session
+//! ```
+//!
+//! All decisions about cores, leases and epochs are the book's ([`hotlease_lease::agent`]); everything
+//! here carries them out. [`Agent::start`] runs one within the current tokio runtime:
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use hotlease_agent::{Agent, AgentConfig};
+//! use hotlease_fabric::runtime_dir::RuntimeDir;
+//! let agent = Agent::start(AgentConfig::new(RuntimeDir::resolve()?.path())).await?;
+//! agent.registered().await;
+//! agent.shutdown().await;
+//! # Ok(()) }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod active_lease;
+mod agent;
+mod cause;
+mod code;
+mod config;
+mod cores;
+mod error;
+mod incarnation;
+mod listener;
+mod listing;
+mod lock;
+mod membership;
+mod node;
+mod outbox;
+mod pool;
+mod service;
+mod session;
+mod socket;
+mod usage;
+mod watchdog;
+mod worker;
+
+pub use agent::Agent;
+pub use config::{
+    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, SESSION_SOCKET,
+};
+pub use error::AgentError;

@@ -52,10 +52,10 @@ fn count(file: &PathBuf) -> Option<u64> {
 
 /// Resident memory of a process, bytes; `None` once it is gone.
 pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kilobytes: u64 = text
         .lines()
-        .find_map(|line| line.strip_prefix("Rss:"))?
+        .find_map(|line| line.strip_prefix("VmRSS:"))?
         .trim()
         .strip_suffix(" kB")?
         .parse()

@@ -1,0 +1,254 @@
+//! A lease that holds cores, with what the book does not keep: its terms, incarnations and libraries.
+
+use crate::cause::KillReason;
+use crate::code::Code;
+use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
+use crate::node::Node;
+use crate::worker::{OrderError, Worker};
+use hotlease_lease::agent::Event;
+use hotlease_wire::control::Polling;
+use hotlease_wire::ids::{LeaseId, WorkerIndex};
+use hotlease_wire::limits::CODES_PER_LEASE_MAX;
+use hotlease_wire::session::{StartPhases, UsageTotals};
+use hotlease_wire::{EndReason, Refusal};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// Bytes of all libraries of one lease.
+const CODE_BYTES_PER_LEASE_MAX: u64 = 1 << 30;
+
+/// What every worker of the lease is configured with.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    /// Who holds it.
+    pub tenant: String,
+    /// How slots wait.
+    pub polling: Polling,
+    /// For how long they poll.
+    pub hot_budget_ns: u64,
+    /// Memory limit of each worker, 0 for none.
+    pub memory_bytes: u64,
+}
+
+/// A library that the lease has loaded.
+pub(crate) struct LoadedCode {
+    /// Kept as long as the lease lives, whatever the cache does.
+    pub code: Arc<Code>,
+    /// Index of its first function.
+    pub base: u16,
+}
+
+/// See the module.
+pub(crate) struct ActiveLease {
+    /// Its name.
+    pub id: LeaseId,
+    /// What its workers are told.
+    pub terms: Terms,
+    /// In the order of their loading. Locked while workers load: each library is loaded by a worker once.
+    pub codes: tokio::sync::Mutex<Vec<LoadedCode>>,
+    incarnations: Mutex<Vec<Arc<Incarnation>>>,
+    ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
+}
+
+impl ActiveLease {
+    pub fn new(id: LeaseId, terms: Terms) -> Self {
+        Self {
+            id,
+            terms,
+            codes: tokio::sync::Mutex::default(),
+            incarnations: Mutex::default(),
+            ended: watch::Sender::new(None),
+        }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Vec<Arc<Incarnation>>> {
+        self.incarnations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an incarnation in its place. The book starts the first ones in the order of their indices.
+    pub fn place(&self, incarnation: Arc<Incarnation>) {
+        let mut places = self.places();
+        match places.get_mut(usize::from(incarnation.index.0)) {
+            Some(place) => *place = incarnation,
+            None => places.push(incarnation),
+        }
+    }
+
+    /// The present incarnations, by index.
+    pub fn incarnations(&self) -> Vec<Arc<Incarnation>> {
+        self.places().clone()
+    }
+
+    /// The present incarnation of a worker.
+    pub fn incarnation(&self, index: WorkerIndex) -> Result<Arc<Incarnation>, Refusal> {
+        let places = self.places();
+        let place = places.get(usize::from(index.0));
+        place.cloned().ok_or(Refusal::UnknownWorker {
+            index: index.0,
+            workers: places.len() as u16,
+        })
+    }
+
+    /// Notes that it is over.
+    pub fn end(&self, reason: EndReason, usage: UsageTotals) {
+        self.ended.send_replace(Some((reason, usage)));
+    }
+
+    /// Waits until it is over and its cores are free.
+    pub async fn ended(&self) -> (EndReason, UsageTotals) {
+        let mut ended = self.ended.subscribe();
+        let _ = ended.wait_for(Option::is_some).await;
+        let ended = *self.ended.borrow();
+        ended.unwrap_or((EndReason::AgentStopping, UsageTotals::default()))
+    }
+
+    /// Waits until its workers have started, and says where the time went. Refused if one did not start.
+    pub async fn started(&self) -> Result<StartPhases, Refusal> {
+        let mut total = StartPhases::default();
+        for incarnation in self.incarnations() {
+            match incarnation.settled().await {
+                State::Gone { cause, output } if !incarnation.was_up() => return Err(died((cause, output))),
+                _ => {}
+            }
+            let phases = incarnation.phases();
+            total.pooled += phases.pooled;
+            total.started += phases.started;
+            total.start_us = total.start_us.max(phases.start_us);
+            total.configure_us = total.configure_us.max(phases.configure_us);
+        }
+        Ok(total)
+    }
+
+    /// A living worker, started again if it died, and its incarnation.
+    pub async fn worker(
+        &self,
+        node: &Arc<Node>,
+        index: WorkerIndex,
+    ) -> Result<(Arc<Incarnation>, Arc<Worker>), Refusal> {
+        node.step(Event::Replace {
+            lease: self.id,
+            worker: index,
+        })?;
+        let incarnation = self.incarnation(index)?;
+        match incarnation.settled().await {
+            State::Up(worker) => Ok((incarnation, worker)),
+            State::Gone { cause, output } => Err(died((cause, output))),
+            State::Starting => Err(Refusal::Unavailable {
+                what: "the worker is still starting".into(),
+            }),
+        }
+    }
+
+    /// Loads a library into all living workers; those that start later load it then. Index of its first
+    /// function, and the time it took, microseconds.
+    ///
+    /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, those that
+    /// took it are replaced too.
+    pub async fn load(self: Arc<Self>, node: Arc<Node>, code: Arc<Code>) -> Result<(u16, u64), Refusal> {
+        // At least one worker must live to try it. Before the lock, which a starting worker takes.
+        let any_up = |state: &Arc<Incarnation>| matches!(state.state(), State::Up(_));
+        if !self.incarnations().iter().any(any_up) {
+            self.worker(&node, WorkerIndex(0)).await?;
+        }
+        let mut codes = self.codes.lock().await;
+        if let Some(loaded) = codes.iter().find(|loaded| loaded.code.hash == code.hash) {
+            return Ok((loaded.base, 0));
+        }
+        let new = LoadedCode {
+            base: next_base(&codes, &code)?,
+            code,
+        };
+        let begun = Instant::now();
+        let mut asked = Vec::new();
+        for incarnation in self.incarnations() {
+            if let State::Up(worker) = incarnation.state() {
+                asked.push((incarnation, load(&worker, &new)));
+            }
+        }
+        let mut took = Vec::new();
+        let mut refused = None;
+        for (incarnation, loaded) in asked {
+            let limit = ORDER_LIMIT.saturating_sub(begun.elapsed());
+            let why = match loaded.done(limit).await {
+                Ok(()) => {
+                    took.push(incarnation);
+                    continue;
+                }
+                // It says so itself, and nothing changed in it.
+                Err(OrderError::Failed(why)) => {
+                    refused.get_or_insert(why);
+                    continue;
+                }
+                Err(OrderError::Silent) => {
+                    incarnation.kill(KillReason::Unusable("a constructor of a library did not return"));
+                    format!("it did not finish loading within {} s", ORDER_LIMIT.as_secs())
+                }
+                Err(OrderError::Died) => {
+                    let death = incarnation.gone().await;
+                    if node.is_active(self.id).is_err() {
+                        return Err(died(death));
+                    }
+                    format!("a worker died while loading it: {}", died(death))
+                }
+            };
+            replace_when_gone(&node, &self, incarnation);
+            refused.get_or_insert(why);
+        }
+        let Some(why) = refused else {
+            if took.is_empty() {
+                return Err(Refusal::Unavailable {
+                    what: "every worker died before the library could be loaded; try again".into(),
+                });
+            }
+            let base = new.base;
+            codes.push(new);
+            return Ok((base, begun.elapsed().as_micros() as u64));
+        };
+        for incarnation in took {
+            incarnation.kill(KillReason::Unusable(
+                "it has loaded a library that another worker refused",
+            ));
+            replace_when_gone(&node, &self, incarnation);
+        }
+        Err(Refusal::CodeRejected { why })
+    }
+}
+
+/// Starts a worker that is dying again once it is dead, if its lease goes on.
+fn replace_when_gone(node: &Arc<Node>, lease: &Arc<ActiveLease>, incarnation: Arc<Incarnation>) {
+    let (node, lease) = (Arc::clone(node), lease.id);
+    tokio::spawn(async move {
+        incarnation.gone().await;
+        // Refused if the lease has ended meanwhile.
+        let _ = node.step(Event::Replace {
+            lease,
+            worker: incarnation.index,
+        });
+    });
+}
+
+/// Index of the first function of a further library.
+fn next_base(codes: &[LoadedCode], code: &Code) -> Result<u16, Refusal> {
+    let too_many = |what: &str, limit| {
+        Err(Refusal::TooMany {
+            what: what.into(),
+            limit,
+        })
+    };
+    if codes.len() >= CODES_PER_LEASE_MAX {
+        return too_many("function libraries in one lease", CODES_PER_LEASE_MAX as u64);
+    }
+    let bytes: u64 = codes.iter().map(|loaded| loaded.code.size_bytes).sum();
+    if bytes.saturating_add(code.size_bytes) > CODE_BYTES_PER_LEASE_MAX {
+        return too_many(
+            "bytes of function libraries in one lease",
+            CODE_BYTES_PER_LEASE_MAX,
+        );
+    }
+    let base: usize = codes.iter().map(|loaded| loaded.code.functions.len()).sum();
+    match u16::try_from(base + code.functions.len()) {
+        Ok(end) => Ok(end - code.functions.len() as u16),
+        Err(_) => too_many("functions in one lease", u16::MAX.into()),
+    }
+}

@@ -1,0 +1,237 @@
+//! The life of an agent: start, serve, stop.
+
+use crate::config::{AGENT_SOCKET, SESSION_SOCKET};
+use crate::cores;
+use crate::listener::{GrpcListener, SessionListener};
+use crate::lock::DirectoryLock;
+use crate::membership::Membership;
+use crate::node::{Identity, Node};
+use crate::pool::Pool;
+use crate::service::Service;
+use crate::watchdog;
+use crate::{AgentConfig, AgentError};
+use hotlease_fabric::clock::measure_tick_hz;
+use hotlease_lease::agent::{Event, TTL_MAX, TTL_MIN};
+use hotlease_sandbox::Launcher;
+use hotlease_wire::grpc::agent_server::AgentServer;
+use hotlease_wire::ids::{AgentId, BootId};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+
+/// How long the time-stamp counter is compared with the clock.
+const TICK_MEASUREMENT: Duration = Duration::from_millis(20);
+/// Longest request, bytes.
+const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// Longest answer, bytes: a listing of every lease, worker and library.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Requests at a time of one connection.
+const STREAMS_MAX: u32 = 256;
+/// Accepted connections that wait for the server.
+const ACCEPTED_MAX: usize = 16;
+/// How long killed workers may take to be gone when the agent stops.
+const WORKERS_GONE_LIMIT: Duration = Duration::from_secs(5);
+/// How long requests at work may take then.
+const FINISH_LIMIT: Duration = Duration::from_secs(1);
+
+/// A running agent. It stops when it is told to, or dropped.
+#[derive(Debug)]
+pub struct Agent {
+    id: AgentId,
+    stop: watch::Sender<bool>,
+    stopped: watch::Receiver<bool>,
+    registered: watch::Receiver<bool>,
+}
+
+impl Agent {
+    /// Takes its runtime directory, binds its sockets, and serves in background tasks of the current tokio
+    /// runtime. When it returns, clients and managers can connect; workers may still be starting.
+    pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
+        if config.ttl < TTL_MIN || config.ttl > TTL_MAX {
+            return Err(AgentError::Config {
+                what: format!("a default time to live of {:?} is out of bounds", config.ttl),
+            });
+        }
+        let offered = cores::offered(&config.cores)?;
+        let launcher = match &config.worker_binary {
+            Some(binary) => Launcher::new(binary)?,
+            None => Launcher::new(&Launcher::find()?)?,
+        };
+        cores::raise_descriptor_limit();
+        let lock = DirectoryLock::take(&config.runtime_dir)?;
+        let agent = lock.identity()?;
+        let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
+        let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
+        let pool = Pool::new(launcher.clone(), config.pool.unwrap_or(offered.len()));
+        let identity = Identity {
+            agent,
+            boot: BootId(rand::random()),
+            address: config.runtime_dir.join(AGENT_SOCKET),
+            session_socket: config.runtime_dir.join(SESSION_SOCKET),
+            cores: offered,
+            memory_bytes: config.memory_bytes.unwrap_or_else(cores::memory_bytes),
+            ttl: config.ttl,
+        };
+        tracing::info!(%agent, cores = ?identity.cores, worker = %launcher.binary().display(), "agent starts");
+        let node = Arc::new(Node::new(identity, launcher, Arc::new(pool)));
+        let (registered, is_registered) = watch::channel(false);
+        let membership = match &config.manager_socket {
+            Some(socket) => {
+                let membership = Membership::new(Arc::clone(&node), socket, registered);
+                Some(membership.map_err(|error| AgentError::Config {
+                    what: format!("the manager's socket {}: {error}", socket.display()),
+                })?)
+            }
+            None => None,
+        };
+        let (stop, stopping) = watch::channel(false);
+        let (finished, stopped) = watch::channel(false);
+        let parts = Parts {
+            node,
+            grpc,
+            sessions,
+            membership,
+        };
+        tokio::spawn(async move {
+            parts.run(stopping).await;
+            drop(lock);
+            finished.send_replace(true);
+        });
+        Ok(Self {
+            id: agent,
+            stop,
+            stopped,
+            registered: is_registered,
+        })
+    }
+
+    /// Its name.
+    pub fn id(&self) -> AgentId {
+        self.id
+    }
+
+    /// Returns once the manager knows the agent; never for an agent without a manager.
+    pub async fn registered(&self) {
+        let mut registered = self.registered.clone();
+        if registered.wait_for(|registered| *registered).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Stops: all leases end, and when it returns no worker, socket or lock is left.
+    pub async fn shutdown(&self) {
+        self.stop.send_replace(true);
+        self.stopped().await;
+    }
+
+    /// Returns once the agent serves no more.
+    pub async fn stopped(&self) {
+        until_true(self.stopped.clone()).await;
+    }
+}
+
+/// Until the value is true or its sender is gone.
+async fn until_true(mut watched: watch::Receiver<bool>) {
+    // An error says that the sender is gone, which means the same here.
+    let _ = watched.wait_for(|value| *value).await;
+}
+
+struct Parts {
+    node: Arc<Node>,
+    grpc: GrpcListener,
+    sessions: SessionListener,
+    membership: Option<Membership>,
+}
+
+impl Parts {
+    async fn run(self, stopping: watch::Receiver<bool>) {
+        let node = self.node;
+        measure_ticks(Arc::clone(&node));
+        let mut background = JoinSet::new();
+        background.spawn(watchdog::expire_leases(Arc::clone(&node)));
+        background.spawn(watchdog::enforce_deadlines(Arc::clone(&node)));
+        background.spawn(Arc::clone(&node.pool).keep_filled());
+
+        // Each part has its own moment to stop.
+        let (leave, leaving) = watch::channel(false);
+        let (close, closing) = watch::channel(false);
+        let membership = self
+            .membership
+            .map(|membership| tokio::spawn(membership.run(leaving)));
+        let sessions = tokio::spawn(self.sessions.serve(Arc::clone(&node), closing.clone()));
+        let service = Service {
+            node: Arc::clone(&node),
+            stopping: stopping.clone(),
+        };
+        let grpc = tokio::spawn(serve_grpc(service, self.grpc, closing));
+
+        until_true(stopping).await;
+        tracing::info!("agent stops");
+        // Never refused: it only says so. From here on nothing is granted.
+        let _ = node.step(Event::Stop);
+        let mut active = node.active_leases();
+        if timeout(WORKERS_GONE_LIMIT, active.wait_for(|leases| *leases == 0))
+            .await
+            .is_err()
+        {
+            tracing::error!("leases are left whose workers cannot be killed");
+        }
+        // After the leases, so that the goodbye carries their last usage.
+        leave.send_replace(true);
+        if let Some(membership) = membership {
+            finish("membership", membership).await;
+        }
+        close.send_replace(true);
+        finish("sessions", sessions).await;
+        node.pool.close();
+        if timeout(WORKERS_GONE_LIMIT, node.launcher().all_gone())
+            .await
+            .is_err()
+        {
+            tracing::error!(workers = node.launcher().living(), "workers cannot be killed");
+        }
+        finish("gRPC", grpc).await;
+        background.shutdown().await;
+        tracing::info!("agent stopped");
+    }
+}
+
+async fn finish(what: &str, task: tokio::task::JoinHandle<()>) {
+    if let Err(error) = task.await {
+        tracing::error!(what, %error, "a part of the agent failed");
+    }
+}
+
+fn measure_ticks(node: Arc<Node>) {
+    tokio::task::spawn_blocking(move || node.set_tick_hz(measure_tick_hz(TICK_MEASUREMENT)));
+}
+
+async fn serve_grpc(service: Service, listener: GrpcListener, closing: watch::Receiver<bool>) {
+    let service = AgentServer::new(service)
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .max_encoding_message_size(ANSWER_BYTES_MAX);
+    let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
+    let accepting = tokio::spawn(listener.accept_into(accepted));
+    let server = Server::builder()
+        .max_concurrent_streams(STREAMS_MAX)
+        .add_service(service)
+        .serve_with_incoming_shutdown(ReceiverStream::new(connections), until_true(closing.clone()));
+    tokio::pin!(server);
+    let served = tokio::select! {
+        served = &mut server => Ok(served),
+        () = until_true(closing) => timeout(FINISH_LIMIT, server).await,
+    };
+    match served {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "the agent's gRPC service failed"),
+        Err(_) => tracing::debug!("cut connections that did not close"),
+    }
+    match accepting.await {
+        Ok(file) => drop(file),
+        Err(error) => tracing::error!(%error, "the accepting task failed"),
+    }
+}

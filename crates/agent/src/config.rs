@@ -1,0 +1,163 @@
+//! What an agent is told at its start.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Name of the agent's gRPC socket in the runtime directory.
+pub const AGENT_SOCKET: &str = "agent.sock";
+/// Name of the socket in the runtime directory that takes client sessions.
+pub const SESSION_SOCKET: &str = "session.sock";
+/// Name of the file in the runtime directory that a running agent holds locked.
+pub const AGENT_LOCK: &str = "agent.lock";
+/// Name of the file in the runtime directory that keeps the agent's identity over restarts.
+pub const AGENT_ID: &str = "agent.id";
+
+/// What an agent is told at its start. Change what [`AgentConfig::new`] sets as needed.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// Where its sockets go: a directory that is ours alone. No default.
+    pub runtime_dir: PathBuf,
+    /// The manager's socket; without one the agent serves alone (default: `manager.sock` in the runtime
+    /// directory).
+    pub manager_socket: Option<PathBuf>,
+    /// The program that workers run (default: found as [`hotlease_sandbox::Launcher::find`] says).
+    pub worker_binary: Option<PathBuf>,
+    /// Which cores it offers (default: all that it may run on).
+    pub cores: CoreChoice,
+    /// Workers kept started and unassigned (default: as many as cores are offered).
+    pub pool: Option<usize>,
+    /// Memory that leases may ask for in all, bytes (default: the machine's).
+    pub memory_bytes: Option<u64>,
+    /// Time to live of leases that ask for none (default: 5 s).
+    pub ttl: Duration,
+}
+
+impl AgentConfig {
+    /// The defaults.
+    pub fn new(runtime_dir: impl Into<PathBuf>) -> Self {
+        let runtime_dir = runtime_dir.into();
+        Self {
+            manager_socket: Some(runtime_dir.join("manager.sock")),
+            runtime_dir,
+            worker_binary: None,
+            cores: CoreChoice::All,
+            pool: None,
+            memory_bytes: None,
+            ttl: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Which of the cores that the agent may run on it offers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum CoreChoice {
+    /// All.
+    #[default]
+    All,
+    /// This many: the last ones, because most systems put their own work on the first.
+    Count(usize),
+    /// These.
+    List(Vec<u32>),
+}
+
+/// A text that is no [`CoreChoice`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} names no cores: write `all`, a count like `2`, or a list like `0,2-5`")]
+pub struct BadCoreChoice {
+    text: String,
+}
+
+/// More than any machine has; a bound for lists like `0-4294967295`.
+const CORES_MAX: usize = 8192;
+
+impl FromStr for CoreChoice {
+    type Err = BadCoreChoice;
+
+    /// `all`, a count (`2`), or a list of numbers and ranges (`0,2-5`; with a comma at its end for a list
+    /// of one: `3,`).
+    fn from_str(text: &str) -> Result<Self, BadCoreChoice> {
+        let bad = || BadCoreChoice {
+            text: text.to_owned(),
+        };
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        if let Ok(count) = text.parse::<usize>() {
+            return match count {
+                0 => Err(bad()),
+                count => Ok(Self::Count(count)),
+            };
+        }
+        let mut cores = Vec::new();
+        for part in text.trim_end_matches(',').split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let first: u32 = first.trim().parse().map_err(|_| bad())?;
+            let last: u32 = last.trim().parse().map_err(|_| bad())?;
+            if last < first || cores.len() + (last - first) as usize >= CORES_MAX {
+                return Err(bad());
+            }
+            cores.extend(first..=last);
+        }
+        cores.sort_unstable();
+        cores.dedup();
+        Ok(Self::List(cores))
+    }
+}
+
+impl fmt::Display for CoreChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Count(count) => count.fmt(f),
+            Self::List(cores) => {
+                for (position, core) in cores.iter().enumerate() {
+                    let comma = if position > 0 && cores.len() > 1 { "," } else { "" };
+                    write!(f, "{comma}{core}")?;
+                }
+                if cores.len() == 1 {
+                    f.write_str(",")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_choices_are_read_and_written_alike() {
+        for (text, choice) in [
+            ("all", CoreChoice::All),
+            ("2", CoreChoice::Count(2)),
+            ("3,", CoreChoice::List(vec![3])),
+            ("0,2-4", CoreChoice::List(vec![0, 2, 3, 4])),
+            ("5,1,5", CoreChoice::List(vec![1, 5])),
+        ] {
+            assert_eq!(text.parse(), Ok(choice.clone()), "{text}");
+            assert_eq!(
+                choice.to_string().parse(),
+                Ok(choice.clone()),
+                "{choice} from {text}"
+            );
+        }
+        for bad in [
+            "",
+            "0",
+            "-1",
+            "a",
+            "1,,2",
+            "5-2",
+            "0-4294967295",
+            "1-",
+            ",",
+            "1;2",
+        ] {
+            assert!(bad.parse::<CoreChoice>().is_err(), "{bad:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What the machine has: cores, memory, descriptors.
+
+use crate::{AgentError, CoreChoice};
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::Pid;
+use std::fs;
+
+/// The cores that this process may run on.
+fn allowed() -> Vec<u32> {
+    let Ok(mask) = sched_getaffinity(Pid::from_raw(0)) else {
+        return Vec::new();
+    };
+    (0..CpuSet::count())
+        .filter(|core| mask.is_set(*core).unwrap_or(false))
+        .map(|core| core as u32)
+        .collect()
+}
+
+/// The cores to offer.
+pub(crate) fn offered(choice: &CoreChoice) -> Result<Vec<u32>, AgentError> {
+    choose(choice, allowed())
+}
+
+fn choose(choice: &CoreChoice, allowed: Vec<u32>) -> Result<Vec<u32>, AgentError> {
+    let refuse = |asked: String| AgentError::Cores {
+        asked,
+        allowed: match allowed.len() {
+            0 => "no known core".into(),
+            _ => format!("{} cores: {}", allowed.len(), CoreChoice::List(allowed.clone())),
+        },
+    };
+    match choice {
+        CoreChoice::All if allowed.is_empty() => Err(refuse("all cores".into())),
+        CoreChoice::All => Ok(allowed),
+        CoreChoice::Count(count) => match allowed.len().checked_sub(*count) {
+            Some(skipped) if *count > 0 => Ok(allowed[skipped..].to_vec()),
+            _ => Err(refuse(format!("{count} cores"))),
+        },
+        CoreChoice::List(cores) => match cores.iter().find(|core| !allowed.contains(core)) {
+            Some(core) => Err(refuse(format!("core {core}"))),
+            None if cores.is_empty() => Err(refuse("no core".into())),
+            None => Ok(cores.clone()),
+        },
+    }
+}
+
+/// The machine's memory, bytes.
+pub(crate) fn memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0).saturating_mul(1024)
+}
+
+/// Allows as many descriptors as the system lets us have: each worker takes four, each session one or two.
+pub(crate) fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_cores_that_may_be_used_are_offered() {
+        let choose = |choice| choose(&choice, vec![1, 3, 5]);
+        assert_eq!(choose(CoreChoice::All).ok(), Some(vec![1, 3, 5]));
+        assert_eq!(choose(CoreChoice::Count(2)).ok(), Some(vec![3, 5]));
+        assert_eq!(choose(CoreChoice::List(vec![1, 5])).ok(), Some(vec![1, 5]));
+        for bad in [
+            CoreChoice::Count(4),
+            CoreChoice::Count(0),
+            CoreChoice::List(vec![1, 2]),
+            CoreChoice::List(vec![]),
+        ] {
+            assert!(choose(bad.clone()).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn the_machine_has_cores_and_memory() {
+        assert!(!allowed().is_empty());
+        assert!(memory_bytes() > 1 << 20);
+    }
+}

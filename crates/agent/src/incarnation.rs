@@ -1,0 +1,373 @@
+//! One worker in the service of one lease, from its assignment to its end.
+//!
+//! A lease's place for a worker outlives its processes: each one is an incarnation with its own epoch. A
+//! task of its own takes or starts the process, configures it, loads what the lease has loaded so far,
+//! and waits for its end; it reports exactly one end to the book, whatever happens.
+
+use crate::active_lease::{ActiveLease, LoadedCode};
+use crate::cause::{Evidence, KillReason};
+use crate::node::Node;
+use crate::usage;
+use crate::worker::{OrderError, Sent, Worker};
+use hotlease_fabric::usage::{Running, UsageBlock};
+use hotlease_lease::agent::Event;
+use hotlease_wire::control::Order;
+use hotlease_wire::ids::{Epoch, WorkerIndex};
+use hotlease_wire::session::{StartPhases, UsageTotals};
+use hotlease_wire::{Cause, Refusal};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How long a worker may take to carry out an order, constructors of libraries included.
+pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How far an incarnation is.
+#[derive(Clone)]
+pub(crate) enum State {
+    /// Being started and configured.
+    Starting,
+    /// Serving.
+    Up(Arc<Worker>),
+    /// Gone and reaped.
+    Gone {
+        /// Why.
+        cause: Cause,
+        /// The end of its output.
+        output: String,
+    },
+}
+
+/// See the module.
+pub(crate) struct Incarnation {
+    /// Its place in the lease.
+    pub index: WorkerIndex,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// One for each slot.
+    pub cores: Vec<u32>,
+    begun: Instant,
+    usage: OnceLock<UsageBlock>,
+    pid: OnceLock<u32>,
+    state: watch::Sender<State>,
+    killed: watch::Sender<Option<KillReason>>,
+    phases: Mutex<StartPhases>,
+    was_up: OnceLock<()>,
+}
+
+/// Why an incarnation did not come up.
+enum NotUp {
+    /// It was killed, or died: its end says why.
+    Ended,
+    /// There is a reason that its end does not tell.
+    Because(String),
+}
+
+impl Incarnation {
+    pub fn new(index: WorkerIndex, epoch: Epoch, cores: Vec<u32>) -> Self {
+        Self {
+            index,
+            epoch,
+            cores,
+            begun: Instant::now(),
+            usage: OnceLock::new(),
+            pid: OnceLock::new(),
+            state: watch::Sender::new(State::Starting),
+            killed: watch::Sender::new(None),
+            phases: Mutex::default(),
+            was_up: OnceLock::new(),
+        }
+    }
+
+    /// How far it is now.
+    pub fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// How far it is once it is not starting any more.
+    pub async fn settled(&self) -> State {
+        self.until(|state| !matches!(state, State::Starting)).await
+    }
+
+    /// Waits for its end: cause and last output.
+    pub async fn gone(&self) -> (Cause, String) {
+        match self.until(|state| matches!(state, State::Gone { .. })).await {
+            State::Gone { cause, output } => (cause, output),
+            State::Starting | State::Up(_) => (Cause::AgentGone, String::new()),
+        }
+    }
+
+    async fn until(&self, reached: impl Fn(&State) -> bool) -> State {
+        // The sender lives in self, so waiting cannot fail.
+        let mut state = self.state.subscribe();
+        let _ = state.wait_for(|state| reached(state)).await;
+        self.state()
+    }
+
+    /// Whether it ever served.
+    pub fn was_up(&self) -> bool {
+        self.was_up.get().is_some()
+    }
+
+    /// Kills it. The first reason counts.
+    pub fn kill(&self, reason: KillReason) {
+        self.killed.send_if_modified(|killed| {
+            let first = killed.is_none();
+            if first {
+                *killed = Some(reason);
+            }
+            first
+        });
+        // Not left to the task alone: nothing it does can delay this.
+        if let State::Up(worker) = &*self.state.borrow() {
+            worker.kill();
+        }
+    }
+
+    fn is_killed(&self) -> bool {
+        self.killed.borrow().is_some()
+    }
+
+    /// Where its start's time went.
+    pub fn phases(&self) -> StartPhases {
+        *self.phases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its process id, 0 before there is one.
+    pub fn pid(&self) -> u32 {
+        self.pid.get().copied().unwrap_or(0)
+    }
+
+    /// What it has used so far.
+    pub fn usage(&self) -> UsageTotals {
+        let held = usage::slot_time(self.cores.len(), self.begun.elapsed());
+        match self.usage.get() {
+            Some(block) => usage::of_living(block, held),
+            None => usage::only_allocated(held),
+        }
+    }
+
+    /// What its slots are running.
+    pub fn running(&self) -> impl Iterator<Item = (u16, Running)> {
+        let block = self.usage.get();
+        let slots = block.map_or(0, UsageBlock::slots);
+        (0..slots).filter_map(move |slot| Some((slot, block?.read(slot).running?)))
+    }
+
+    /// What one slot is running.
+    pub fn running_in(&self, slot: u16) -> Option<Running> {
+        let block = self.usage.get()?;
+        (slot < block.slots()).then(|| block.read(slot).running)?
+    }
+
+    /// Its whole life.
+    pub async fn live(self: Arc<Self>, node: Arc<Node>, lease: Arc<ActiveLease>) {
+        let (worker, up) = self.come_up(&node, &lease).await;
+        let (cause, output) = match (worker, up) {
+            (Some(worker), Ok(())) => {
+                self.until_exit(&worker).await;
+                self.judge(&lease, &worker, None).await
+            }
+            (Some(worker), Err(NotUp::Ended)) => {
+                if self.is_killed() {
+                    worker.kill();
+                }
+                self.judge(&lease, &worker, None).await
+            }
+            (Some(worker), Err(NotUp::Because(why))) => {
+                worker.kill();
+                self.judge(&lease, &worker, Some(why)).await
+            }
+            (None, Err(NotUp::Because(why))) => (Cause::NotStarted { why }, String::new()),
+            (None, _) => (self.stopped_early(), String::new()),
+        };
+        if !matches!(cause, Cause::LeaseEnded(_)) {
+            tracing::info!(lease = %lease.id, worker = %self.index, epoch = %self.epoch, %cause, "worker died");
+        }
+        self.state.send_replace(State::Gone { cause, output });
+        let held = usage::slot_time(self.cores.len(), self.begun.elapsed());
+        let used = match self.usage.get() {
+            Some(block) => usage::of_dead(block, held),
+            None => usage::only_allocated(held),
+        };
+        // Never refused: it only reports.
+        let _ = node.step(Event::WorkerGone {
+            lease: lease.id,
+            worker: self.index,
+            epoch: self.epoch,
+            used,
+        });
+    }
+
+    /// The cause of the end of what had no process yet.
+    fn stopped_early(&self) -> Cause {
+        match &*self.killed.borrow() {
+            Some(KillReason::LeaseEnded(reason)) => Cause::LeaseEnded(*reason),
+            _ => Cause::NotStarted {
+                why: "it was stopped before it started".into(),
+            },
+        }
+    }
+
+    async fn come_up(
+        &self,
+        node: &Arc<Node>,
+        lease: &ActiveLease,
+    ) -> (Option<Arc<Worker>>, Result<(), NotUp>) {
+        // A pooled worker may have died unseen; that is no reason to fail.
+        if let Some(worker) = node.pool.take() {
+            let pooled = worker.is_ready();
+            let worker = Arc::new(worker);
+            let up = self.bring_up(node, lease, &worker, pooled).await;
+            let crashed = self.usage.get().is_some_and(|block| block.crash().is_some());
+            if up.is_ok() || crashed || self.is_killed() || !worker.is_closed() {
+                return (Some(worker), up);
+            }
+            worker.exited().await;
+        }
+        let started = tokio::select! {
+            biased;
+            () = self.until_killed() => return (None, Err(NotUp::Ended)),
+            started = Worker::start(node.launcher()) => started,
+        };
+        match started {
+            Ok(worker) => {
+                let worker = Arc::new(worker);
+                let up = self.bring_up(node, lease, &worker, false).await;
+                (Some(worker), up)
+            }
+            Err(why) => (None, Err(NotUp::Because(why))),
+        }
+    }
+
+    async fn until_killed(&self) {
+        let mut killed = self.killed.subscribe();
+        let _ = killed.wait_for(Option::is_some).await;
+    }
+
+    async fn until_exit(&self, worker: &Worker) {
+        tokio::select! {
+            _ = worker.exited() => {}
+            () = self.until_killed() => {
+                worker.kill();
+                worker.exited().await;
+            }
+        }
+    }
+
+    async fn bring_up(
+        &self,
+        node: &Arc<Node>,
+        lease: &ActiveLease,
+        worker: &Arc<Worker>,
+        pooled: bool,
+    ) -> Result<(), NotUp> {
+        tokio::select! {
+            biased;
+            () = self.until_killed() => Err(NotUp::Ended),
+            up = self.configure(node, lease, worker, pooled) => up,
+        }
+    }
+
+    async fn configure(
+        &self,
+        node: &Arc<Node>,
+        lease: &ActiveLease,
+        worker: &Arc<Worker>,
+        pooled: bool,
+    ) -> Result<(), NotUp> {
+        worker.ready().await.map_err(NotUp::Because)?;
+        let started = Instant::now();
+        if self.usage.get().is_none() {
+            let slots = self.cores.len() as u16;
+            let block = UsageBlock::create(slots).map_err(|error| NotUp::Because(error.to_string()))?;
+            let _ = self.usage.set(block);
+        }
+        let Some(block) = self.usage.get() else {
+            return Err(NotUp::Because("there is no usage block".into()));
+        };
+        let order = Order::Configure {
+            lease: lease.id,
+            epoch: self.epoch,
+            cores: self.cores.clone(),
+            polling: lease.terms.polling,
+            hot_budget_ns: lease.terms.hot_budget_ns,
+            tick_hz: node.tick_hz().await,
+            memory_bytes: lease.terms.memory_bytes,
+            tenant: lease.terms.tenant.clone(),
+        };
+        let configured = worker.send(&order, &[block.fd()]).done(ORDER_LIMIT).await;
+        configured.map_err(|error| not_up("be configured", error))?;
+
+        // Under the lock of the codes, so that a library that is being loaded now is either in the list
+        // already, or finds this worker up.
+        let codes = lease.codes.lock().await;
+        let loads: Vec<Sent> = codes.iter().map(|code| load(worker, code)).collect();
+        for loaded in loads {
+            let loaded = loaded.done(ORDER_LIMIT).await;
+            loaded.map_err(|error| not_up("load the lease's libraries", error))?;
+        }
+        *self.phases.lock().unwrap_or_else(PoisonError::into_inner) = StartPhases {
+            pooled: pooled.into(),
+            started: (!pooled).into(),
+            start_us: started.duration_since(self.begun).as_micros() as u64,
+            configure_us: started.elapsed().as_micros() as u64,
+        };
+        let _ = self.pid.set(worker.pid());
+        let _ = self.was_up.set(());
+        self.state.send_replace(State::Up(Arc::clone(worker)));
+        drop(codes);
+        // Never refused: it only reports.
+        let _ = node.step(Event::WorkerUp {
+            lease: lease.id,
+            worker: self.index,
+            epoch: self.epoch,
+        });
+        Ok(())
+    }
+
+    /// Waits for the end of its process, and says why it ended. `not_up` is a reason that came first.
+    async fn judge(&self, lease: &ActiveLease, worker: &Worker, not_up: Option<String>) -> (Cause, String) {
+        let exit = worker.exited().await;
+        if let Some(why) = not_up {
+            return (Cause::NotStarted { why }, exit.output.clone());
+        }
+        let mut running = self.running();
+        let only = match (running.next(), running.next()) {
+            (Some((_, running)), None) => Some(running.function),
+            _ => None,
+        };
+        let killed = self.killed.borrow().clone();
+        let evidence = Evidence {
+            exit: &exit,
+            crash: self.usage.get().and_then(UsageBlock::crash),
+            running: only,
+            killed: killed.as_ref(),
+            memory_limited: lease.terms.memory_bytes > 0,
+        };
+        evidence.verdict()
+    }
+}
+
+/// Orders a worker to load a library.
+pub(crate) fn load(worker: &Worker, code: &LoadedCode) -> Sent {
+    let order = Order::Load {
+        hash: code.code.hash,
+        size_bytes: code.code.size_bytes,
+        base: code.base,
+    };
+    worker.send(&order, &[code.code.memory()])
+}
+
+fn not_up(what: &str, error: OrderError) -> NotUp {
+    match error {
+        OrderError::Failed(why) => NotUp::Because(format!("it could not {what}: {why}")),
+        OrderError::Died => NotUp::Ended,
+        OrderError::Silent => NotUp::Because(format!("it did not {what} within {} s", ORDER_LIMIT.as_secs())),
+    }
+}
+
+/// The refusal that says how a worker ended.
+pub(crate) fn died((cause, output): (Cause, String)) -> Refusal {
+    Refusal::WorkerDied { cause, output }
+}

@@ -1,0 +1,229 @@
+//! What there is, for listings and heartbeats.
+
+use crate::active_lease::ActiveLease;
+use crate::incarnation::State;
+use crate::node::{Node, Tables};
+use crate::usage;
+use hotlease_lease::agent::{EndedLease, Lease};
+use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, LeaseInfo, Usage, WorkerInfo};
+use hotlease_wire::session::UsageTotals;
+use std::time::Duration;
+
+/// Bytes of function names that are listed of one library.
+const NAME_BYTES_MAX: usize = 64 * 1024;
+
+/// Whether the agent takes leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Availability {
+    /// It does.
+    Serving,
+    /// It is stopping.
+    Draining,
+    /// It has stopped: said once, as a goodbye.
+    Gone,
+}
+
+/// The agent itself.
+pub(crate) fn agent(node: &Node, availability: Availability) -> AgentInfo {
+    let identity = &node.identity;
+    AgentInfo {
+        id: identity.agent.to_string(),
+        boot: identity.boot.to_string(),
+        address: identity.address.display().to_string(),
+        session_socket: identity.session_socket.display().to_string(),
+        cores: identity.cores.clone(),
+        free_cores: match availability {
+            Availability::Serving => node.tables().book.free_cores(),
+            Availability::Draining | Availability::Gone => 0,
+        },
+        memory_bytes: identity.memory_bytes,
+        state: match availability {
+            Availability::Serving => "serving",
+            Availability::Draining => "draining",
+            Availability::Gone => "gone",
+        }
+        .into(),
+        last_heartbeat_ms: 0,
+        pool: node.pool.ready() as u32,
+    }
+}
+
+/// Everything, of one tenant or (empty) of all.
+pub(crate) fn status(node: &Node, availability: Availability, tenant: &str) -> AgentStatus {
+    let agent = agent(node, availability);
+    let concerns = |holder: &str| tenant.is_empty() || holder == tenant;
+    let mut leases = Vec::new();
+    let mut workers = Vec::new();
+    {
+        let tables = node.tables();
+        for ended in tables.book.ended().filter(|ended| concerns(&ended.tenant)) {
+            leases.push(ended_lease(node, ended));
+        }
+        for lease in tables.book.leases().filter(|lease| concerns(&lease.tenant)) {
+            leases.push(active_lease(node, &tables, lease));
+        }
+    }
+    // The resident memory of each worker comes from a file, so not under the lock.
+    let active: Vec<_> = node.tables().leases.values().cloned().collect();
+    for lease in active.iter().filter(|lease| concerns(&lease.terms.tenant)) {
+        workers_of(node, lease, &mut workers);
+    }
+    workers.sort_by(|a, b| (&a.lease, a.index).cmp(&(&b.lease, b.index)));
+    if tenant.is_empty() {
+        workers.extend(pooled(node));
+    }
+    AgentStatus {
+        agent: Some(agent),
+        leases,
+        workers,
+        codes: codes(node),
+    }
+}
+
+/// The leases that a heartbeat reports: the active ones, and those that ended after `since`.
+pub(crate) fn leases_since(node: &Node, since: Duration) -> Vec<LeaseInfo> {
+    let tables = node.tables();
+    let ended = tables.book.ended().rev().take_while(|ended| ended.ended >= since);
+    let mut leases: Vec<_> = ended.map(|ended| ended_lease(node, ended)).collect();
+    leases.extend(
+        tables
+            .book
+            .leases()
+            .map(|lease| active_lease(node, &tables, lease)),
+    );
+    leases
+}
+
+fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
+    let now = node.now();
+    let mut used = UsageTotals {
+        allocated_ns: lease.allocated_ns(now),
+        ..lease.retired
+    };
+    if let Some(active) = tables.leases.get(&lease.id) {
+        for incarnation in active.incarnations() {
+            // The use of the dead is in the book.
+            if !matches!(incarnation.state(), State::Gone { .. }) {
+                usage::add(&mut used, incarnation.usage());
+            }
+        }
+    }
+    LeaseInfo {
+        id: lease.id.to_string(),
+        agent: node.identity.agent.to_string(),
+        tenant: lease.tenant.clone(),
+        label: lease.label.clone(),
+        state: "active".into(),
+        epoch: lease.epoch.0,
+        expires_in_ms: lease.expires.saturating_sub(now).as_millis() as u64,
+        cores: lease.cores(),
+        usage: Some(message(used)),
+        end_reason: String::new(),
+    }
+}
+
+fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
+    LeaseInfo {
+        id: lease.id.to_string(),
+        agent: node.identity.agent.to_string(),
+        tenant: lease.tenant.clone(),
+        label: lease.label.clone(),
+        state: "ended".into(),
+        epoch: lease.epoch.0,
+        expires_in_ms: 0,
+        cores: lease.cores.clone(),
+        usage: Some(message(lease.usage)),
+        end_reason: lease.reason.to_string(),
+    }
+}
+
+fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
+    for incarnation in lease.incarnations() {
+        let (state, rss_bytes) = match incarnation.state() {
+            State::Starting => ("starting", 0),
+            State::Up(worker) => ("serving", worker.resident_bytes()),
+            State::Gone { .. } => ("dead", 0),
+        };
+        workers.push(WorkerInfo {
+            agent: node.identity.agent.to_string(),
+            lease: lease.id.to_string(),
+            index: incarnation.index.0.into(),
+            pid: incarnation.pid(),
+            epoch: incarnation.epoch.0,
+            cores: incarnation.cores.clone(),
+            state: state.into(),
+            rss_bytes,
+            usage: Some(message(incarnation.usage())),
+        });
+    }
+}
+
+fn pooled(node: &Node) -> impl Iterator<Item = WorkerInfo> {
+    let workers = node.pool.listing().into_iter().zip(0..);
+    workers.map(|((pid, rss_bytes), index)| WorkerInfo {
+        agent: node.identity.agent.to_string(),
+        lease: String::new(),
+        index,
+        pid,
+        epoch: 0,
+        cores: Vec::new(),
+        state: "pooled".into(),
+        rss_bytes,
+        usage: None,
+    })
+}
+
+fn codes(node: &Node) -> Vec<CodeInfo> {
+    let codes = node.codes.list().into_iter();
+    codes
+        .map(|code| CodeInfo {
+            hash: code.hash.to_string(),
+            size_bytes: code.size_bytes,
+            functions: names(&code.functions),
+            agent: node.identity.agent.to_string(),
+        })
+        .collect()
+}
+
+/// The names, or as many as fit into an answer and a word about the rest.
+fn names(functions: &[String]) -> Vec<String> {
+    let mut bytes = 0;
+    let fit = functions.iter().take_while(|name| {
+        bytes += name.len();
+        bytes <= NAME_BYTES_MAX
+    });
+    let mut names: Vec<_> = fit.cloned().collect();
+    if names.len() < functions.len() {
+        names.push(format!("... and {} more", functions.len() - names.len()));
+    }
+    names
+}
+
+/// Totals as a gRPC message.
+pub(crate) fn message(totals: UsageTotals) -> Usage {
+    Usage {
+        allocated_ns: totals.allocated_ns,
+        hot_ns: totals.hot_ns,
+        compute_ns: totals.compute_ns,
+        invocations: totals.invocations,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_of_names_is_bounded_and_says_what_it_left_out() {
+        let few = vec!["add".to_owned(), "mul".to_owned()];
+        assert_eq!(names(&few), few);
+        let many: Vec<String> = (0..4096).map(|number| format!("{number:01024}")).collect();
+        let listed = names(&many);
+        assert_eq!(listed.len(), NAME_BYTES_MAX / 1024 + 1);
+        assert_eq!(
+            listed.last().map(String::as_str),
+            Some("... and 4032 more"),
+            "the rest is named"
+        );
+    }
+}

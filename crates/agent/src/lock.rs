@@ -1,0 +1,123 @@
+//! One agent to a runtime directory, and what survives its restarts there.
+//!
+//! The lock file decides who may bind: a socket left behind by a killed agent is removed only by the
+//! holder of the lock, which the kernel released when that agent died.
+
+use crate::AgentError;
+use crate::config::{AGENT_ID, AGENT_LOCK};
+use hotlease_wire::ids::AgentId;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Longest path of a Unix socket, bytes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The right to be the agent of a runtime directory.
+pub(crate) struct DirectoryLock {
+    directory: PathBuf,
+    _lock: Flock<File>,
+}
+
+fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> AgentError + 'a {
+    move |source| AgentError::Runtime {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+impl DirectoryLock {
+    pub fn take(directory: &Path) -> Result<Self, AgentError> {
+        let path = directory.join(AGENT_LOCK);
+        let file = private()
+            .truncate(false)
+            .open(&path)
+            .map_err(failed("open", &path))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self {
+                directory: directory.to_owned(),
+                _lock: lock,
+            }),
+            Err((_, Errno::EWOULDBLOCK)) => Err(AgentError::AlreadyRunning {
+                dir: directory.to_owned(),
+            }),
+            Err((_, errno)) => Err(failed("lock", &path)(errno.into())),
+        }
+    }
+
+    /// The path of a socket to bind, with a stale one out of the way.
+    pub fn socket_path(&self, name: &str) -> Result<PathBuf, AgentError> {
+        let path = self.directory.join(name);
+        if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return Err(AgentError::PathTooLong { path });
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("remove the stale socket", &path)(error))
+            }
+            _ => Ok(path),
+        }
+    }
+
+    /// The identity kept here, or a new one.
+    pub fn identity(&self) -> Result<AgentId, AgentError> {
+        let path = self.directory.join(AGENT_ID);
+        if let Ok(text) = fs::read_to_string(&path)
+            && let Ok(id) = text.trim().parse()
+        {
+            return Ok(id);
+        }
+        let id = AgentId(rand::random());
+        let written = private()
+            .truncate(true)
+            .open(&path)
+            .and_then(|mut file| writeln!(file, "{id}"));
+        written.map_err(failed("write", &path))?;
+        Ok(id)
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o600);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_agent_to_a_directory_with_one_identity() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let lock = DirectoryLock::take(directory.path()).expect("free");
+        assert!(matches!(
+            DirectoryLock::take(directory.path()),
+            Err(AgentError::AlreadyRunning { .. })
+        ));
+        let id = lock.identity().expect("made");
+        drop(lock);
+        let lock = DirectoryLock::take(directory.path()).expect("free again");
+        assert_eq!(lock.identity().expect("kept"), id);
+        fs::write(directory.path().join(AGENT_ID), "garbage").expect("written");
+        assert_ne!(lock.identity().expect("made anew"), id);
+    }
+
+    #[test]
+    fn stale_sockets_are_removed_and_long_paths_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let lock = DirectoryLock::take(directory.path()).expect("free");
+        let stale = directory.path().join("a.sock");
+        drop(std::os::unix::net::UnixListener::bind(&stale).expect("bound"));
+        assert_eq!(lock.socket_path("a.sock").expect("usable"), stale);
+        assert!(!stale.exists());
+        assert!(matches!(
+            lock.socket_path(&"s".repeat(108)),
+            Err(AgentError::PathTooLong { .. })
+        ));
+    }
+}

@@ -1,0 +1,159 @@
+//! The agent's side of belonging to a manager: register, report, and do so again whenever the manager
+//! was started anew. Leases and invocations go on whether or not there is a manager.
+
+use crate::listing::{self, Availability};
+use crate::node::Node;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::manager_client::ManagerClient;
+use hotlease_wire::grpc::{HeartbeatRequest, RegisterRequest};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tonic::transport::{Channel, Endpoint};
+
+/// Pause between heartbeats until the manager says another.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+/// What a manager may say.
+const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
+const HEARTBEAT_MAX: Duration = Duration::from_secs(10);
+/// First pause after a failed attempt to register; doubled each time.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// Longest: a manager that was started again knows its agents soon after.
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// How long a manager may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// How long the goodbye may take.
+const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
+/// Longest heartbeat, bytes; the manager's own limit.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Why there is no manager for now.
+enum Lost {
+    /// It does not know us (any more).
+    Unknown,
+    /// It did not answer, or refused.
+    Failed(Refusal),
+}
+
+/// See the module.
+pub(crate) struct Membership {
+    node: Arc<Node>,
+    manager: ManagerClient<Channel>,
+    registered: watch::Sender<bool>,
+    heartbeat: Duration,
+    /// Leases that ended before this moment have been reported.
+    reported: Duration,
+}
+
+impl Membership {
+    /// Of the manager at this socket. `registered` will say whether it knows us.
+    pub fn new(
+        node: Arc<Node>,
+        manager_socket: &Path,
+        registered: watch::Sender<bool>,
+    ) -> Result<Self, tonic::transport::Error> {
+        let endpoint = Endpoint::from_shared(format!("unix:{}", manager_socket.display()))?;
+        let channel = endpoint.connect_timeout(ANSWER_LIMIT).connect_lazy();
+        Ok(Self {
+            node,
+            manager: ManagerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX),
+            registered,
+            heartbeat: HEARTBEAT,
+            reported: Duration::ZERO,
+        })
+    }
+
+    /// Keeps up the membership until told to stop, then says goodbye.
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => {}
+            never = self.belong() => match never {},
+        }
+        let known = *self.registered.borrow();
+        if known
+            && timeout(GOODBYE_LIMIT, self.report(Availability::Gone))
+                .await
+                .is_err()
+        {
+            tracing::debug!("the manager did not take the goodbye in time");
+        }
+        self.registered.send_replace(false);
+    }
+
+    async fn belong(&mut self) -> std::convert::Infallible {
+        let mut backoff = BACKOFF_MIN;
+        let mut said = false;
+        loop {
+            if let Err(refusal) = self.register().await {
+                if !said {
+                    tracing::warn!(%refusal, "not registered with the manager; trying again for ever");
+                    said = true;
+                }
+                sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+                continue;
+            }
+            tracing::info!(agent = %self.node.identity.agent, "registered with the manager");
+            (backoff, said) = (BACKOFF_MIN, false);
+            self.registered.send_replace(true);
+            let lost = loop {
+                if let Err(lost) = self.report(Availability::Serving).await {
+                    break lost;
+                }
+                sleep(self.heartbeat).await;
+            };
+            self.registered.send_replace(false);
+            match lost {
+                Lost::Unknown => tracing::info!("the manager was started again"),
+                Lost::Failed(refusal) => tracing::warn!(%refusal, "lost the manager"),
+            }
+        }
+    }
+
+    async fn register(&mut self) -> Result<(), Refusal> {
+        let request = RegisterRequest {
+            agent: Some(listing::agent(&self.node, Availability::Serving)),
+        };
+        let reply = in_time(self.manager.register(request)).await?;
+        self.heartbeat = match reply.heartbeat_ms {
+            0 => HEARTBEAT,
+            ms => Duration::from_millis(ms).clamp(HEARTBEAT_MIN, HEARTBEAT_MAX),
+        };
+        // Whoever knows nothing of us is told of every end that we remember.
+        self.reported = Duration::ZERO;
+        Ok(())
+    }
+
+    async fn report(&mut self, availability: Availability) -> Result<(), Lost> {
+        let now = self.node.now();
+        let request = HeartbeatRequest {
+            agent: Some(listing::agent(&self.node, availability)),
+            leases: listing::leases_since(&self.node, self.reported),
+        };
+        let reply = in_time(self.manager.heartbeat(request))
+            .await
+            .map_err(Lost::Failed)?;
+        if !reply.known {
+            return Err(Lost::Unknown);
+        }
+        // Only now: what was not acknowledged is sent again.
+        self.reported = now;
+        Ok(())
+    }
+}
+
+async fn in_time<R>(
+    answer: impl Future<Output = Result<tonic::Response<R>, tonic::Status>>,
+) -> Result<R, Refusal> {
+    match timeout(ANSWER_LIMIT, answer).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(status.into()),
+        Err(_) => Err(Refusal::Timeout {
+            what: "the manager".into(),
+            after_ms: ANSWER_LIMIT.as_millis() as u64,
+        }),
+    }
+}

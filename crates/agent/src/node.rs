@@ -1,0 +1,357 @@
+//! The agent's state, and the one way to change it: a step of the book, and the carrying out of what the
+//! book says.
+
+use crate::active_lease::{ActiveLease, Terms};
+use crate::cause::KillReason;
+use crate::code::CodeCache;
+use crate::incarnation::{Incarnation, State as WorkerState};
+use crate::outbox::Outbox;
+use crate::pool::Pool;
+use hotlease_lease::agent::{Action, Event, GrantRequest, Lease, LeaseBook, SessionId};
+use hotlease_sandbox::{KIND, Launcher};
+use hotlease_wire::Refusal;
+use hotlease_wire::control::Polling;
+use hotlease_wire::grpc::{AcquireRequest, Grant, Polling as PollingAsked};
+use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_wire::session::SessionReply;
+use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights, TokenKey};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// What is fixed for one run of an agent.
+pub(crate) struct Identity {
+    /// The agent's name.
+    pub agent: AgentId,
+    /// This run.
+    pub boot: BootId,
+    /// Of its gRPC socket.
+    pub address: PathBuf,
+    /// Of its session socket.
+    pub session_socket: PathBuf,
+    /// Cores that it offers.
+    pub cores: Vec<u32>,
+    /// Memory that it offers.
+    pub memory_bytes: u64,
+    /// Time to live of leases that ask for none.
+    pub ttl: Duration,
+}
+
+/// What changes. Locked for moments only: nothing waits under the lock, and carrying out an action means
+/// to send, to signal, or to start a task.
+pub(crate) struct Tables {
+    /// The authority.
+    pub book: LeaseBook,
+    /// The same leases, as far as tasks are concerned.
+    pub leases: HashMap<LeaseId, Arc<ActiveLease>>,
+    outboxes: HashMap<SessionId, Arc<Outbox>>,
+    last_session: u64,
+}
+
+/// See the module.
+pub(crate) struct Node {
+    /// Fixed.
+    pub identity: Identity,
+    /// Libraries.
+    pub codes: CodeCache,
+    /// Warm workers.
+    pub pool: Arc<Pool>,
+    launcher: Launcher,
+    key: TokenKey,
+    start: Instant,
+    tables: Mutex<Tables>,
+    /// Leases that hold cores.
+    active: watch::Sender<usize>,
+    /// When the next one expires.
+    expiry: watch::Sender<Option<Duration>>,
+    tick_hz: watch::Sender<Option<u64>>,
+}
+
+impl Node {
+    pub fn new(identity: Identity, launcher: Launcher, pool: Arc<Pool>) -> Self {
+        let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
+        Self {
+            identity,
+            codes: CodeCache::new(),
+            pool,
+            launcher,
+            key: TokenKey::new(rand::random()),
+            start: Instant::now(),
+            tables: Mutex::new(Tables {
+                book,
+                leases: HashMap::new(),
+                outboxes: HashMap::new(),
+                last_session: 0,
+            }),
+            active: watch::Sender::new(0),
+            expiry: watch::Sender::new(None),
+            tick_hz: watch::Sender::new(None),
+        }
+    }
+
+    /// The clock of the book and of tokens.
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// The moment that `at` is, on the runtime's clock.
+    pub fn instant(&self, at: Duration) -> tokio::time::Instant {
+        (self.start + at).into()
+    }
+
+    /// To start workers with.
+    pub fn launcher(&self) -> &Launcher {
+        &self.launcher
+    }
+
+    /// To look at.
+    pub fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many leases hold cores, now and later.
+    pub fn active_leases(&self) -> watch::Receiver<usize> {
+        self.active.subscribe()
+    }
+
+    /// When the next lease expires, now and later.
+    pub fn next_expiry(&self) -> watch::Receiver<Option<Duration>> {
+        self.expiry.subscribe()
+    }
+
+    /// The rate of the node's time-stamp counter was measured.
+    pub fn set_tick_hz(&self, tick_hz: u64) {
+        self.tick_hz.send_replace(Some(tick_hz));
+    }
+
+    /// The rate of the node's time-stamp counter, which is measured when the agent starts.
+    pub async fn tick_hz(&self) -> u64 {
+        let mut tick_hz = self.tick_hz.subscribe();
+        let _ = tick_hz.wait_for(Option::is_some).await;
+        let tick_hz = *tick_hz.borrow();
+        tick_hz.unwrap_or(1)
+    }
+
+    /// Something happened.
+    pub fn step(self: &Arc<Self>, event: Event) -> Result<(), Refusal> {
+        let mut tables = self.tables();
+        self.step_locked(&mut tables, event)
+    }
+
+    fn step_locked(self: &Arc<Self>, tables: &mut Tables, event: Event) -> Result<(), Refusal> {
+        let step = tables.book.step(event, self.now());
+        for action in step.actions {
+            self.carry_out(tables, action);
+        }
+        let active = tables.leases.len();
+        self.active
+            .send_if_modified(|known| std::mem::replace(known, active) != active);
+        let expiry = tables.book.next_expiry();
+        self.expiry
+            .send_if_modified(|known| std::mem::replace(known, expiry) != expiry);
+        step.refusal.map_or(Ok(()), Err)
+    }
+
+    fn carry_out(self: &Arc<Self>, tables: &mut Tables, action: Action) {
+        match action {
+            Action::StartWorker {
+                lease,
+                worker,
+                epoch,
+                cores,
+            } => {
+                if let Some(lease) = tables.leases.get(&lease) {
+                    let incarnation = Arc::new(Incarnation::new(worker, epoch, cores));
+                    lease.place(Arc::clone(&incarnation));
+                    tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(lease)));
+                }
+            }
+            Action::KillWorker {
+                lease,
+                worker,
+                reason,
+                ..
+            } => {
+                if let Some(lease) = tables.leases.get(&lease)
+                    && let Ok(incarnation) = lease.incarnation(worker)
+                {
+                    incarnation.kill(KillReason::LeaseEnded(reason));
+                }
+            }
+            Action::TellWorkerDied {
+                lease,
+                worker,
+                epoch,
+                sessions,
+            } => {
+                if let Some(lease) = tables.leases.get(&lease)
+                    && let Ok(incarnation) = lease.incarnation(worker)
+                    && let WorkerState::Gone { cause, output } = incarnation.state()
+                {
+                    let reply = SessionReply::WorkerDied {
+                        worker,
+                        epoch,
+                        cause,
+                        output,
+                    };
+                    for session in sessions {
+                        if let Some(outbox) = tables.outboxes.get(&session) {
+                            outbox.tell(reply.clone(), Vec::new());
+                        }
+                    }
+                }
+            }
+            Action::LeaseEnded {
+                lease,
+                reason,
+                usage,
+                sessions,
+            } => {
+                tracing::info!(%lease, %reason, invocations = usage.invocations, "lease ended");
+                for session in sessions {
+                    if let Some(outbox) = tables.outboxes.remove(&session) {
+                        outbox.close(SessionReply::LeaseEnded { reason, usage });
+                    }
+                }
+                if let Some(lease) = tables.leases.remove(&lease) {
+                    lease.end(reason, usage);
+                }
+            }
+        }
+    }
+
+    /// Grants a lease, and starts its workers without waiting for them.
+    pub fn grant(self: &Arc<Self>, request: AcquireRequest) -> Result<Grant, Refusal> {
+        let bad = |what: &str| Refusal::BadRequest { what: what.into() };
+        if request.gpus > 0 {
+            return Err(bad("this agent has no GPUs"));
+        }
+        if !request.sandbox.is_empty() && request.sandbox != KIND {
+            return Err(bad("the only kind of sandbox is \"process\""));
+        }
+        let polling = match PollingAsked::try_from(request.polling) {
+            Ok(PollingAsked::Adaptive) => Polling::Adaptive,
+            Ok(PollingAsked::Hot) => Polling::Hot,
+            Ok(PollingAsked::Warm) => Polling::Warm,
+            Err(_) => return Err(bad("unknown way of polling")),
+        };
+        let asked = GrantRequest {
+            id: LeaseId(rand::random()),
+            tenant: request.tenant.clone(),
+            label: request.label,
+            workers: request.workers,
+            slots_per_worker: request.slots_per_worker,
+            memory_bytes: request.memory_bytes,
+            ttl: match request.ttl_ms {
+                0 => self.identity.ttl,
+                ttl_ms => Duration::from_millis(ttl_ms),
+            },
+        };
+        let id = asked.id;
+        let terms = Terms {
+            tenant: request.tenant,
+            polling,
+            hot_budget_ns: request.hot_budget_us.saturating_mul(1000),
+            memory_bytes: request.memory_bytes,
+        };
+        let mut tables = self.tables();
+        // Before the step, whose actions refer to it.
+        tables.leases.insert(id, Arc::new(ActiveLease::new(id, terms)));
+        if let Err(refusal) = self.step_locked(&mut tables, Event::Grant(asked)) {
+            tables.leases.remove(&id);
+            self.active.send_replace(tables.leases.len());
+            return Err(refusal);
+        }
+        let lease = tables.book.active(id)?;
+        tracing::info!(lease = %id, tenant = lease.tenant, cores = ?lease.cores(), "lease granted");
+        Ok(self.describe(lease))
+    }
+
+    fn describe(&self, lease: &Lease) -> Grant {
+        let claims = Claims {
+            version: CLAIMS_VERSION,
+            lease: lease.id,
+            tenant: lease.tenant.clone(),
+            agent: self.identity.agent,
+            boot: self.identity.boot,
+            epoch: lease.epoch,
+            attach_until_ms: lease.expires.as_millis() as u64,
+            rights: Rights::HOLDER,
+        };
+        Grant {
+            lease: lease.id.to_string(),
+            agent: self.identity.agent.to_string(),
+            token: self.key.mint(&claims),
+            session_socket: self.identity.session_socket.display().to_string(),
+            epoch: lease.epoch.0,
+            ttl_ms: lease.ttl.as_millis() as u64,
+            cores: lease.cores(),
+        }
+    }
+
+    /// Binds a session to the lease that its token names.
+    pub fn attach(
+        self: &Arc<Self>,
+        token: &[u8],
+        tenant: String,
+        outbox: &Arc<Outbox>,
+    ) -> Result<Attachment, Refusal> {
+        // Which of the checks failed is of use to a forger only.
+        let claims = self.key.open(token).map_err(|_| Refusal::BadToken)?;
+        if claims.agent != self.identity.agent || claims.boot != self.identity.boot {
+            return Err(Refusal::BadToken);
+        }
+        let mut tables = self.tables();
+        tables.last_session += 1;
+        let session = SessionId(tables.last_session);
+        self.step_locked(
+            &mut tables,
+            Event::Attach {
+                session,
+                lease: claims.lease,
+                epoch: claims.epoch,
+                tenant,
+                until: Duration::from_millis(claims.attach_until_ms),
+            },
+        )?;
+        let lease = tables.leases.get(&claims.lease).cloned();
+        let lease = lease.ok_or(Refusal::UnknownLease)?;
+        tables.outboxes.insert(session, Arc::clone(outbox));
+        Ok(Attachment {
+            node: Arc::clone(self),
+            session,
+            lease,
+            rights: claims.rights,
+        })
+    }
+
+    /// Refused unless the lease is neither ending nor over.
+    pub fn is_active(&self, lease: LeaseId) -> Result<(), Refusal> {
+        self.tables().book.active(lease).map(|_| ())
+    }
+}
+
+/// A session's hold on its lease; given back when dropped.
+pub(crate) struct Attachment {
+    node: Arc<Node>,
+    session: SessionId,
+    /// The lease.
+    pub lease: Arc<ActiveLease>,
+    /// What the bearer of the token may do.
+    pub rights: Rights,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let mut tables = self.node.tables();
+        tables.outboxes.remove(&self.session);
+        let closed = Event::SessionClosed {
+            session: self.session,
+            lease: self.lease.id,
+        };
+        // Never refused: it only reports.
+        let _ = self.node.step_locked(&mut tables, closed);
+    }
+}

@@ -1,0 +1,202 @@
+//! What a session still has to be told.
+//!
+//! Telling never waits: a message goes out at once if the socket takes it, else into a short queue that
+//! the session's task empties. A client that does not read until the queue is full loses its session, and
+//! nobody else notices.
+
+use crate::socket::AsyncSocket;
+use hotlease_wire::session::SessionReply;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// Messages that wait for a client to read.
+const WAITING_MAX: usize = 32;
+/// How long a session that is over waits for its client to read the last words.
+const LINGER: Duration = Duration::from_secs(2);
+
+type Message = (SessionReply, Vec<OwnedFd>);
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Message>,
+    /// Nothing more will be said.
+    closing: bool,
+    /// Nothing more can be said.
+    broken: bool,
+}
+
+/// The sending end of a session.
+pub(crate) struct Outbox {
+    socket: Arc<AsyncSocket>,
+    queue: Mutex<Queue>,
+    changed: Notify,
+}
+
+impl Outbox {
+    pub fn new(socket: Arc<AsyncSocket>) -> Self {
+        Self {
+            socket,
+            queue: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells something, with descriptors.
+    pub fn tell(&self, reply: SessionReply, fds: Vec<OwnedFd>) {
+        self.put(reply, fds, false);
+    }
+
+    /// Tells the last thing; the session is over when it is out.
+    pub fn close(&self, reply: SessionReply) {
+        self.put(reply, Vec::new(), true);
+    }
+
+    fn put(&self, reply: SessionReply, fds: Vec<OwnedFd>, last: bool) {
+        let mut queue = self.queue();
+        if queue.closing || queue.broken {
+            return;
+        }
+        queue.closing = last;
+        let message = (reply, fds);
+        if queue.waiting.is_empty() {
+            match self.send(&message) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => queue.waiting.push_back(message),
+                Err(_) => queue.broken = true,
+            }
+        } else if queue.waiting.len() < WAITING_MAX {
+            queue.waiting.push_back(message);
+        } else {
+            queue.broken = true;
+        }
+        if queue.closing || queue.broken || !queue.waiting.is_empty() {
+            self.changed.notify_one();
+        }
+    }
+
+    fn send(&self, (reply, fds): &Message) -> io::Result<()> {
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        self.socket.send(reply, &fds)
+    }
+
+    /// Sends what waits, until the session is over: everything said, or the client not reading. Loses
+    /// nothing when dropped before.
+    pub async fn run(&self) {
+        loop {
+            let closing = {
+                let queue = self.queue();
+                if queue.broken || (queue.closing && queue.waiting.is_empty()) {
+                    return;
+                }
+                queue.closing
+            };
+            if closing {
+                // Over either way.
+                let _ = timeout(LINGER, self.flush()).await;
+                return;
+            }
+            tokio::select! {
+                () = self.flush(), if !self.queue().waiting.is_empty() => {}
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+
+    async fn flush(&self) {
+        let flushed = self.socket.when_writable(|| {
+            let mut queue = self.queue();
+            while let Some(message) = queue.waiting.front() {
+                self.send(message)?;
+                queue.waiting.pop_front();
+            }
+            Ok(())
+        });
+        if flushed.await.is_err() {
+            self.queue().broken = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_fabric::socket::Socket;
+    use hotlease_wire::session::UsageTotals;
+    use hotlease_wire::{EndReason, Refusal};
+
+    fn pair() -> (Outbox, Socket) {
+        let (ours, theirs) = Socket::pair().expect("a pair");
+        let socket = AsyncSocket::new(ours).expect("registered");
+        (Outbox::new(Arc::new(socket)), theirs)
+    }
+
+    fn long() -> SessionReply {
+        SessionReply::Refused(Refusal::BadRequest {
+            what: "x".repeat(30_000),
+        })
+    }
+
+    fn ended() -> SessionReply {
+        SessionReply::LeaseEnded {
+            reason: EndReason::Released,
+            usage: UsageTotals::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_late_gets_everything_in_order() {
+        let (outbox, client) = pair();
+        for _ in 0..20 {
+            outbox.tell(long(), Vec::new());
+        }
+        outbox.close(ended());
+        assert!(
+            !outbox.queue().waiting.is_empty(),
+            "the socket's buffer took it all: nothing is tested"
+        );
+        let reader = std::thread::spawn(move || {
+            let mut replies = Vec::new();
+            while let Some((reply, _)) = client.receive::<SessionReply>().expect("readable") {
+                replies.push(reply);
+            }
+            replies
+        });
+        outbox.run().await;
+        drop(outbox);
+        let replies = reader.join().expect("read");
+        assert_eq!(replies.len(), 21);
+        assert!(replies[..20].iter().all(|reply| *reply == long()));
+        assert_eq!(replies[20], ended());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_never_reads_loses_its_session_and_memory_stays_bounded() {
+        let (outbox, _client) = pair();
+        for _ in 0..1000 {
+            outbox.tell(long(), Vec::new());
+        }
+        assert!(outbox.queue().waiting.len() <= WAITING_MAX);
+        timeout(Duration::from_secs(1), outbox.run())
+            .await
+            .expect("the session is over at once");
+    }
+
+    #[tokio::test]
+    async fn last_words_nobody_reads_are_given_up_on() {
+        let (outbox, _client) = pair();
+        while outbox.queue().waiting.is_empty() {
+            outbox.tell(long(), Vec::new());
+        }
+        outbox.close(ended());
+        timeout(LINGER * 2, outbox.run()).await.expect("given up on");
+    }
+}

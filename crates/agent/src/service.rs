@@ -1,0 +1,70 @@
+//! The agent's gRPC service: what managers ask.
+
+use crate::listing::{self, Availability};
+use crate::node::Node;
+use hotlease_lease::agent::Event;
+use hotlease_wire::grpc::agent_server;
+use hotlease_wire::grpc::{AcquireRequest, AgentStatus, Grant, ListRequest, ReleaseReply, ReleaseRequest};
+use hotlease_wire::ids::LeaseId;
+use hotlease_wire::{EndReason, Refusal};
+use std::sync::Arc;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+
+/// Root's tenant name, which may end any lease.
+const ROOT: &str = "uid:0";
+
+/// See the module.
+pub(crate) struct Service {
+    /// What it serves.
+    pub node: Arc<Node>,
+    /// True once the agent is to stop.
+    pub stopping: watch::Receiver<bool>,
+}
+
+#[tonic::async_trait]
+impl agent_server::Agent for Service {
+    async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
+        Ok(Response::new(self.node.grant(request.into_inner())?))
+    }
+
+    async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
+        Ok(Response::new(self.end(request.into_inner()).await?))
+    }
+
+    async fn status(&self, request: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {
+        let tenant = request.into_inner().tenant;
+        let availability = match *self.stopping.borrow() {
+            false => Availability::Serving,
+            true => Availability::Draining,
+        };
+        Ok(Response::new(listing::status(&self.node, availability, &tenant)))
+    }
+}
+
+impl Service {
+    async fn end(&self, request: ReleaseRequest) -> Result<ReleaseReply, Refusal> {
+        let bad = |what: &str| Refusal::BadRequest { what: what.into() };
+        let id: LeaseId = request.lease.parse().map_err(|_| bad("not a lease id"))?;
+        let reason = match request.reason.as_str() {
+            "" | "released" => EndReason::Released,
+            "revoked" => EndReason::Revoked,
+            _ => return Err(bad("the reason is neither \"released\" nor \"revoked\"")),
+        };
+        let lease = {
+            let tables = self.node.tables();
+            let holder = &tables.book.active(id)?.tenant;
+            // An empty name is the manager's own wish.
+            let permitted = request.tenant.is_empty() || request.tenant == ROOT || request.tenant == *holder;
+            if !permitted {
+                return Err(Refusal::WrongTenant);
+            }
+            tables.leases.get(&id).cloned().ok_or(Refusal::UnknownLease)?
+        };
+        self.node.step(Event::End { lease: id, reason })?;
+        let (_, usage) = lease.ended().await;
+        Ok(ReleaseReply {
+            usage: Some(listing::message(usage)),
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! One client session: attach, then requests in turn, with events in between.
+//!
+//! The socket is read also while a request is being worked on, so that the end of a client is noticed at
+//! once, whatever it was waiting for.
+
+use crate::incarnation::{ORDER_LIMIT, died};
+use crate::node::{Attachment, Node};
+use crate::outbox::Outbox;
+use crate::socket::AsyncSocket;
+use crate::worker::OrderError;
+use hotlease_fabric::socket::{Socket, SocketError};
+use hotlease_lease::agent::Event;
+use hotlease_wire::control::Order;
+use hotlease_wire::ids::{CodeHash, Epoch, WorkerIndex};
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use hotlease_wire::session::{SessionReply, SessionRequest};
+use hotlease_wire::token::Rights;
+use hotlease_wire::{EndReason, Refusal};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, interval_at, timeout};
+
+/// A session that has not attached by then is closed.
+const ATTACH_LIMIT: Duration = Duration::from_secs(5);
+/// Requests that a client may send ahead of their answers.
+const AHEAD_MAX: usize = 8;
+/// How often a worker that dies just now is tried again before a client is told.
+const CONNECT_ATTEMPTS: usize = 3;
+
+type Request = (SessionRequest, Vec<OwnedFd>);
+
+/// Serves a client until it goes or its lease ends.
+pub(crate) async fn serve(node: Arc<Node>, socket: Socket, tenant: String) {
+    let socket = match AsyncSocket::new(socket) {
+        Ok(socket) => Arc::new(socket),
+        Err(error) => {
+            tracing::warn!(%error, "cannot serve a session");
+            return;
+        }
+    };
+    let session = Session {
+        outbox: Arc::new(Outbox::new(Arc::clone(&socket))),
+        node,
+        socket,
+        ahead: VecDeque::new(),
+    };
+    session.run(tenant).await;
+}
+
+struct Session {
+    node: Arc<Node>,
+    socket: Arc<AsyncSocket>,
+    outbox: Arc<Outbox>,
+    ahead: VecDeque<Request>,
+}
+
+impl Session {
+    async fn run(mut self, tenant: String) {
+        let Ok(Some(first)) = timeout(ATTACH_LIMIT, self.next()).await else {
+            return;
+        };
+        match self.attach(first, tenant) {
+            Ok(attachment) => self.attached(attachment).await,
+            Err(refusal) => self.close(refusal).await,
+        }
+    }
+
+    /// Says why, and that is all.
+    async fn close(&self, refusal: Refusal) {
+        self.outbox.close(SessionReply::Refused(refusal));
+        self.outbox.run().await;
+    }
+
+    fn attach(&self, (request, _): Request, tenant: String) -> Result<Attachment, Refusal> {
+        let SessionRequest::Attach { version, token } = request else {
+            return Err(Refusal::BadRequest {
+                what: "the first request of a session must be to attach".into(),
+            });
+        };
+        if version != PROTOCOL_VERSION {
+            return Err(Refusal::Version {
+                theirs: version,
+                ours: PROTOCOL_VERSION,
+            });
+        }
+        self.node.attach(&token, tenant, &self.outbox)
+    }
+
+    /// The session proper. The attachment is dropped on every way out, which may end the lease.
+    async fn attached(&mut self, attachment: Attachment) {
+        let lease = Arc::clone(&attachment.lease);
+        match self.meanwhile(&attachment, lease.started()).await {
+            None => return,
+            Some(Err(refusal)) => return self.close(refusal).await,
+            Some(Ok(start)) => {
+                let incarnations = lease.incarnations();
+                let workers = incarnations.iter().map(|worker| worker.cores.clone());
+                let workers = workers.collect();
+                let reply = match self.ttl_ms(&attachment) {
+                    Ok(ttl_ms) => SessionReply::Attached {
+                        lease: lease.id,
+                        ttl_ms,
+                        workers,
+                        start,
+                    },
+                    // The end of the lease is told as an event.
+                    Err(refusal) => SessionReply::Refused(refusal),
+                };
+                self.outbox.tell(reply, Vec::new());
+            }
+        }
+        while let Some(request) = self.next().await {
+            let node = Arc::clone(&self.node);
+            let Some(answer) = self
+                .meanwhile(&attachment, answer(&node, &attachment, request))
+                .await
+            else {
+                return;
+            };
+            match answer {
+                Ok(Some((reply, fds))) => self.outbox.tell(reply, fds),
+                Ok(None) => {}
+                Err(refusal) => self.outbox.tell(SessionReply::Refused(refusal), Vec::new()),
+            }
+        }
+    }
+
+    fn ttl_ms(&self, attachment: &Attachment) -> Result<u64, Refusal> {
+        ttl_ms(&self.node, attachment)
+    }
+
+    /// The next request; `None` when the session is over.
+    async fn next(&mut self) -> Option<Request> {
+        if let Some(request) = self.ahead.pop_front() {
+            return Some(request);
+        }
+        let (socket, outbox) = (Arc::clone(&self.socket), Arc::clone(&self.outbox));
+        tokio::select! {
+            biased;
+            () = outbox.run() => None,
+            received = socket.receive() => self.understood(received).await,
+        }
+    }
+
+    /// Works, reads ahead, and keeps the lease alive: its client cannot renew while it waits for us.
+    /// `None` when the session is over.
+    async fn meanwhile<T>(&mut self, attachment: &Attachment, work: impl Future<Output = T>) -> Option<T> {
+        let (socket, outbox) = (Arc::clone(&self.socket), Arc::clone(&self.outbox));
+        let lease = attachment.lease.id;
+        let period = self.renewal_period(attachment);
+        let mut renewal = interval_at(Instant::now() + period, period);
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                () = outbox.run() => return None,
+                done = &mut work => return Some(done),
+                received = socket.receive() => {
+                    let request = self.understood(received).await?;
+                    if self.ahead.len() >= AHEAD_MAX {
+                        let refusal = Refusal::TooMany {
+                            what: "requests without waiting for answers".into(),
+                            limit: AHEAD_MAX as u64,
+                        };
+                        self.close(refusal).await;
+                        return None;
+                    }
+                    self.ahead.push_back(request);
+                }
+                // Refused if it ended; then that is told.
+                _ = renewal.tick() => drop(self.node.step(Event::Renew { lease })),
+            }
+        }
+    }
+
+    fn renewal_period(&self, attachment: &Attachment) -> Duration {
+        let ttl_ms = self.ttl_ms(attachment).unwrap_or(1000);
+        Duration::from_millis((ttl_ms / 3).max(10))
+    }
+
+    async fn understood(&self, received: Result<Option<Request>, SocketError>) -> Option<Request> {
+        match received {
+            Ok(request) => request,
+            Err(SocketError::Io(error)) => {
+                tracing::debug!(%error, "session lost");
+                None
+            }
+            Err(error) => {
+                let what = error.to_string();
+                self.close(Refusal::BadRequest { what }).await;
+                None
+            }
+        }
+    }
+}
+
+fn ttl_ms(node: &Node, attachment: &Attachment) -> Result<u64, Refusal> {
+    let tables = node.tables();
+    let lease = tables.book.active(attachment.lease.id)?;
+    Ok(lease.ttl.as_millis() as u64)
+}
+
+/// The answer to a request; nothing if it comes as an event.
+async fn answer(
+    node: &Arc<Node>,
+    attachment: &Attachment,
+    (request, fds): Request,
+) -> Result<Option<(SessionReply, Vec<OwnedFd>)>, Refusal> {
+    let lease = &attachment.lease;
+    let needed = match &request {
+        SessionRequest::Attach { .. } | SessionRequest::Connect { .. } => Rights::INVOKE,
+        SessionRequest::Load { .. } | SessionRequest::Renew | SessionRequest::Release => Rights::HOLDER,
+    };
+    if !attachment.rights.include(needed) {
+        return Err(Refusal::NotPermitted {
+            what: "the token only lets its bearer invoke functions".into(),
+        });
+    }
+    match request {
+        SessionRequest::Attach { .. } => Err(Refusal::BadRequest {
+            what: "the session is attached already".into(),
+        }),
+        SessionRequest::Load { hash, size_bytes } => {
+            let (base, load_us) = load(node, attachment, hash, size_bytes, fds).await?;
+            Ok(Some((SessionReply::Loaded { hash, base, load_us }, Vec::new())))
+        }
+        SessionRequest::Connect { worker } => {
+            let (epoch, socket) = connect(node, attachment, worker).await?;
+            Ok(Some((
+                SessionReply::Connected { worker, epoch },
+                vec![socket.into()],
+            )))
+        }
+        SessionRequest::Renew => {
+            node.step(Event::Renew { lease: lease.id })?;
+            let ttl_ms = ttl_ms(node, attachment)?;
+            Ok(Some((SessionReply::Renewed { ttl_ms }, Vec::new())))
+        }
+        SessionRequest::Release => {
+            let (lease, reason) = (lease.id, EndReason::Released);
+            node.step(Event::End { lease, reason })?;
+            Ok(None)
+        }
+    }
+}
+
+async fn load(
+    node: &Arc<Node>,
+    attachment: &Attachment,
+    hash: CodeHash,
+    size_bytes: u64,
+    fds: Vec<OwnedFd>,
+) -> Result<(u16, u64), Refusal> {
+    node.is_active(attachment.lease.id)?;
+    let mut fds = fds.into_iter();
+    let code = match (fds.next(), fds.next()) {
+        (None, _) => node.codes.get(hash).ok_or(Refusal::NeedCode(hash))?,
+        (Some(memory), None) => node.codes.admit(memory, hash, size_bytes).await?,
+        (Some(_), Some(_)) => {
+            return Err(Refusal::BadRequest {
+                what: "a function library is one descriptor".into(),
+            });
+        }
+    };
+    // As a task of its own: a client that goes away must not leave the library in some workers only.
+    let loading = Arc::clone(&attachment.lease).load(Arc::clone(node), code);
+    tokio::spawn(loading)
+        .await
+        .map_err(|error| Refusal::Unavailable {
+            what: format!("loading failed inside the agent: {error}"),
+        })?
+}
+
+/// Introduces the client to a worker: its end of a new socket between them.
+async fn connect(
+    node: &Arc<Node>,
+    attachment: &Attachment,
+    index: WorkerIndex,
+) -> Result<(Epoch, Socket), Refusal> {
+    let mut death = None;
+    for _ in 0..CONNECT_ATTEMPTS {
+        let (incarnation, worker) = attachment.lease.worker(node, index).await?;
+        let (ours, theirs) = Socket::pair().map_err(|error| Refusal::Unavailable {
+            what: format!("a socket to the worker: {error}"),
+        })?;
+        let introduced = worker.send(&Order::Introduce, &[theirs.as_fd()]);
+        drop(theirs);
+        match introduced.done(ORDER_LIMIT).await {
+            Ok(()) => return Ok((incarnation.epoch, ours)),
+            Err(OrderError::Failed(what)) => return Err(Refusal::Unavailable { what }),
+            Err(OrderError::Silent) => {
+                return Err(Refusal::Timeout {
+                    what: format!("worker {index}"),
+                    after_ms: ORDER_LIMIT.as_millis() as u64,
+                });
+            }
+            // It died before the book could know. Once that is known, another takes its place.
+            Err(OrderError::Died) => death = Some(incarnation.gone().await),
+        }
+    }
+    Err(match death {
+        Some(death) => died(death),
+        None => Refusal::UnknownLease,
+    })
+}

@@ -1,0 +1,48 @@
+//! A message socket inside the runtime.
+
+use hotlease_fabric::socket::{Socket, SocketError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use tokio::io::unix::AsyncFd;
+
+/// A non-blocking [`Socket`]. Sending never waits; receiving can.
+pub(crate) struct AsyncSocket(AsyncFd<Socket>);
+
+impl AsyncSocket {
+    pub fn new(socket: Socket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns
+        // one for its whole life, and this crate has no unsafe code.
+        #[allow(deprecated)]
+        AsyncFd::new(socket).map(Self)
+    }
+
+    /// The next message; `None` when the peer has closed. Loses nothing when dropped before it is done.
+    pub async fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<OwnedFd>)>, SocketError> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            match self.0.get_ref().receive() {
+                Err(error) if error.would_block() => ready.clear_ready(),
+                received => return received,
+            }
+        }
+    }
+
+    /// Sends now, or fails with `WouldBlock`.
+    pub fn send<M: Serialize>(&self, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.0.get_ref().send(message, fds)
+    }
+
+    /// Sends as soon as `attempt` (a [`send`](Self::send)) does not fail with `WouldBlock`.
+    pub async fn when_writable<R>(&self, attempt: impl Fn() -> io::Result<R>) -> io::Result<R> {
+        loop {
+            let mut ready = self.0.writable().await?;
+            match attempt() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                done => return done,
+            }
+        }
+    }
+}

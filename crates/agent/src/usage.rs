@@ -1,0 +1,104 @@
+//! What slots have used: from the usage blocks, made plausible.
+//!
+//! A worker writes its block itself and can write nonsense. Allocated time is our own; what a slot says
+//! about polling and computing is believed up to that, and what is billed never shrinks.
+
+use hotlease_fabric::clock::monotonic_ns;
+use hotlease_fabric::usage::UsageBlock;
+use hotlease_wire::session::UsageTotals;
+use std::time::Duration;
+
+/// Slots times time, nanoseconds.
+pub(crate) fn slot_time(slots: usize, held: Duration) -> u64 {
+    u64::try_from(held.as_nanos().saturating_mul(slots as u128)).unwrap_or(u64::MAX)
+}
+
+/// Of a worker that has no block yet.
+pub(crate) fn only_allocated(allocated_ns: u64) -> UsageTotals {
+    UsageTotals {
+        allocated_ns,
+        ..UsageTotals::default()
+    }
+}
+
+/// Of a worker that may be running functions, which are counted when they return.
+pub(crate) fn of_living(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
+    totals(block, allocated_ns, None)
+}
+
+/// Of a worker that is gone: the function that it died in counts until now.
+pub(crate) fn of_dead(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
+    totals(block, allocated_ns, Some(monotonic_ns()))
+}
+
+fn totals(block: &UsageBlock, allocated_ns: u64, died_ns: Option<u64>) -> UsageTotals {
+    let mut totals = only_allocated(allocated_ns);
+    for slot in 0..block.slots() {
+        let used = block.read(slot);
+        let unfinished = match (used.running, died_ns) {
+            (Some(running), Some(died)) => died.saturating_sub(running.since_ns),
+            _ => 0,
+        };
+        totals.hot_ns = totals.hot_ns.saturating_add(used.hot_ns);
+        totals.compute_ns = totals
+            .compute_ns
+            .saturating_add(used.compute_ns)
+            .saturating_add(unfinished);
+        totals.invocations = totals.invocations.saturating_add(used.invocations);
+    }
+    totals.hot_ns = totals.hot_ns.min(allocated_ns);
+    totals.compute_ns = totals.compute_ns.min(allocated_ns);
+    totals
+}
+
+/// Adds what a worker used to what its lease has used; allocated time is the lease's own.
+pub(crate) fn add(lease: &mut UsageTotals, worker: UsageTotals) {
+    lease.hot_ns = lease.hot_ns.saturating_add(worker.hot_ns);
+    lease.compute_ns = lease.compute_ns.saturating_add(worker.compute_ns);
+    lease.invocations = lease.invocations.saturating_add(worker.invocations);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_fabric::clock::ticks;
+
+    fn blocks() -> (UsageBlock, UsageBlock) {
+        let agent = UsageBlock::create(2).expect("memory");
+        let fd = agent.fd().try_clone_to_owned().expect("a descriptor");
+        let worker = UsageBlock::attach(fd, 2).expect("memory");
+        worker.set_clock(1_000_000_000);
+        (agent, worker)
+    }
+
+    #[test]
+    fn slots_are_added_up() {
+        let (agent, worker) = blocks();
+        for slot in [0, 1] {
+            worker.meter(slot).add_ns(10, 20);
+            worker.meter(slot).start(0, ticks(), 0, 0);
+            worker.meter(slot).stop();
+        }
+        let expected = UsageTotals {
+            allocated_ns: 1000,
+            hot_ns: 20,
+            compute_ns: 40,
+            invocations: 2,
+        };
+        assert_eq!(of_living(&agent, 1000), expected);
+        assert_eq!(
+            of_living(&agent, 15).compute_ns,
+            15,
+            "nobody computes longer than it holds a slot"
+        );
+    }
+
+    #[test]
+    fn a_function_that_never_returned_counts_once_its_worker_is_dead() {
+        let (agent, worker) = blocks();
+        worker.meter(0).start(0, ticks(), 0, 0);
+        assert_eq!(of_living(&agent, u64::MAX).compute_ns, 0);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(of_dead(&agent, u64::MAX).compute_ns > 0);
+    }
+}

@@ -1,0 +1,239 @@
+//! One worker process and the conversation with it.
+//!
+//! Orders are sent by whoever has one; a task reads the answers and hands each to the order that it
+//! belongs to, in turn. A worker that says anything else, or closes its control socket, is killed.
+
+use crate::socket::AsyncSocket;
+use hotlease_fabric::socket::Socket;
+use hotlease_sandbox::{Exit, Launcher, Process, SandboxError};
+use hotlease_wire::control::{Answer, Order};
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+/// Orders that one worker has not answered yet.
+const UNANSWERED_MAX: usize = 64;
+/// How long a started worker may take to be ready.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a worker may go on after it closed its control socket.
+const DYING_LIMIT: Duration = Duration::from_millis(100);
+
+/// How far a worker is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Readiness {
+    Starting,
+    Ready,
+    /// Its control socket is closed; the process is gone or being killed.
+    Closed,
+}
+
+/// Why an order was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum OrderError {
+    /// The worker says why not; nothing changed.
+    Failed(String),
+    /// The worker is gone or going.
+    Died,
+    /// No answer in time. The worker is still there.
+    Silent,
+}
+
+/// An order that was sent.
+pub(crate) struct Sent(Result<oneshot::Receiver<Answer>, OrderError>);
+
+impl Sent {
+    /// Waits for its answer.
+    pub async fn done(self, limit: Duration) -> Result<(), OrderError> {
+        match timeout(limit, self.0?).await {
+            Ok(Ok(Answer::Done)) => Ok(()),
+            Ok(Ok(Answer::Failed { why })) => Err(OrderError::Failed(why)),
+            Ok(Ok(Answer::Ready { .. }) | Err(_)) => Err(OrderError::Died),
+            Err(_) => Err(OrderError::Silent),
+        }
+    }
+}
+
+struct Control {
+    socket: AsyncSocket,
+    unanswered: Mutex<Unanswered>,
+    readiness: watch::Sender<Readiness>,
+}
+
+struct Unanswered {
+    orders: VecDeque<oneshot::Sender<Answer>>,
+    open: bool,
+}
+
+impl Control {
+    fn unanswered(&self) -> MutexGuard<'_, Unanswered> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A started worker. Dropping it kills the process.
+pub(crate) struct Worker {
+    process: Arc<Process>,
+    control: Arc<Control>,
+}
+
+impl Worker {
+    /// Starts one; it becomes ready on its own. Off the runtime's threads, because starting blocks.
+    pub async fn start(launcher: &Launcher) -> Result<Self, String> {
+        let launcher = launcher.clone();
+        let started = tokio::task::spawn_blocking(move || Self::start_blocking(&launcher)).await;
+        match started {
+            Ok(worker) => worker.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn start_blocking(launcher: &Launcher) -> Result<Self, SandboxError> {
+        let failed = |what| move |source| SandboxError::Start { what, source };
+        let (ours, theirs) = Socket::pair().map_err(failed("control socket"))?;
+        let socket = AsyncSocket::new(ours).map_err(failed("control socket"))?;
+        let process = Arc::new(launcher.start(theirs.into())?);
+        let control = Arc::new(Control {
+            socket,
+            unanswered: Mutex::new(Unanswered {
+                orders: VecDeque::new(),
+                open: true,
+            }),
+            readiness: watch::Sender::new(Readiness::Starting),
+        });
+        tokio::spawn(read_answers(Arc::clone(&control), Arc::downgrade(&process)));
+        Ok(Self { process, control })
+    }
+
+    /// Waits until it takes orders; an error says why it never will.
+    pub async fn ready(&self) -> Result<(), String> {
+        let mut readiness = self.control.readiness.subscribe();
+        let settled = timeout(
+            START_LIMIT,
+            readiness.wait_for(|readiness| *readiness != Readiness::Starting),
+        );
+        match settled.await.map(|readiness| readiness.map(|now| now.clone())) {
+            Ok(Ok(Readiness::Ready)) => Ok(()),
+            Ok(_) => Err(self.exited().await.to_string()),
+            Err(_) => {
+                self.kill();
+                Err(format!("it was not ready after {} s", START_LIMIT.as_secs()))
+            }
+        }
+    }
+
+    /// Whether it takes orders now.
+    pub fn is_ready(&self) -> bool {
+        *self.control.readiness.borrow() == Readiness::Ready
+    }
+
+    /// Whether it is gone or going.
+    pub fn is_closed(&self) -> bool {
+        *self.control.readiness.borrow() == Readiness::Closed
+    }
+
+    /// Resolves when it is ready or closed, and then when it is closed. Not bound to its life.
+    pub fn milestones(&self) -> (impl Future<Output = ()> + use<>, impl Future<Output = ()> + use<>) {
+        let mut starting = self.control.readiness.subscribe();
+        let mut living = starting.clone();
+        (
+            async move {
+                // An error means that it is gone.
+                let _ = starting.wait_for(|now| *now != Readiness::Starting).await;
+            },
+            async move {
+                let _ = living.wait_for(|now| *now == Readiness::Closed).await;
+            },
+        )
+    }
+
+    /// Sends an order.
+    pub fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Sent {
+        // Locked over the send, so that answers are expected in the order in which orders left.
+        let mut unanswered = self.control.unanswered();
+        if !unanswered.open || unanswered.orders.len() >= UNANSWERED_MAX {
+            return Sent(Err(OrderError::Died));
+        }
+        if let Err(error) = self.control.socket.send(order, fds) {
+            tracing::debug!(pid = self.pid(), %error, "worker does not take orders");
+            self.kill();
+            return Sent(Err(OrderError::Died));
+        }
+        let (sender, receiver) = oneshot::channel();
+        unanswered.orders.push_back(sender);
+        Sent(Ok(receiver))
+    }
+
+    /// Kills it. [`exited`](Self::exited) follows.
+    pub fn kill(&self) {
+        self.process.kill();
+    }
+
+    /// Waits until it is gone and reaped.
+    pub async fn exited(&self) -> Arc<Exit> {
+        self.process.exited().await
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Its resident memory.
+    pub fn resident_bytes(&self) -> u64 {
+        self.process.resident_bytes()
+    }
+}
+
+async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
+    let fault = loop {
+        let answer = match control.socket.receive::<Answer>().await {
+            Ok(Some((answer, _))) => answer,
+            Ok(None) => break None,
+            Err(error) => break Some(error.to_string()),
+        };
+        if let Answer::Ready { version } = answer {
+            let first = control.readiness.send_if_modified(|readiness| {
+                let first = *readiness == Readiness::Starting && version == PROTOCOL_VERSION;
+                if first {
+                    *readiness = Readiness::Ready;
+                }
+                first
+            });
+            if first {
+                continue;
+            }
+            break Some(format!("it announced itself as version {version}"));
+        }
+        match control.unanswered().orders.pop_front() {
+            // Nobody may be waiting any more.
+            Some(order) => drop(order.send(answer)),
+            None => break Some("it answered an order that was not given".into()),
+        }
+    };
+    {
+        let mut unanswered = control.unanswered();
+        unanswered.open = false;
+        unanswered.orders.clear();
+    }
+    control.readiness.send_replace(Readiness::Closed);
+    let Some(process) = process.upgrade() else {
+        return;
+    };
+    match fault {
+        Some(fault) => {
+            tracing::warn!(
+                pid = process.pid(),
+                fault,
+                "worker broke the control protocol; killing it"
+            );
+        }
+        // Mostly the socket closed because the process is dying; its own end is worth knowing.
+        None => drop(timeout(DYING_LIMIT, process.exited()).await),
+    }
+    process.kill();
+}
