@@ -21,7 +21,8 @@
  *
  *  1. Handles. Every hotlease_X* is opaque, comes from one function that puts it into its out-parameter,
  *     and is given back with hotlease_X_free, which takes NULL too. Handles may be freed in any order:
- *     each keeps alive what it needs. Exception: hotlease_wait frees the invocation.
+ *     each keeps alive what it needs. Exception: hotlease_wait and hotlease_then free the
+ *     invocation.
  *  2. Errors. A function that can fail returns a hotlease_status, HOTLEASE_OK (0) for success. If its
  *     last argument is not NULL, a failure also makes a hotlease_error there that tells the rest; free
  *     it with hotlease_error_free. Out-parameters, `*error` included, are written only as described:
@@ -36,8 +37,8 @@
  *  6. Option structs begin with `struct_size`: set it to sizeof of the struct. All other fields may be 0,
  *     which means the default that stands beside them. Later versions add fields at the end only.
  *  7. Text is UTF-8 and ends with a zero byte. Text that a handle returns lives as long as the handle.
- *  8. Callbacks run on a thread of the library. They may submit further invocations, but must return
- *     soon, must not wait for an invocation, and must not throw.
+ *  8. Callbacks run on a thread of the library (but see hotlease_then). They may submit further
+ *     invocations, but must return soon, must not wait for an invocation, and must not throw.
  *  9. After fork, the child must not use what its parent made, not even free it.
  * 10. The environment variable HOTLEASE_RUNTIME_DIR tells where the platform's sockets are, as for the
  *     `hotlease` command.
@@ -81,7 +82,8 @@ typedef enum hotlease_status {
     HOTLEASE_UNKNOWN_FUNCTION = 21, /* no library of this lease exports that name */
 
     /* The worker: another takes its place. */
-    HOTLEASE_WORKER_DIED = 40, /* crash, exit, out of memory, killed; the message says which */
+    HOTLEASE_WORKER_DIED = 40,     /* crash, exit, out of memory, killed; the message says which */
+    HOTLEASE_OUTCOME_UNKNOWN = 41, /* nobody is left who could say how the call ended */
 
     /* The lease. */
     HOTLEASE_LEASE_ENDED = 60, /* released, expired, revoked */
@@ -90,6 +92,8 @@ typedef enum hotlease_status {
     HOTLEASE_NO_CAPACITY = 80, /* not enough free cores */
     HOTLEASE_REFUSED = 81,     /* for another reason, which the message gives */
     HOTLEASE_UNAVAILABLE = 82, /* manager or agent cannot be reached: is `hotlease up` running? */
+    HOTLEASE_PROTOCOL = 83,    /* a peer broke the protocol: another version of hotlease? */
+    HOTLEASE_LOCAL = 84,       /* this process lacks something: memory, file descriptors */
 
     HOTLEASE_INTERNAL = 100 /* a defect of hotlease itself: please report it */
 } hotlease_status;
@@ -238,6 +242,10 @@ void hotlease_invocation_free(hotlease_invocation* invocation);
  * `error` is NULL after success. */
 typedef void (*hotlease_callback)(void* user, hotlease_status status, const void* out, size_t out_size,
                                   const hotlease_error* error);
+/* Has the result of a call delivered, exactly once, and frees the invocation. If the call has ended
+ * already, this happens here, on the thread that asks. */
+hotlease_status hotlease_then(hotlease_invocation* invocation, hotlease_callback callback, void* user,
+                              hotlease_error** error);
 /* Starts a call and has its result delivered: exactly once if HOTLEASE_OK is returned, else never. */
 hotlease_status hotlease_submit_then(const hotlease_function* function, const void* in, size_t in_size,
                                      hotlease_callback callback, void* user, hotlease_error** error);

@@ -1,1 +1,28 @@
-//! The C ABI.
+//! The C ABI of the client library: `include/hotlease/hotlease.h` says what each function promises.
+//!
+//! * [`status`] — kinds of failure, and the error object; no panic and no `Result` gets past it.
+//! * [`argument`] — what a C caller passed, checked for what can be checked.
+//! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`map`] — one handle each.
+//!
+//! Every handle is a `Box` given to the caller as a raw pointer and taken back by its `_free` function. The
+//! caller's part of each `unsafe` contract is the same and stands at the top of the header: pointers are
+//! NULL or valid, and nothing is freed while it is in use.
+
+#![allow(clippy::missing_safety_doc)] // It is the header's; see above.
+
+mod argument;
+mod buffer;
+mod code;
+mod function;
+mod invocation;
+mod invoker;
+mod map;
+mod status;
+
+use std::ffi::c_char;
+
+/// Version of this library.
+#[unsafe(no_mangle)]
+pub extern "C" fn hotlease_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

@@ -21,10 +21,13 @@ enum class kind {
     code_rejected = HOTLEASE_CODE_REJECTED,
     unknown_function = HOTLEASE_UNKNOWN_FUNCTION,
     worker_died = HOTLEASE_WORKER_DIED,
+    outcome_unknown = HOTLEASE_OUTCOME_UNKNOWN,
     lease_ended = HOTLEASE_LEASE_ENDED,
     no_capacity = HOTLEASE_NO_CAPACITY,
     refused = HOTLEASE_REFUSED,
     unavailable = HOTLEASE_UNAVAILABLE,
+    protocol = HOTLEASE_PROTOCOL,
+    local = HOTLEASE_LOCAL,
     internal = HOTLEASE_INTERNAL,
 };
 

@@ -35,7 +35,8 @@ public:
         std::size_t bytes = 0;
         detail::check([&](hotlease_error** failure) {
             return hotlease_invoke(handle_.get(), std::ranges::data(in), size_bytes(in),
-                                   std::ranges::data(out), std::ranges::size(out) * sizeof(R), &bytes, failure);
+                                   std::ranges::data(out), std::ranges::size(out) * sizeof(R), &bytes,
+                                   failure);
         });
         return detail::elements<R>(bytes);
     }
@@ -141,8 +142,8 @@ public:
         for (std::size_t i = 0; i < count; ++i) {
             const auto& item = std::ranges::begin(items)[static_cast<std::ptrdiff_t>(i)];
             std::vector<R>& result = results[i];
-            calls[i] = {std::ranges::data(item), size_bytes(item), result.data(), result.size() * sizeof(R), 0,
-                        HOTLEASE_OK};
+            calls[i] = {std::ranges::data(item), size_bytes(item), result.data(),
+                        result.size() * sizeof(R), 0, HOTLEASE_OK};
         }
         run(calls);
         for (std::size_t i = 0; i < count; ++i)

@@ -4,11 +4,38 @@
 
 #include <hotlease/client/result.hpp>
 
+#include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <future>
+#include <memory>
+#include <utility>
+#include <variant>
 
 namespace hotlease {
+
+// How a call ended: a result or an error.
+template <class Result>
+class outcome {
+public:
+    explicit outcome(Result result) : value_(std::move(result)) {}
+    explicit outcome(error failure) : value_(std::move(failure)) {}
+
+    bool failed() const noexcept { return std::holds_alternative<error>(value_); }
+    // The result; throws the hotlease::error if the call failed.
+    Result get()
+    {
+        if (failed())
+            throw std::get<error>(value_);
+        return std::get<Result>(std::move(value_));
+    }
+
+private:
+    std::variant<Result, error> value_;
+};
 
 // The result of a call that was submitted, with the members of std::future. `Result` is what get() gives:
 // T, std::vector<T>, or for a call on buffers the number of elements written.
@@ -51,8 +78,45 @@ public:
         return detail::result<Form>::from(fetch, capacity_);
     }
 
+    // Calls `callback` with the outcome<Result>, exactly once and on a thread of the library (or here, if
+    // the call has ended already). It should be brief, must not wait for another call, and must not throw.
+    // The future is invalid afterwards.
+    template <std::invocable<outcome<Result>> Callback>
+    void then(Callback callback)
+    {
+        auto kept = std::make_unique<Callback>(std::move(callback));
+        detail::check([&](hotlease_error** failure) {
+            return hotlease_then(handle_.release(), deliver<Callback>, kept.get(), failure);
+        });
+        kept.release(); // deliver has it
+    }
+
 private:
     friend class function;
+
+    template <class Callback>
+    static void deliver(void* user, hotlease_status, const void* out, std::size_t size,
+                        const hotlease_error* failure) noexcept
+    {
+        const std::unique_ptr<Callback> callback(static_cast<Callback*>(user));
+        std::invoke(std::move(*callback), ended(out, size, failure));
+    }
+    static outcome<Result> ended(const void* out, std::size_t size, const hotlease_error* failure)
+    {
+        if (failure != nullptr)
+            return outcome<Result>(error(failure));
+        const auto fetch = [&](void* to, std::size_t capacity) {
+            if (const std::size_t copied = std::min(size, capacity); copied > 0 && out != nullptr)
+                std::memcpy(to, out, copied);
+            return size;
+        };
+        try {
+            return outcome<Result>(detail::result<Form>::from(fetch, size));
+        } catch (const error& unsuitable) {
+            return outcome<Result>(unsuitable);
+        }
+    }
+
     future(hotlease_invocation* handle, std::size_t capacity) : handle_(handle), capacity_(capacity) {}
     detail::unique<hotlease_invocation, hotlease_invocation_free> handle_;
     std::size_t capacity_ = 0;

@@ -1,0 +1,281 @@
+//! `hotlease_function`: calls.
+
+use crate::argument::{bytes, bytes_mut, object, put, sized, text, wanted};
+use crate::buffer::{BufferHandle, Range};
+use crate::invocation::{Callback, InvocationHandle, RawCallback, deliver_to};
+use crate::invoker::InvokerHandle;
+use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use hotlease_client::{Error, Function};
+use std::ffi::{c_char, c_void};
+use std::time::Duration;
+
+/// `hotlease_function`.
+pub struct FunctionHandle {
+    pub(crate) function: Function,
+    output_bytes: usize,
+}
+
+/// `hotlease_function_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FunctionOptions {
+    struct_size: usize,
+    timeout_us: u64,
+    output_bytes: u64,
+    idempotent: i32,
+    reserved: u32,
+}
+
+impl FunctionOptions {
+    /// Changes a function and how much output it has room for.
+    fn apply(self, mut function: Function, output_bytes: &mut usize) -> Result<Function, Failure> {
+        if self.timeout_us != 0 {
+            function = function.timeout(Some(Duration::from_micros(self.timeout_us)));
+        }
+        if self.output_bytes != 0 {
+            *output_bytes = usize::try_from(self.output_bytes)
+                .map_err(|_| Failure::Argument("options->output_bytes: more than there can be".to_owned()))?;
+            function = function.output_bytes(*output_bytes);
+        }
+        function = match self.idempotent {
+            0 => function,
+            1 => function.idempotent(true),
+            -1 => function.idempotent(false),
+            other => return Err(Failure::Argument(format!("options->idempotent cannot be {other}"))),
+        };
+        match self.reserved {
+            0 => Ok(function),
+            other => Err(Failure::Argument(format!("options->reserved cannot be {other}"))),
+        }
+    }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_function_find(
+    invoker: *const InvokerHandle,
+    name: *const c_char,
+    options: *const FunctionOptions,
+    function: *mut *mut FunctionHandle,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        wanted(function, "function")?;
+        // SAFETY: NULL or valid, as the header demands.
+        let invoker = &unsafe { object(invoker, "invoker") }?.invoker;
+        // SAFETY: NULL or a string, as the header demands.
+        let name = unsafe { text(name, "name") }?;
+        let mut output_bytes = invoker.options().reply_bytes as usize;
+        let mut found = invoker.function(name)?;
+        // SAFETY: NULL or a hotlease_function_options with its size set, as the header demands.
+        if let Some(options) = unsafe { sized(options, "options") }? {
+            found = options.apply(found, &mut output_bytes)?;
+        }
+        let handle = FunctionHandle {
+            function: found,
+            output_bytes,
+        };
+        // SAFETY: checked to be wanted; valid as the header demands.
+        unsafe { put(function, Box::into_raw(Box::new(handle))) };
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_function_output_bytes(function: *const FunctionHandle) -> usize {
+    // SAFETY: NULL or valid, as the header demands.
+    contained(0, || unsafe { function.as_ref() }.map_or(0, |function| function.output_bytes))
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_function_free(function: *mut FunctionHandle) {
+    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
+    unsafe { free(function) };
+}
+
+/// Reports the length of a result; that of a function's own error goes to the output as well.
+///
+/// # Safety
+/// `out_size` is NULL or valid for writing.
+#[inline]
+pub(crate) unsafe fn finish(
+    result: Result<usize, Error>,
+    out: &mut [u8],
+    out_size: *mut usize,
+) -> Result<(), Failure> {
+    match result {
+        Ok(length) => {
+            // SAFETY: the caller's promise.
+            unsafe { put(out_size, length) };
+            Ok(())
+        }
+        Err(error) => {
+            if let Some(length) = own_message(&error, out) {
+                // SAFETY: the caller's promise.
+                unsafe { put(out_size, length) };
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// Copies what a function wrote beside its own error number, as far as there is room.
+#[cold]
+pub(crate) fn own_message(error: &Error, out: &mut [u8]) -> Option<usize> {
+    let Error::Function { output, .. } = error else {
+        return None;
+    };
+    let length = output.len().min(out.len());
+    out[..length].copy_from_slice(&output[..length]);
+    Some(length)
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_invoke(
+    function: *const FunctionHandle,
+    input: *const c_void,
+    input_size: usize,
+    out: *mut c_void,
+    out_capacity: usize,
+    out_size: *mut usize,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // SAFETY: NULL or valid, as the header demands.
+        let function = unsafe { object(function, "function") }?;
+        // SAFETY: as the header demands.
+        let (input, out) = unsafe { (bytes(input, input_size, "in")?, bytes_mut(out, out_capacity, "out")?) };
+        let result = function.function.invoke(input, out);
+        // SAFETY: NULL or valid, as the header demands.
+        unsafe { finish(result, out, out_size) }
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// Both ways to submit.
+///
+/// # Safety
+/// As the header demands.
+unsafe fn submit(
+    function: *const FunctionHandle,
+    input: *const c_void,
+    input_size: usize,
+    invocation: *mut *mut InvocationHandle,
+    error: *mut *mut ErrorHandle,
+    wait: bool,
+) -> Status {
+    let body = || {
+        wanted(invocation, "invocation")?;
+        // SAFETY: the caller's promise.
+        let (function, input) = unsafe { (object(function, "function")?, bytes(input, input_size, "in")?) };
+        let started = if wait {
+            function.function.submit(input)?
+        } else {
+            function.function.try_submit(input)?
+        };
+        // SAFETY: checked to be wanted; valid by the caller's promise.
+        unsafe { put(invocation, InvocationHandle::of_bytes(started)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guarded(error, body) }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_submit(
+    function: *const FunctionHandle,
+    input: *const c_void,
+    input_size: usize,
+    invocation: *mut *mut InvocationHandle,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    // SAFETY: as the header demands.
+    unsafe { submit(function, input, input_size, invocation, error, true) }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_try_submit(
+    function: *const FunctionHandle,
+    input: *const c_void,
+    input_size: usize,
+    invocation: *mut *mut InvocationHandle,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    // SAFETY: as the header demands.
+    unsafe { submit(function, input, input_size, invocation, error, false) }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_submit_then(
+    function: *const FunctionHandle,
+    input: *const c_void,
+    input_size: usize,
+    callback: RawCallback,
+    user: *mut c_void,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // SAFETY: as the header demands.
+        let (function, input) = unsafe { (object(function, "function")?, bytes(input, input_size, "in")?) };
+        let callback = Callback::new(callback, user)?;
+        function.function.submit_then(input, move |result| deliver_to(callback, result))?;
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_invoke_buffers(
+    function: *const FunctionHandle,
+    input: Range,
+    output: Range,
+    out_size: *mut usize,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // SAFETY: NULL or valid, as the header demands.
+        let function = unsafe { object(function, "function") }?;
+        // SAFETY: as the header demands.
+        let (input, output) = unsafe { (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?) };
+        let result = function.function.invoke_buffer(input, output);
+        // SAFETY: NULL or valid, as the header demands.
+        unsafe { finish(result, &mut [], out_size) }
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_submit_buffers(
+    function: *const FunctionHandle,
+    input: Range,
+    output: Range,
+    invocation: *mut *mut InvocationHandle,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        wanted(invocation, "invocation")?;
+        // SAFETY: NULL or valid, as the header demands.
+        let function = unsafe { object(function, "function") }?;
+        // SAFETY: as the header demands.
+        let (input, output) = unsafe { (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?) };
+        let started = function.function.submit_buffer(input, output)?;
+        // SAFETY: checked to be wanted; valid as the header demands.
+        unsafe { put(invocation, InvocationHandle::of_buffer(started)) };
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}

@@ -1,0 +1,248 @@
+//! `hotlease_invoker`: a lease, and the way to its workers.
+
+use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, sized, wanted};
+use crate::code::CodeHandle;
+use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use hotlease_client::{Completion, Invoker, LeaseOptions, Polling};
+use std::ffi::{OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+/// `hotlease_invoker`.
+pub struct InvokerHandle {
+    pub(crate) invoker: Invoker,
+}
+
+/// `hotlease_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Options {
+    struct_size: usize,
+    workers: u32,
+    slots: u32,
+    polling: u32,
+    completion: u32,
+    hot_budget_us: u64,
+    ttl_ms: u64,
+    memory_bytes: u64,
+    timeout_us: u64,
+    depth: u32,
+    request_bytes: u32,
+    reply_bytes: u32,
+    retries: i32,
+    no_new_lease: u32,
+    reserved: u32,
+    label: *const c_char,
+    runtime_dir: *const c_char,
+}
+
+/// `hotlease_usage`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Usage {
+    struct_size: usize,
+    allocated_ns: u64,
+    hot_ns: u64,
+    compute_ns: u64,
+    invocations: u64,
+}
+
+impl Options {
+    /// The client library's options; 0 is the default everywhere.
+    ///
+    /// # Safety
+    /// The texts are NULL or valid.
+    unsafe fn understood(&self) -> Result<LeaseOptions, Failure> {
+        let mut options = LeaseOptions::default();
+        let narrow = |value: u32, name: &str| {
+            u16::try_from(value).map_err(|_| Failure::Argument(format!("options->{name}: {value} is too many")))
+        };
+        if self.workers != 0 {
+            options.workers = narrow(self.workers, "workers")?;
+        }
+        if self.slots != 0 {
+            options.slots = narrow(self.slots, "slots")?;
+        }
+        options.polling = match self.polling {
+            0 => Polling::Adaptive,
+            1 => Polling::Hot,
+            2 => Polling::Warm,
+            other => return Err(unknown("polling", other)),
+        };
+        options.completion = match self.completion {
+            0 => Completion::Adaptive,
+            1 => Completion::Spin,
+            2 => Completion::Sleep,
+            other => return Err(unknown("completion", other)),
+        };
+        if self.hot_budget_us != 0 {
+            options.hot_budget = Duration::from_micros(self.hot_budget_us);
+        }
+        if self.ttl_ms != 0 {
+            options.ttl = Duration::from_millis(self.ttl_ms);
+        }
+        options.memory_bytes = self.memory_bytes;
+        options.timeout = (self.timeout_us != 0).then(|| Duration::from_micros(self.timeout_us));
+        for (asked, option) in [
+            (self.depth, &mut options.depth),
+            (self.request_bytes, &mut options.request_bytes),
+            (self.reply_bytes, &mut options.reply_bytes),
+        ] {
+            if asked != 0 {
+                *option = asked;
+            }
+        }
+        options.retries = match self.retries {
+            0 => options.retries,
+            -1 => 0,
+            retries => u32::try_from(retries).map_err(|_| unknown("retries", retries))?,
+        };
+        options.renew_lease = match self.no_new_lease {
+            0 => true,
+            1 => false,
+            other => return Err(unknown("no_new_lease", other)),
+        };
+        if self.reserved != 0 {
+            return Err(unknown("reserved", self.reserved));
+        }
+        // SAFETY: the caller's promise.
+        if let Some(label) = unsafe { optional_text(self.label, "options->label") }? {
+            label.clone_into(&mut options.label);
+        }
+        if !self.runtime_dir.is_null() {
+            // SAFETY: not NULL, so valid by the caller's promise.
+            let path = unsafe { std::ffi::CStr::from_ptr(self.runtime_dir) };
+            options.runtime_dir = Some(OsStr::from_bytes(path.to_bytes()).into());
+        }
+        Ok(options)
+    }
+}
+
+fn unknown(field: &str, value: impl std::fmt::Display) -> Failure {
+    Failure::Argument(format!("options->{field} cannot be {value}"))
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_allocate(
+    code: *const CodeHandle,
+    options: *const Options,
+    invoker: *mut *mut InvokerHandle,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        wanted(invoker, "invoker")?;
+        // SAFETY: NULL or valid, as the header demands.
+        let code = unsafe { object(code, "code") }?;
+        // SAFETY: NULL or a hotlease_options with its size set, as the header demands.
+        let options = match unsafe { sized(options, "options") }? {
+            // SAFETY: its texts are NULL or valid, as the header demands.
+            Some(options) => unsafe { options.understood() }?,
+            None => LeaseOptions::default(),
+        };
+        let handle = InvokerHandle {
+            invoker: Invoker::allocate(&code.code, options)?,
+        };
+        // SAFETY: checked to be wanted; valid as the header demands.
+        unsafe { put(invoker, Box::into_raw(Box::new(handle))) };
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_deallocate(
+    invoker: *const InvokerHandle,
+    usage: *mut Usage,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // SAFETY: NULL or valid, as the header demands.
+        let invoker = unsafe { object(invoker, "invoker") }?;
+        if !usage.is_null() {
+            // SAFETY: not NULL, so there is at least its size, as the header demands. Before the lease is
+            // given up, because afterwards its usage cannot be asked for again.
+            check_struct_size::<Usage>(unsafe { usage.cast::<usize>().read() }, "usage")?;
+        }
+        let used = invoker.invoker.clone().deallocate()?;
+        if !usage.is_null() {
+            let used = Usage {
+                struct_size: size_of::<Usage>(),
+                allocated_ns: used.allocated_ns,
+                hot_ns: used.hot_ns,
+                compute_ns: used.compute_ns,
+                invocations: used.invocations,
+            };
+            // SAFETY: not NULL, and valid for the size that it states, as the header demands.
+            unsafe { fill_sized(usage, &used, "usage") }?;
+        }
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_invoker_slots(invoker: *const InvokerHandle) -> u32 {
+    contained(0, || {
+        // SAFETY: NULL or valid, as the header demands.
+        let slots = unsafe { invoker.as_ref() }.map_or(0, |invoker| invoker.invoker.slots());
+        u32::try_from(slots).unwrap_or(u32::MAX)
+    })
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_invoker_free(invoker: *mut InvokerHandle) {
+    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
+    unsafe { free(invoker) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zeroed() -> Options {
+        // SAFETY: all fields are numbers or pointers.
+        let mut options: Options = unsafe { std::mem::zeroed() };
+        options.struct_size = size_of::<Options>();
+        options
+    }
+
+    #[test]
+    fn zero_is_the_default_of_every_option() {
+        // SAFETY: the texts are NULL.
+        let options = unsafe { zeroed().understood() }.ok().unwrap();
+        assert_eq!(options, LeaseOptions::default());
+    }
+
+    #[test]
+    fn what_does_not_exist_is_refused() {
+        let refused = |options: Options| {
+            // SAFETY: the texts are NULL.
+            unsafe { options.understood() }.is_err()
+        };
+        assert!(refused(Options { polling: 3, ..zeroed() }));
+        assert!(refused(Options { completion: 3, ..zeroed() }));
+        assert!(refused(Options { retries: -2, ..zeroed() }));
+        assert!(refused(Options { slots: 65_536 + 1, ..zeroed() }), "must not be cut to 1");
+        assert!(refused(Options { reserved: 1, ..zeroed() }));
+    }
+
+    #[test]
+    fn a_caller_with_a_shorter_struct_gets_defaults_for_the_rest() {
+        let mut options = zeroed();
+        options.slots = 2;
+        options.retries = 7;
+        options.struct_size = std::mem::offset_of!(Options, polling);
+        // SAFETY: a valid struct.
+        let known = unsafe { sized(&raw const options, "options") }.ok().unwrap().unwrap();
+        assert_eq!((known.slots, known.retries), (2, 0));
+        options.struct_size = size_of::<Options>() + 8;
+        // SAFETY: its size is refused before it is read.
+        assert!(unsafe { sized(&raw const options, "options") }.is_err());
+    }
+}

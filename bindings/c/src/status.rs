@@ -1,0 +1,274 @@
+//! Kinds of failure, and the error object.
+
+use crate::argument::put;
+use hotlease_client::Error;
+use hotlease_wire::{Ran, Refusal};
+use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// `hotlease_status`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    Ok = 0,
+    FunctionFailed = 1,
+    OutputTooLarge = 2,
+    DeadlineExceeded = 3,
+    Busy = 4,
+    InvalidArgument = 5,
+    CodeRejected = 20,
+    UnknownFunction = 21,
+    WorkerDied = 40,
+    OutcomeUnknown = 41,
+    LeaseEnded = 60,
+    NoCapacity = 80,
+    Refused = 81,
+    Unavailable = 82,
+    Protocol = 83,
+    Local = 84,
+    Internal = 100,
+}
+
+/// Why a function of this library did not do what it was asked to.
+pub(crate) enum Failure {
+    /// The client library says so.
+    Client(Error),
+    /// An argument that must be something is NULL.
+    Null(&'static str),
+    /// Another fault of an argument.
+    Argument(String),
+    /// A panic, with its message.
+    Panic(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl Failure {
+    pub(crate) fn status(&self) -> Status {
+        match self {
+            Self::Client(error) => status_of(error),
+            Self::Null(_) | Self::Argument(_) => Status::InvalidArgument,
+            Self::Panic(_) => Status::Internal,
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Client(error) => error.to_string(),
+            Self::Null(name) => format!("{name} is NULL"),
+            Self::Argument(what) => what.clone(),
+            Self::Panic(what) => format!("a defect of hotlease itself, please report it: {what}"),
+        }
+    }
+}
+
+fn status_of(error: &Error) -> Status {
+    match error {
+        Error::Function { .. } => Status::FunctionFailed,
+        Error::OutputTooLarge { .. } => Status::OutputTooLarge,
+        Error::Deadline { .. } => Status::DeadlineExceeded,
+        Error::NoCredit => Status::Busy,
+        Error::Options { .. } | Error::NoSuchSlot { .. } | Error::InputTooLarge { .. } => Status::InvalidArgument,
+        Error::File { .. } | Error::Code { .. } => Status::CodeRejected,
+        Error::NoSuchFunction { .. } => Status::UnknownFunction,
+        Error::WorkerDied { .. } => Status::WorkerDied,
+        Error::OutcomeUnknown { .. } => Status::OutcomeUnknown,
+        Error::LeaseEnded { .. } => Status::LeaseEnded,
+        Error::Refused(refusal) => match refusal {
+            Refusal::NoCapacity { .. } => Status::NoCapacity,
+            Refusal::NoAgent | Refusal::Unavailable { .. } | Refusal::Timeout { .. } => Status::Unavailable,
+            Refusal::CodeRejected { .. } | Refusal::CodeMismatch => Status::CodeRejected,
+            Refusal::LeaseEnded(_) | Refusal::UnknownLease => Status::LeaseEnded,
+            Refusal::WorkerDied { .. } => Status::WorkerDied,
+            _ => Status::Refused,
+        },
+        Error::NotRunning { .. } | Error::RuntimeDirectory { .. } => Status::Unavailable,
+        Error::Protocol { .. } => Status::Protocol,
+        Error::Local { .. } | Error::Memory(_) => Status::Local,
+        // A later version of the client library may know more; what it says is in the message.
+        _ => Status::Refused,
+    }
+}
+
+/// `hotlease_error`.
+pub struct ErrorHandle {
+    failure: Failure,
+    message: CString,
+}
+
+impl ErrorHandle {
+    pub(crate) fn new(failure: Failure) -> Self {
+        // Messages may quote a function's output; a zero byte in it would hide the rest.
+        let message = failure.message().replace('\0', " ");
+        Self {
+            message: CString::new(message).unwrap_or_default(),
+            failure,
+        }
+    }
+}
+
+/// Runs the body of a function of the ABI: a failure becomes a status and, where the caller wants one, an
+/// error object; so does a panic, which must not unwind into C.
+///
+/// # Safety
+/// `error` is NULL or valid for writing a pointer.
+#[inline]
+pub(crate) unsafe fn guarded(
+    error: *mut *mut ErrorHandle,
+    body: impl FnOnce() -> Result<(), Failure>,
+) -> Status {
+    // Whatever a panic leaves half done is behind the client library's own locks, which do not poison.
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Status::Ok,
+        Ok(Err(failure)) => {
+            // SAFETY: the caller's promise.
+            unsafe { report(error, failure) }
+        }
+        Err(panic) => {
+            // SAFETY: the caller's promise.
+            unsafe { report(error, Failure::Panic(panic_message(panic.as_ref()))) }
+        }
+    }
+}
+
+/// Runs what cannot fail; a panic gives `otherwise`.
+pub(crate) fn contained<R>(otherwise: R, body: impl FnOnce() -> R) -> R {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+}
+
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn report(error: *mut *mut ErrorHandle, failure: Failure) -> Status {
+    let status = failure.status();
+    if !error.is_null() {
+        // SAFETY: not NULL, so valid by the caller's promise.
+        unsafe { put(error, Box::into_raw(Box::new(ErrorHandle::new(failure)))) };
+    }
+    status
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_status(error: *const ErrorHandle) -> c_int {
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { error.as_ref() }.map_or(Status::Ok, |error| error.failure.status()) as c_int
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_ran(error: *const ErrorHandle) -> c_int {
+    // SAFETY: NULL or valid, as the header demands.
+    match unsafe { error.as_ref() }.map(|error| &error.failure) {
+        Some(Failure::Client(error)) => match error.ran() {
+            Ran::No => 0,
+            Ran::Yes => 1,
+            Ran::Unknown => 2,
+        },
+        Some(Failure::Panic(_)) => 2,
+        _ => 0,
+    }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_billed(error: *const ErrorHandle) -> c_int {
+    // SAFETY: NULL or valid, as the header demands.
+    match unsafe { error.as_ref() }.map(|error| &error.failure) {
+        Some(Failure::Client(error)) => error.billed().into(),
+        Some(Failure::Panic(_)) => 1,
+        _ => 0,
+    }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_retryable(error: *const ErrorHandle) -> c_int {
+    // SAFETY: NULL or valid, as the header demands.
+    match unsafe { error.as_ref() }.map(|error| &error.failure) {
+        Some(Failure::Client(error)) => error.retryable().into(),
+        _ => 0,
+    }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_code(error: *const ErrorHandle) -> i32 {
+    // SAFETY: NULL or valid, as the header demands.
+    match unsafe { error.as_ref() }.map(|error| &error.failure) {
+        Some(Failure::Client(Error::Function { code, .. })) => *code,
+        _ => 0,
+    }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_needed(error: *const ErrorHandle) -> u64 {
+    // SAFETY: NULL or valid, as the header demands.
+    match unsafe { error.as_ref() }.map(|error| &error.failure) {
+        Some(Failure::Client(Error::OutputTooLarge { produced, .. })) => *produced,
+        _ => 0,
+    }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_message(error: *const ErrorHandle) -> *const c_char {
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| error.message.as_ptr())
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_free(error: *mut ErrorHandle) {
+    // SAFETY: NULL, or from `report` and not freed yet, as the header demands.
+    unsafe { free(error) };
+}
+
+/// Gives back what `Box::into_raw` gave out.
+///
+/// # Safety
+/// `handle` is NULL, or came from `Box::into_raw` and was not given back yet.
+pub(crate) unsafe fn free<T>(handle: *mut T) {
+    if !handle.is_null() {
+        contained((), || {
+            // SAFETY: not NULL, so the caller's promise holds.
+            drop(unsafe { Box::from_raw(handle) });
+        });
+    }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hotlease_status_name(status: c_int) -> *const c_char {
+    let name = match status {
+        0 => c"ok",
+        1 => c"function failed",
+        2 => c"output too large",
+        3 => c"deadline exceeded",
+        4 => c"busy",
+        5 => c"invalid argument",
+        20 => c"code rejected",
+        21 => c"unknown function",
+        40 => c"worker died",
+        41 => c"outcome unknown",
+        60 => c"lease ended",
+        80 => c"no capacity",
+        81 => c"refused",
+        82 => c"unavailable",
+        83 => c"protocol broken",
+        84 => c"local failure",
+        100 => c"internal error",
+        _ => c"unknown status",
+    };
+    name.as_ptr()
+}

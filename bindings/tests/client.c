@@ -1,0 +1,363 @@
+/* The whole of hotlease.h, against a running platform: client path/to/libtest_functions.so */
+
+#define _POSIX_C_SOURCE 200809L
+
+#include <hotlease/hotlease.h>
+
+#include "check.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static hotlease_invoker* invoker;
+
+static hotlease_function* find(const char* name, const hotlease_function_options* options)
+{
+    hotlease_function* function = NULL;
+    hotlease_error* error = NULL;
+    CHECK(hotlease_function_find(invoker, name, options, &function, &error) == HOTLEASE_OK);
+    if (function == NULL) {
+        printf("    %s: %s\n", name, hotlease_error_message(error));
+        exit(1);
+    }
+    return function;
+}
+
+static void calls(void)
+{
+    hotlease_function* echo = find("echo", NULL);
+    static char in[10000], out[10000];
+    for (size_t i = 0; i < sizeof in; i++)
+        in[i] = (char)i;
+    /* Sizes around every border: inline, line, ring entry, staged. */
+    const size_t sizes[] = {0, 1, 8, 31, 32, 33, 64, 127, 128, 129, 4095, 4096, 4097, 10000};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t size = sizes[i], got = 99;
+        memset(out, 0, sizeof out);
+        CHECK(hotlease_invoke(echo, in, size, out, sizeof out, &got, NULL) == HOTLEASE_OK);
+        CHECK(got == size && memcmp(in, out, size) == 0);
+        CHECK(size == sizeof out || out[size] == 0);
+    }
+    /* NULL is fine for nothing, and for a size that nobody wants to know. */
+    CHECK(hotlease_invoke(echo, NULL, 0, NULL, 0, NULL, NULL) == HOTLEASE_OK);
+    hotlease_error* error = NULL;
+    CHECK(hotlease_invoke(echo, NULL, 5, out, sizeof out, NULL, &error) == HOTLEASE_INVALID_ARGUMENT);
+    hotlease_error_free(error);
+    error = NULL;
+    CHECK(hotlease_invoke(echo, in, 5, NULL, 5, NULL, &error) == HOTLEASE_INVALID_ARGUMENT);
+    hotlease_error_free(error);
+    hotlease_function_free(echo);
+
+    hotlease_function* plain = find("plain_echo", NULL);
+    size_t got = 0;
+    CHECK(hotlease_invoke(plain, "plain", 5, out, sizeof out, &got, NULL) == HOTLEASE_OK);
+    CHECK(got == 5 && memcmp(out, "plain", 5) == 0);
+    hotlease_function_free(plain);
+
+    hotlease_function* context = find("check_context", NULL);
+    error = NULL;
+    CHECK(hotlease_invoke(context, NULL, 0, out, sizeof out, &got, &error) == HOTLEASE_OK);
+    if (error != NULL)
+        printf("    %s\n", hotlease_error_message(error));
+    hotlease_error_free(error);
+    hotlease_function_free(context);
+}
+
+static void failures(void)
+{
+    hotlease_error* error = NULL;
+    hotlease_function* none = NULL;
+    CHECK(hotlease_function_find(invoker, "ekho", NULL, &none, &error) == HOTLEASE_UNKNOWN_FUNCTION);
+    CHECK(none == NULL && strstr(hotlease_error_message(error), "echo") != NULL);
+    hotlease_error_free(error);
+
+    /* The function's own error: its number, and its message in `out`. */
+    hotlease_function* fail = find("fail", NULL);
+    char out[64];
+    size_t size = 0;
+    error = NULL;
+    CHECK(hotlease_invoke(fail, "no", 2, out, sizeof out, &size, &error) == HOTLEASE_FUNCTION_FAILED);
+    CHECK(size == 8 && memcmp(out, "as asked", 8) == 0);
+    CHECK(hotlease_error_code(error) == 7 && hotlease_error_ran(error) == HOTLEASE_RAN_YES);
+    CHECK(hotlease_error_billed(error) && !hotlease_error_retryable(error));
+    CHECK(strstr(hotlease_error_message(error), "as asked") != NULL);
+    hotlease_error_free(error);
+    CHECK(hotlease_invoke(fail, "ok", 2, out, sizeof out, &size, NULL) == HOTLEASE_OK && size == 0);
+    hotlease_function_free(fail);
+
+    /* Too little room: the error says how much is needed. */
+    hotlease_function* echo = find("echo", NULL);
+    error = NULL;
+    CHECK(hotlease_invoke(echo, "0123456789", 10, out, 4, &size, &error) == HOTLEASE_OUTPUT_TOO_LARGE);
+    CHECK(hotlease_error_needed(error) == 10 && hotlease_error_ran(error) == HOTLEASE_RAN_YES);
+    hotlease_error_free(error);
+    hotlease_function_free(echo);
+
+    /* A timeout. */
+    hotlease_function_options hurried = {.struct_size = sizeof hurried, .timeout_us = 50000};
+    hotlease_function* wait_ms = find("wait_ms", &hurried);
+    const unsigned ms = 10000;
+    error = NULL;
+    CHECK(hotlease_invoke(wait_ms, &ms, sizeof ms, out, sizeof out, &size, &error) ==
+          HOTLEASE_DEADLINE_EXCEEDED);
+    CHECK(hotlease_error_ran(error) != HOTLEASE_RAN_NO);
+    hotlease_error_free(error);
+    hotlease_function_free(wait_ms);
+
+    /* Options of a later version are refused, not cut. */
+    hotlease_function_options strange = {.struct_size = 4096};
+    error = NULL;
+    CHECK(hotlease_function_find(invoker, "echo", &strange, &none, &error) == HOTLEASE_INVALID_ARGUMENT);
+    CHECK(strstr(hotlease_error_message(error), "struct_size") != NULL);
+    hotlease_error_free(error);
+}
+
+static void futures(void)
+{
+    hotlease_function* increment = find("increment", NULL);
+    enum { COUNT = 200 }; /* more than fit into the queue at once */
+    hotlease_invocation* invocations[COUNT];
+    for (unsigned i = 0; i < COUNT; i++) {
+        invocations[i] = NULL;
+        CHECK(hotlease_submit(increment, &i, sizeof i, &invocations[i], NULL) == HOTLEASE_OK);
+    }
+    for (unsigned i = COUNT; i-- > 0;) { /* in another order */
+        unsigned out = 0;
+        size_t size = 0;
+        CHECK(hotlease_wait(invocations[i], &out, sizeof out, &size, NULL) == HOTLEASE_OK);
+        CHECK(size == sizeof out && out == i + 1);
+    }
+    hotlease_function_free(increment);
+
+    hotlease_function* wait_ms = find("wait_ms", NULL);
+    const unsigned ms = 100;
+    hotlease_invocation* slow = NULL;
+    CHECK(hotlease_submit(wait_ms, &ms, sizeof ms, &slow, NULL) == HOTLEASE_OK);
+    CHECK(!hotlease_is_done(slow));
+    CHECK(!hotlease_wait_for(slow, 1000));
+    CHECK(hotlease_wait_for(slow, 10000000));
+    CHECK(hotlease_is_done(slow));
+    CHECK(hotlease_wait_for(slow, 0));
+    CHECK(hotlease_wait(slow, NULL, 0, NULL, NULL) == HOTLEASE_OK);
+
+    /* A full queue: try_submit says so at once. */
+    hotlease_status status = HOTLEASE_OK;
+    hotlease_invocation* queued[4096];
+    size_t count = 0;
+    while (count < 4096 && status == HOTLEASE_OK) {
+        queued[count] = NULL;
+        status = hotlease_try_submit(wait_ms, &ms, sizeof ms, &queued[count], NULL);
+        if (status == HOTLEASE_OK)
+            count++;
+    }
+    CHECK(status == HOTLEASE_BUSY && count > 0 && count < 4096);
+    for (size_t i = 0; i < count; i++)
+        hotlease_invocation_free(queued[i]); /* nobody wants the results any more */
+    hotlease_function_free(wait_ms);
+}
+
+struct results {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned sum, arrived, failed;
+};
+
+static void arrive(void* user, hotlease_status status, const void* out, size_t out_size,
+                   const hotlease_error* error)
+{
+    struct results* results = user;
+    pthread_mutex_lock(&results->lock);
+    results->arrived++;
+    if (status == HOTLEASE_OK && out_size == sizeof(unsigned) && error == NULL)
+        results->sum += *(const unsigned*)out;
+    if (status == HOTLEASE_FUNCTION_FAILED && hotlease_error_code(error) == 7 && out_size == 8)
+        results->failed++;
+    pthread_cond_signal(&results->changed);
+    pthread_mutex_unlock(&results->lock);
+}
+
+static void callbacks(void)
+{
+    struct results results = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0};
+    hotlease_function* increment = find("increment", NULL);
+    hotlease_function* fail = find("fail", NULL);
+    for (unsigned i = 0; i < 10; i++)
+        CHECK(hotlease_submit_then(increment, &i, sizeof i, arrive, &results, NULL) == HOTLEASE_OK);
+    CHECK(hotlease_submit_then(fail, "no", 2, arrive, &results, NULL) == HOTLEASE_OK);
+    /* On an invocation that was submitted before. */
+    const unsigned nine = 9;
+    hotlease_invocation* invocation = NULL;
+    CHECK(hotlease_submit(increment, &nine, sizeof nine, &invocation, NULL) == HOTLEASE_OK);
+    CHECK(hotlease_then(invocation, arrive, &results, NULL) == HOTLEASE_OK);
+
+    pthread_mutex_lock(&results.lock);
+    while (results.arrived < 12)
+        pthread_cond_wait(&results.changed, &results.lock);
+    pthread_mutex_unlock(&results.lock);
+    CHECK(results.sum == 65 && results.failed == 1); /* 1 + ... + 10, and 10 */
+    hotlease_function_free(increment);
+    hotlease_function_free(fail);
+}
+
+static void maps(void)
+{
+    hotlease_function* increment = find("increment", NULL);
+    enum { COUNT = 1000 };
+    static unsigned in[COUNT], out[COUNT];
+    static hotlease_item items[COUNT];
+    for (unsigned i = 0; i < COUNT; i++) {
+        in[i] = i;
+        items[i] = (hotlease_item){.in = &in[i], .in_size = 4, .out = &out[i], .out_capacity = 4};
+    }
+    CHECK(hotlease_map(increment, items, COUNT, NULL) == HOTLEASE_OK);
+    unsigned right = 0;
+    for (unsigned i = 0; i < COUNT; i++)
+        right += items[i].status == HOTLEASE_OK && items[i].out_size == 4 && out[i] == i + 1;
+    CHECK(right == COUNT);
+    CHECK(hotlease_map(increment, NULL, 0, NULL) == HOTLEASE_OK);
+    CHECK(hotlease_map(increment, NULL, 1, NULL) == HOTLEASE_INVALID_ARGUMENT);
+    hotlease_function_free(increment);
+
+    /* One that fails does not stop the others. */
+    hotlease_function* fail = find("fail", NULL);
+    char message[16];
+    hotlease_item mixed[3] = {{.in = "ok", .in_size = 2},
+                              {.in = "no", .in_size = 2, .out = message, .out_capacity = sizeof message},
+                              {.in = "ok", .in_size = 2}};
+    hotlease_error* error = NULL;
+    CHECK(hotlease_map(fail, mixed, 3, &error) == HOTLEASE_FUNCTION_FAILED);
+    CHECK(mixed[0].status == HOTLEASE_OK && mixed[2].status == HOTLEASE_OK);
+    CHECK(mixed[1].status == HOTLEASE_FUNCTION_FAILED && mixed[1].out_size == 8);
+    CHECK(hotlease_error_code(error) == 7);
+    hotlease_error_free(error);
+    hotlease_function_free(fail);
+}
+
+static void buffers(void)
+{
+    enum { COUNT = 1 << 20 };
+    hotlease_function* increment = find("increment", NULL);
+    hotlease_buffer* buffer = NULL;
+    CHECK(hotlease_buffer_create(invoker, COUNT * 4, &buffer, NULL) == HOTLEASE_OK);
+    CHECK(hotlease_buffer_size(buffer) == COUNT * 4);
+    unsigned* numbers = hotlease_buffer_data(buffer);
+    CHECK(numbers[0] == 0 && numbers[COUNT - 1] == 0);
+    for (unsigned i = 0; i < COUNT; i++)
+        numbers[i] = i;
+
+    /* All of it in place, input and output at once. */
+    hotlease_range all = {buffer, 0, COUNT * 4};
+    size_t size = 0;
+    CHECK(hotlease_invoke_buffers(increment, all, all, &size, NULL) == HOTLEASE_OK && size == COUNT * 4);
+    CHECK(numbers[0] == 1 && numbers[COUNT - 1] == COUNT);
+
+    /* Two parts in flight at once. */
+    hotlease_range low = {buffer, 0, COUNT * 2}, high = {buffer, COUNT * 2, COUNT * 2};
+    hotlease_invocation *first = NULL, *second = NULL;
+    CHECK(hotlease_submit_buffers(increment, low, low, &first, NULL) == HOTLEASE_OK);
+    CHECK(hotlease_submit_buffers(increment, high, high, &second, NULL) == HOTLEASE_OK);
+    CHECK(hotlease_wait(first, NULL, 0, &size, NULL) == HOTLEASE_OK && size == COUNT * 2);
+    CHECK(hotlease_wait(second, NULL, 0, &size, NULL) == HOTLEASE_OK && size == COUNT * 2);
+    CHECK(numbers[0] == 2 && numbers[COUNT - 1] == COUNT + 1);
+
+    /* Ranges outside of the buffer, also ones whose end wraps around. */
+    const hotlease_range outside[] = {{buffer, COUNT * 4, 1},
+                                      {buffer, 0, COUNT * 4 + 1},
+                                      {buffer, SIZE_MAX, 2},
+                                      {buffer, 8, SIZE_MAX - 4},
+                                      {NULL, 0, 8}};
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+        CHECK(hotlease_invoke_buffers(increment, outside[i], all, &size, NULL) == HOTLEASE_INVALID_ARGUMENT);
+        CHECK(hotlease_submit_buffers(increment, all, outside[i], &first, NULL) == HOTLEASE_INVALID_ARGUMENT);
+    }
+    /* A result that does not fit. */
+    hotlease_range little = {buffer, 0, 8};
+    CHECK(hotlease_invoke_buffers(increment, all, little, &size, NULL) == HOTLEASE_OUTPUT_TOO_LARGE);
+
+    /* Freed while in use: the memory stays until the call has ended. */
+    hotlease_invocation* last = NULL;
+    CHECK(hotlease_submit_buffers(increment, all, all, &last, NULL) == HOTLEASE_OK);
+    hotlease_buffer_free(buffer);
+    CHECK(hotlease_wait(last, NULL, 0, &size, NULL) == HOTLEASE_OK && size == COUNT * 4);
+
+    hotlease_buffer* empty = NULL;
+    CHECK(hotlease_buffer_create(invoker, 0, &empty, NULL) == HOTLEASE_OK);
+    CHECK(hotlease_buffer_size(empty) == 0);
+    hotlease_buffer_free(empty);
+    hotlease_function_free(increment);
+}
+
+static void* hammer(void* function)
+{
+    long wrong = 0;
+    for (unsigned i = 0; i < 20000; i++) {
+        unsigned out = 0;
+        size_t size = 0;
+        wrong += hotlease_invoke(function, &i, sizeof i, &out, sizeof out, &size, NULL) != HOTLEASE_OK ||
+                 out != i + 1;
+    }
+    return (void*)wrong;
+}
+
+static void threads(void)
+{
+    hotlease_function* increment = find("increment", NULL);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, hammer, increment);
+    for (int i = 0; i < 4; i++) {
+        void* wrong = NULL;
+        pthread_join(threads[i], &wrong);
+        CHECK(wrong == NULL);
+    }
+    hotlease_function_free(increment);
+}
+
+int main(int argc, char** argv)
+{
+    hotlease_code* code = NULL;
+    hotlease_error* error = NULL;
+    if (argc < 2 || hotlease_code_open(argv[1], &code, &error) != HOTLEASE_OK) {
+        printf("    cannot open the functions: %s\n", hotlease_error_message(error));
+        return 1;
+    }
+    CHECK(hotlease_code_function_count(code) == 6);
+    CHECK(strcmp(hotlease_code_function_name(code, 0), "check_context") == 0);
+    CHECK(hotlease_code_function_name(code, 6) == NULL);
+
+    /* Impossible options are refused before anybody is asked. */
+    hotlease_options odd = {.struct_size = sizeof odd, .depth = 63};
+    CHECK(hotlease_allocate(code, &odd, &invoker, &error) == HOTLEASE_INVALID_ARGUMENT);
+    CHECK(strstr(hotlease_error_message(error), "depth") != NULL);
+    hotlease_error_free(error);
+    error = NULL;
+
+    hotlease_options options = {.struct_size = sizeof options, .slots = 1, .label = "test in C"};
+    if (hotlease_allocate(code, &options, &invoker, &error) != HOTLEASE_OK) {
+        printf("    cannot allocate: %s\n", hotlease_error_message(error));
+        return 1;
+    }
+    CHECK(hotlease_invoker_slots(invoker) == 1);
+    hotlease_code_free(code); /* the invoker has what it needs of it */
+
+    calls();
+    failures();
+    futures();
+    callbacks();
+    maps();
+    buffers();
+    threads();
+
+    hotlease_function* echo = find("echo", NULL);
+    hotlease_usage usage = {.struct_size = 4096};
+    CHECK(hotlease_deallocate(invoker, &usage, NULL) == HOTLEASE_INVALID_ARGUMENT);
+    usage.struct_size = sizeof usage;
+    CHECK(hotlease_deallocate(invoker, &usage, NULL) == HOTLEASE_OK);
+    CHECK(usage.invocations > 80000 && usage.allocated_ns > 0 && usage.compute_ns > 0);
+    CHECK(hotlease_deallocate(invoker, NULL, NULL) == HOTLEASE_LEASE_ENDED);
+    CHECK(hotlease_invoke(echo, "x", 1, NULL, 0, NULL, NULL) == HOTLEASE_LEASE_ENDED);
+    hotlease_invoker_free(invoker);
+    hotlease_function_free(echo);
+    return checks_done();
+}

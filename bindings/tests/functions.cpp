@@ -1,0 +1,92 @@
+// Functions for the tests of the bindings.
+
+#include <hotlease/function.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+// Gives back what it gets.
+HOTLEASE_FUNCTION(echo)
+{
+    (void)context;
+    if (size > 0 && size <= capacity)
+        std::memcpy(out, in, size);
+    *produced = size;
+    return 0;
+}
+
+// The same with the plain interface.
+HOTLEASE_PLAIN_FUNCTION(plain_echo)
+{
+    std::memcpy(out, in, size);
+    return size;
+}
+
+// Adds 1 to each 32-bit number.
+HOTLEASE_FUNCTION(increment)
+{
+    (void)context;
+    if (size > capacity) {
+        *produced = size;
+        return 0;
+    }
+    for (std::uint64_t i = 0; i < size / 4; ++i)
+        static_cast<std::uint32_t*>(out)[i] = static_cast<const std::uint32_t*>(in)[i] + 1;
+    *produced = size;
+    return 0;
+}
+
+// Takes the number of milliseconds in its input, and looks whether it should stop.
+HOTLEASE_FUNCTION(wait_ms)
+{
+    std::uint32_t ms = 0;
+    std::memcpy(&ms, in, size < sizeof ms ? size : sizeof ms);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
+    while (std::chrono::steady_clock::now() < end) {
+        if (hotlease_cancelled(context))
+            return hotlease_fail(2, "cancelled", out, capacity, produced);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return 0;
+}
+
+// Fails with number 7, or succeeds if its input begins with "ok".
+HOTLEASE_FUNCTION(fail)
+{
+    (void)context;
+    if (size >= 2 && std::memcmp(in, "ok", 2) == 0)
+        return 0;
+    return hotlease_fail(7, "as asked", out, capacity, produced);
+}
+
+// Says whether its context is what function.h promises.
+HOTLEASE_FUNCTION(check_context)
+{
+    (void)in, (void)size;
+    const char* wrong = nullptr;
+    if (context->struct_size != sizeof(hotlease_context))
+        wrong = "struct_size";
+    else if (context->slots == 0 || context->slot >= context->slots)
+        wrong = "slot";
+    else if (context->tenant == nullptr || std::strncmp(context->tenant, "uid:", 4) != 0)
+        wrong = "tenant";
+    else if (context->cancelled == nullptr || *context->cancelled != 0)
+        wrong = "cancelled";
+    else if (context->state == nullptr || *context->state != nullptr)
+        wrong = "state";
+    else if (context->scratch == nullptr || reinterpret_cast<std::uintptr_t>(context->scratch) % 64 != 0)
+        wrong = "scratch";
+    else if (context->scratch_bytes != 65536)
+        wrong = "scratch_bytes";
+    else if (context->communicator != nullptr)
+        wrong = "communicator";
+    else if (context->reserved != 0)
+        wrong = "reserved";
+    else if (*produced != 0)
+        wrong = "produced";
+    if (wrong != nullptr)
+        return hotlease_fail(1, wrong, out, capacity, produced);
+    std::memset(context->scratch, 1, context->scratch_bytes);
+    return 0;
+}
