@@ -3,6 +3,7 @@
 use crate::manager::ManagerClient;
 use crate::process::{Process, cores};
 use crate::wait::until_true;
+use hotlease_client::{Code, Invoker, LeaseOptions};
 use nix::sys::signal::Signal;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -181,12 +182,40 @@ impl Platform {
         self.hotlease(arguments).output().expect("hotlease runs")
     }
 
-    /// Runs a `hotlease` command that must succeed and print JSON.
-    pub fn json(&self, arguments: &[&str]) -> serde_json::Value {
-        let output = self.run(arguments);
+    /// Runs a `hotlease` command that must succeed, with `--json`: the objects that it prints, one a line.
+    pub fn json(&self, arguments: &[&str]) -> Vec<serde_json::Value> {
+        let output = self.run(&[arguments, &["--json"]].concat());
         let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "hotlease {arguments:?}: {}: {errors}", output.status);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("hotlease {arguments:?}: {error}: {text}"))
+        let parse = |line: &str| {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("hotlease {arguments:?}: {error}: {line}"))
+        };
+        text.lines().map(parse).collect()
+    }
+
+    /// What a client of this platform leases unless a test says otherwise.
+    pub fn lease_options(&self) -> LeaseOptions {
+        LeaseOptions {
+            runtime_dir: Some(self.directory().to_owned()),
+            ..LeaseOptions::default()
+        }
+    }
+
+    /// A lease of one slot with a library, through the client library.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn invoker(&self, library: &str) -> Invoker {
+        self.invoker_with(library, self.lease_options())
+    }
+
+    /// A lease as asked, with a library, through the client library.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn invoker_with(&self, library: &str, options: LeaseOptions) -> Invoker {
+        let code = Code::open(crate::library::library(library)).expect("a library");
+        Invoker::allocate(&code, options).unwrap_or_else(|error| panic!("no lease: {error}"))
     }
 
     /// Kills manager and agent with -9, as a node's failure would. What they leave behind is checked by

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// One process, told from a later one with the same number by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,6 +40,14 @@ impl Process {
         let line = status.lines().find_map(|line| line.strip_prefix(field));
         let value = line.and_then(|line| line.split_whitespace().next());
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+
+    /// Processor time that its threads have used so far; 0 if it is gone. In steps of 10 ms.
+    pub fn processor_time(&self) -> Duration {
+        let text = fs::read_to_string(self.path("stat")).unwrap_or_default();
+        let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
+        let ticks: u64 = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+        Duration::from_millis(ticks * 10)
     }
 
     /// Open descriptors.

@@ -1,2 +1,50 @@
-//! x
-fn main() {}
+//! A client that can be killed: leases, says `ready`, and does as its last argument says.
+//!
+//! `hotlease-test-client RUNTIME_DIR LIBRARY TTL_MS ACTION`, where ACTION is
+//! `hold` (a lease), `compute` (a call in flight for ever), `keep-calling` (a line `called PID` each time).
+
+use hotlease_client::{Code, Error, Invoker, LeaseOptions};
+use std::io::Write;
+use std::time::Duration;
+
+fn say(line: &str) {
+    let mut out = std::io::stdout();
+    // A test that has ended does not listen any more; it kills this process anyway.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn main() -> Result<(), Error> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [directory, library, ttl_ms, action] = &arguments[..] else {
+        say("four arguments: RUNTIME_DIR LIBRARY TTL_MS ACTION");
+        std::process::exit(2);
+    };
+    let options = LeaseOptions {
+        runtime_dir: Some(directory.into()),
+        ttl: Duration::from_millis(ttl_ms.parse().unwrap_or(5000)),
+        ..LeaseOptions::default()
+    };
+    let invoker = Invoker::allocate(&Code::open(library)?, options)?;
+    match action.as_str() {
+        "hold" => say("ready"),
+        "compute" => {
+            let call = invoker.function("compute")?.submit(&u32::MAX.to_le_bytes())?;
+            say("ready");
+            call.wait()?;
+        }
+        _ => {
+            say("ready");
+            let process = invoker.function("process")?;
+            loop {
+                match process.call(b"") {
+                    Ok(pid) => say(&format!("called {}", u32::from_le_bytes(pid[..4].try_into().unwrap_or_default()))),
+                    Err(error) => say(&format!("failed {error}")),
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}

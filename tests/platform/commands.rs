@@ -1,0 +1,204 @@
+//! The command line: results on stdout, JSON that programs can read, exit statuses as documented.
+
+use hotlease_tests::lease::{LONG, RawLease};
+use hotlease_tests::library::library;
+use hotlease_tests::platform::Platform;
+use hotlease_tests::session::RawSession;
+use serde_json::Value;
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+fn path(name: &str) -> String {
+    library(name).to_str().unwrap().to_owned()
+}
+
+fn run_with_input(platform: &Platform, arguments: &[&str], input: &[u8]) -> Output {
+    let mut command = platform.hotlease(arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{output:?}"))
+}
+
+fn words(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[track_caller]
+fn has(object: &Value, fields: &[&str]) {
+    for field in fields {
+        assert!(object.get(field).is_some(), "{object} lacks {field}");
+    }
+}
+
+#[test]
+fn run_invokes_a_function_on_bytes() {
+    let platform = Platform::start();
+    let output = run_with_input(&platform, &["run", &path("behaved"), "echo"], b"hello\0world");
+    assert_eq!((code(&output), output.stdout.as_slice()), (0, &b"hello\0world"[..]), "{}", words(&output));
+    let large = vec![7; 300_000];
+    let output = run_with_input(&platform, &["run", &path("behaved"), "echo_context"], &large);
+    assert!(output.stdout == large, "{}", words(&output));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("input");
+    std::fs::write(&file, b"from a file").unwrap();
+    let output = platform.run(&["run", &path("behaved"), "echo", "--input", file.to_str().unwrap()]);
+    assert_eq!(output.stdout, b"from a file", "{}", words(&output));
+    assert_eq!(platform.free_cores(), 2, "it gives its lease back");
+}
+
+#[test]
+fn run_says_in_json_what_it_did() {
+    let platform = Platform::start();
+    let arguments = ["run", &path("behaved"), "count", "--repeat", "20"];
+    let objects = platform.json(&arguments);
+    let [ran] = &objects[..] else {
+        panic!("{objects:?}");
+    };
+    has(ran, &["function", "lease", "input_bytes", "output_bytes", "output_base64", "cold_us", "call_ns", "usage"]);
+    assert_eq!(ran["function"], "count");
+    assert_eq!(ran["invocations"], 20);
+    assert_eq!(ran["usage"]["invocations"], 20);
+    assert_eq!(ran["output_base64"], "FAAAAAAAAAA=", "the 20th count");
+}
+
+#[test]
+fn listings_are_json_with_every_field() {
+    let platform = Platform::start();
+    assert_eq!(platform.json(&["leases"]), [Value::Null; 0]);
+    let lease = RawLease::take(&platform);
+    let leases = platform.json(&["leases"]);
+    assert_eq!(leases.len(), 1);
+    has(&leases[0], &["id", "agent", "tenant", "label", "state", "epoch", "expires_in_ms", "cores", "usage"]);
+    assert_eq!(leases[0]["id"], lease.grant.lease.as_str());
+    assert_eq!(leases[0]["cores"].as_array().unwrap().len(), 1);
+    let workers = platform.json(&["ps"]);
+    has(&workers[0], &["agent", "lease", "index", "pid", "epoch", "cores", "state", "rss_bytes", "usage"]);
+    let serving = workers.iter().find(|worker| worker["lease"] == lease.grant.lease.as_str()).unwrap();
+    assert_eq!(serving["state"], "serving");
+    assert!(serving["rss_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(platform.json(&["ps", "--leased"]).len(), 1);
+    let agents = platform.json(&["agents"]);
+    assert_eq!(agents.len(), 1);
+    assert_eq!(agents[0]["state"], "serving");
+    let cached = platform.json(&["functions"]);
+    assert_eq!(cached[0]["functions"][0], "echo");
+    lease.session.release();
+    assert_eq!(platform.json(&["leases"]).len(), 0);
+    let all = platform.json(&["leases", "--all"]);
+    assert_eq!((&all[0]["state"], &all[0]["end_reason"]), (&Value::from("ended"), &Value::from("released")));
+}
+
+#[test]
+fn functions_of_a_library_are_listed_without_a_platform() {
+    let platform = Platform::start();
+    let mut command = platform.hotlease(&["functions", &path("misbehaved"), "--json"]);
+    let nowhere = tempfile::tempdir().unwrap();
+    let output = command.env("HOTLEASE_RUNTIME_DIR", nowhere.path()).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", words(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let functions: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let find = |name: &str| functions.iter().find(|function| function["name"] == name).unwrap();
+    assert_eq!(find("dies_once")["idempotent"], true);
+    assert_eq!(find("dies_once")["interface"], "plain");
+    assert_eq!(find("claims_everything")["interface"], "context");
+    let names: Vec<&str> = functions.iter().map(|function| function["name"].as_str().unwrap()).collect();
+    assert!(names.is_sorted(), "the index is the position among sorted names");
+}
+
+#[test]
+fn version_and_doctor_know_the_running_platform() {
+    let platform = Platform::start();
+    let version = platform.json(&["version"]);
+    assert_eq!(version[0]["running"], version[0]["version"]);
+    let findings = platform.json(&["doctor"]);
+    assert!(findings.len() > 3);
+    for finding in &findings {
+        has(finding, &["check", "verdict", "finding", "advice"]);
+        assert_ne!(finding["verdict"], "fail", "{finding}");
+    }
+}
+
+#[test]
+fn exit_status_says_what_kind_of_failure_it_was() {
+    let platform = Platform::start();
+    let fails = |arguments: &[&str], status: i32, part: &str| {
+        let output = platform.run(arguments);
+        let words = words(&output);
+        assert_eq!(code(&output), status, "{arguments:?}: {words}");
+        assert!(words.contains(part), "{arguments:?}: {words:?} lacks {part:?}");
+        assert!(!words.contains("panicked"), "{words}");
+    };
+    fails(&["run", &path("behaved"), "fails"], 1, "no luck today");
+    fails(&["run", &path("nothing"), "f"], 1, "exports no function");
+    fails(&["run", "/no/such/library.so", "f"], 1, "/no/such/library.so");
+    fails(&["run", &path("misbehaved"), "segfault"], 6, "signal 11");
+    fails(&["run", &path("behaved"), "until_cancelled", "--timeout", "50"], 1, "50ms");
+    fails(&["no-such-command"], 2, "no-such-command");
+    fails(&["run", &path("behaved")], 2, "FUNCTION");
+    fails(&["leases", "--release", "ffff"], 1, "no active lease");
+    fails(&["up"], 5, "runs already");
+    let all = platform.manager().lease(2, LONG).unwrap();
+    let session = RawSession::attached(&all);
+    fails(&["run", &path("behaved"), "echo"], 4, "hotlease leases");
+    fails(&["run", &path("behaved"), "echo", "--workers", "3"], 4, "offered: 2");
+    session.release();
+    assert_eq!(code(&platform.run(&["run", &path("behaved"), "echo"])), 0, "it works again");
+
+    let nowhere = tempfile::tempdir().unwrap();
+    for arguments in [&["ps"][..], &["leases"], &["down"], &["run", &path("behaved"), "echo"]] {
+        let mut command = platform.hotlease(arguments);
+        let output = command.env("HOTLEASE_RUNTIME_DIR", nowhere.path()).output().unwrap();
+        assert_eq!(code(&output), 3, "{arguments:?}: {}", words(&output));
+        assert!(words(&output).contains("hotlease up"), "{arguments:?}: {}", words(&output));
+    }
+}
+
+#[test]
+fn errors_are_json_too_when_asked_for() {
+    let platform = Platform::start();
+    let output = platform.run(&["run", &path("misbehaved"), "segfault", "--json"]);
+    let text = words(&output);
+    let line = text.lines().last().unwrap_or_default();
+    let error: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!((&error["exit_status"], &error["ran"]), (&Value::from(6), &Value::from("unknown")));
+    assert_eq!(error["billed"], true);
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn lease_is_ended_by_the_beginning_of_its_id() {
+    let platform = Platform::start();
+    let lease = RawLease::take(&platform);
+    let released = platform.json(&["leases", "--release", &lease.grant.lease[..6]]);
+    assert_eq!(released[0]["released"], lease.grant.lease.as_str());
+    assert_eq!(platform.free_cores(), 2);
+}
+
+#[test]
+fn detached_up_serves_when_it_returns_and_goes_with_down() {
+    let platform = Platform::start();
+    // Another runtime directory: another platform of the same user, on the same cores.
+    let directory = tempfile::Builder::new().prefix("hlt").tempdir().unwrap();
+    let hotlease = |arguments: &[&str]| {
+        let mut command = platform.hotlease(arguments);
+        command.env("HOTLEASE_RUNTIME_DIR", directory.path()).output().unwrap()
+    };
+    let output = hotlease(&["up", "--detach", "--cores", "2", "--pool", "1", "--json"]);
+    assert_eq!(code(&output), 0, "{}", words(&output));
+    let up: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let process = hotlease_tests::process::Process::of(up["pid"].as_i64().unwrap() as i32).expect("it runs");
+    let ran = hotlease(&["run", &path("behaved"), "tenant"]);
+    let second = hotlease(&["up", "--detach"]);
+    let down = hotlease(&["down"]);
+    assert_eq!(code(&ran), 0, "{}", words(&ran));
+    assert_eq!(code(&second), 5, "{}", words(&second));
+    assert_eq!(code(&down), 0, "{}", words(&down));
+    assert!(!process.is_alive(), "it is gone when `down` returns");
+    let left = std::fs::read_dir(directory.path()).unwrap().flatten();
+    let sockets: Vec<_> = left.filter(|entry| entry.path().extension().is_some_and(|end| end == "sock")).collect();
+    assert!(sockets.is_empty(), "{sockets:?}");
+}

@@ -1,0 +1,176 @@
+//! What is run again, and what never is.
+
+use hotlease_client::{Cause, Error, LeaseOptions, Ran};
+use hotlease_tests::platform::Platform;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A file in which each run of a function leaves a byte.
+struct Marks(tempfile::TempDir);
+
+impl Marks {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("marks")
+    }
+
+    fn input(&self) -> Vec<u8> {
+        self.path().to_str().unwrap().as_bytes().to_vec()
+    }
+
+    fn count(&self) -> usize {
+        std::fs::read(self.path()).map_or(0, |marks| marks.len())
+    }
+}
+
+#[test]
+fn invocation_that_may_have_run_is_not_run_twice() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("misbehaved");
+    let function = invoker.function("marks_and_dies").unwrap();
+    assert!(!function.is_idempotent());
+    for count in 1..=3 {
+        let marks = Marks::new();
+        let error = function.call(&marks.input()).unwrap_err();
+        let Error::WorkerDied { cause: Cause::Signal { signal: 6, .. }, ran: Ran::Unknown, .. } = &error else {
+            panic!("call {count}: {error:?}");
+        };
+        assert!(error.billed() && !error.retryable());
+        assert_eq!(marks.count(), 1, "call {count}");
+        // By any way of calling.
+        let error = function.submit(&marks.input()).unwrap().wait().unwrap_err();
+        assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+        assert_eq!(marks.count(), 2, "call {count}");
+        let results = function.batch(&[&marks.input()]);
+        assert_eq!(results[0].as_ref().unwrap_err().ran(), Ran::Unknown);
+        assert_eq!(marks.count(), 3, "call {count}");
+    }
+}
+
+#[test]
+fn idempotent_invocation_is_run_again_on_another_worker_and_succeeds() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("misbehaved");
+    let function = invoker.function("dies_once").unwrap();
+    assert!(function.is_idempotent(), "its library says so");
+    let marks = Marks::new();
+    assert_eq!(function.call(&marks.input()).unwrap(), [2], "the second run succeeds");
+    let marks = Marks::new();
+    assert_eq!(function.submit(&marks.input()).unwrap().wait().unwrap(), [2]);
+    let marks = Marks::new();
+    assert_eq!(function.map([marks.input()]).next().unwrap().unwrap(), [2]);
+    // The caller's word counts more than the library's.
+    let marks = Marks::new();
+    let error = function.clone().idempotent(false).call(&marks.input()).unwrap_err();
+    assert_eq!((error.ran(), marks.count()), (Ran::Unknown, 1));
+}
+
+#[test]
+fn idempotent_invocation_is_run_as_often_as_the_lease_says() {
+    let platform = Platform::start();
+    for retries in [0, 1, 3] {
+        let options = LeaseOptions { retries, ..platform.lease_options() };
+        let invoker = platform.invoker_with("misbehaved", options);
+        let marks = Marks::new();
+        let error = invoker.function("marks_and_dies_idempotent").unwrap().call(&marks.input()).unwrap_err();
+        assert!(matches!(error, Error::WorkerDied { .. }), "{error:?}");
+        assert_eq!(marks.count(), 1 + retries as usize);
+    }
+}
+
+#[test]
+fn invocations_queued_behind_a_crash_run_exactly_once() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("misbehaved");
+    let (dies, counts) = (invoker.function("dies_slowly").unwrap(), invoker.function("marks").unwrap());
+    for round in 0..3 {
+        let marks = Marks::new();
+        let crash = dies.submit(b"").unwrap();
+        let queued: Vec<_> = (0..20).map(|_| counts.submit(&marks.input()).unwrap()).collect();
+        let error = crash.wait().unwrap_err();
+        assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+        for (number, invocation) in queued.into_iter().enumerate() {
+            let result = invocation.wait();
+            assert!(result.is_ok(), "round {round}, number {number}: {result:?}");
+        }
+        assert_eq!(marks.count(), 20, "each exactly once");
+    }
+}
+
+#[test]
+fn caller_of_a_crashing_function_is_told_within_250_ms() {
+    let platform = Platform::start_alone();
+    let invoker = platform.invoker("misbehaved");
+    for function in ["segfault", "aborts", "exits", "divides_by_zero", "overflows_stack", "overruns"] {
+        let function = invoker.function(function).unwrap();
+        let start = Instant::now();
+        let error = function.call(b"").unwrap_err();
+        let took = start.elapsed();
+        println!("{}: {error} after {took:?}", function.name());
+        assert!(matches!(error, Error::WorkerDied { ran: Ran::Unknown, .. }), "{error:?}");
+        assert!(took < Duration::from_millis(250), "{}: {took:?}", function.name());
+        // The next call finds a new worker.
+        assert_eq!(invoker.function("echo").unwrap().call(b"x").unwrap(), b"x");
+    }
+}
+
+#[test]
+fn error_shows_the_last_output_of_the_function() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("misbehaved");
+    let error = invoker.function("prints_and_dies").unwrap().call(b"").unwrap_err();
+    let text = error.to_string();
+    for part in ["signal 6", "table of contents is empty", "may have run", "idempotent"] {
+        assert!(text.contains(part), "{text:?} lacks {part:?}");
+    }
+}
+
+#[test]
+fn deadline_ends_a_call_whatever_the_function_does() {
+    let platform = Platform::start_alone();
+    let timeout = Duration::from_millis(80);
+    let options = LeaseOptions { timeout: Some(timeout), ..platform.lease_options() };
+    let invoker = platform.invoker_with("behaved", options.clone());
+    let start = Instant::now();
+    let error = invoker.function("until_cancelled").unwrap().call(b"").unwrap_err();
+    assert!(matches!(error, Error::Deadline { ran: Ran::Yes, .. }), "{error:?}");
+    assert!((timeout..timeout + Duration::from_millis(100)).contains(&start.elapsed()), "{:?}", start.elapsed());
+    drop(invoker);
+
+    let invoker = platform.invoker_with("misbehaved", options);
+    for function in ["loops", "sleeps_blocked"] {
+        let start = Instant::now();
+        let error = invoker.function(function).unwrap().call(b"").unwrap_err();
+        let took = start.elapsed();
+        println!("{function}: {error} after {took:?}");
+        assert!(
+            matches!(error, Error::WorkerDied { cause: Cause::Deadline { .. }, .. } | Error::Deadline { ran: Ran::Unknown, .. }),
+            "{error:?}"
+        );
+        // 50 ms of grace, then 250 ms to be told.
+        assert!((timeout..timeout + Duration::from_millis(300)).contains(&took), "{took:?}");
+        assert_eq!(invoker.function("echo").unwrap().call(b"x").unwrap(), b"x");
+    }
+}
+
+#[test]
+fn other_worker_of_a_lease_goes_on_when_one_dies() {
+    let platform = Platform::start();
+    let options = LeaseOptions { workers: 2, ..platform.lease_options() };
+    let invoker = platform.invoker_with("misbehaved", options);
+    let echo = invoker.function("echo").unwrap().on_slot(1).unwrap();
+    let dies = invoker.function("aborts").unwrap().on_slot(0).unwrap();
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            for number in 0..2000u32 {
+                assert_eq!(echo.call(&number.to_le_bytes()).expect("not its worker"), number.to_le_bytes());
+            }
+        });
+        while !calls.is_finished() {
+            dies.call(b"").unwrap_err();
+        }
+    });
+}
