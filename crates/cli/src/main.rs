@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod commands;
 mod exit;
 mod log;
@@ -31,29 +32,20 @@ struct Cli {
     command: Command,
 }
 
+/// Each is documented on its arguments: that is its `--help`.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start the platform on this machine: manager and agent in one process
     Up(up::UpArgs),
-    /// Stop the platform that `up` (or `manager`) started
     Down(down::DownArgs),
-    /// Run only the manager, in the foreground
     Manager(manager::ManagerArgs),
-    /// Run only an agent, in the foreground
     Agent(agent::AgentArgs),
-    /// Call one function of a shared library on a leased worker
     Run(run::RunArgs),
-    /// List workers
     Ps(ps::PsArgs),
-    /// List leases, or end one
     Leases(leases::LeasesArgs),
-    /// List agents
     Agents(agents::AgentsArgs),
-    /// List the functions of a library, or the libraries that the platform has cached
     Functions(functions::FunctionsArgs),
-    /// Check what this machine and the platform need
     Doctor(doctor::DoctorArgs),
-    /// Print versions
+    Bench(bench::BenchArgs),
     Version(version::VersionArgs),
 }
 
@@ -78,6 +70,7 @@ impl Command {
             Self::Agents(args) => agents::carry_out(args, output),
             Self::Functions(args) => functions::carry_out(args, output),
             Self::Doctor(args) => doctor::carry_out(args, output),
+            Self::Bench(args) => bench::carry_out(args, output),
             Self::Version(args) => version::carry_out(args, output),
         }
     }

@@ -8,14 +8,17 @@ use crate::records::{bad, totals};
 use crate::state::State;
 use hotlease_lease::manager::Capacity;
 use hotlease_store::{LeaseRecord, LeaseState, LedgerRow};
-use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AcquireRequest, Grant, Polling, ReleaseReply, ReleaseRequest};
 use hotlease_wire::ids::{AgentId, Epoch, LeaseId};
 use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
+use hotlease_wire::{EndReason, Refusal};
 
 const TTL_MS_DEFAULT: u64 = 5_000;
 const TTL_MS_MIN: u64 = 100;
 const TTL_MS_MAX: u64 = 3_600_000;
+/// Words of a [`ReleaseRequest`]: its holder gives a lease back, an operator takes it.
+const RELEASED: &str = "released";
+const REVOKED: &str = "revoked";
 const SANDBOX_DEFAULT: &str = "process";
 
 /// The request with its defaults filled in and the caller's own name on it; nothing in it is out of
@@ -171,7 +174,7 @@ async fn note(state: &State, agent: AgentId, request: &AcquireRequest, grant: &G
     let back = ReleaseRequest {
         lease: grant.lease.clone(),
         tenant: request.tenant.clone(),
-        reason: "released".into(),
+        reason: RELEASED.into(),
     };
     if let Err(error) = end_at(state, agent, back).await {
         tracing::warn!(lease = %grant.lease, %error, "a lease that was not handed out has to expire");
@@ -187,6 +190,20 @@ pub(crate) async fn release(state: &State, request: ReleaseRequest) -> Result<Re
         .parse()
         .map_err(|_| bad("lease id is not 16 hexadecimal digits"))?;
     let known = state.store(move |store| store.lease(id)).await?;
+    let own = known.as_ref().is_none_or(|lease| lease.tenant == request.tenant);
+    let (reason, word) = match (request.reason.as_str(), own) {
+        ("" | RELEASED, true) => (EndReason::Released, RELEASED),
+        ("" | RELEASED | REVOKED, _) => (EndReason::Revoked, REVOKED),
+        _ => {
+            return Err(bad(format!(
+                "the reason is neither \"{RELEASED}\" nor \"{REVOKED}\""
+            )));
+        }
+    };
+    let request = ReleaseRequest {
+        reason: word.into(),
+        ..request
+    };
     let agents = match &known {
         Some(lease) => vec![lease.agent],
         None => state
@@ -200,7 +217,7 @@ pub(crate) async fn release(state: &State, request: ReleaseRequest) -> Result<Re
         match end_at(state, agent, request.clone()).await {
             Ok(reply) => {
                 if let Some(lease) = known {
-                    settle(state, lease, &reply, request.reason).await?;
+                    settle(state, lease, &reply, reason).await?;
                 }
                 return Ok(reply);
             }
@@ -221,7 +238,12 @@ async fn end_at(state: &State, agent: AgentId, request: ReleaseRequest) -> Resul
 }
 
 /// The final total is acknowledged to the caller, so it is in the ledger first.
-async fn settle(state: &State, lease: LeaseRecord, reply: &ReleaseReply, why: String) -> Result<(), Refusal> {
+async fn settle(
+    state: &State,
+    lease: LeaseRecord,
+    reply: &ReleaseReply,
+    reason: EndReason,
+) -> Result<(), Refusal> {
     let row = LedgerRow {
         key: lease.key(),
         tenant: lease.tenant.clone(),
@@ -229,7 +251,9 @@ async fn settle(state: &State, lease: LeaseRecord, reply: &ReleaseReply, why: St
         settled: true,
     };
     let lease = LeaseRecord {
-        state: LeaseState::Ended { why },
+        state: LeaseState::Ended {
+            why: reason.to_string(),
+        },
         ..lease
     };
     let merged = state.store(move |store| {

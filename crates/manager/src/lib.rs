@@ -35,4 +35,5 @@ mod state;
 
 pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig};
 pub use error::ManagerError;
+pub use hotlease_lease::manager::AgentRecord;
 pub use manager::Manager;

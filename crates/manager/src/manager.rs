@@ -4,6 +4,7 @@ use crate::listener::Listener;
 use crate::service::Service;
 use crate::state::State;
 use crate::{ManagerConfig, ManagerError, membership};
+use hotlease_lease::manager::AgentRecord;
 use hotlease_wire::grpc::manager_server::ManagerServer;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +64,17 @@ impl Manager {
     /// it may have other things to stop first.
     pub async fn shutdown_requested(&self) {
         wait_for(self.state.asked_to_stop.subscribe()).await;
+    }
+
+    /// Returns an agent as soon as there is one: from then on leases can be granted.
+    pub async fn an_agent(&self) -> AgentRecord {
+        let mut newest = self.state.newest_agent.subscribe();
+        let registered = newest.wait_for(Option::is_some).await;
+        match registered.map(|agent| agent.clone()) {
+            Ok(Some(agent)) => agent,
+            // The sender lives in our own state: there is always more to wait for.
+            _ => std::future::pending().await,
+        }
     }
 
     /// Stops: requests at work get a moment to finish, then the socket is gone. Returns when it is.

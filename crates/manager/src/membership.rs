@@ -32,13 +32,14 @@ pub(crate) async fn register(state: &State, request: RegisterRequest) -> Result<
     state.store(move |store| store.put_agent(durable)).await?;
     let (id, boot, cores) = (record.id, record.boot, record.cores.len());
     let now = state.now();
-    let registered = state.registry().register(record, now);
+    let registered = state.registry().register(record.clone(), now);
     registered.map_err(|error| Refusal::Unavailable {
         what: error.to_string(),
     })?;
     state.links.drop_link(id);
     state.unreported().remove(&id);
     tracing::info!(agent = %id, %boot, cores, "agent registered");
+    state.newest_agent.send_replace(Some(record));
     Ok(RegisterReply {
         heartbeat_ms: state.config.heartbeat.as_millis() as u64,
     })

@@ -18,6 +18,8 @@ pub(crate) struct State {
     pub(crate) links: Links,
     /// True once a client asked the manager to stop.
     pub(crate) asked_to_stop: watch::Sender<bool>,
+    /// The agent that registered last.
+    pub(crate) newest_agent: watch::Sender<Option<AgentRecord>>,
     started: Instant,
     /// Soft state: lost with the process, healed by the agents' next heartbeats. Held only for look-ups
     /// and changes in memory, never across an await.
@@ -32,6 +34,7 @@ impl State {
             config,
             links: Links::default(),
             asked_to_stop: watch::Sender::new(false),
+            newest_agent: watch::Sender::new(None),
             started: Instant::now(),
             registry: Mutex::default(),
             unreported: Mutex::default(),

@@ -36,6 +36,8 @@ mod warm;
 use crate::output::Output;
 use clap::{Args, Subcommand};
 
+/// Measure how fast the platform is on this machine, beside baselines in the same run
+///
 /// Uses the running platform, or starts one for itself and stops it again. The client's thread is pinned
 /// to another core than the slot, where there is one.
 #[derive(Debug, Args)]

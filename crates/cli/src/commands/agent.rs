@@ -9,6 +9,8 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// Run only an agent, in the foreground
+///
 /// Serves until SIGINT or SIGTERM; then its leases end and its workers are stopped. It registers with
 /// the manager of the same runtime directory as soon as that runs. With `--json`, an object when it
 /// serves: pid and runtime_dir.

@@ -9,6 +9,8 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_wire::grpc::{AgentInfo, ListRequest};
 use serde::Serialize;
 
+/// List agents
+///
 /// With `--json`, an object for each agent: id, boot, address, session_socket, cores, free_cores,
 /// memory_bytes, state (serving, suspected, gone), last_heartbeat_ms (its age), pool.
 #[derive(Debug, Args)]

@@ -8,6 +8,8 @@ use crate::output::{Output, printable};
 use clap::Args;
 use serde::Serialize;
 
+/// Check what this machine and the platform need
+///
 /// Exit status 1 if a check fails. With `--json`, an object for each check: check, verdict (ok, warn,
 /// fail), finding, advice (what to do, or null).
 #[derive(Debug, Args)]

@@ -12,8 +12,10 @@ use hotlease_wire::grpc::ShutdownRequest;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+/// Stop the platform that `up` (or `manager`) started
+///
 /// Leases end, workers are stopped, sockets removed. With `--json`: stopped (true) and how (asked, signal).
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
@@ -30,23 +32,21 @@ struct Stopped {
 
 pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
-    let until = Instant::now() + Duration::from_secs(args.wait);
+    // `up` holds its lock until everything is gone; a manager that runs alone has only its own.
+    let up_runs = !Holder::of(&dir, UP_LOCK).is_gone_within(Duration::ZERO)?;
+    let holder = Holder::of(&dir, if up_runs { UP_LOCK } else { MANAGER_LOCK });
     let how = match ask(&dir) {
         Ok(()) => "asked",
         Err(error) => signal(&dir, error)?,
     };
-    // Both: `up` holds its lock until everything is gone; a manager alone has only its own.
-    for lock in [UP_LOCK, MANAGER_LOCK] {
-        let left = until.saturating_duration_since(Instant::now());
-        if !Holder::of(&dir, lock).is_gone_within(left)? {
-            let pid = Holder::of(&dir, lock).pid();
-            let kill = pid.map(|pid| format!("; `kill -9 {pid}` ends it, and `hotlease up` cleans up"));
-            bail!(
-                "it was told to stop, but still runs after {} s{}",
-                args.wait,
-                kill.unwrap_or_default()
-            );
-        }
+    if !holder.is_gone_within(Duration::from_secs(args.wait))? {
+        let pid = holder.pid().filter(|_| up_runs);
+        let kill = pid.map(|pid| format!("; `kill -9 {pid}` ends it, and the next `hotlease up` cleans up"));
+        bail!(
+            "it was told to stop, but still runs after {} s{}",
+            args.wait,
+            kill.unwrap_or_default()
+        );
     }
     output.answer(&Stopped { stopped: true, how }, || "hotlease is down".to_owned())
 }

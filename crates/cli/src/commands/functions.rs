@@ -12,6 +12,8 @@ use hotlease_wire::grpc::{CodeInfo, ListRequest};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
+/// List the functions of a library, or the libraries that the platform has cached
+///
 /// With `--json` and a library, an object for each function: index, name, interface (plain, context),
 /// idempotent. Without one, an object for each cached library: hash, size_bytes, functions, agent.
 #[derive(Debug, Args)]

@@ -10,6 +10,8 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest, Usage};
 use serde::Serialize;
 
+/// List leases, or end one
+///
 /// With `--json`, an object for each lease: id, agent, tenant, label, state (active, ended), epoch,
 /// expires_in_ms, cores, usage {allocated_ns, hot_ns, compute_ns, invocations}, end_reason. With
 /// `--release`, one object: released (the lease) and usage.
@@ -148,6 +150,7 @@ fn release(platform: &mut Platform, beginning: &str, output: &mut Output) -> any
     let lease = the_one_meant(beginning, list.leases)?;
     let request = ReleaseRequest {
         lease: lease.clone(),
+        reason: "revoked".into(),
         ..Default::default()
     };
     let reply = platform.ask(async |client| client.release(request).await)?;

@@ -8,6 +8,8 @@ use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
 use serde::Serialize;
 use std::path::PathBuf;
 
+/// Run only the manager, in the foreground
+///
 /// Serves until SIGINT, SIGTERM or `hotlease down`. Running leases survive it: agents keep them, and
 /// register again with the next manager. With `--json`, an object when it serves: pid and socket.
 #[derive(Debug, Args)]

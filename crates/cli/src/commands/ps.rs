@@ -10,6 +10,8 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_wire::grpc::{ListRequest, WorkerInfo};
 use serde::Serialize;
 
+/// List workers
+///
 /// With `--json`, an object for each worker: agent, lease (empty in the warm pool), index, pid, epoch,
 /// cores, state (pooled, starting, serving, dead), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
 /// invocations}.

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use hotlease_client::{Code, Function, Invoker, LeaseOptions, Polling};
+use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -17,6 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Call one function of a shared library on a leased worker
+///
 /// The library is read here, and its code runs only in the worker. Input is stdin, output stdout, as
 /// bytes. With `--json`, one object: function, lease, input_bytes, output_bytes, output_base64 (null with
 /// `--output`), invocations, cold_us {total, acquire, attach, load, connect, open}, call_ns {min, p50,
@@ -114,9 +117,10 @@ struct Calls {
 pub(crate) fn carry_out(args: RunArgs, output: &mut Output) -> anyhow::Result<()> {
     let code = Code::open(&args.library)?;
     let input = read_input(args.input.as_deref())?;
-    let invoker = Invoker::allocate(&code, lease_options(&args))?;
+    let invoker = Invoker::allocate(&code, lease_options(&args, input.len()))?;
     let function = invoker.function(&args.function)?;
-    let done = call(&function, &input, &args)?;
+    let mut done = call(&function, &input, &args)?;
+    done.output.truncate(done.length);
 
     let (lease, phases) = (invoker.lease(), invoker.phases());
     let usage = invoker.deallocate()?;
@@ -164,12 +168,20 @@ pub(crate) fn carry_out(args: RunArgs, output: &mut Output) -> anyhow::Result<()
     Ok(())
 }
 
-fn lease_options(args: &RunArgs) -> LeaseOptions {
+fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
+    let entry = |bytes: usize| {
+        let bytes = bytes.clamp(ENTRY_BYTES_DEFAULT as usize, ENTRY_BYTES_MAX as usize);
+        bytes.next_power_of_two() as u32
+    };
     LeaseOptions {
         workers: args.workers,
         slots: args.slots,
         polling: args.polling.into(),
         timeout: args.timeout.map(Duration::from_millis),
+        // One call at a time on each slot: few entries, and large enough that most data stays in them.
+        depth: 2,
+        request_bytes: entry(input_bytes),
+        reply_bytes: entry(args.output_bytes),
         ..LeaseOptions::default()
     }
 }
@@ -214,6 +226,8 @@ fn read_input(file: Option<&Path>) -> anyhow::Result<Vec<u8>> {
 /// What the calls gave.
 struct Done {
     output: Vec<u8>,
+    /// Bytes of it that the last call wrote.
+    length: usize,
     times: Histogram<u64>,
 }
 
@@ -223,15 +237,16 @@ fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<Don
     let left = AtomicU64::new(args.repeat);
     let caller = || {
         let mut done = Done {
-            output: Vec::new(),
+            output: vec![0; args.output_bytes],
+            length: 0,
             times: Histogram::new(3)?,
         };
         let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         while take().is_ok() {
             let start = Instant::now();
-            let called = function.call(input);
+            let called = function.invoke(input, &mut done.output);
             let took = start.elapsed();
-            done.output = called.inspect_err(|_| left.store(0, Ordering::Relaxed))?;
+            done.length = called.inspect_err(|_| left.store(0, Ordering::Relaxed))?;
             done.times.saturating_record(took.as_nanos() as u64);
         }
         anyhow::Ok(done)
@@ -249,6 +264,8 @@ fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<Don
             let done = done?;
             match &mut all {
                 Some(all) => all.times.add(&done.times)?,
+                // One that came too late to get a call has no output.
+                None if done.times.is_empty() => {}
                 None => all = Some(done),
             }
         }

@@ -18,6 +18,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
+/// Start the platform on this machine: manager and agent in one process
+///
 /// Needs no root and no configuration. Stops on Ctrl-C, SIGTERM or `hotlease down`: leases end, no
 /// process and no socket stays. With `--json`, an object when it serves: pid, version, runtime_dir,
 /// agent, cores, pool, log (or null).

@@ -8,6 +8,8 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use serde::Serialize;
 
+/// Print versions
+///
 /// With `--json`: version, protocol, running (the running platform's version, or null).
 #[derive(Debug, Args)]
 pub(crate) struct VersionArgs {}

@@ -6,7 +6,7 @@ use crate::exit::CommandError;
 use crate::platform::Platform;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_SOCKET;
-use hotlease_sandbox::Launcher;
+use hotlease_sandbox::{Launcher, WORKER_BINARY};
 use hotlease_wire::grpc::ListRequest;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -32,7 +32,10 @@ fn worker() -> Vec<Finding> {
     let advice = "build it with `make build`, or name it in HOTLEASE_WORKER";
     let path = match Launcher::find() {
         Ok(path) => path,
-        Err(error) => return vec![Finding::fail(CHECK, error.to_string(), advice)],
+        Err(_) => {
+            let finding = format!("{WORKER_BINARY} is not beside this program");
+            return vec![Finding::fail(CHECK, finding, advice)];
+        }
     };
     // It takes no arguments, and says who it is when it gets one.
     let told = Command::new(&path).arg("--version").stdin(Stdio::null()).output();

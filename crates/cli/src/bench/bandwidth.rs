@@ -1,0 +1,114 @@
+//! `hotlease bench bandwidth`: large data, in place and copied.
+
+use super::host::Host;
+use super::record::{Figures, Record, params, print};
+use super::samples::{Block, Clock};
+use super::stage::{Stage, blocks, hot, pattern};
+use crate::output::Output;
+use crate::quantity;
+use anyhow::ensure;
+use clap::Args;
+use hotlease_client::Buffer;
+
+/// A function that reads every byte of a registered buffer in place, and an echo whose input and output
+/// are ordinary memory, which the library must copy; both beside a plain memcpy of as many bytes.
+#[derive(Debug, Args)]
+pub(super) struct BandwidthArgs {
+    /// Sizes, bytes
+    #[arg(long, value_delimiter = ',', default_values_t = [64 << 10, 1 << 20, 16 << 20, 100 << 20], value_parser = size)]
+    sizes: Vec<usize>,
+    /// Bytes moved in each series at least
+    #[arg(long, default_value_t = 2 << 30)]
+    bytes: u64,
+}
+
+const SIZE_MAX: usize = 1 << 30;
+
+fn size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size @ 8..=SIZE_MAX) => Ok(size),
+        _ => Err(format!("must be a number of bytes from 8 to {SIZE_MAX}")),
+    }
+}
+
+/// Runs in a row of one kind.
+const BLOCK_BYTES: usize = 64 << 20;
+
+#[derive(Default)]
+struct Moved {
+    bytes: u64,
+    ns: u64,
+}
+
+impl Moved {
+    fn add(&mut self, size: usize, block: &Block) {
+        self.bytes += (size * block.0.len()) as u64;
+        self.ns += block.0.iter().sum::<u64>();
+    }
+
+    fn figures(&self) -> Figures {
+        Figures::Rate { per_second: self.bytes as f64 * 1e9 / self.ns.max(1) as f64 }
+    }
+}
+
+pub(super) fn carry_out(args: &BandwidthArgs, output: &mut Output) -> anyhow::Result<()> {
+    let host = Host::find_or_start()?;
+    let stage = Stage::set(&host, hot(), 0)?;
+    let mut records = Vec::new();
+    for size in &args.sizes {
+        records.extend(measure(&stage, *size, args.bytes)?);
+    }
+    stage.invoker.deallocate()?;
+    print(output, "bytes per second", &records, |record| {
+        let size = quantity::bytes(record.params["size_bytes"].as_u64().unwrap_or(0));
+        match record.params["mode"].as_str() {
+            Some("in-place") => format!("{size} read in place"),
+            _ => format!("{size} copied there and back"),
+        }
+    })?;
+    output.flush()
+}
+
+fn measure(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>> {
+    let (sum, echo) = (stage.invoker.function("sum")?, stage.invoker.function("echo")?);
+    let source = pattern(size);
+    let mut target = vec![1; size];
+    let mut buffer: Buffer<u8> = stage.invoker.buffer(size)?;
+    buffer.copy_from_slice(&source);
+    let expected = wrapping_sum(&source);
+
+    let count = (BLOCK_BYTES / size).max(1);
+    let (mut plain, mut in_place, mut copied) = (Moved::default(), Moved::default(), Moved::default());
+    for _ in 0..blocks(usize::try_from(bytes)?, count * size) {
+        plain.add(size, &copy_block(&stage.clock, count, &source, &mut target)?);
+        let mut result = [0; 8];
+        in_place.add(
+            size,
+            &stage.clock.block(1, count, || sum.invoke_buffer(&buffer, &mut result[..]).map(drop))?,
+        );
+        ensure!(u64::from_le_bytes(result) == expected, "the function has not read every byte");
+        copied.add(size, &stage.clock.block(1, count, || echo.invoke(&source, &mut target).map(drop))?);
+        ensure!(target == source, "the copy is not a copy");
+    }
+    let record = |mode: &str, moved: &Moved| {
+        let params = params! { "transport": "shm", "mode": mode, "size_bytes": size, "workers": 1 };
+        let mut record = Record::new("bandwidth", params, "B", moved.figures(), &stage.machine);
+        record.samples = moved.bytes / size as u64;
+        record.compare("plain memcpy", plain.figures());
+        record
+    };
+    Ok(vec![record("in-place", &in_place), record("copied", &copied)])
+}
+
+fn copy_block(clock: &Clock, count: usize, source: &[u8], target: &mut [u8]) -> anyhow::Result<Block> {
+    clock.block(1, count, || {
+        // Through a black box, so that no copy is left out.
+        std::hint::black_box(&mut *target).copy_from_slice(std::hint::black_box(source));
+        Ok(())
+    })
+}
+
+fn wrapping_sum(bytes: &[u8]) -> u64 {
+    let words = bytes.as_chunks::<8>().0.iter();
+    words.fold(0, |sum: u64, word| sum.wrapping_add(u64::from_le_bytes(*word)))
+}

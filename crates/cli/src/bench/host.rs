@@ -1,0 +1,114 @@
+//! The platform that is measured: the one that runs, or a private one.
+
+use crate::platform::Platform;
+use anyhow::{Context, bail, ensure};
+use hotlease_client::Code;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a private platform may take to stop before it is killed.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+const FUNCTIONS: &str = "libhotlease_bench_functions.so";
+
+/// A platform.
+pub(super) struct Host {
+    dir: RuntimeDir,
+    /// Stopped with this.
+    own: Option<Own>,
+}
+
+struct Own {
+    child: Child,
+    /// Where its sockets are; removed after it.
+    _parent: TempDir,
+}
+
+impl Host {
+    /// The platform that runs, else a private one.
+    pub(super) fn find_or_start() -> anyhow::Result<Self> {
+        let dir = RuntimeDir::resolve()?;
+        match Platform::connect(&dir) {
+            Ok(_) => Ok(Self { dir, own: None }),
+            Err(_) => Self::private(None),
+        }
+    }
+
+    /// A private one, with this many workers in its warm pool (`None`: as `up` thinks best).
+    pub(super) fn private(pool: Option<usize>) -> anyhow::Result<Self> {
+        let parent = TempDir::with_prefix("hotlease-bench-").context("cannot make a directory")?;
+        let path = parent.path().join("run");
+        let mut command = Command::new(env::current_exe().context("cannot find this program")?);
+        command.args(["--json", "up"]).env("HOTLEASE_RUNTIME_DIR", &path).env("HOTLEASE_LOG", "warn");
+        if let Some(pool) = pool {
+            command.args(["--pool", &pool.to_string()]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot start a platform for the benchmark")?;
+        let stdout = child.stdout.take();
+        let own = Own { child, _parent: parent };
+        // It prints one line when it serves, and none if it does not (it has then said why).
+        let mut ready = String::new();
+        if let Some(stdout) = stdout {
+            BufReader::new(stdout).read_line(&mut ready).context("cannot read from the platform")?;
+        }
+        ensure!(!ready.is_empty(), "the platform for the benchmark did not start");
+        Ok(Self { dir: RuntimeDir::at(&path)?, own: Some(own) })
+    }
+
+    /// Where its sockets are.
+    pub(super) fn runtime_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Whether nobody else uses it.
+    pub(super) fn is_private(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// The process of its manager; that of `up` is also its agent.
+    pub(super) fn pid(&self) -> anyhow::Result<u32> {
+        Ok(Platform::connect(&self.dir)?.info()?.pid)
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let start = Instant::now();
+        while start.elapsed() < STOP_WITHIN {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The functions that are invoked, from beside this program or where `make install` puts them.
+pub(super) fn functions() -> anyhow::Result<Code> {
+    let exe = env::current_exe().context("cannot find this program")?;
+    let exe = exe.canonicalize().unwrap_or(exe);
+    let beside = exe.parent().unwrap_or(Path::new("."));
+    let places: [PathBuf; 2] = [beside.join(FUNCTIONS), beside.join("../lib/hotlease").join(FUNCTIONS)];
+    match places.iter().find(|place| place.exists()) {
+        Some(place) => Ok(Code::open(place)?),
+        None => bail!(
+            "the benchmarks' functions are missing ({} and {}); build them with \
+             `cargo build --release -p hotlease-bench-functions`",
+            places[0].display(),
+            places[1].display()
+        ),
+    }
+}

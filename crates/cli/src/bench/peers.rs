@@ -1,0 +1,160 @@
+//! `hotlease bench peers`: the same echo through what is in use today.
+//!
+//! The server of each peer is another process of this program, pinned to the slot's core; the slot has
+//! gone to sleep by the time that the server is asked, so that each has the core for itself in its turn.
+
+use super::host::Host;
+use super::pin::pin;
+use super::record::{Record, params, print};
+use super::samples::{Block, Pair};
+use super::stage::{Stage, blocks, pattern};
+use crate::output::Output;
+use anyhow::{Context, ensure};
+use clap::Args;
+use hotlease_bench_baseline::Kind as Raw;
+use hotlease_bench_peers::{BYTES_MAX, Client, Kind};
+use hotlease_client::{Completion, Function, LeaseOptions, Polling};
+use std::env;
+use std::io::{BufRead, BufReader, stdout};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Each beside hot invocations in the same run; the ratio says how many of those one such call is worth.
+#[derive(Debug, Args)]
+pub(super) struct PeersArgs {
+    /// Payload sizes, bytes, at most 4096
+    #[arg(long, value_delimiter = ',', default_values_t = [8], value_parser = size)]
+    sizes: Vec<usize>,
+    /// Samples of each
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    samples: u32,
+}
+
+/// Arguments of a server.
+#[derive(Debug, Args)]
+pub(super) struct ServerArgs {
+    #[arg(long)]
+    kind: Kind,
+    /// For the Unix socket
+    #[arg(long)]
+    directory: PathBuf,
+    #[arg(long)]
+    core: Option<usize>,
+}
+
+const BLOCK: usize = 100;
+/// The slot polls for this long after an invocation; afterwards its core is the server's.
+const HOT_BUDGET: Duration = Duration::from_millis(1);
+const UNTIL_ASLEEP: Duration = Duration::from_millis(3);
+
+fn size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size @ 1..=BYTES_MAX) => Ok(size),
+        _ => Err(format!("must be a number of bytes from 1 to {BYTES_MAX}")),
+    }
+}
+
+/// The hidden command that a server's process runs.
+pub(super) fn serve(args: &ServerArgs) -> anyhow::Result<()> {
+    if let Some(core) = args.core {
+        pin(core).with_context(|| format!("cannot run on core {core}"))?;
+    }
+    hotlease_bench_peers::serve(args.kind, &args.directory, stdout()).context("the peer's server failed")
+}
+
+/// A peer's server and the connection to it.
+struct Peer {
+    kind: Kind,
+    client: Client,
+    _server: Server,
+    _directory: TempDir,
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It ends by itself when its client hangs up, unless something is wrong with it.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Peer {
+    fn start(kind: Kind, core: Option<usize>) -> anyhow::Result<Self> {
+        let directory = TempDir::with_prefix("hotlease-peer-").context("cannot make a directory")?;
+        let mut command = Command::new(env::current_exe().context("cannot find this program")?);
+        command.args(["bench", "peer-server", "--kind", kind.name(), "--directory"]).arg(directory.path());
+        if let Some(core) = core {
+            command.args(["--core", &core.to_string()]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut server = Server(command.spawn().context("cannot start a peer's server")?);
+        let announced = server.0.stdout.take().context("the peer's server has no output")?;
+        let mut place = String::new();
+        BufReader::new(announced).read_line(&mut place).context("cannot hear from the peer's server")?;
+        let client = Client::connect(kind, place.trim())?;
+        Ok(Self { kind, client, _server: server, _directory: directory })
+    }
+
+    fn block(&mut self, stage: &Stage, input: &[u8]) -> anyhow::Result<Block> {
+        let mut output = vec![0; input.len()];
+        let block = stage.clock.block(BLOCK / 5, BLOCK, || self.client.echo(input, &mut output))?;
+        ensure!(output == input, "{} does not echo", self.kind.title());
+        Ok(block)
+    }
+}
+
+pub(super) fn carry_out(args: &PeersArgs, output: &mut Output) -> anyhow::Result<()> {
+    let host = Host::find_or_start()?;
+    let options = LeaseOptions {
+        polling: Polling::Hot,
+        hot_budget: HOT_BUDGET,
+        completion: Completion::Spin,
+        ..LeaseOptions::default()
+    };
+    let mut stage = Stage::set(&host, options, BYTES_MAX)?;
+    let echo = stage.invoker.function("echo")?;
+    let mut records = Vec::new();
+    for size in &args.sizes {
+        records.extend(measure(&mut stage, &echo, *size, args.samples as usize)?);
+    }
+    stage.invoker.deallocate()?;
+    print(output, "the same echo, beside hot invocations", &records, |record| {
+        let name = record.params["title"].as_str().unwrap_or_default();
+        format!("{name}, {} bytes", record.params["size_bytes"])
+    })?;
+    output.flush()
+}
+
+fn measure(stage: &mut Stage, echo: &Function, size: usize, samples: usize) -> anyhow::Result<Vec<Record>> {
+    let input = pattern(size);
+    let raw = match size {
+        0..=32 => Raw::Line { words: size.div_ceil(8) },
+        bytes => Raw::Copy { bytes },
+    };
+    let mut peers = Vec::new();
+    for kind in Kind::ALL {
+        peers.push((Peer::start(kind, stage.cores.slot)?, Pair::new()?));
+    }
+    let mut raw_pair = Pair::new()?;
+    for _ in 0..blocks(samples, BLOCK) {
+        let baseline = stage.echo_block(echo, &input, BLOCK)?;
+        raw_pair.add(&baseline, &stage.raw_block(raw, &input, BLOCK)?);
+        for (peer, pair) in &mut peers {
+            let baseline = stage.echo_block(echo, &input, BLOCK)?;
+            thread::sleep(UNTIL_ASLEEP);
+            pair.add(&baseline, &peer.block(stage, &input)?);
+        }
+    }
+    let record = |name: &str, title: &str, pair: &Pair| {
+        let params = params! { "peer": name, "title": title, "size_bytes": size };
+        Record::of_pair("peers", params, "hot invocation", pair, &stage.machine)
+    };
+    let mut records = vec![record("raw", "raw shared memory", &raw_pair)];
+    records.extend(peers.iter().map(|(peer, pair)| record(peer.kind.name(), peer.kind.title(), pair)));
+    Ok(records)
+}

@@ -1,0 +1,126 @@
+//! A lease to measure on, with its baseline: both ends pinned, the baseline's peer in the leased slot.
+
+use super::host::{Host, functions};
+use super::machine::Machine;
+use super::pin::{Cores, Pinned};
+use super::samples::{Block, Clock};
+use anyhow::{Context, ensure};
+use hotlease_bench_baseline::{Client, Kind, memory_bytes, prepare};
+use hotlease_client::{Buffer, Completion, Function, Invoker, LeaseOptions, Polling};
+use std::time::{Duration, Instant};
+
+/// Longer than any pause within a benchmark: a slot that should be hot stays so.
+const HOT_BUDGET: Duration = Duration::from_secs(10);
+/// Runs at the start of a block that are not counted: caches and branch predictors still hold the other
+/// series.
+const WARM_UP: usize = 50;
+
+/// See the module.
+pub(super) struct Stage {
+    pub(super) invoker: Invoker,
+    pub(super) clock: Clock,
+    pub(super) machine: Machine,
+    pub(super) cores: Cores,
+    /// Of the worker.
+    pub(super) worker_pid: u32,
+    raw: Function,
+    memory: Buffer<u64>,
+    _pinned: Option<Pinned>,
+}
+
+/// A lease whose slots poll all the time and whose client spins.
+pub(super) fn hot() -> LeaseOptions {
+    LeaseOptions {
+        polling: Polling::Hot,
+        hot_budget: HOT_BUDGET,
+        completion: Completion::Spin,
+        ..LeaseOptions::default()
+    }
+}
+
+impl Stage {
+    /// Leases, and pins the calling thread away from the first slot. Baselines may have payloads of up to
+    /// `payload_bytes`.
+    pub(super) fn set(host: &Host, options: LeaseOptions, payload_bytes: usize) -> anyhow::Result<Self> {
+        let options = LeaseOptions {
+            runtime_dir: Some(host.runtime_dir().to_owned()),
+            label: "hotlease bench".into(),
+            // A lost worker must not be papered over.
+            renew_lease: false,
+            ..options
+        };
+        let invoker = Invoker::allocate(&functions()?, options)?;
+        let place = invoker.function("whereabouts")?.on_slot(0)?.call(&[])?;
+        let [pid, core] = place.as_chunks::<8>().0 else {
+            anyhow::bail!("the worker does not say where it is");
+        };
+        let slot = usize::try_from(i64::from_le_bytes(*core)).ok();
+        let (pinned, client) = slot.and_then(Pinned::away_from).unzip();
+        if client.is_none() {
+            tracing::warn!("client and slot share a core: there is no other; figures mean little");
+        }
+        let cores = Cores { client, slot };
+        Ok(Self {
+            clock: Clock::calibrate(),
+            machine: Machine::here(cores),
+            cores,
+            worker_pid: u32::try_from(u64::from_le_bytes(*pid)).context("the worker has no process id")?,
+            raw: invoker.function("raw")?.on_slot(0)?,
+            memory: invoker.buffer(memory_bytes(payload_bytes) / size_of::<u64>())?,
+            invoker,
+            _pinned: pinned,
+        })
+    }
+
+    /// Runs something against the raw peer in slot 0, which is of no other use meanwhile.
+    pub(super) fn with_raw<R>(
+        &mut self,
+        kind: Kind,
+        run: impl FnOnce(&mut Client<'_>, &Clock) -> anyhow::Result<R>,
+    ) -> anyhow::Result<R> {
+        prepare(&mut self.memory);
+        let words = kind.to_words().map(u64::to_le_bytes);
+        let peer = self.raw.submit_buffer(words.as_flattened(), self.memory.slice_mut(..))?;
+        let mut client = Client::new(&mut self.memory, kind).context("the baseline's memory is too small")?;
+        let result = run(&mut client, &self.clock);
+        client.stop();
+        peer.wait()?;
+        result
+    }
+
+    /// A block of raw round trips.
+    pub(super) fn raw_block(&mut self, kind: Kind, input: &[u8], count: usize) -> anyhow::Result<Block> {
+        let mut output = vec![0; input.len()];
+        self.with_raw(kind, |client, clock| {
+            let block = clock.block(WARM_UP, count, || client.echo(input, &mut output))?;
+            ensure!(output == input, "the raw baseline does not echo");
+            Ok(block)
+        })
+    }
+
+    /// A block of invocations that echo.
+    pub(super) fn echo_block(&self, echo: &Function, input: &[u8], count: usize) -> anyhow::Result<Block> {
+        let mut output = vec![0; input.len()];
+        let block = self.clock.block(WARM_UP, count, || echo.invoke(input, &mut output).map(drop))?;
+        ensure!(output == input, "the invocation does not echo");
+        Ok(block)
+    }
+}
+
+/// Computes, or rather pretends to, for so long: the core stays awake.
+pub(super) fn busy(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// Bytes that are not all the same.
+pub(super) fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i * 7 + 1) as u8).collect()
+}
+
+/// How many blocks of `block` make `samples`, at least one.
+pub(super) fn blocks(samples: usize, block: usize) -> usize {
+    samples.div_ceil(block).max(1)
+}
