@@ -58,6 +58,23 @@ impl Code {
         })))
     }
 
+    /// A library of these functions whose bytes nobody will load.
+    #[cfg(test)]
+    pub(crate) fn pretend(names: &[&str]) -> Self {
+        let function = |name: &&str| Function {
+            name: (*name).to_owned(),
+            interface: hotlease_wire::code::Interface::Plain,
+            idempotent: false,
+        };
+        Self(Arc::new(Inner {
+            name: "pretend.so".into(),
+            hash: CodeHash::of(b"pretend"),
+            functions: names.iter().map(function).collect(),
+            bytes: b"pretend".to_vec(),
+            sealed: Mutex::new(None),
+        }))
+    }
+
     /// What messages call it.
     pub fn name(&self) -> &str {
         &self.0.name

@@ -59,10 +59,14 @@ impl Invoker {
             doorbell: Arc::new(Doorbell::create()?),
         };
         let taken = plan.clone();
-        let (lease, channels, phases) = Control::get()?.run(async move { Lease::take(&taken).await })?;
-        Ok(Self {
+        let taken = Control::get()?.run(async move { Lease::take(&taken).await })?;
+        Ok(Self::new(plan, taken))
+    }
+
+    pub(crate) fn new(plan: Plan, (lease, channels, phases): (Lease, Vec<Arc<Channel>>, ColdPhases)) -> Self {
+        Self {
             inner: Arc::new(Inner::new(plan, lease, channels, phases)),
-        })
+        }
     }
 
     /// A handle to a function of the code.

@@ -68,8 +68,7 @@ impl Lease {
     pub(crate) async fn take(plan: &Plan) -> Result<(Self, Vec<Arc<Channel>>, ColdPhases), Error> {
         let options = &plan.options;
         let mut phases = ColdPhases::default();
-        let mut clock = Instant::now();
-        let mut lap = move || std::mem::replace(&mut clock, Instant::now()).elapsed();
+        let mut lap = stopwatch();
 
         let manager = Manager::at(options.runtime_dir.as_deref())?;
         let grant = manager.acquire(options.acquire_request()).await?;
@@ -91,9 +90,28 @@ impl Lease {
                 return Err(error);
             }
         };
-        check_workers(&session, options)?;
-        phases.start = session.attached.start;
         phases.attach = lap();
+        let (lease, channels, rest) = Self::begin(plan, session).await?;
+        let phases = ColdPhases {
+            acquire: phases.acquire,
+            attach: phases.attach,
+            ..rest
+        };
+        Ok((lease, channels, phases))
+    }
+
+    /// Makes an attached lease usable.
+    pub(crate) async fn begin(
+        plan: &Plan,
+        session: Session,
+    ) -> Result<(Self, Vec<Arc<Channel>>, ColdPhases), Error> {
+        let options = &plan.options;
+        let mut lap = stopwatch();
+        check_workers(&session, options)?;
+        let mut phases = ColdPhases {
+            start: session.attached.start,
+            ..ColdPhases::default()
+        };
 
         let (base, worker_load) = session.shared().load(&plan.code).await?;
         phases.worker_load = worker_load;
@@ -173,6 +191,12 @@ impl Lease {
         drop(self.workers);
         self.session.release().await
     }
+}
+
+/// Gives the time since it was last asked.
+fn stopwatch() -> impl FnMut() -> Duration {
+    let mut last = Instant::now();
+    move || std::mem::replace(&mut last, Instant::now()).elapsed()
 }
 
 fn check_workers(session: &Session, options: &LeaseOptions) -> Result<(), Error> {

@@ -44,6 +44,8 @@ mod control;
 mod death;
 mod entries;
 mod error;
+#[cfg(test)]
+mod fake_platform;
 mod function;
 mod in_flight;
 mod invocation;
@@ -57,6 +59,8 @@ mod request;
 mod retry;
 mod session;
 mod staging;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 pub use batch::Map;

@@ -1,0 +1,309 @@
+//! An agent and workers inside the test process, speaking the real protocols over real sockets and rings,
+//! and failing when told to.
+//!
+//! Functions, by index: see [`FUNCTIONS`]. Inputs and outputs are at most 32 bytes (inline).
+
+use crate::code::Code;
+use crate::control::Control;
+use crate::invoker::Invoker;
+use crate::lease::{Lease, Plan};
+use crate::options::LeaseOptions;
+use crate::session::Session;
+use hotlease_fabric::doorbell::Doorbell;
+use hotlease_fabric::ring::FarRing;
+use hotlease_fabric::shm::{NearRing, ShmRing};
+use hotlease_fabric::socket::{Socket, SocketError};
+use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
+use hotlease_wire::frame::{Flags, ReplyHeader, RequestHeader, Seq, Status};
+use hotlease_wire::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
+use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
+use hotlease_wire::{Cause, EndReason};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// Sorted, as a library's are: their position is their index.
+pub(crate) const FUNCTIONS: [&str; 5] = ["echo", "fail", "garbage", "liar", "number"];
+/// Index of the first function in every fake worker.
+const BASE: u16 = 10;
+
+/// One incarnation of a worker.
+pub(crate) struct FakeWorker {
+    pub(crate) epoch: Epoch,
+    index: WorkerIndex,
+    /// How many requests may still be answered.
+    pub(crate) allowed: AtomicU64,
+    /// Requests taken from the rings.
+    pub(crate) served: AtomicU64,
+    pub(crate) regions: Mutex<Vec<u32>>,
+    dead: AtomicBool,
+}
+
+struct Shared {
+    session: Socket,
+    workers: Mutex<Vec<Arc<FakeWorker>>>,
+    /// For new workers.
+    allowed: AtomicU64,
+    epoch: AtomicU64,
+    invocations: AtomicU64,
+}
+
+pub(crate) struct FakePlatform {
+    shared: Arc<Shared>,
+    pub(crate) invoker: Invoker,
+}
+
+impl FakePlatform {
+    pub(crate) fn start(options: LeaseOptions) -> Self {
+        let (client, agent) = Socket::pair().unwrap();
+        let shared = Arc::new(Shared {
+            session: agent,
+            workers: Mutex::default(),
+            allowed: AtomicU64::new(u64::MAX),
+            epoch: AtomicU64::new(7),
+            invocations: AtomicU64::new(0),
+        });
+        let serving = shared.clone();
+        let (workers, slots) = (options.workers, options.slots);
+        thread::spawn(move || serving.serve(workers, slots));
+        let plan = Plan {
+            code: Code::pretend(&FUNCTIONS),
+            options: Arc::new(options),
+            doorbell: Arc::new(Doorbell::create().unwrap()),
+        };
+        let taken = plan.clone();
+        let taken = Control::get()
+            .unwrap()
+            .run(async move {
+                let session = Session::over(client, b"token".to_vec(), usize::from(workers)).await?;
+                Lease::begin(&taken, session).await
+            })
+            .unwrap();
+        let invoker = Invoker::new(plan, taken);
+        Self { shared, invoker }
+    }
+
+    /// The latest incarnation of a worker.
+    pub(crate) fn worker(&self, index: u16) -> Arc<FakeWorker> {
+        let workers = self.shared.workers.lock().unwrap();
+        let worker = workers.iter().rev().find(|worker| worker.index.0 == index);
+        worker.expect("connected").clone()
+    }
+
+    /// Answers stop after so many more, on all workers, also future ones.
+    pub(crate) fn allow(&self, answers: u64) {
+        self.shared.allowed.store(answers, Ordering::SeqCst);
+        for worker in &*self.shared.workers.lock().unwrap() {
+            worker.allowed.store(answers, Ordering::SeqCst);
+        }
+    }
+
+    /// Workers that are started from now on answer everything.
+    pub(crate) fn allow_future(&self) {
+        self.shared.allowed.store(u64::MAX, Ordering::SeqCst);
+    }
+
+    /// Kills a worker; with news, as the agent sends them after reaping.
+    pub(crate) fn kill(&self, index: u16, with_news: bool) {
+        let worker = self.worker(index);
+        worker.dead.store(true, Ordering::SeqCst);
+        if with_news {
+            let died = SessionReply::WorkerDied {
+                worker: worker.index,
+                epoch: worker.epoch,
+                cause: Cause::Signal {
+                    signal: 11,
+                    function: Some(0),
+                },
+                output: "last words\n".into(),
+            };
+            self.shared.session.send(&died, &[]).unwrap();
+        }
+    }
+
+    /// Ends the lease as the agent does: workers first, then the news.
+    pub(crate) fn end_lease(&self, reason: EndReason) {
+        for worker in &*self.shared.workers.lock().unwrap() {
+            worker.dead.store(true, Ordering::SeqCst);
+        }
+        let usage = UsageTotals::default();
+        self.shared
+            .session
+            .send(&SessionReply::LeaseEnded { reason, usage }, &[])
+            .unwrap();
+    }
+}
+
+impl Drop for FakePlatform {
+    fn drop(&mut self) {
+        for worker in &*self.shared.workers.lock().unwrap() {
+            worker.dead.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Shared {
+    fn serve(self: Arc<Self>, workers: u16, slots: u16) {
+        while let Ok(Some((request, _))) = self.session.receive::<SessionRequest>() {
+            let mut passed = None;
+            let reply = match request {
+                SessionRequest::Attach { .. } => SessionReply::Attached {
+                    lease: LeaseId([1; 8]),
+                    ttl_ms: 5000,
+                    workers: vec![vec![0; usize::from(slots)]; usize::from(workers)],
+                    start: StartPhases::default(),
+                },
+                SessionRequest::Load { .. } => SessionReply::Loaded {
+                    hash: CodeHash::of(b"pretend"),
+                    base: BASE,
+                    load_us: 1,
+                },
+                SessionRequest::Connect { worker } => {
+                    let (client, end) = Socket::pair().unwrap();
+                    let alive = |w: &&Arc<FakeWorker>| w.index == worker && !w.dead.load(Ordering::SeqCst);
+                    let running = self.workers.lock().unwrap().iter().find(alive).cloned();
+                    let running = running.unwrap_or_else(|| self.start_worker(worker));
+                    passed = Some(client);
+                    let epoch = running.epoch;
+                    let shared = self.clone();
+                    thread::spawn(move || running.serve(&end, &shared));
+                    SessionReply::Connected { worker, epoch }
+                }
+                SessionRequest::Renew => SessionReply::Renewed { ttl_ms: 5000 },
+                SessionRequest::Release => SessionReply::LeaseEnded {
+                    reason: EndReason::Released,
+                    usage: UsageTotals {
+                        invocations: self.invocations.load(Ordering::SeqCst),
+                        ..UsageTotals::default()
+                    },
+                },
+            };
+            let fds: Vec<_> = passed.iter().map(AsFd::as_fd).collect();
+            if self.session.send(&reply, &fds).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn start_worker(&self, index: WorkerIndex) -> Arc<FakeWorker> {
+        let worker = Arc::new(FakeWorker {
+            epoch: Epoch(self.epoch.fetch_add(1, Ordering::SeqCst) as u32),
+            index,
+            allowed: AtomicU64::new(self.allowed.load(Ordering::SeqCst)),
+            served: AtomicU64::new(0),
+            regions: Mutex::default(),
+            dead: AtomicBool::new(false),
+        });
+        self.workers.lock().unwrap().push(worker.clone());
+        worker
+    }
+}
+
+impl FakeWorker {
+    /// Serves a connection until dead; dropping the socket is the end of file that the client sees.
+    fn serve(self: Arc<Self>, socket: &Socket, shared: &Arc<Shared>) {
+        socket
+            .set_receive_timeout(Some(Duration::from_millis(2)))
+            .unwrap();
+        let mut slots = Vec::new();
+        let over = Arc::new(AtomicBool::new(false));
+        while !self.dead.load(Ordering::SeqCst) {
+            let (request, fds) = match socket.receive::<ConnectionRequest>() {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(SocketError::Io(_)) => continue,
+                Err(error) => panic!("the client sent nonsense: {error}"),
+            };
+            match request {
+                ConnectionRequest::Open { request, reply, .. } => {
+                    let requests = NearRing::create("fake", request).unwrap();
+                    let bell = Doorbell::create().unwrap();
+                    let mut fds = fds.into_iter();
+                    let (ring, client_bell) = (fds.next().unwrap(), fds.next().unwrap());
+                    let replies =
+                        ShmRing::attach(ring, reply, Doorbell::attach(client_bell).unwrap()).unwrap();
+                    let opened = ConnectionReply::Opened { generation: 3 };
+                    socket.send(&opened, &[requests.fd(), bell.fd()]).unwrap();
+                    let (worker, shared, over) = (self.clone(), shared.clone(), over.clone());
+                    slots.push(thread::spawn(move || {
+                        worker.run(&requests, &replies, &bell, &shared, &over)
+                    }));
+                    continue;
+                }
+                ConnectionRequest::Register { region, .. } => self.regions.lock().unwrap().push(region.0),
+                ConnectionRequest::Deregister { region } => {
+                    self.regions.lock().unwrap().retain(|known| *known != region.0);
+                }
+            }
+            socket.send(&ConnectionReply::Done, &[]).unwrap();
+        }
+        // A process's end of file comes after its threads are gone.
+        over.store(true, Ordering::SeqCst);
+        for slot in slots {
+            slot.join().unwrap();
+        }
+    }
+
+    /// A slot: answers in order, as far as allowed.
+    fn run(
+        &self,
+        requests: &NearRing,
+        replies: &ShmRing,
+        bell: &Doorbell,
+        shared: &Shared,
+        over: &AtomicBool,
+    ) {
+        let mut id = 0u32;
+        let depth = requests.layout().depth();
+        while !self.dead.load(Ordering::SeqCst) && !over.load(Ordering::SeqCst) {
+            let Some(words) = requests.line(id).poll(Seq::new(3, id)) else {
+                bell.sleep_unless(
+                    || requests.line(id).poll(Seq::new(3, id)).is_some(),
+                    Some(Duration::from_millis(1)),
+                );
+                continue;
+            };
+            if self.allowed.load(Ordering::SeqCst) == 0 {
+                thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+            self.allowed.fetch_sub(1, Ordering::SeqCst);
+            self.served.fetch_add(1, Ordering::SeqCst);
+            shared.invocations.fetch_add(1, Ordering::SeqCst);
+            let header = RequestHeader::decode(&words).unwrap();
+            assert_eq!(header.epoch, self.epoch, "a frame of another incarnation");
+            replies.publish(id & (depth - 1), 0, &self.answer(&header));
+            replies.ring();
+            id = id.wrapping_add(1);
+        }
+    }
+
+    fn answer(&self, request: &RequestHeader) -> [u64; 8] {
+        let mut reply = ReplyHeader::ok(request.seq, u64::from(request.length));
+        if request.flags != Flags::NONE {
+            reply.length = 5;
+            return reply.encode();
+        }
+        reply.inline = request.inline;
+        match FUNCTIONS[usize::from(request.function.0 - BASE)] {
+            "fail" => {
+                reply.status = Status::FunctionError;
+                reply.code = -7;
+            }
+            "garbage" => {
+                let mut words = reply.encode();
+                words[1] = 0xffff;
+                return words;
+            }
+            "liar" => reply.length = u64::from(request.output_capacity) + 1,
+            "number" => {
+                reply.length = 8;
+                reply.inline[..8].copy_from_slice(&u64::from(self.epoch.0).to_le_bytes());
+            }
+            _ => {}
+        }
+        reply.encode()
+    }
+}
