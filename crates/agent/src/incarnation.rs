@@ -307,12 +307,14 @@ impl Incarnation {
             let loaded = loaded.done(ORDER_LIMIT).await;
             loaded.map_err(|error| not_up("load the lease's libraries", error))?;
         }
-        *self.phases.lock().unwrap_or_else(PoisonError::into_inner) = StartPhases {
+        let phases = StartPhases {
             pooled: pooled.into(),
             started: (!pooled).into(),
             start_us: started.duration_since(self.begun).as_micros() as u64,
             configure_us: started.elapsed().as_micros() as u64,
         };
+        tracing::debug!(lease = %lease.id, worker = %self.index, epoch = %self.epoch, pid = worker.pid(), ?phases, "worker up");
+        *self.phases.lock().unwrap_or_else(PoisonError::into_inner) = phases;
         let _ = self.pid.set(worker.pid());
         let _ = self.was_up.set(());
         self.state.send_replace(State::Up(Arc::clone(worker)));
