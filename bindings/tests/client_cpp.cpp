@@ -1,0 +1,176 @@
+// The C++ interface, against a running platform: client_cpp path/to/libtest_functions.so
+
+#include <hotlease/hotlease.hpp>
+
+#include "check.h"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+using namespace std::chrono_literals;
+
+// The error that a call throws; a call that does not throw is a failed check.
+template <class Call>
+static hotlease::error failure_of(Call call)
+{
+    try {
+        call();
+    } catch (const hotlease::error& error) {
+        return error;
+    }
+    CHECK(!"an exception was expected");
+    return {hotlease::kind::internal, hotlease::ran::no, "none"};
+}
+
+static void calls(const hotlease::invoker& invoker)
+{
+    const hotlease::function echo = invoker.function("echo");
+    CHECK((echo.call<double>({1.0, 2.5}) == std::vector{1.0, 2.5}));
+    CHECK(echo.call<char>(std::string_view("text")) == (std::vector{'t', 'e', 'x', 't'}));
+    CHECK((echo.call<int>(std::array<int, 0>{}).empty()));
+    CHECK(echo.call_value<std::uint64_t>(std::uint64_t{7}) == 7);
+    std::array<short, 4> out{};
+    CHECK(echo.call_into(std::vector<short>{1, 2, 3}, out) == 3 && out[2] == 3 && out[3] == 0);
+
+    // A result of another size than the type's is told, not cut.
+    const auto odd = failure_of([&] { (void)echo.call<double>(std::string_view("12345")); });
+    CHECK(odd.kind() == hotlease::kind::function_failed && odd.ran() == hotlease::ran::yes);
+    CHECK(failure_of([&] { (void)echo.call_value<double>(1.0f); }).kind() == hotlease::kind::function_failed);
+
+    // A copy is the same function; more output is a matter of its options.
+    const hotlease::function copy = echo;
+    CHECK(copy.call<char>(std::string(4096, 'x')).size() == 4096);
+    const std::string long_text(100'000, 'y');
+    const auto large = failure_of([&] { (void)copy.call<char>(long_text); });
+    CHECK(large.kind() == hotlease::kind::output_too_large && large.needed() == long_text.size());
+    CHECK(invoker.function("echo", {.output_bytes = 200'000}).call<char>(long_text).size() == long_text.size());
+}
+
+static void failures(const hotlease::invoker& invoker)
+{
+    const auto unknown = failure_of([&] { (void)invoker.function("ekho"); });
+    CHECK(unknown.kind() == hotlease::kind::unknown_function && !unknown.billed());
+    const auto own = failure_of([&] { (void)invoker.function("fail").call<char>(std::string_view("no")); });
+    CHECK(own.kind() == hotlease::kind::function_failed && own.code() == 7 && own.billed());
+    CHECK(std::string(own.what()).find("as asked") != std::string::npos);
+    const auto hurried = invoker.function("wait_ms", {.timeout = 50ms});
+    const auto late = failure_of([&] { (void)hurried.call<char>(std::vector<std::uint32_t>{10'000}); });
+    CHECK(late.kind() == hotlease::kind::deadline_exceeded && late.ran() != hotlease::ran::no);
+}
+
+static void buffers(const hotlease::invoker& invoker)
+{
+    const hotlease::function increment = invoker.function("increment");
+    constexpr std::size_t n = 100'000;
+    hotlease::buffer<std::uint32_t> in = invoker.input<std::uint32_t>(2 * n);
+    hotlease::buffer<std::uint32_t> out = invoker.output<std::uint32_t>(2 * n);
+    std::iota(in.begin(), in.end(), 0u);
+
+    CHECK(increment.call(in, n, out) == n && out[0] == 1 && out[n - 1] == n && out[n] == 0);
+
+    // Two halves in flight at once.
+    auto low = increment.submit(in.part(0, n), out.part(0, n));
+    auto high = increment.submit(in.part(n, n), out.part(n, n));
+    CHECK(low.get() == n && high.get() == n && out[2 * n - 1] == 2 * n);
+    CHECK(!low.valid());
+
+    try {
+        (void)in.part(n, n + 1);
+        CHECK(!"a part past the end was made");
+    } catch (const std::out_of_range&) {
+        CHECK(true);
+    }
+    hotlease::buffer<std::uint32_t> moved = std::move(in);
+    CHECK(moved.size() == 2 * n && std::span(moved)[n] == n);
+}
+
+static void futures(const hotlease::invoker& invoker)
+{
+    const hotlease::function increment = invoker.function("increment");
+    std::vector<hotlease::future<std::uint32_t>> results;
+    for (std::uint32_t i = 0; i < 150; ++i)
+        results.push_back(increment.submit_value<std::uint32_t>(i));
+    std::uint32_t sum = 0;
+    for (auto& result : results)
+        sum += result.get();
+    CHECK(sum == 150 * 151 / 2);
+
+    auto slow = invoker.function("wait_ms").submit<char>(std::vector<std::uint32_t>{100});
+    CHECK(slow.valid() && !slow.is_ready());
+    CHECK(slow.wait_for(1ms) == std::future_status::timeout);
+    CHECK(slow.wait_until(std::chrono::steady_clock::now() - 1s) == std::future_status::timeout);
+    slow.wait();
+    CHECK(slow.is_ready() && slow.wait_for(0s) == std::future_status::ready);
+    CHECK(slow.get().empty() && !slow.valid());
+
+    std::atomic<std::uint32_t> arrived = 0, total = 0, failed = 0;
+    const auto count = [&](auto outcome) {
+        if (outcome.failed())
+            failed += 1;
+        else
+            total += outcome.get();
+        arrived += 1;
+        arrived.notify_one();
+    };
+    for (std::uint32_t i = 0; i < 10; ++i)
+        increment.submit_value<std::uint32_t>(i).then(count);
+    // One that fails, one of a wrong size, and one on a buffer.
+    invoker.function("fail").submit_value<std::uint32_t>(1u).then(count);
+    increment.submit_value<std::uint32_t>(std::uint64_t{1}).then(count);
+    auto numbers = invoker.buffer<std::uint32_t>(5);
+    increment.submit(numbers.part(), numbers.part()).then(count);
+    for (std::uint32_t seen = arrived; seen < 13; seen = arrived)
+        arrived.wait(seen);
+    CHECK(total == 55 + 5 && failed == 2);
+}
+
+static void maps(const hotlease::invoker& invoker)
+{
+    const hotlease::function increment = invoker.function("increment");
+    std::vector<std::uint32_t> numbers(500);
+    std::iota(numbers.begin(), numbers.end(), 0u);
+    const std::vector<std::uint32_t> more = increment.map<std::uint32_t>(numbers);
+    CHECK(more.size() == 500 && more.front() == 1 && more.back() == 500);
+    const std::vector<std::vector<std::uint32_t>> lists{{1, 2}, {}, {3}};
+    CHECK((increment.map<std::uint32_t>(lists) == std::vector<std::vector<std::uint32_t>>{{2, 3}, {}, {4}}));
+    CHECK(increment.map<std::uint32_t>(std::vector<std::uint32_t>{}).empty());
+    CHECK(failure_of([&] { (void)invoker.function("fail").map<char>(numbers); }).code() == 7);
+    CHECK(failure_of([&] { (void)increment.map<std::uint64_t>(numbers); }).kind() ==
+          hotlease::kind::function_failed);
+}
+
+int main(int, char** argv)
+try {
+    const hotlease::code code{argv[1]};
+    CHECK(code.functions().size() == 6 && code.functions().front() == "check_context");
+    CHECK(failure_of([] { hotlease::code{"/etc/hostname"}; }).kind() == hotlease::kind::code_rejected);
+    CHECK(failure_of([&] { hotlease::invoker{code, {.depth = 63}}; }).kind() ==
+          hotlease::kind::invalid_argument);
+
+    hotlease::invoker invoker{code, {.slots = 1, .label = "test in C++"}};
+    CHECK(invoker.slots() == 1);
+    calls(invoker);
+    failures(invoker);
+    buffers(invoker);
+    futures(invoker);
+    maps(invoker);
+
+    const hotlease::function echo = invoker.function("echo");
+    const hotlease::usage used = invoker.deallocate();
+    CHECK(used.invocations > 600 && used.allocated > 0ns && used.compute > 0ns);
+    const auto over = failure_of([&] { (void)echo.call<char>(std::string_view("x")); });
+    CHECK(over.kind() == hotlease::kind::lease_ended && over.ran() == hotlease::ran::no);
+    return checks_done();
+} catch (const hotlease::error& error) {
+    std::printf("    %s\n", error.what());
+    return 1;
+}
