@@ -2,7 +2,7 @@
 
 use hotlease_tests::lease::{LONG, RawLease};
 use hotlease_tests::library::library;
-use hotlease_tests::platform::Platform;
+use hotlease_tests::platform::{Platform, private_directory};
 use hotlease_tests::session::RawSession;
 use serde_json::Value;
 use std::io::Write;
@@ -96,7 +96,7 @@ fn listings_are_json_with_every_field() {
 fn functions_of_a_library_are_listed_without_a_platform() {
     let platform = Platform::start();
     let mut command = platform.hotlease(&["functions", &path("misbehaved"), "--json"]);
-    let nowhere = tempfile::tempdir().unwrap();
+    let nowhere = private_directory();
     let output = command.env("HOTLEASE_RUNTIME_DIR", nowhere.path()).output().unwrap();
     assert_eq!(code(&output), 0, "{}", words(&output));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -148,7 +148,7 @@ fn exit_status_says_what_kind_of_failure_it_was() {
     session.release();
     assert_eq!(code(&platform.run(&["run", &path("behaved"), "echo"])), 0, "it works again");
 
-    let nowhere = tempfile::tempdir().unwrap();
+    let nowhere = private_directory();
     for arguments in [&["ps"][..], &["leases"], &["down"], &["run", &path("behaved"), "echo"]] {
         let mut command = platform.hotlease(arguments);
         let output = command.env("HOTLEASE_RUNTIME_DIR", nowhere.path()).output().unwrap();
@@ -182,7 +182,7 @@ fn lease_is_ended_by_the_beginning_of_its_id() {
 fn detached_up_serves_when_it_returns_and_goes_with_down() {
     let platform = Platform::start();
     // Another runtime directory: another platform of the same user, on the same cores.
-    let directory = tempfile::Builder::new().prefix("hlt").tempdir().unwrap();
+    let directory = private_directory();
     let hotlease = |arguments: &[&str]| {
         let mut command = platform.hotlease(arguments);
         command.env("HOTLEASE_RUNTIME_DIR", directory.path()).output().unwrap()

@@ -5,7 +5,8 @@ use crate::process::{Process, cores};
 use crate::wait::until_true;
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use nix::sys::signal::Signal;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -71,8 +72,7 @@ impl Platform {
             options.cores
         );
         let turn = Turn::take(if options.alone { TURNS } else { 1 });
-        // Short, as a socket's path has at most 107 bytes.
-        let directory = tempfile::Builder::new().prefix("hlt").tempdir().expect("a directory");
+        let directory = private_directory();
         let mut platform = Self {
             directory,
             options,
@@ -140,7 +140,7 @@ impl Platform {
     }
 
     fn log_path(&self) -> PathBuf {
-        self.directory.path().join("up.out")
+        self.directory.path().join("up.log")
     }
 
     /// The cores it offers.
@@ -302,6 +302,14 @@ pub fn target_directory() -> PathBuf {
         directory.pop();
     }
     directory
+}
+
+/// A directory that a platform can live in: nobody else can enter it, and its path is short, as a socket's
+/// has at most 107 bytes.
+pub fn private_directory() -> tempfile::TempDir {
+    let owner_only = Permissions::from_mode(0o700);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("hlt").permissions(owner_only).tempdir_in("/tmp").expect("a directory")
 }
 
 /// One of the built programs.
