@@ -232,7 +232,8 @@ fn memory_limit_of_a_lease_holds() {
     let megabytes = u32::from_le_bytes(reply.inline[..4].try_into().unwrap());
     println!("{megabytes} MiB of 256");
     assert_eq!(reply.status, Status::Ok);
-    assert!((32..=256).contains(&megabytes), "{megabytes} MiB of 256");
+    // The worker itself and its stacks come on top of what the function may have.
+    assert!((200..=300).contains(&megabytes), "{megabytes} MiB of 256");
     let (cause, _) = death(&mut lease, "allocates", Duration::ZERO, Duration::from_secs(2));
     assert!(matches!(cause, Cause::OutOfMemory | Cause::Signal { signal: 6, .. }), "{cause:?}");
     again(&mut lease);

@@ -403,14 +403,14 @@ fn new_lease_is_taken_by_the_next_call_when_one_has_ended() {
     let invoker = invoker(&platform);
     let process = invoker.function("process").unwrap();
     let (lease, pid) = (invoker.lease(), process.call(b"").unwrap());
-    platform.manager().release(&lease.to_string()).unwrap();
+    platform.manager().revoke(&lease.to_string()).unwrap();
     let again = process.call(b"").unwrap();
     assert_ne!(again, pid, "another worker");
     assert_ne!(invoker.lease(), lease, "another lease");
 
     let options = LeaseOptions { renew_lease: false, ..platform.lease_options() };
     let invoker = platform.invoker_with("behaved", options);
-    platform.manager().release(&invoker.lease().to_string()).unwrap();
+    platform.manager().revoke(&invoker.lease().to_string()).unwrap();
     let echo = invoker.function("echo").unwrap();
     let (error, _) = until("the end is known", SOON, || echo.call(b"").err());
     assert!(matches!(error, Error::LeaseEnded { ran: Ran::No, .. }), "{error:?}");
@@ -451,8 +451,9 @@ fn calls_resolve_within_a_second_when_the_platform_is_killed_and_go_on_when_it_i
     println!("{error} after {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
     assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+    // It stood behind the other; but nobody is left who could say that the worker did not go on.
     let error = queued.wait().unwrap_err();
-    assert_eq!(error.ran(), Ran::No, "it stood behind the other: {error:?}");
+    assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
     let error = echo.call(b"x").unwrap_err();
     assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
     assert!(error.to_string().contains("hotlease up"), "{error}");

@@ -3,13 +3,14 @@
 use crate::channel::RawChannel;
 use crate::connection::RawConnection;
 use crate::library::library;
-use crate::platform::Platform;
+use crate::platform::{LIMIT, Platform};
 use crate::session::{Loaded, RawSession};
+use crate::wait::until_true;
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::ids::Epoch;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -94,7 +95,8 @@ impl RawLease {
 /// Another client with a worker of its own, whose calls must go on whatever happens beside it.
 pub struct Bystander {
     stop: Arc<AtomicBool>,
-    calls: JoinHandle<(u64, Duration)>,
+    called: Arc<AtomicU64>,
+    calls: JoinHandle<Duration>,
 }
 
 impl Bystander {
@@ -105,30 +107,34 @@ impl Bystander {
     pub fn start(platform: &Platform) -> Self {
         let mut lease = RawLease::take(platform);
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let called = Arc::new(AtomicU64::new(0));
+        let (stopped, counted) = (stop.clone(), called.clone());
         let calls = std::thread::spawn(move || {
-            let (mut calls, mut slowest) = (0, Duration::ZERO);
+            let mut slowest = Duration::ZERO;
             while !stopped.load(Ordering::Relaxed) {
                 let start = Instant::now();
                 lease.echo();
                 slowest = slowest.max(start.elapsed());
-                calls += 1;
+                counted.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_micros(200));
             }
             lease.session.release();
-            (calls, slowest)
+            slowest
         });
-        Self { stop, calls }
+        Self { stop, called, calls }
     }
 
-    /// Ends the calls.
+    /// Ends the calls, after some more.
     ///
     /// # Panics
-    /// If one failed, or took more than two seconds, or none was made.
+    /// If one failed, or took more than two seconds.
     pub fn finish(self) {
+        let before = self.called.load(Ordering::Relaxed);
+        until_true("the bystander goes on", LIMIT, || {
+            self.calls.is_finished() || self.called.load(Ordering::Relaxed) > before + 10
+        });
         self.stop.store(true, Ordering::Relaxed);
-        let (calls, slowest) = self.calls.join().expect("all calls of the bystander succeed");
-        assert!(calls > 0, "the bystander did not call");
+        let slowest = self.calls.join().expect("all calls of the bystander succeed");
         assert!(slowest < Duration::from_secs(2), "a bystander's call took {slowest:?}");
     }
 }

@@ -57,8 +57,18 @@ impl ManagerClient {
 
     /// Gives a lease back.
     pub fn release(&self, lease: &str) -> Result<Option<Usage>, Refusal> {
+        self.end(lease, "released")
+    }
+
+    /// Ends a lease as an operator does.
+    pub fn revoke(&self, lease: &str) -> Result<Option<Usage>, Refusal> {
+        self.end(lease, "revoked")
+    }
+
+    fn end(&self, lease: &str, reason: &str) -> Result<Option<Usage>, Refusal> {
         let request = ReleaseRequest {
             lease: lease.to_owned(),
+            reason: reason.to_owned(),
             ..ReleaseRequest::default()
         };
         self.ask(async |stub| stub.release(request).await).map(|reply| reply.usage)
