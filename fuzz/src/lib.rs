@@ -6,7 +6,9 @@ pub mod decoders;
 /// The check of the decoder of this name.
 pub fn check(name: &str) -> fn(&[u8]) -> bool {
     let found = decoders::DECODERS.iter().find(|decoder| decoder.name == name);
-    found.unwrap_or_else(|| panic!("no decoder is called {name}")).check
+    found
+        .unwrap_or_else(|| panic!("no decoder is called {name}"))
+        .check
 }
 
 /// A fuzz target for the decoder of this name.
