@@ -131,7 +131,7 @@ impl Function {
             && output.len() <= self.reply_bytes
             && let Some(last) = affinity::take(self.invoker, self.slot)
         {
-            let result = if self.slot.is_some() || self.inner.slots() == 1 || last.channel.load(1) == 0 {
+            let result = if self.suits(&last.channel) {
                 let target = Target {
                     output_capacity: output.len() as u32,
                     ..self.target
@@ -240,7 +240,7 @@ impl Function {
         let uses = &mut request.uses;
         // A timeout is final, so nobody misses what is kept for the worker then.
         let keep = || (!uses.is_empty()).then(|| Box::new(std::mem::take(uses)) as _);
-        let payload = request.head.payload(input);
+        let payload = request.tail.payload(input);
         channel.call(&request.target, &payload, sink, self.timeout, keep)
     }
 
@@ -335,6 +335,27 @@ impl Function {
     /// Those of repairing the slot, if its worker is dead.
     pub fn pipeline(&self) -> Result<Pipeline, Error> {
         Pipeline::new(self.clone())
+    }
+
+    /// A channel to submit on.
+    #[inline]
+    pub(crate) fn channel(&self) -> Result<Arc<Channel>, Error> {
+        if let Some(last) = affinity::take(self.invoker, self.slot) {
+            let channel = self.suits(&last.channel).then(|| last.channel.clone());
+            affinity::put_back(last);
+            if let Some(channel) = channel {
+                return Ok(channel);
+            }
+        }
+        let (slot, channel) = self.inner.pick(self.slot)?;
+        affinity::remember(self.invoker, slot, &channel);
+        Ok(channel)
+    }
+
+    /// Whether there is no reason to look for another slot than the one that this thread used last.
+    #[inline]
+    fn suits(&self, channel: &Channel) -> bool {
+        self.slot.is_some() || self.inner.slots() == 1 || channel.load(1) == 0
     }
 
     pub(crate) fn again(&self) -> Again {

@@ -87,7 +87,7 @@ impl InFlight {
         };
         let (channel, seq) = publish(function, &request, input, state, wait)?;
         let again = function.again();
-        let copy = (keep && request.head.input_in_ring && again.may_run_twice()).then(|| input.to_vec());
+        let copy = (keep && request.tail.input_in_ring && again.may_run_twice()).then(|| input.to_vec());
         let capacity = request.capacity;
         let kept = (copy.is_some() || !request.uses.is_empty()).then(|| {
             Box::new(Kept {
@@ -224,7 +224,7 @@ impl InFlight {
         let Some(kept) = &mut self.kept else {
             return Err(error);
         };
-        let input = match (&kept.input, kept.request.head.input_in_ring) {
+        let input = match (&kept.input, kept.request.tail.input_in_ring) {
             (Some(input), _) => input.as_slice(),
             (None, false) => &[],
             (None, true) => return Err(error),
@@ -288,7 +288,7 @@ fn publish(
     loop {
         let (slot, channel) = function.inner.pick(function.slot)?;
         request.uses.register(&channel)?;
-        match channel.submit(&request.target, &request.head.payload(input), state) {
+        match channel.submit(&request.target, &request.tail.payload(input), state) {
             Ok(seq) => {
                 crate::affinity::remember(function.inner.id, slot, &channel);
                 return Ok((channel, seq));

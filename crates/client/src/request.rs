@@ -44,19 +44,19 @@ impl Uses {
     }
 }
 
-/// The start of the payload: where the buffers are.
-pub(crate) struct Head {
+/// The end of the payload: where the buffers are.
+pub(crate) struct Tail {
     spans: [u8; 2 * Span::BYTES],
     span_bytes: usize,
-    /// Whether the input bytes follow the spans.
+    /// Whether the input bytes stand before the spans.
     pub(crate) input_in_ring: bool,
 }
 
-impl Head {
+impl Tail {
     /// What goes into the ring entry, given the input bytes.
     pub(crate) fn payload<'a>(&'a self, input: &'a [u8]) -> [&'a [u8]; 2] {
         let input = if self.input_in_ring { input } else { &[] };
-        [&self.spans[..self.span_bytes], input]
+        [input, &self.spans[..self.span_bytes]]
     }
 }
 
@@ -64,7 +64,7 @@ impl Head {
 /// are not in it.
 pub(crate) struct Request {
     pub(crate) target: Target,
-    pub(crate) head: Head,
+    pub(crate) tail: Tail,
     /// Output bytes at most, wherever they go.
     pub(crate) capacity: u64,
     pub(crate) uses: Uses,
@@ -131,7 +131,7 @@ impl Request {
         }
         Ok(Self {
             target,
-            head: Head {
+            tail: Tail {
                 spans,
                 span_bytes,
                 input_in_ring,
@@ -178,7 +178,7 @@ mod tests {
         let input = [7; 4096];
         let request = lay_out(Input::Bytes(&input), Wanted::Bytes(4096));
         assert_eq!(request.target.flags, Flags::NONE);
-        assert_eq!(request.head.payload(&input), [&[][..], &input[..]]);
+        assert_eq!(request.tail.payload(&input), [&input[..], &[][..]]);
         assert_eq!((request.target.output_capacity, request.capacity), (4096, 4096));
     }
 
@@ -190,16 +190,16 @@ mod tests {
             request.target.flags,
             Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER)
         );
-        assert!(!request.head.input_in_ring && !request.output_in_ring());
+        assert!(!request.tail.input_in_ring && !request.output_in_ring());
         assert_eq!(&request.uses.staged_input.as_ref().unwrap()[..5000], &input[..]);
-        let [spans, rest] = request.head.payload(&input);
+        let [rest, spans] = request.tail.payload(&input);
         assert!(rest.is_empty());
         let (first, second) = (
             Span::decode(spans).unwrap(),
             Span::decode(&spans[Span::BYTES..]).unwrap(),
         );
         assert_eq!((first.length, second.length), (5000, 100_000));
-        // With the span of the output in front, an entry holds less input.
+        // With the span of the output behind, an entry holds less input.
         let request = lay_out(Input::Bytes(&input[..4090]), Wanted::Bytes(5000));
         assert!(request.uses.staged_input.is_some());
     }
@@ -210,7 +210,7 @@ mod tests {
         let input = Buffer::<f32>::new(10).unwrap();
         let wanted = output.slice_mut(10..20);
         let request = lay_out(Input::from(&input), Wanted::Buffer(wanted.as_slice()));
-        let [spans, _] = request.head.payload(&[]);
+        let [_, spans] = request.tail.payload(&[]);
         let second = Span::decode(&spans[Span::BYTES..]).unwrap();
         assert_eq!((second.offset, second.length, request.capacity), (80, 80, 80));
         assert!(request.uses.staged_input.is_none() && request.uses.staged_output.is_none());

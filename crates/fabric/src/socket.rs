@@ -18,6 +18,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+/// Descriptors that one message can carry, by the kernel's limit (unix(7)).
+const SCM_MAX_FD: usize = 253;
+
 /// Why nothing was received.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -132,7 +135,8 @@ impl Socket {
     }
 
     fn receive_bytes(&self, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), SocketError> {
-        let mut control = cmsg_space!([RawFd; MESSAGE_FDS_MAX]);
+        // Room for all that the kernel lets a peer attach: descriptors that do not fit are hard to close.
+        let mut control = cmsg_space!([RawFd; SCM_MAX_FD]);
         let mut iov = [IoSliceMut::new(bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let received = loop {
@@ -157,7 +161,7 @@ impl Socket {
                 }
             }
         }
-        if truncated {
+        if truncated || fds.len() > MESSAGE_FDS_MAX {
             return Err(SocketError::Truncated);
         }
         Ok((length, fds))
@@ -255,19 +259,23 @@ mod tests {
 
     #[test]
     fn too_many_descriptors_are_refused_and_closed() {
-        let (a, b) = Socket::pair().unwrap();
-        let file = sealed_copy("test", b"x").unwrap();
-        let raw = [file.as_raw_fd(); MESSAGE_FDS_MAX + 4];
-        let rights = [ControlMessage::ScmRights(&raw)];
-        sendmsg::<UnixAddr>(
-            a.as_raw_fd(),
-            &[IoSlice::new(b"x")],
-            &rights,
-            MsgFlags::empty(),
-            None,
-        )
-        .unwrap();
-        assert!(matches!(b.receive::<Answer>(), Err(SocketError::Truncated)));
+        for count in [MESSAGE_FDS_MAX + 1, SCM_MAX_FD] {
+            let (a, b) = Socket::pair().unwrap();
+            // The only readers of this pipe are in flight, so that it breaks when all are closed.
+            let (reader, writer) = nix::unistd::pipe().unwrap();
+            let raw = vec![reader.as_raw_fd(); count];
+            let rights = [ControlMessage::ScmRights(&raw)];
+            let iov = [IoSlice::new(b"x")];
+            sendmsg::<UnixAddr>(a.as_raw_fd(), &iov, &rights, MsgFlags::empty(), None).unwrap();
+            drop(reader);
+            assert!(matches!(b.receive::<Answer>(), Err(SocketError::Truncated)));
+            let written = nix::unistd::write(&writer, b"x");
+            assert_eq!(
+                written,
+                Err(nix::errno::Errno::EPIPE),
+                "{count} descriptors were left open"
+            );
+        }
     }
 
     #[test]

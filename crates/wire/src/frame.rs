@@ -55,8 +55,8 @@ impl Seq {
 
 /// Which parts of an invocation's data are in registered buffers instead of the ring.
 ///
-/// The payload then begins with a [`Span`] for each flag set (input first), followed by the input
-/// bytes if these are not in a buffer.
+/// The payload then ends with a [`Span`] for each flag set (input first). Input bytes that are not in a
+/// buffer stand before them, where they are aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(u16);
 
@@ -79,7 +79,7 @@ impl Flags {
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
-    /// Bytes of spans at the start of the payload.
+    /// Bytes of spans at the end of the payload.
     #[inline]
     pub fn span_bytes(self) -> usize {
         self.0.count_ones() as usize * Span::BYTES

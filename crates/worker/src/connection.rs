@@ -22,7 +22,7 @@ pub struct Connection {
     socket: Socket,
     /// Registered memory: to be known to channels opened later, too.
     regions: Regions,
-    /// Channels per slot.
+    /// Of each open channel its slot.
     channels: Vec<usize>,
 }
 
@@ -31,13 +31,13 @@ type Answered = Result<(ConnectionReply, Vec<OwnedFd>), Refusal>;
 
 impl Connection {
     /// On a socket from the agent.
-    pub fn new(id: ConnectionId, socket: Socket, slots: usize) -> std::io::Result<Self> {
+    pub fn new(id: ConnectionId, socket: Socket) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self {
             id,
             socket,
             regions: Regions::new(),
-            channels: vec![0; slots],
+            channels: Vec::new(),
         })
     }
 
@@ -75,7 +75,10 @@ impl Connection {
     }
 
     /// The connection is over.
-    pub fn close(self, lease: &Lease) {
+    pub fn close(self, lease: &mut Lease) {
+        for slot in self.channels {
+            lease.channels[slot] -= 1;
+        }
         for slot in &lease.slots {
             slot.put(Letter::Closed(self.id));
         }
@@ -96,7 +99,7 @@ impl Connection {
                 slots: lease.slots.len() as u16,
             });
         };
-        if self.channels[index] >= CHANNELS_PER_SLOT_MAX {
+        if lease.channels[index] >= CHANNELS_PER_SLOT_MAX {
             return Err(too_many("channels to one slot", CHANNELS_PER_SLOT_MAX as u64));
         }
         let [reply_ring, doorbell] = <[OwnedFd; 2]>::try_from(fds)
@@ -110,7 +113,8 @@ impl Connection {
         let generation = lease.next_generation();
         let channel =
             WorkerChannel::open(requests, generation, reply, reply_ring, doorbell).map_err(refused_memory)?;
-        self.channels[index] += 1;
+        lease.channels[index] += 1;
+        self.channels.push(index);
         lease.slots[index].put(Letter::Channel(self.id, Box::new(channel), self.regions.clone()));
         Ok((ConnectionReply::Opened { generation }, answer_fds))
     }

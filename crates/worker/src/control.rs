@@ -39,6 +39,8 @@ pub enum ControlError {
 pub struct Lease {
     /// The slots' mailboxes.
     pub slots: Vec<Arc<Mailbox>>,
+    /// Open channels of each slot, of all clients together.
+    pub channels: Vec<usize>,
     functions: Arc<FunctionTable>,
     generation: u32,
     connections_made: u64,
@@ -125,7 +127,7 @@ fn carry_out(
             }
             lease.connections_made += 1;
             let id = ConnectionId(lease.connections_made);
-            let connection = Connection::new(id, Socket::from(fd?), lease.slots.len());
+            let connection = Connection::new(id, Socket::from(fd?));
             connections.push(connection.map_err(|error| error.to_string())?);
         }
     }
@@ -197,6 +199,7 @@ fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
         mailboxes.push(mailbox);
     }
     Ok(Lease {
+        channels: vec![0; mailboxes.len()],
         slots: mailboxes,
         functions: Arc::default(),
         generation: 0,

@@ -62,9 +62,13 @@ pub fn arguments(channel: &WorkerChannel, request: &Request, regions: &Regions) 
 
     let mut spans = [0; 2 * Span::BYTES];
     let span_bytes = flags.span_bytes();
+    let input_bytes = payload.bytes - span_bytes;
     // SAFETY: the channel checked that the payload is at least span_bytes long, which is at most the
     // array's size.
-    unsafe { std::ptr::copy_nonoverlapping(payload.start.as_ptr(), spans.as_mut_ptr(), span_bytes) };
+    unsafe {
+        let from = payload.start.as_ptr().add(input_bytes);
+        std::ptr::copy_nonoverlapping(from, spans.as_mut_ptr(), span_bytes);
+    }
     let mut rest = &spans[..span_bytes];
     let mut next = || {
         let span = Span::decode(rest).map_err(|_| Status::BadSpan)?;
@@ -74,11 +78,9 @@ pub fn arguments(channel: &WorkerChannel, request: &Request, regions: &Regions) 
     let input = if flags.has(Flags::INPUT_BUFFER) {
         next()?.0
     } else {
-        // SAFETY: span_bytes is at most the payload's length, checked by the channel.
-        let start = unsafe { payload.start.add(span_bytes) };
         Place {
-            start,
-            bytes: (payload.bytes - span_bytes) as u64,
+            start: payload.start,
+            bytes: input_bytes as u64,
         }
     };
     let output_in_ring = !flags.has(Flags::OUTPUT_BUFFER);

@@ -62,8 +62,11 @@ impl FunctionTable {
                 address,
             });
         }
-        // Never unloaded: slots keep its addresses, and destructors of strangers need not run.
+        // Never unloaded: slots keep its addresses, and destructors of strangers need not run. Nor is the
+        // descriptor ever closed: the loader knows libraries by their path, so that its number, used
+        // again, would give the old library for the new one.
         std::mem::forget(library);
+        std::mem::forget(code);
         Ok(table)
     }
 }

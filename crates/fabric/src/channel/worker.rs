@@ -45,11 +45,16 @@ pub struct Request {
     /// The private copy. `length`, `reply_entry` and `output_capacity` fit the channel.
     pub header: RequestHeader,
     id: u32,
+    inline: Aligned,
 }
+
+/// Inline payload, where functions may rely on the alignment that every other input has.
+#[repr(align(64))]
+struct Aligned([u8; INLINE_BYTES]);
 
 /// A request's payload bytes.
 pub struct Input {
-    /// First byte, aligned to 32 at least.
+    /// First byte, aligned to 64.
     pub start: NonNull<u8>,
     /// How many.
     pub bytes: usize,
@@ -110,7 +115,10 @@ impl<F: FarRing> WorkerChannel<F> {
             {
                 Status::BadLength
             }
-            Ok(header) => return Some(Request { header, id }),
+            Ok(header) => {
+                let inline = Aligned(header.inline);
+                return Some(Request { header, id, inline });
+            }
             Err(_) => Status::BadHeader,
         };
         self.publish(id, &ReplyHeader::failed(Seq::new(self.generation, id), status), 0);
@@ -123,7 +131,7 @@ impl<F: FarRing> WorkerChannel<F> {
     pub fn input(&self, request: &Request) -> Input {
         let bytes = request.header.length as usize;
         let start = if bytes <= INLINE_BYTES {
-            NonNull::from(&request.header.inline).cast()
+            NonNull::from(&request.inline.0).cast()
         } else {
             self.requests.payload(request.id)
         };
