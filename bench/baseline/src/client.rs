@@ -26,6 +26,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Looks at the reply between two looks at the clock.
 const SPINS: u32 = 1 << 20;
 
+/// Makes memory ready for a new pair of peer and client, of whatever it was used for before.
+pub fn prepare(memory: &mut [u64]) {
+    memory.fill(0);
+}
+
 /// One client of one peer. Payloads longer than the memory has room for are cut to it.
 pub struct Client<'a> {
     area: Area,
@@ -35,8 +40,8 @@ pub struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// Clears the memory's sequence words; start the peer afterwards, with the same kind. `None` if the
-    /// memory is too small (see [`crate::memory_bytes`]) or does not begin on a line of 64 bytes.
+    /// Of a peer that was started, with the same kind, after [`prepare`]. `None` if the memory is too
+    /// small (see [`crate::memory_bytes`]) or does not begin on a line of 64 bytes.
     pub fn new(memory: &'a mut [u64], kind: Kind) -> Option<Self> {
         // SAFETY: the slice is borrowed exclusively as long as self lives. The peer, in another process,
         // is outside of what the language sees; both sides access the sequence words as atomics, and the
@@ -47,8 +52,6 @@ impl<'a> Client<'a> {
             Kind::Copy { bytes } => bytes <= area.payload_bytes,
             Kind::Futex { .. } => true,
         };
-        area.request.line().seq.store(0, Relaxed);
-        area.reply.line().seq.store(0, Relaxed);
         fits.then_some(Self {
             area,
             kind,

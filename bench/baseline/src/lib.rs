@@ -25,7 +25,7 @@ mod futex;
 mod peer;
 
 pub use area::{LINE_PAYLOAD_BYTES, memory_bytes};
-pub use client::{Client, Silent};
+pub use client::{Client, Silent, prepare};
 pub use peer::answer;
 
 /// Which round trip.
@@ -86,6 +86,7 @@ mod tests {
         let memory = &mut memory[start..][..memory_bytes(payload) / 8];
         let bytes = size_of_val(memory);
         let address = memory.as_mut_ptr() as usize;
+        prepare(memory);
         let mut client = Client::new(memory, kind).unwrap();
         std::thread::scope(|scope| {
             let peer = scope.spawn(move || {

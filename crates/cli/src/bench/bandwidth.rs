@@ -47,7 +47,9 @@ impl Moved {
     }
 
     fn figures(&self) -> Figures {
-        Figures::Rate { per_second: self.bytes as f64 * 1e9 / self.ns.max(1) as f64 }
+        Figures::Rate {
+            per_second: self.bytes as f64 * 1e9 / self.ns.max(1) as f64,
+        }
     }
 }
 
@@ -84,10 +86,20 @@ fn measure(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
         let mut result = [0; 8];
         in_place.add(
             size,
-            &stage.clock.block(1, count, || sum.invoke_buffer(&buffer, &mut result[..]).map(drop))?,
+            &stage
+                .clock
+                .block(1, count, || sum.invoke_buffer(&buffer, &mut result[..]).map(drop))?,
         );
-        ensure!(u64::from_le_bytes(result) == expected, "the function has not read every byte");
-        copied.add(size, &stage.clock.block(1, count, || echo.invoke(&source, &mut target).map(drop))?);
+        ensure!(
+            u64::from_le_bytes(result) == expected,
+            "the function has not read every byte"
+        );
+        copied.add(
+            size,
+            &stage
+                .clock
+                .block(1, count, || echo.invoke(&source, &mut target).map(drop))?,
+        );
         ensure!(target == source, "the copy is not a copy");
     }
     let record = |mode: &str, moved: &Moved| {

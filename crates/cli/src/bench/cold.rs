@@ -39,19 +39,33 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<
             records.push(idle_worker(&host, pool)?);
         }
     }
-    print(output, "cold starts: lease to first result", &records, |record| {
-        match record.params.get("pool").and_then(|pool| pool.as_u64()) {
+    print(
+        output,
+        "cold starts: lease to first result",
+        &records,
+        |record| match record.params.get("pool").and_then(|pool| pool.as_u64()) {
             _ if record.unit == "bytes" => "memory of an idle worker".into(),
             Some(0) => "worker started".into(),
             _ => "worker from the warm pool".into(),
-        }
-    })?;
+        },
+    )?;
     if !output.is_json() {
         for record in records.iter().filter(|record| !record.details.is_empty()) {
-            output.line(&format!("  of it, {}, medians:", if record.params["pool"] == 0 { "started" } else { "pooled" }))?;
+            output.line(&format!(
+                "  of it, {}, medians:",
+                if record.params["pool"] == 0 {
+                    "started"
+                } else {
+                    "pooled"
+                }
+            ))?;
             for (phase, us) in &record.details {
                 let us = us.as_f64().unwrap_or(0.0);
-                output.line(&format!("    {:16} {}", phase.trim_end_matches("_us"), quantity::nanoseconds((us * 1e3) as u64)))?;
+                output.line(&format!(
+                    "    {:16} {}",
+                    phase.trim_end_matches("_us"),
+                    quantity::nanoseconds((us * 1e3) as u64)
+                ))?;
             }
         }
     }
@@ -64,6 +78,7 @@ fn starts(host: &Host, clock: &Clock, pool: usize, limit_ms: f64, samples: usize
     let mut phases = Vec::new();
     let mut first_calls = Vec::new();
     // The node does not have the code yet: reported apart.
+    wait_for_pool(host, pool)?;
     let (first_ever, _, _) = start(host, &code)?;
     for _ in 0..samples {
         wait_for_pool(host, pool)?;
@@ -82,23 +97,35 @@ fn starts(host: &Host, clock: &Clock, pool: usize, limit_ms: f64, samples: usize
     let machine = Machine::here(Cores::default());
     let mut record = Record::of_pair("cold", params, "starting and ending /bin/true", &pair, &machine);
     let of = |phase: fn(&ColdPhases) -> Duration| {
-        median(&phases.iter().map(|phases| phase(phases).as_secs_f64() * 1e6).collect::<Vec<_>>())
+        median(
+            &phases
+                .iter()
+                .map(|phases| phase(phases).as_secs_f64() * 1e6)
+                .collect::<Vec<_>>(),
+        )
     };
     record.details = params! {
         "acquire_us": of(|phases| phases.acquire),
         "attach_us": of(|phases| phases.attach),
         "load_us": of(|phases| phases.load),
         "worker_load_us": of(|phases| phases.worker_load),
-        "connect_us": of(|phases| phases.connect),
         "open_us": of(|phases| phases.open),
         "first_call_us": median(&first_calls),
         "worker_start_us": of(|phases| Duration::from_micros(phases.start.start_us)),
         "worker_configure_us": of(|phases| Duration::from_micros(phases.start.configure_us)),
         "first_on_node_us": first_ever.as_secs_f64() * 1e6,
     };
-    let what = if pool > 0 { "with the warm pool" } else { "without the warm pool" };
+    let what = if pool > 0 {
+        "with the warm pool"
+    } else {
+        "without the warm pool"
+    };
     let median_ms = pair.measured.quantile(0.5) as f64 / 1e6;
-    record.targets.push(Target::at_most(format!("cold start {what}, ms"), median_ms, limit_ms));
+    record.targets.push(Target::at_most(
+        format!("cold start {what}, ms"),
+        median_ms,
+        limit_ms,
+    ));
     Ok(record)
 }
 
@@ -122,7 +149,10 @@ fn start(host: &Host, code: &Code) -> anyhow::Result<(Duration, ColdPhases, Dura
 }
 
 fn run_true() -> anyhow::Result<()> {
-    let status = Command::new("/bin/true").stdin(Stdio::null()).status().context("cannot run /bin/true")?;
+    let status = Command::new("/bin/true")
+        .stdin(Stdio::null())
+        .status()
+        .context("cannot run /bin/true")?;
     ensure!(status.success(), "/bin/true failed");
     Ok(())
 }
@@ -150,10 +180,15 @@ fn idle_worker(host: &Host, pool: usize) -> anyhow::Result<Record> {
     }
     let largest = resident.quantile(1.0);
     let params = params! { "what": "memory of an idle worker", "pool": pool };
-    let figures = Figures::Times { p50: resident.quantile(0.5), p99: largest };
+    let figures = Figures::Times {
+        p50: resident.quantile(0.5),
+        p99: largest,
+    };
     let mut record = Record::new("cold", params, "bytes", figures, &Machine::here(Cores::default()));
     record.samples = resident.len();
     let what = "memory of an idle worker, bytes";
-    record.targets.push(Target::at_most(what, largest as f64, IDLE_RSS_BYTES_MAX));
+    record
+        .targets
+        .push(Target::at_most(what, largest as f64, IDLE_RSS_BYTES_MAX));
     Ok(record)
 }

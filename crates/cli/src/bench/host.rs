@@ -46,21 +46,34 @@ impl Host {
         let parent = TempDir::with_prefix("hotlease-bench-").context("cannot make a directory")?;
         let path = parent.path().join("run");
         let mut command = Command::new(env::current_exe().context("cannot find this program")?);
-        command.args(["--json", "up"]).env("HOTLEASE_RUNTIME_DIR", &path).env("HOTLEASE_LOG", "warn");
+        command
+            .args(["--json", "up"])
+            .env("HOTLEASE_RUNTIME_DIR", &path)
+            .env("HOTLEASE_LOG", "warn");
         if let Some(pool) = pool {
             command.args(["--pool", &pool.to_string()]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().context("cannot start a platform for the benchmark")?;
+        let mut child = command
+            .spawn()
+            .context("cannot start a platform for the benchmark")?;
         let stdout = child.stdout.take();
-        let own = Own { child, _parent: parent };
+        let own = Own {
+            child,
+            _parent: parent,
+        };
         // It prints one line when it serves, and none if it does not (it has then said why).
         let mut ready = String::new();
         if let Some(stdout) = stdout {
-            BufReader::new(stdout).read_line(&mut ready).context("cannot read from the platform")?;
+            BufReader::new(stdout)
+                .read_line(&mut ready)
+                .context("cannot read from the platform")?;
         }
         ensure!(!ready.is_empty(), "the platform for the benchmark did not start");
-        Ok(Self { dir: RuntimeDir::at(&path)?, own: Some(own) })
+        Ok(Self {
+            dir: RuntimeDir::at(&path)?,
+            own: Some(own),
+        })
     }
 
     /// Where its sockets are.
@@ -101,7 +114,10 @@ pub(super) fn functions() -> anyhow::Result<Code> {
     let exe = env::current_exe().context("cannot find this program")?;
     let exe = exe.canonicalize().unwrap_or(exe);
     let beside = exe.parent().unwrap_or(Path::new("."));
-    let places: [PathBuf; 2] = [beside.join(FUNCTIONS), beside.join("../lib/hotlease").join(FUNCTIONS)];
+    let places: [PathBuf; 2] = [
+        beside.join(FUNCTIONS),
+        beside.join("../lib/hotlease").join(FUNCTIONS),
+    ];
     match places.iter().find(|place| place.exists()) {
         Some(place) => Ok(Code::open(place)?),
         None => bail!(

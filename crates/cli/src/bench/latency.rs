@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::quantity;
 use clap::{Args, ValueEnum};
 use hotlease_bench_baseline::Kind;
-use hotlease_client::{Buffer, Function};
+use hotlease_client::{Buffer, Function, LeaseOptions};
 
 /// Hot: beside a raw round trip between the same two cores that moves the same bytes. Up to 32 bytes
 /// that is a cache line each way; above, a contiguous payload that is copied in and out.
@@ -24,6 +24,9 @@ pub(super) struct LatencyArgs {
     /// Samples of each size
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     samples: u32,
+    /// Entries of the rings of hot invocations, a power of two
+    #[arg(long, default_value_t = LeaseOptions::default().depth)]
+    depth: u32,
     /// Samples of each warm series
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     warm_samples: u32,
@@ -57,18 +60,24 @@ pub(super) fn carry_out(args: &LatencyArgs, output: &mut Output) -> anyhow::Resu
     let host = Host::find_or_start()?;
     let wanted = |mode| args.mode.is_none_or(|only| only == mode);
     if wanted(Mode::Hot) {
-        let records = by_size(&host, &args.sizes, args.samples as usize)?;
+        let records = by_size(&host, args)?;
         print(output, "hot invocations, echo, by size", &records, |record| {
             format!("{} bytes", record.params["size_bytes"])
         })?;
     }
     if wanted(Mode::InPlace) {
         let records = in_place(&host, args.samples as usize / 10)?;
-        print(output, "invocations on a buffer in place, touching one byte", &records, |record| {
-            quantity::bytes(record.params["size_bytes"].as_u64().unwrap_or(0))
-        })?;
+        print(
+            output,
+            "invocations on a buffer in place, touching one byte",
+            &records,
+            |record| quantity::bytes(record.params["size_bytes"].as_u64().unwrap_or(0)),
+        )?;
     }
-    for (mode, polling) in [(Mode::Warm, warm::Polled::Never), (Mode::Adaptive, warm::Polled::Adaptively)] {
+    for (mode, polling) in [
+        (Mode::Warm, warm::Polled::Never),
+        (Mode::Adaptive, warm::Polled::Adaptively),
+    ] {
         if wanted(mode) {
             warm::measure(&host, polling, args.warm_samples as usize, output)?;
         }
@@ -76,11 +85,13 @@ pub(super) fn carry_out(args: &LatencyArgs, output: &mut Output) -> anyhow::Resu
     output.flush()
 }
 
-fn by_size(host: &Host, sizes: &[usize], samples: usize) -> anyhow::Result<Vec<Record>> {
-    let mut stage = Stage::set(host, hot(), SIZE_MAX)?;
+fn by_size(host: &Host, args: &LatencyArgs) -> anyhow::Result<Vec<Record>> {
+    let LatencyArgs { sizes, samples, depth, .. } = args;
+    let options = LeaseOptions { depth: *depth, ..hot() };
+    let mut stage = Stage::set(host, options, SIZE_MAX)?;
     let echo = stage.invoker.function("echo")?;
     let mut pairs = sizes.iter().map(|_| Pair::new()).collect::<Result<Vec<_>, _>>()?;
-    for _ in 0..blocks(samples, BLOCK) {
+    for _ in 0..blocks(*samples as usize, BLOCK) {
         for (size, pair) in sizes.iter().zip(&mut pairs) {
             let input = pattern(*size);
             let baseline = stage.raw_block(baseline(*size), &input, BLOCK)?;
@@ -107,7 +118,9 @@ fn by_size(host: &Host, sizes: &[usize], samples: usize) -> anyhow::Result<Vec<R
 
 fn baseline(size: usize) -> Kind {
     match size {
-        0..=32 => Kind::Line { words: size.div_ceil(8).max(1) },
+        0..=32 => Kind::Line {
+            words: size.div_ceil(8).max(1),
+        },
         _ => Kind::Copy { bytes: size },
     }
 }
@@ -134,7 +147,11 @@ fn neighbours(size: usize, sizes: &[usize], pairs: &[Pair]) -> Option<Target> {
         return None;
     }
     let slower = median(64)?.max(median(256)?);
-    Some(Target::at_most("128 B: as a multiple of its slower neighbour", median(128)? / slower, 1.0))
+    Some(Target::at_most(
+        "128 B: as a multiple of its slower neighbour",
+        median(128)? / slower,
+        1.0,
+    ))
 }
 
 fn in_place(host: &Host, samples: usize) -> anyhow::Result<Vec<Record>> {
@@ -146,11 +163,16 @@ fn in_place(host: &Host, samples: usize) -> anyhow::Result<Vec<Record>> {
     let mut buffer = stage.invoker.buffer::<u8>(largest)?;
     // All pages are there: the time of a page fault is not an invocation's.
     buffer.fill(7);
-    let mut pairs = IN_PLACE.iter().map(|_| Pair::new()).collect::<Result<Vec<_>, _>>()?;
+    let mut pairs = IN_PLACE
+        .iter()
+        .map(|_| Pair::new())
+        .collect::<Result<Vec<_>, _>>()?;
     for _ in 0..blocks(samples, BLOCK) {
         for (size, pair) in IN_PLACE.iter().zip(&mut pairs) {
             let baseline = stage.raw_block(baseline(INPUT.len()), &INPUT, BLOCK)?;
-            let measured = stage.clock.block(BLOCK / 4, BLOCK, || touch_first(&touch, &buffer, *size))?;
+            let measured = stage
+                .clock
+                .block(BLOCK / 4, BLOCK, || touch_first(&touch, &buffer, *size))?;
             pair.add(&baseline, &measured);
         }
     }
@@ -162,7 +184,10 @@ fn in_place(host: &Host, samples: usize) -> anyhow::Result<Vec<Record>> {
         let mut record = Record::of_pair("latency", params, name, pair, &stage.machine);
         let multiple = pair.measured.quantile(0.5) as f64 / smallest.max(1.0);
         if *size != IN_PLACE[0] {
-            let what = format!("{} in place: as a multiple of 64 KiB", quantity::bytes(*size as u64));
+            let what = format!(
+                "{} in place: as a multiple of 64 KiB",
+                quantity::bytes(*size as u64)
+            );
             record.targets.push(Target::at_most(what, multiple, 1.1));
         }
         records.push(record);
@@ -172,5 +197,7 @@ fn in_place(host: &Host, samples: usize) -> anyhow::Result<Vec<Record>> {
 }
 
 fn touch_first(touch: &Function, buffer: &Buffer<u8>, size: usize) -> Result<(), hotlease_client::Error> {
-    touch.invoke_buffer(buffer.slice(..size), &mut [0; 1][..]).map(drop)
+    touch
+        .invoke_buffer(buffer.slice(..size), &mut [0; 1][..])
+        .map(drop)
 }

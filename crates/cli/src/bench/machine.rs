@@ -25,7 +25,8 @@ impl Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = field(&cpuinfo, "model name").unwrap_or(std::env::consts::ARCH);
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let memory_kib = field(&memory, "MemTotal").and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
+        let memory_kib =
+            field(&memory, "MemTotal").and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             cpu: cpu.to_owned(),

@@ -87,22 +87,37 @@ impl Peer {
     fn start(kind: Kind, core: Option<usize>) -> anyhow::Result<Self> {
         let directory = TempDir::with_prefix("hotlease-peer-").context("cannot make a directory")?;
         let mut command = Command::new(env::current_exe().context("cannot find this program")?);
-        command.args(["bench", "peer-server", "--kind", kind.name(), "--directory"]).arg(directory.path());
+        command
+            .args(["bench", "peer-server", "--kind", kind.name(), "--directory"])
+            .arg(directory.path());
         if let Some(core) = core {
             command.args(["--core", &core.to_string()]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut server = Server(command.spawn().context("cannot start a peer's server")?);
-        let announced = server.0.stdout.take().context("the peer's server has no output")?;
+        let announced = server
+            .0
+            .stdout
+            .take()
+            .context("the peer's server has no output")?;
         let mut place = String::new();
-        BufReader::new(announced).read_line(&mut place).context("cannot hear from the peer's server")?;
+        BufReader::new(announced)
+            .read_line(&mut place)
+            .context("cannot hear from the peer's server")?;
         let client = Client::connect(kind, place.trim())?;
-        Ok(Self { kind, client, _server: server, _directory: directory })
+        Ok(Self {
+            kind,
+            client,
+            _server: server,
+            _directory: directory,
+        })
     }
 
     fn block(&mut self, stage: &Stage, input: &[u8]) -> anyhow::Result<Block> {
         let mut output = vec![0; input.len()];
-        let block = stage.clock.block(BLOCK / 5, BLOCK, || self.client.echo(input, &mut output))?;
+        let block = stage
+            .clock
+            .block(BLOCK / 5, BLOCK, || self.client.echo(input, &mut output))?;
         ensure!(output == input, "{} does not echo", self.kind.title());
         Ok(block)
     }
@@ -123,17 +138,24 @@ pub(super) fn carry_out(args: &PeersArgs, output: &mut Output) -> anyhow::Result
         records.extend(measure(&mut stage, &echo, *size, args.samples as usize)?);
     }
     stage.invoker.deallocate()?;
-    print(output, "the same echo, beside hot invocations", &records, |record| {
-        let name = record.params["title"].as_str().unwrap_or_default();
-        format!("{name}, {} bytes", record.params["size_bytes"])
-    })?;
+    print(
+        output,
+        "the same echo, beside hot invocations",
+        &records,
+        |record| {
+            let name = record.params["title"].as_str().unwrap_or_default();
+            format!("{name}, {} bytes", record.params["size_bytes"])
+        },
+    )?;
     output.flush()
 }
 
 fn measure(stage: &mut Stage, echo: &Function, size: usize, samples: usize) -> anyhow::Result<Vec<Record>> {
     let input = pattern(size);
     let raw = match size {
-        0..=32 => Raw::Line { words: size.div_ceil(8) },
+        0..=32 => Raw::Line {
+            words: size.div_ceil(8),
+        },
         bytes => Raw::Copy { bytes },
     };
     let mut peers = Vec::new();
@@ -155,6 +177,10 @@ fn measure(stage: &mut Stage, echo: &Function, size: usize, samples: usize) -> a
         Record::of_pair("peers", params, "hot invocation", pair, &stage.machine)
     };
     let mut records = vec![record("raw", "raw shared memory", &raw_pair)];
-    records.extend(peers.iter().map(|(peer, pair)| record(peer.kind.name(), peer.kind.title(), pair)));
+    records.extend(
+        peers
+            .iter()
+            .map(|(peer, pair)| record(peer.kind.name(), peer.kind.title(), pair)),
+    );
     Ok(records)
 }

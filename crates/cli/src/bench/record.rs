@@ -64,19 +64,32 @@ impl Target {
     /// Met if the value is at most the limit.
     pub(super) fn at_most(what: impl Into<String>, value: f64, limit: f64) -> Self {
         let value = round(value);
-        Self { what: what.into(), limit, value, met: value <= limit }
+        Self {
+            what: what.into(),
+            limit,
+            value,
+            met: value <= limit,
+        }
     }
 
     /// Met if the value is at least the limit.
     pub(super) fn at_least(what: impl Into<String>, value: f64, limit: f64) -> Self {
         let value = round(value);
-        Self { what: what.into(), limit, value, met: value >= limit }
+        Self {
+            what: what.into(),
+            limit,
+            value,
+            met: value >= limit,
+        }
     }
 }
 
 impl Figures {
     pub(super) fn of(samples: &Samples) -> Self {
-        Self::Times { p50: samples.quantile(0.5), p99: samples.quantile(0.99) }
+        Self::Times {
+            p50: samples.quantile(0.5),
+            p99: samples.quantile(0.99),
+        }
     }
 
     fn main(self) -> f64 {
@@ -89,7 +102,10 @@ impl Figures {
 
     fn cells(self, unit: &str) -> [String; 2] {
         match self {
-            Self::Times { p50, p99 } => [quantity::nanoseconds(p50), quantity::nanoseconds(p99)],
+            Self::Times { p50, p99 } => {
+                let shown = if unit == "bytes" { quantity::bytes } else { quantity::nanoseconds };
+                [shown(p50), shown(p99)]
+            }
             Self::Rate { per_second } => [rate(per_second, unit), String::new()],
             Self::Change { before, after } if unit == "bytes" => {
                 [quantity::bytes(before), quantity::bytes(after)]
@@ -144,7 +160,10 @@ impl Record {
     /// With this baseline.
     pub(super) fn compare(&mut self, name: impl Into<String>, figures: Figures) {
         self.ratio_p50 = (figures.main() > 0.0).then(|| round(self.measured.main() / figures.main()));
-        self.baseline = Some(Baseline { name: name.into(), figures });
+        self.baseline = Some(Baseline {
+            name: name.into(),
+            figures,
+        });
     }
 }
 
@@ -193,9 +212,24 @@ pub(super) fn print(
             }
             None => Default::default(),
         };
-        let ratio = record.ratio_p50.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
-        let difference = record.difference_p50.map(|ns| format!("{ns:+.0} ns")).unwrap_or_default();
-        vec![what(record), measured, measured_p99, base, base_p99, ratio, difference, name]
+        let ratio = record
+            .ratio_p50
+            .map(|ratio| format!("{ratio:.2}"))
+            .unwrap_or_default();
+        let difference = record
+            .difference_p50
+            .map(|ns| format!("{ns:+.0} ns"))
+            .unwrap_or_default();
+        vec![
+            what(record),
+            measured,
+            measured_p99,
+            base,
+            base_p99,
+            ratio,
+            difference,
+            name,
+        ]
     })?;
     for target in records.iter().flat_map(|record| &record.targets) {
         let verdict = if target.met { "met   " } else { "MISSED" };

@@ -46,16 +46,21 @@ impl Block {
     }
 }
 
+/// Ten minutes.
+const LONGEST_NS: u64 = 600_000_000_000;
+
 /// All samples of one series.
 pub(super) struct Samples(Histogram<u64>);
 
 impl Samples {
     pub(super) fn new() -> anyhow::Result<Self> {
-        Ok(Self(Histogram::new(3).context("cannot make a histogram")?))
+        Ok(Self(
+            Histogram::new_with_bounds(1, LONGEST_NS, 3).context("cannot make a histogram")?,
+        ))
     }
 
     pub(super) fn add(&mut self, ns: u64) {
-        // Longer than the range: counted as its end, ten minutes and more.
+        // What is longer is counted as the longest.
         self.0.saturating_record(ns);
     }
 
@@ -132,6 +137,11 @@ mod tests {
         assert_eq!(pair.difference(), 20.0);
         assert_eq!(pair.ratio(), 1.05);
         assert_eq!((pair.baseline.len(), pair.measured.quantile(0.5)), (15, 420));
+        pair.measured.add(123_456_789);
+        assert!(
+            pair.measured.quantile(1.0).abs_diff(123_456_789) < 200_000,
+            "three digits, whatever the size"
+        );
     }
 
     #[test]

@@ -34,7 +34,12 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<
         ("worker", stage.worker_pid),
         ("platform", host.pid()?),
     ];
-    let look = || processes.iter().map(|(_, pid)| Held::by(*pid)).collect::<anyhow::Result<Vec<_>>>();
+    let look = || {
+        processes
+            .iter()
+            .map(|(_, pid)| Held::by(*pid))
+            .collect::<anyhow::Result<Vec<_>>>()
+    };
     let mut done = 0;
     // Twice: the first fills pools and caches that then stay as they are.
     for _ in 0..2 {
@@ -50,12 +55,20 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<
     for (((name, _), before), after) in processes.iter().zip(&before).zip(&after) {
         let mut change = |unit, before: u64, after: u64, limit: f64| {
             let params = params! { "process": name, "invocations": done };
-            let mut record = Record::new("soak", params, unit, Figures::Change { before, after }, &stage.machine);
+            let mut record = Record::new(
+                "soak",
+                params,
+                unit,
+                Figures::Change { before, after },
+                &stage.machine,
+            );
             record.samples = done;
             // A platform that others use, too, has changes that are theirs.
             if *name != "platform" || host.is_private() {
                 let what = format!("{name}: {unit} more at the end");
-                record.targets.push(Target::at_most(what, after as f64 - before as f64, limit));
+                record
+                    .targets
+                    .push(Target::at_most(what, after as f64 - before as f64, limit));
             }
             records.push(record);
         };
@@ -65,7 +78,11 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<
     stage.invoker.deallocate()?;
     let title = format!("memory and descriptors before (first column) and after {done} invocations (second)");
     print(output, &title, &records, |record| {
-        format!("{} {}", record.params["process"].as_str().unwrap_or_default(), record.unit)
+        format!(
+            "{} {}",
+            record.params["process"].as_str().unwrap_or_default(),
+            record.unit
+        )
     })?;
     output.flush()
 }
@@ -87,7 +104,9 @@ fn round(stage: &Stage, echo: &Function, touch: &Function) -> anyhow::Result<u64
     ensure!(output == INPUT, "an invocation does not echo");
     drop(pipeline);
     for _ in 0..ROUND / IN_FLIGHT {
-        let futures = (0..IN_FLIGHT).map(|_| echo.submit(&INPUT)).collect::<Result<Vec<_>, _>>()?;
+        let futures = (0..IN_FLIGHT)
+            .map(|_| echo.submit(&INPUT))
+            .collect::<Result<Vec<_>, _>>()?;
         for future in futures {
             ensure!(future.wait()? == INPUT, "a submitted invocation does not echo");
         }

@@ -80,7 +80,9 @@ impl Stage {
     ) -> anyhow::Result<R> {
         prepare(&mut self.memory);
         let words = kind.to_words().map(u64::to_le_bytes);
-        let peer = self.raw.submit_buffer(words.as_flattened(), self.memory.slice_mut(..))?;
+        let peer = self
+            .raw
+            .submit_buffer(words.as_flattened(), self.memory.slice_mut(..))?;
         let mut client = Client::new(&mut self.memory, kind).context("the baseline's memory is too small")?;
         let result = run(&mut client, &self.clock);
         client.stop();
@@ -101,7 +103,9 @@ impl Stage {
     /// A block of invocations that echo.
     pub(super) fn echo_block(&self, echo: &Function, input: &[u8], count: usize) -> anyhow::Result<Block> {
         let mut output = vec![0; input.len()];
-        let block = self.clock.block(WARM_UP, count, || echo.invoke(input, &mut output).map(drop))?;
+        let block = self
+            .clock
+            .block(WARM_UP, count, || echo.invoke(input, &mut output).map(drop))?;
         ensure!(output == input, "the invocation does not echo");
         Ok(block)
     }

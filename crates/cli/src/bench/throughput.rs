@@ -43,7 +43,9 @@ impl Rate {
     }
 
     fn figures(&self) -> Figures {
-        Figures::Rate { per_second: self.count as f64 / self.time.as_secs_f64().max(1e-9) }
+        Figures::Rate {
+            per_second: self.count as f64 / self.time.as_secs_f64().max(1e-9),
+        }
     }
 }
 
@@ -59,9 +61,17 @@ pub(super) fn carry_out(args: &ThroughputArgs, output: &mut Output) -> anyhow::R
     if slots > 1 {
         records.push(measure(&host, slots, TARGET_IN_FLIGHT, samples)?);
     }
-    print(output, "no-op invocations per second, 8 bytes", &records, |record| {
-        format!("{} in flight, slots: {}", record.params["in_flight"], record.params["slots"])
-    })?;
+    print(
+        output,
+        "no-op invocations per second, 8 bytes",
+        &records,
+        |record| {
+            format!(
+                "{} in flight, slots: {}",
+                record.params["in_flight"], record.params["slots"]
+            )
+        },
+    )?;
     output.flush()
 }
 
@@ -80,7 +90,9 @@ fn measure(host: &Host, slots: usize, in_flight: u32, samples: usize) -> anyhow:
     for _ in 0..blocks(samples, BLOCK) {
         stage.with_raw(Kind::Line { words: 1 }, |client, _| {
             let mut sink = [0; 8];
-            baseline.add(RAW_BLOCK, || Ok((0..RAW_BLOCK).try_for_each(|_| client.echo(&INPUT, &mut sink))?))
+            baseline.add(RAW_BLOCK, || {
+                Ok((0..RAW_BLOCK).try_for_each(|_| client.echo(&INPUT, &mut sink))?)
+            })
         })?;
         measured.add(BLOCK, || run(&mut pipelines, in_flight as usize, BLOCK))?;
     }
@@ -98,7 +110,9 @@ fn measure(host: &Host, slots: usize, in_flight: u32, samples: usize) -> anyhow:
     record.compare("raw cache-line ping-pong, one at a time", baseline.figures());
     if let (1, TARGET_IN_FLIGHT, Figures::Rate { per_second }) = (slots, in_flight, record.measured) {
         let what = "64 in flight through one slot: invocations per second";
-        record.targets.push(Target::at_least(what, per_second, TARGET_PER_SECOND));
+        record
+            .targets
+            .push(Target::at_least(what, per_second, TARGET_PER_SECOND));
     }
     drop(pipelines);
     stage.invoker.deallocate()?;

@@ -36,7 +36,12 @@ const ASLEEP_AFTER: Duration = Duration::from_micros(20);
 const BLOCK: usize = 25;
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
-pub(super) fn measure(host: &Host, polled: Polled, samples: usize, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn measure(
+    host: &Host,
+    polled: Polled,
+    samples: usize,
+    output: &mut Output,
+) -> anyhow::Result<()> {
     let mut records = Vec::new();
     for client_sleeps in [true, false] {
         records.extend(by_gap(host, polled, client_sleeps, samples)?);
@@ -58,18 +63,28 @@ fn by_gap(host: &Host, polled: Polled, client_sleeps: bool, samples: usize) -> a
             Polled::Never => Polling::Warm,
             Polled::Adaptively => Polling::Adaptive,
         },
-        completion: if client_sleeps { Completion::Sleep } else { Completion::Spin },
+        completion: if client_sleeps {
+            Completion::Sleep
+        } else {
+            Completion::Spin
+        },
         ..LeaseOptions::default()
     };
     let mut stage = Stage::set(host, options, INPUT.len())?;
     let echo = stage.invoker.function("echo")?;
-    let gaps = GAPS.into_iter().filter(|gap| client_sleeps || *gap >= ASLEEP_AFTER);
-    let mut series = gaps.map(|gap| Ok((gap, Pair::new()?))).collect::<anyhow::Result<Vec<_>>>()?;
+    let gaps = GAPS
+        .into_iter()
+        .filter(|gap| client_sleeps || *gap >= ASLEEP_AFTER);
+    let mut series = gaps
+        .map(|gap| Ok((gap, Pair::new()?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     for _ in 0..blocks(samples, BLOCK) {
         for (gap, pair) in &mut series {
             let mut sink = INPUT;
             let baseline = stage.with_raw(Kind::Futex { client_sleeps }, |client, clock| {
-                Ok(after_gaps(clock, *gap, client_sleeps, || client.echo(&INPUT, &mut sink))?)
+                Ok(after_gaps(clock, *gap, client_sleeps, || {
+                    client.echo(&INPUT, &mut sink)
+                })?)
             })?;
             let measured = after_gaps(&stage.clock, *gap, client_sleeps, || {
                 echo.invoke(&INPUT, &mut sink).map(drop)
@@ -101,13 +116,21 @@ fn by_gap(host: &Host, polled: Polled, client_sleeps: bool, samples: usize) -> a
 fn targets(gap: Duration, client_sleeps: bool, pair: &Pair) -> Vec<Target> {
     let client = if client_sleeps { "sleeps" } else { "spins" };
     let what = |what: &str| format!("{gap:?} idle, client {client}: {what}");
-    let mut targets = vec![Target::at_most(what("median as a multiple of the futex"), pair.ratio(), 1.3)];
+    let mut targets = vec![Target::at_most(
+        what("median as a multiple of the futex"),
+        pair.ratio(),
+        1.3,
+    )];
     let tail = |samples: &super::samples::Samples| {
         samples.quantile(0.99) as f64 / samples.quantile(0.5).max(1) as f64
     };
     // Promised only where the machine itself keeps it.
     if tail(&pair.baseline) <= 3.0 {
-        targets.push(Target::at_most(what("p99 as a multiple of the median"), tail(&pair.measured), 3.0));
+        targets.push(Target::at_most(
+            what("p99 as a multiple of the median"),
+            tail(&pair.measured),
+            3.0,
+        ));
     }
     targets
 }
