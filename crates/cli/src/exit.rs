@@ -28,7 +28,8 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const NOT_RUNNING: u8 = 3;
 const NO_CAPACITY: u8 = 4;
-const RUNS_ALREADY: u8 = 5;
+/// [`CommandError::RunsAlready`], and the daemons' own errors that say the same.
+pub(crate) const RUNS_ALREADY: u8 = 5;
 const OUTCOME_UNKNOWN: u8 = 6;
 
 /// Errors of the commands themselves that have an exit status of their own.

@@ -14,7 +14,6 @@ use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// Leases in one heartbeat.
 const LEASES_MAX: usize = 16 * 1024;
@@ -29,6 +28,7 @@ pub(crate) async fn register(state: &State, request: RegisterRequest) -> Result<
         address: record.address.clone(),
         cores: record.cores.clone(),
     };
+    let _changing = state.membership.lock().await;
     state.store(move |store| store.put_agent(durable)).await?;
     let (id, boot, cores) = (record.id, record.boot, record.cores.len());
     let now = state.now();
@@ -114,6 +114,14 @@ fn note_leases(
 
 /// The agent said goodbye: nobody waits for it to fall silent.
 async fn leave(state: &State, agent: AgentId, boot: BootId) -> Result<(), Refusal> {
+    let _changing = state.membership.lock().await;
+    if state
+        .registry()
+        .agent(agent)
+        .is_none_or(|(record, ..)| record.boot != boot)
+    {
+        return Ok(()); // a later boot of it has registered meanwhile
+    }
     state.registry().deregister(agent, boot);
     state.links.drop_link(agent);
     tracing::info!(%agent, "agent left");
@@ -121,7 +129,8 @@ async fn leave(state: &State, agent: AgentId, boot: BootId) -> Result<(), Refusa
 }
 
 /// Lets time pass in the registry, and forgets everywhere whom the registry forgot.
-pub(crate) async fn forget_the_silent(state: &Arc<State>) {
+pub(crate) async fn forget_the_silent(state: &State) {
+    let _changing = state.membership.lock().await;
     let listed: BTreeSet<AgentId> = state.agents().iter().map(|(record, ..)| record.id).collect();
     let forgotten = state.store(move |store| {
         let known = store.agents()?.into_iter().map(|agent| agent.id);

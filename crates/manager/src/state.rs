@@ -20,6 +20,9 @@ pub(crate) struct State {
     pub(crate) asked_to_stop: watch::Sender<bool>,
     /// The agent that registered last.
     pub(crate) newest_agent: watch::Sender<Option<AgentRecord>>,
+    /// Held while an agent comes or goes, so that registry and store change together: whoever compares
+    /// them never sees one half of a registration.
+    pub(crate) membership: tokio::sync::Mutex<()>,
     started: Instant,
     /// Soft state: lost with the process, healed by the agents' next heartbeats. Held only for look-ups
     /// and changes in memory, never across an await.
@@ -35,6 +38,7 @@ impl State {
             links: Links::default(),
             asked_to_stop: watch::Sender::new(false),
             newest_agent: watch::Sender::new(None),
+            membership: tokio::sync::Mutex::default(),
             started: Instant::now(),
             registry: Mutex::default(),
             unreported: Mutex::default(),

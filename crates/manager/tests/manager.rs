@@ -480,3 +480,40 @@ async fn a_second_manager_is_refused_and_shutdown_is_told_to_the_owner() {
     scene.manager.shutdown().await;
     assert!(scene.client.get_info(InfoRequest {}).await.is_err());
 }
+
+#[tokio::test]
+async fn a_goodbye_is_final_for_its_boot_only() {
+    let mut scene = Scene::new().await;
+    scene.agent(1, 2).await;
+    let info = scene.info(1, 2);
+    scene.heartbeat(info.clone(), vec![lease(3, 5, "active")]).await;
+    let again = AgentInfo {
+        boot: "0e".repeat(8),
+        ..info.clone()
+    };
+    let request = RegisterRequest {
+        agent: Some(again.clone()),
+    };
+    scene.client.register(request).await.unwrap();
+    let goodbye = |info: &AgentInfo| AgentInfo {
+        state: "gone".into(),
+        ..info.clone()
+    };
+    assert!(
+        !scene.heartbeat(goodbye(&info), vec![]).await,
+        "the first boot is over"
+    );
+    assert!(
+        scene.heartbeat(again.clone(), vec![]).await,
+        "the second one serves"
+    );
+    assert!(scene.heartbeat(goodbye(&again), vec![lease(4, 2, "ended")]).await);
+    let agents = scene.client.list_agents(ListRequest::default()).await.unwrap();
+    assert!(agents.into_inner().agents.is_empty());
+    assert_eq!(scene.refusal(wish(1)).await, Refusal::NoAgent);
+    let bill = scene.store.bill("uid:7").unwrap();
+    assert_eq!(
+        bill.invocations, 7,
+        "what both boots reported, the goodbye's included"
+    );
+}

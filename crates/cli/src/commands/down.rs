@@ -6,6 +6,7 @@ use crate::output::Output;
 use crate::platform::Platform;
 use anyhow::{Context, bail};
 use clap::Args;
+use hotlease_agent::AGENT_LOCK;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_LOCK;
 use hotlease_wire::grpc::ShutdownRequest;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 /// Stop the platform that `up` (or `manager`) started
 ///
-/// Leases end, workers are stopped, sockets removed. With `--json`: stopped (true) and how (asked, signal).
+/// Leases end, workers are stopped, sockets removed. With `--json`: stopped (true), how
+/// (asked, signal, waited) and agent_runs (true if a separate `hotlease agent` goes on).
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
     /// How long to wait until it is gone, in seconds
@@ -28,6 +30,7 @@ pub(crate) struct DownArgs {
 struct Stopped {
     stopped: bool,
     how: &'static str,
+    agent_runs: bool,
 }
 
 pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -48,7 +51,12 @@ pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<(
             kill.unwrap_or_default()
         );
     }
-    output.answer(&Stopped { stopped: true, how }, || "hotlease is down".to_owned())
+    // Only an agent with a process of its own can be left; workers and leases go with it.
+    let agent_runs = !Holder::of(&dir, AGENT_LOCK).is_gone_within(Duration::ZERO)?;
+    output.answer(&Stopped { stopped: true, how, agent_runs }, || match agent_runs {
+        false => "hotlease is down".to_owned(),
+        true => "the manager is down; `hotlease agent` still runs and waits for another (stop it with Ctrl-C or SIGTERM)".to_owned(),
+    })
 }
 
 /// The ordinary way.
@@ -68,7 +76,7 @@ fn signal(dir: &RuntimeDir, error: anyhow::Error) -> anyhow::Result<&'static str
         };
     }
     let Some(pid) = holder.pid() else {
-        return Err(error.context("`up` runs, but does not answer, and its pid is not known"));
+        return Ok("waited"); // it is stopping already: the pid file goes just before the lock
     };
     let target = i32::try_from(pid).context("the pid file holds no pid")?;
     kill(Pid::from_raw(target), Signal::SIGTERM)

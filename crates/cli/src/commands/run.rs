@@ -223,6 +223,9 @@ fn read_input(file: Option<&Path>) -> anyhow::Result<Vec<u8>> {
     Ok(input)
 }
 
+/// Longest call that is told apart from longer ones: an hour.
+const CALL_NS_MAX: u64 = 3_600_000_000_000;
+
 /// What the calls gave.
 struct Done {
     output: Vec<u8>,
@@ -239,7 +242,7 @@ fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<Don
         let mut done = Done {
             output: vec![0; args.output_bytes],
             length: 0,
-            times: Histogram::new(3)?,
+            times: Histogram::new_with_bounds(1, CALL_NS_MAX, 3)?,
         };
         let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         while take().is_ok() {

@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 ///
 /// Needs no root and no configuration. Stops on Ctrl-C, SIGTERM or `hotlease down`: leases end, no
 /// process and no socket stays. With `--json`, an object when it serves: pid, version, runtime_dir,
-/// agent, cores, pool, log (or null).
+/// agent, cores, pool (workers that wait there so far), log (or null).
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
     /// Go to the background once it serves

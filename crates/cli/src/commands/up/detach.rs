@@ -44,14 +44,8 @@ fn log_path(dir: &RuntimeDir) -> PathBuf {
 
 /// Starts the background process and returns when it serves.
 pub(super) fn start(dir: &RuntimeDir, offer: &Offer) -> anyhow::Result<Summary> {
-    let holder = Holder::of(dir, UP_LOCK);
-    if !holder.is_gone_within(GOING)? {
-        let dir = dir.path().display().to_string();
-        return Err(CommandError::RunsAlready {
-            dir,
-            pid: holder.pid(),
-        }
-        .into());
+    if !Holder::of(dir, UP_LOCK).is_gone_within(GOING)? {
+        return Err(runs_already(dir));
     }
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
@@ -70,14 +64,23 @@ pub(super) fn start(dir: &RuntimeDir, offer: &Offer) -> anyhow::Result<Summary> 
     let reported = child.stdout.take().and_then(report_of);
     match reported {
         Some(Report::Ready(summary)) => Ok(summary),
-        Some(Report::Failed { why, status }) => Err(CommandError::NotStarted {
-            status,
-            why,
-            log: log_path(dir).display().to_string(),
+        // Another one was faster.
+        Some(Report::Failed {
+            status: exit::RUNS_ALREADY,
+            ..
+        }) => Err(runs_already(dir)),
+        Some(Report::Failed { why, status }) => {
+            let log = log_path(dir).display().to_string();
+            Err(CommandError::NotStarted { status, why, log }.into())
         }
-        .into()),
         None => Err(ended(&mut child, dir)),
     }
+}
+
+fn runs_already(dir: &RuntimeDir) -> anyhow::Error {
+    let pid = Holder::of(dir, UP_LOCK).pid();
+    let dir = dir.path().display().to_string();
+    CommandError::RunsAlready { dir, pid }.into()
 }
 
 /// What comes through the pipe, if it comes in time.

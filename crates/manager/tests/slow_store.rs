@@ -1,0 +1,92 @@
+//! A manager whose durable state takes its time, as a database does.
+
+use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
+use hotlease_store::{AgentRecord, LeaseRecord, LedgerRow, MemoryStore, RowKey, Store, StoreError};
+use hotlease_wire::grpc::manager_client::ManagerClient;
+use hotlease_wire::grpc::{AgentInfo, RegisterRequest};
+use hotlease_wire::ids::{AgentId, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+use tonic::transport::Endpoint;
+
+/// Longer than two ticks of the manager.
+const SLOW: Duration = Duration::from_millis(600);
+
+/// Slow to confirm agents; counts those that it is told to remove.
+#[derive(Default)]
+struct SlowStore {
+    inner: MemoryStore,
+    removed: AtomicUsize,
+}
+
+impl Store for SlowStore {
+    fn put_agent(&self, agent: AgentRecord) -> Result<(), StoreError> {
+        self.inner.put_agent(agent)?;
+        thread::sleep(SLOW);
+        Ok(())
+    }
+
+    fn remove_agent(&self, agent: AgentId) -> Result<(), StoreError> {
+        self.removed.fetch_add(1, Ordering::Relaxed);
+        self.inner.remove_agent(agent)
+    }
+
+    fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
+        self.inner.agents()
+    }
+
+    fn put_lease(&self, lease: LeaseRecord) -> Result<(), StoreError> {
+        self.inner.put_lease(lease)
+    }
+
+    fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError> {
+        self.inner.lease(lease)
+    }
+
+    fn leases(&self, tenant: Option<&str>) -> Result<Vec<LeaseRecord>, StoreError> {
+        self.inner.leases(tenant)
+    }
+
+    fn merge_usage(&self, rows: &[LedgerRow]) -> Result<(), StoreError> {
+        self.inner.merge_usage(rows)
+    }
+
+    fn usage(&self, key: RowKey) -> Result<Option<UsageTotals>, StoreError> {
+        self.inner.usage(key)
+    }
+
+    fn bill(&self, tenant: &str) -> Result<UsageTotals, StoreError> {
+        self.inner.bill(tenant)
+    }
+}
+
+/// While it registers, an agent stands in the store and not yet in the registry: just what one looks like
+/// that fell silent for long, and whose leases are ended.
+#[tokio::test]
+async fn an_agent_is_not_forgotten_while_it_registers() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(SlowStore::default());
+    let mut config = ManagerConfig::new(dir.path());
+    config.store = Arc::clone(&store) as Arc<dyn Store>;
+    let manager = Manager::start(config).await.unwrap();
+    let uri = format!("unix:{}", dir.path().join(MANAGER_SOCKET).display());
+    let mut client = ManagerClient::new(Endpoint::from_shared(uri).unwrap().connect().await.unwrap());
+    let agent = Some(AgentInfo {
+        id: "01".repeat(8),
+        boot: "02".repeat(8),
+        address: "/run/agent.sock".into(),
+        session_socket: "/run/session.sock".into(),
+        ..Default::default()
+    });
+    client.register(RegisterRequest { agent }).await.unwrap();
+    assert_eq!(manager.an_agent().await.id, AgentId([1; 8]));
+    assert_eq!(
+        store.removed.load(Ordering::Relaxed),
+        0,
+        "it was taken for a silent one"
+    );
+    assert_eq!(store.agents().unwrap().len(), 1);
+}
