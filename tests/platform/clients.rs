@@ -40,7 +40,9 @@ impl Client {
     }
 
     fn signal(&self, signal: Signal) {
-        Process::of(self.child.id() as i32).expect("it runs").signal(signal);
+        Process::of(self.child.id() as i32)
+            .expect("it runs")
+            .signal(signal);
     }
 }
 
@@ -60,8 +62,10 @@ fn cores_of_a_killed_client_are_free_within_250_ms() {
         assert_eq!(platform.free_cores(), 0);
         client.child.kill().unwrap();
         let start = Instant::now();
-        hotlease_tests::wait::until_true("a core is free", Duration::from_millis(250), || platform.free_cores() == 1);
-        println!("{action}: free after {:?}", start.elapsed());
+        hotlease_tests::wait::until_true("a core is free", Duration::from_millis(250), || {
+            platform.free_cores() == 1
+        });
+        eprintln!("{action}: free after {:?}", start.elapsed());
         client.child.wait().unwrap();
     }
     bystander.finish();
@@ -78,14 +82,14 @@ fn cores_of_a_silent_client_are_free_after_its_time_to_live() {
     client.signal(Signal::SIGSTOP);
     let stopped = Instant::now();
     until_all_cores_can_be_leased(&platform, ttl + Duration::from_secs(1));
-    println!("free after {:?}", stopped.elapsed());
+    eprintln!("free after {:?}", stopped.elapsed());
     // When it goes on, its old worker is gone, and it gets a new lease without noticing.
     client.signal(Signal::SIGCONT);
     let (line, _) = hotlease_tests::wait::until("it calls another worker", Duration::from_secs(10), || {
         let line = client.line();
         (line.starts_with("called ") && line != before).then_some(line)
     });
-    println!("{before}, then {line}");
+    eprintln!("{before}, then {line}");
 }
 
 #[test]

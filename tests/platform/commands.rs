@@ -14,7 +14,12 @@ fn path(name: &str) -> String {
 
 fn run_with_input(platform: &Platform, arguments: &[&str], input: &[u8]) -> Output {
     let mut command = platform.hotlease(arguments);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
     child.wait_with_output().unwrap()
 }
@@ -38,7 +43,12 @@ fn has(object: &Value, fields: &[&str]) {
 fn run_invokes_a_function_on_bytes() {
     let platform = Platform::start();
     let output = run_with_input(&platform, &["run", &path("behaved"), "echo"], b"hello\0world");
-    assert_eq!((code(&output), output.stdout.as_slice()), (0, &b"hello\0world"[..]), "{}", words(&output));
+    assert_eq!(
+        (code(&output), output.stdout.as_slice()),
+        (0, &b"hello\0world"[..]),
+        "{}",
+        words(&output)
+    );
     let large = vec![7; 300_000];
     let output = run_with_input(&platform, &["run", &path("behaved"), "echo_context"], &large);
     assert!(output.stdout == large, "{}", words(&output));
@@ -58,7 +68,19 @@ fn run_says_in_json_what_it_did() {
     let [ran] = &objects[..] else {
         panic!("{objects:?}");
     };
-    has(ran, &["function", "lease", "input_bytes", "output_bytes", "output_base64", "cold_us", "call_ns", "usage"]);
+    has(
+        ran,
+        &[
+            "function",
+            "lease",
+            "input_bytes",
+            "output_bytes",
+            "output_base64",
+            "cold_us",
+            "call_ns",
+            "usage",
+        ],
+    );
     assert_eq!(ran["function"], "count");
     assert_eq!(ran["invocations"], 20);
     assert_eq!(ran["usage"]["invocations"], 20);
@@ -72,12 +94,41 @@ fn listings_are_json_with_every_field() {
     let lease = RawLease::take(&platform);
     let leases = platform.json(&["leases"]);
     assert_eq!(leases.len(), 1);
-    has(&leases[0], &["id", "agent", "tenant", "label", "state", "epoch", "expires_in_ms", "cores", "usage"]);
+    has(
+        &leases[0],
+        &[
+            "id",
+            "agent",
+            "tenant",
+            "label",
+            "state",
+            "epoch",
+            "expires_in_ms",
+            "cores",
+            "usage",
+        ],
+    );
     assert_eq!(leases[0]["id"], lease.grant.lease.as_str());
     assert_eq!(leases[0]["cores"].as_array().unwrap().len(), 1);
     let workers = platform.json(&["ps"]);
-    has(&workers[0], &["agent", "lease", "index", "pid", "epoch", "cores", "state", "rss_bytes", "usage"]);
-    let serving = workers.iter().find(|worker| worker["lease"] == lease.grant.lease.as_str()).unwrap();
+    has(
+        &workers[0],
+        &[
+            "agent",
+            "lease",
+            "index",
+            "pid",
+            "epoch",
+            "cores",
+            "state",
+            "rss_bytes",
+            "usage",
+        ],
+    );
+    let serving = workers
+        .iter()
+        .find(|worker| worker["lease"] == lease.grant.lease.as_str())
+        .unwrap();
     assert_eq!(serving["state"], "serving");
     assert!(serving["rss_bytes"].as_u64().unwrap() > 0);
     assert_eq!(platform.json(&["ps", "--leased"]).len(), 1);
@@ -89,7 +140,10 @@ fn listings_are_json_with_every_field() {
     lease.session.release();
     assert_eq!(platform.json(&["leases"]).len(), 0);
     let all = platform.json(&["leases", "--all"]);
-    assert_eq!((&all[0]["state"], &all[0]["end_reason"]), (&Value::from("ended"), &Value::from("released")));
+    assert_eq!(
+        (&all[0]["state"], &all[0]["end_reason"]),
+        (&Value::from("ended"), &Value::from("released"))
+    );
 }
 
 #[test]
@@ -97,15 +151,29 @@ fn functions_of_a_library_are_listed_without_a_platform() {
     let platform = Platform::start();
     let mut command = platform.hotlease(&["functions", &path("misbehaved"), "--json"]);
     let nowhere = private_directory();
-    let output = command.env("HOTLEASE_RUNTIME_DIR", nowhere.path()).output().unwrap();
+    let output = command
+        .env("HOTLEASE_RUNTIME_DIR", nowhere.path())
+        .output()
+        .unwrap();
     assert_eq!(code(&output), 0, "{}", words(&output));
     let text = String::from_utf8(output.stdout).unwrap();
-    let functions: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let find = |name: &str| functions.iter().find(|function| function["name"] == name).unwrap();
+    let functions: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let find = |name: &str| {
+        functions
+            .iter()
+            .find(|function| function["name"] == name)
+            .unwrap()
+    };
     assert_eq!(find("dies_once")["idempotent"], true);
     assert_eq!(find("dies_once")["interface"], "plain");
     assert_eq!(find("claims_everything")["interface"], "context");
-    let names: Vec<&str> = functions.iter().map(|function| function["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = functions
+        .iter()
+        .map(|function| function["name"].as_str().unwrap())
+        .collect();
     assert!(names.is_sorted(), "the index is the position among sorted names");
 }
 
@@ -136,7 +204,11 @@ fn exit_status_says_what_kind_of_failure_it_was() {
     fails(&["run", &path("nothing"), "f"], 1, "exports no function");
     fails(&["run", "/no/such/library.so", "f"], 1, "/no/such/library.so");
     fails(&["run", &path("misbehaved"), "segfault"], 6, "signal 11");
-    fails(&["run", &path("behaved"), "until_cancelled", "--timeout", "50"], 1, "50ms");
+    fails(
+        &["run", &path("behaved"), "until_cancelled", "--timeout", "50"],
+        1,
+        "50ms",
+    );
     fails(&["no-such-command"], 2, "no-such-command");
     fails(&["run", &path("behaved")], 2, "FUNCTION");
     fails(&["leases", "--release", "ffff"], 1, "no active lease");
@@ -144,16 +216,36 @@ fn exit_status_says_what_kind_of_failure_it_was() {
     let all = platform.manager().lease(2, LONG).unwrap();
     let session = RawSession::attached(&all);
     fails(&["run", &path("behaved"), "echo"], 4, "hotlease leases");
-    fails(&["run", &path("behaved"), "echo", "--workers", "3"], 4, "offered: 2");
+    fails(
+        &["run", &path("behaved"), "echo", "--workers", "3"],
+        4,
+        "offered: 2",
+    );
     session.release();
-    assert_eq!(code(&platform.run(&["run", &path("behaved"), "echo"])), 0, "it works again");
+    assert_eq!(
+        code(&platform.run(&["run", &path("behaved"), "echo"])),
+        0,
+        "it works again"
+    );
 
     let nowhere = private_directory();
-    for arguments in [&["ps"][..], &["leases"], &["down"], &["run", &path("behaved"), "echo"]] {
+    for arguments in [
+        &["ps"][..],
+        &["leases"],
+        &["down"],
+        &["run", &path("behaved"), "echo"],
+    ] {
         let mut command = platform.hotlease(arguments);
-        let output = command.env("HOTLEASE_RUNTIME_DIR", nowhere.path()).output().unwrap();
+        let output = command
+            .env("HOTLEASE_RUNTIME_DIR", nowhere.path())
+            .output()
+            .unwrap();
         assert_eq!(code(&output), 3, "{arguments:?}: {}", words(&output));
-        assert!(words(&output).contains("hotlease up"), "{arguments:?}: {}", words(&output));
+        assert!(
+            words(&output).contains("hotlease up"),
+            "{arguments:?}: {}",
+            words(&output)
+        );
     }
 }
 
@@ -164,7 +256,10 @@ fn errors_are_json_too_when_asked_for() {
     let text = words(&output);
     let line = text.lines().last().unwrap_or_default();
     let error: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text}"));
-    assert_eq!((&error["exit_status"], &error["ran"]), (&Value::from(6), &Value::from("unknown")));
+    assert_eq!(
+        (&error["exit_status"], &error["ran"]),
+        (&Value::from(6), &Value::from("unknown"))
+    );
     assert_eq!(error["billed"], true);
     assert!(output.stdout.is_empty());
 }
@@ -185,7 +280,10 @@ fn detached_up_serves_when_it_returns_and_goes_with_down() {
     let directory = private_directory();
     let hotlease = |arguments: &[&str]| {
         let mut command = platform.hotlease(arguments);
-        command.env("HOTLEASE_RUNTIME_DIR", directory.path()).output().unwrap()
+        command
+            .env("HOTLEASE_RUNTIME_DIR", directory.path())
+            .output()
+            .unwrap()
     };
     let output = hotlease(&["up", "--detach", "--cores", "2", "--pool", "1", "--json"]);
     assert_eq!(code(&output), 0, "{}", words(&output));
@@ -199,6 +297,8 @@ fn detached_up_serves_when_it_returns_and_goes_with_down() {
     assert_eq!(code(&down), 0, "{}", words(&down));
     assert!(!process.is_alive(), "it is gone when `down` returns");
     let left = std::fs::read_dir(directory.path()).unwrap().flatten();
-    let sockets: Vec<_> = left.filter(|entry| entry.path().extension().is_some_and(|end| end == "sock")).collect();
+    let sockets: Vec<_> = left
+        .filter(|entry| entry.path().extension().is_some_and(|end| end == "sock"))
+        .collect();
     assert!(sockets.is_empty(), "{sockets:?}");
 }

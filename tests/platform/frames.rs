@@ -12,7 +12,9 @@ use std::time::Duration;
 /// What is refused did not run and has no output.
 #[track_caller]
 fn refused(lease: &mut RawLease, what: &str, status: Status, forge: impl FnOnce(&mut RequestHeader)) {
-    let mut request = lease.channel.request(lease.epoch, lease.functions.index("echo"), b"forged");
+    let mut request = lease
+        .channel
+        .request(lease.epoch, lease.functions.index("echo"), b"forged");
     forge(&mut request);
     let reply = lease.channel.send(&request.encode());
     assert_eq!((reply.status, reply.length, reply.code), (status, 0, 0), "{what}");
@@ -26,10 +28,22 @@ fn forged_epoch_is_refused() {
     let mut other = RawLease::take(&platform);
     assert_ne!(lease.epoch, other.epoch, "every grant has an epoch of its own");
     let right = lease.epoch.0;
-    for epoch in [right.wrapping_sub(1), right + 1, 0, u32::MAX, right ^ 1 << 31, other.epoch.0] {
-        refused(&mut lease, &format!("epoch {epoch}, not {right}"), Status::StaleEpoch, |request| {
-            request.epoch = Epoch(epoch);
-        });
+    for epoch in [
+        right.wrapping_sub(1),
+        right + 1,
+        0,
+        u32::MAX,
+        right ^ 1 << 31,
+        other.epoch.0,
+    ] {
+        refused(
+            &mut lease,
+            &format!("epoch {epoch}, not {right}"),
+            Status::StaleEpoch,
+            |request| {
+                request.epoch = Epoch(epoch);
+            },
+        );
     }
     other.echo();
 }
@@ -41,9 +55,14 @@ fn forged_function_index_is_refused() {
     let bystander = Bystander::start(&platform);
     // The library has one function, index 0.
     for index in [1, 2, 255, 256, 32767, 65535] {
-        refused(&mut lease, &format!("function {index}"), Status::UnknownFunction, |request| {
-            request.function = FunctionIndex(index);
-        });
+        refused(
+            &mut lease,
+            &format!("function {index}"),
+            Status::UnknownFunction,
+            |request| {
+                request.function = FunctionIndex(index);
+            },
+        );
     }
     bystander.finish();
 }
@@ -54,12 +73,22 @@ fn forged_lengths_are_refused() {
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);
     for length in [4097, 8192, 1 << 20, u32::MAX, u32::MAX - 63, 1 << 31] {
-        refused(&mut lease, &format!("length {length}"), Status::BadLength, |request| {
-            request.length = length;
-        });
-        refused(&mut lease, &format!("output capacity {length}"), Status::BadLength, |request| {
-            request.output_capacity = length;
-        });
+        refused(
+            &mut lease,
+            &format!("length {length}"),
+            Status::BadLength,
+            |request| {
+                request.length = length;
+            },
+        );
+        refused(
+            &mut lease,
+            &format!("output capacity {length}"),
+            Status::BadLength,
+            |request| {
+                request.output_capacity = length;
+            },
+        );
     }
     // Too short for the spans that it must begin with.
     for (flags, length) in [
@@ -68,9 +97,14 @@ fn forged_lengths_are_refused() {
         (Flags::OUTPUT_BUFFER, 6),
         (Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER), 47),
     ] {
-        refused(&mut lease, &format!("{flags:?} in {length} bytes"), Status::BadLength, |request| {
-            (request.flags, request.length) = (flags, length);
-        });
+        refused(
+            &mut lease,
+            &format!("{flags:?} in {length} bytes"),
+            Status::BadLength,
+            |request| {
+                (request.flags, request.length) = (flags, length);
+            },
+        );
     }
     bystander.finish();
 }
@@ -80,13 +114,20 @@ fn forged_reply_entry_or_flags_are_refused() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     for entry in [1, 7, 8, u32::MAX] {
-        refused(&mut lease, &format!("reply entry +{entry}"), Status::BadHeader, |request| {
-            request.reply_entry = request.reply_entry.wrapping_add(entry);
-            // 8 entries: +8 would be the same after reduction, and must be refused all the same.
-        });
+        refused(
+            &mut lease,
+            &format!("reply entry +{entry}"),
+            Status::BadHeader,
+            |request| {
+                request.reply_entry = request.reply_entry.wrapping_add(entry);
+                // 8 entries: +8 would be the same after reduction, and must be refused all the same.
+            },
+        );
     }
     for bit in 2..16 {
-        let request = lease.channel.request(lease.epoch, lease.functions.index("echo"), b"x");
+        let request = lease
+            .channel
+            .request(lease.epoch, lease.functions.index("echo"), b"x");
         let mut words = request.encode();
         words[1] |= 1 << (48 + bit);
         let reply = lease.channel.send(&words);
@@ -115,9 +156,17 @@ fn span_outside_its_buffer_is_refused() {
         lease.channel.send(&request.encode())
     };
     // The last byte still belongs to it.
-    for (input, output) in [(fine, span(SIZE - 64, 64)), (span(SIZE - 64, 64), fine), (span(SIZE, 0), fine)] {
+    for (input, output) in [
+        (fine, span(SIZE - 64, 64)),
+        (span(SIZE - 64, 64), fine),
+        (span(SIZE, 0), fine),
+    ] {
         let reply = send(input, output);
-        assert_eq!((reply.status, reply.length), (Status::Ok, input.length), "{input:?} {output:?}");
+        assert_eq!(
+            (reply.status, reply.length),
+            (Status::Ok, input.length),
+            "{input:?} {output:?}"
+        );
     }
     for bad in [
         span(SIZE - 63, 64),
@@ -159,22 +208,46 @@ fn unknown_buffer_is_refused() {
     };
     assert_eq!(status(1, 1), Status::Ok);
     for unknown in [0, 2, 3, 1024, 1025, 65537, u32::MAX] {
-        assert_eq!(status(unknown, 1), Status::UnknownRegion, "input in region {unknown}");
-        assert_eq!(status(1, unknown), Status::UnknownRegion, "output in region {unknown}");
+        assert_eq!(
+            status(unknown, 1),
+            Status::UnknownRegion,
+            "input in region {unknown}"
+        );
+        assert_eq!(
+            status(1, unknown),
+            Status::UnknownRegion,
+            "output in region {unknown}"
+        );
     }
     let region = RegionId(1);
-    lease.connection.done(&ConnectionRequest::Deregister { region }, &[]).unwrap();
-    assert_eq!(status(1, 1), Status::UnknownRegion, "it is not registered any more");
+    lease
+        .connection
+        .done(&ConnectionRequest::Deregister { region }, &[])
+        .unwrap();
+    assert_eq!(
+        status(1, 1),
+        Status::UnknownRegion,
+        "it is not registered any more"
+    );
     // Smaller than before, under the same number.
-    lease.connection.register(1, &Memory::create("test", 32).unwrap()).unwrap();
-    assert_eq!(status(1, 1), Status::BadSpan, "the size of the buffer that was there before");
+    lease
+        .connection
+        .register(1, &Memory::create("test", 32).unwrap())
+        .unwrap();
+    assert_eq!(
+        status(1, 1),
+        Status::BadSpan,
+        "the size of the buffer that was there before"
+    );
 }
 
 #[test]
 fn frame_of_another_sequence_is_not_taken() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
-    let request = lease.channel.request(lease.epoch, lease.functions.index("echo"), b"early");
+    let request = lease
+        .channel
+        .request(lease.epoch, lease.functions.index("echo"), b"early");
     let right = request.seq;
     for seq in [
         Seq::new(right.generation().wrapping_add(1).max(1), right.id()),
@@ -198,7 +271,7 @@ fn random_and_mutated_frames_are_answered_and_harm_nobody() {
     let memory = Memory::create("test", 4096).unwrap();
     lease.connection.register(1, &memory).unwrap();
     let seed = rand::random();
-    println!("seed {seed}");
+    eprintln!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let (epoch, echo) = (lease.epoch, lease.functions.index("echo"));
     for round in 0..20_000 {
@@ -251,10 +324,17 @@ fn payload_that_changes_while_it_is_used_harms_nobody() {
         let request = lease.channel.span_request(epoch, echo, fine, fine);
         let words = request.encode();
         lease.channel.write_words(request.seq.id(), &words);
-        lease.channel.overwrite_payload(request.seq.id(), &[bad.encode(), bad.encode()].concat());
+        lease
+            .channel
+            .overwrite_payload(request.seq.id(), &[bad.encode(), bad.encode()].concat());
         let reply = lease.channel.reply(request.seq, Duration::from_secs(5));
-        let status = reply.unwrap_or_else(|| panic!("no answer in round {round}")).status;
-        assert!(matches!(status, Status::Ok | Status::BadSpan), "{status:?} in round {round}");
+        let status = reply
+            .unwrap_or_else(|| panic!("no answer in round {round}"))
+            .status;
+        assert!(
+            matches!(status, Status::Ok | Status::BadSpan),
+            "{status:?} in round {round}"
+        );
         lease.channel.skip();
     }
     lease.echo();

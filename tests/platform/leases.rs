@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 pub fn until_all_cores_can_be_leased(platform: &Platform, limit: Duration) -> Duration {
     let manager = platform.manager();
     let cores = platform.cores().len() as u32;
-    let (grant, took) = until("all cores can be leased", limit, || manager.lease(cores, LONG).ok());
+    let (grant, took) = until("all cores can be leased", limit, || {
+        manager.lease(cores, LONG).ok()
+    });
     RawSession::attached(&grant).release();
     took
 }
@@ -57,7 +59,10 @@ fn release_through_the_manager_ends_the_session() {
     let refusal = platform.manager().release("0123456789abcdef").unwrap_err();
     assert_eq!(refusal, Refusal::UnknownLease);
     let refusal = platform.manager().release("no lease at all").unwrap_err();
-    assert!(matches!(refusal, Refusal::BadRequest { .. } | Refusal::UnknownLease), "{refusal:?}");
+    assert!(
+        matches!(refusal, Refusal::BadRequest { .. } | Refusal::UnknownLease),
+        "{refusal:?}"
+    );
     until_all_cores_can_be_leased(&platform, Duration::from_millis(250));
 }
 
@@ -78,16 +83,25 @@ fn lease_that_is_not_renewed_expires_and_its_worker_is_gone() {
         other => panic!("{other:?}"),
     }
     let took = start.elapsed();
-    assert!(took >= ttl - Duration::from_millis(50), "it ended after {took:?} of {ttl:?}");
+    assert!(
+        took >= ttl - Duration::from_millis(50),
+        "it ended after {took:?} of {ttl:?}"
+    );
     assert!(took < ttl + Duration::from_secs(1), "it ended after {took:?}");
-    assert!(!worker.is_alive(), "the worker is killed before the lease is over");
+    assert!(
+        !worker.is_alive(),
+        "the worker is killed before the lease is over"
+    );
     until_all_cores_can_be_leased(&platform, Duration::from_millis(250));
 }
 
 /// The only worker of a lease.
 fn worker_of(platform: &Platform, grant: &Grant) -> hotlease_tests::process::Process {
     let workers = platform.manager().workers().unwrap();
-    let worker = workers.iter().find(|worker| worker.lease == grant.lease).expect("it is listed");
+    let worker = workers
+        .iter()
+        .find(|worker| worker.lease == grant.lease)
+        .expect("it is listed");
     hotlease_tests::process::Process::of(worker.pid as i32).expect("it runs")
 }
 
@@ -134,7 +148,10 @@ fn same_core_is_never_granted_twice_at_a_time() {
                             assert!(held.insert(*core), "core {core} is held twice: {leases:?}");
                         }
                     }
-                    assert!(grant.cores.iter().all(|core| held.contains(core)), "{grant:?} is not in {leases:?}");
+                    assert!(
+                        grant.cores.iter().all(|core| held.contains(core)),
+                        "{grant:?} is not in {leases:?}"
+                    );
                     RawSession::attached(&grant).release();
                 }
             });
@@ -160,13 +177,21 @@ fn slots_are_pinned_to_the_granted_cores_and_no_two_to_one() {
         let mut granted: Vec<String> = grant.cores.iter().map(u32::to_string).collect();
         granted.sort();
         let mut pinned: Vec<String> = Vec::new();
-        for worker in manager.workers().unwrap().iter().filter(|worker| worker.lease == grant.lease) {
+        for worker in manager
+            .workers()
+            .unwrap()
+            .iter()
+            .filter(|worker| worker.lease == grant.lease)
+        {
             let process = hotlease_tests::process::Process::of(worker.pid as i32).unwrap();
             let cores = process.cores_of_threads();
             pinned.extend(cores.into_iter().filter(|cores| cores.parse::<u32>().is_ok()));
         }
         pinned.sort();
-        assert_eq!(pinned, granted, "threads bound to one core, {workers} workers of {slots_per_worker}");
+        assert_eq!(
+            pinned, granted,
+            "threads bound to one core, {workers} workers of {slots_per_worker}"
+        );
         session.release();
     }
 }
@@ -178,7 +203,9 @@ fn epochs_rise_with_every_grant_and_every_replaced_worker() {
     for _ in 0..5 {
         let mut lease = RawLease::with(&platform, &library("misbehaved"));
         assert!(lease.epoch.0 > last, "{:?} after {last}", lease.epoch);
-        let request = lease.channel.request(lease.epoch, lease.functions.index("aborts"), b"");
+        let request = lease
+            .channel
+            .request(lease.epoch, lease.functions.index("aborts"), b"");
         lease.channel.try_send(&request.encode(), Duration::ZERO);
         lease.session.event(LIMIT);
         lease.reconnect();
@@ -201,9 +228,12 @@ fn lease_ends_with_its_last_session() {
     assert_eq!(info.state, "active", "one session of it is open");
     drop(second);
     let took = until_all_cores_can_be_leased(&platform, Duration::from_millis(250));
-    println!("cores free after {took:?}");
+    eprintln!("cores free after {took:?}");
     let info = platform.manager().lease_info(&grant.lease).unwrap();
-    assert_eq!((info.state.as_str(), info.end_reason.as_str()), ("ended", "its client is gone"));
+    assert_eq!(
+        (info.state.as_str(), info.end_reason.as_str()),
+        ("ended", "its client is gone")
+    );
 }
 
 #[test]
@@ -213,10 +243,16 @@ fn workers_exit_and_clients_are_told_when_the_platform_is_killed() {
     lease.echo();
     platform.kill();
     let killed = Instant::now();
-    assert!(matches!(lease.session.next(Duration::from_secs(1)), Err(NoAnswer::Closed)));
-    assert!(lease.connection.is_closed(Duration::from_secs(1)), "the worker's end is closed");
+    assert!(matches!(
+        lease.session.next(Duration::from_secs(1)),
+        Err(NoAnswer::Closed)
+    ));
+    assert!(
+        lease.connection.is_closed(Duration::from_secs(1)),
+        "the worker's end is closed"
+    );
     platform.nothing_runs(Duration::from_secs(1));
-    println!("all gone after {:?}", killed.elapsed());
+    eprintln!("all gone after {:?}", killed.elapsed());
     // The sockets are still there: `up` is not to stumble over them.
     assert!(!platform.sockets().is_empty());
     platform.up_again();
@@ -227,11 +263,18 @@ fn workers_exit_and_clients_are_told_when_the_platform_is_killed() {
 fn platform_that_busy_workers_are_killed_with_leaves_none() {
     let mut platform = Platform::start_alone();
     let mut lease = RawLease::with(&platform, &library("misbehaved"));
-    let request = lease.channel.request(lease.epoch, lease.functions.index("sleeps_blocked"), b"");
-    assert_eq!(lease.channel.try_send(&request.encode(), Duration::from_millis(50)), None);
+    let request = lease
+        .channel
+        .request(lease.epoch, lease.functions.index("sleeps_blocked"), b"");
+    assert_eq!(
+        lease
+            .channel
+            .try_send(&request.encode(), Duration::from_millis(50)),
+        None
+    );
     platform.kill();
     let took = platform.nothing_runs(Duration::from_secs(1));
-    println!("all gone after {took:?}");
+    eprintln!("all gone after {took:?}");
 }
 
 #[test]
@@ -255,7 +298,11 @@ fn down_leaves_no_process_and_no_socket() {
     let workers = platform.workers();
     assert!(!workers.is_empty());
     let output = platform.run(&["down"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     match lease.session.event(LIMIT).0 {
         SessionReply::LeaseEnded { reason, .. } => assert_eq!(reason, EndReason::AgentStopping),
         other => panic!("{other:?}"),
@@ -266,7 +313,12 @@ fn down_leaves_no_process_and_no_socket() {
         workers.iter().all(|worker| !worker.is_alive())
     });
     let again = platform.run(&["down"]);
-    assert_eq!(again.status.code(), Some(3), "nothing runs: {}", String::from_utf8_lossy(&again.stderr));
+    assert_eq!(
+        again.status.code(),
+        Some(3),
+        "nothing runs: {}",
+        String::from_utf8_lossy(&again.stderr)
+    );
     platform.up_again();
     RawLease::take(&platform).echo();
 }
@@ -289,10 +341,18 @@ fn runtime_directory_that_others_can_enter_is_refused() {
             let output = hotlease.env("HOTLEASE_RUNTIME_DIR", directory).output().unwrap();
             let words = String::from_utf8_lossy(&output.stderr);
             assert!(!output.status.success(), "{command} in {}", directory.display());
-            assert!(words.contains("not safe"), "{command} in {}: {words}", directory.display());
+            assert!(
+                words.contains("not safe"),
+                "{command} in {}: {words}",
+                directory.display()
+            );
         }
     }
-    assert_eq!(std::fs::read_dir(&open).unwrap().count(), 0, "nothing was put there");
+    assert_eq!(
+        std::fs::read_dir(&open).unwrap().count(),
+        0,
+        "nothing was put there"
+    );
 }
 
 #[test]
@@ -320,13 +380,18 @@ fn pooled_worker_that_dies_is_replaced() {
     let platform = Platform::start();
     let pooled = || {
         let workers = platform.manager().workers().unwrap();
-        let pids = workers.into_iter().filter(|worker| worker.state == "pooled").map(|worker| worker.pid);
+        let pids = workers
+            .into_iter()
+            .filter(|worker| worker.state == "pooled")
+            .map(|worker| worker.pid);
         pids.collect::<Vec<_>>()
     };
     let before = pooled();
     let process = hotlease_tests::process::Process::of(before[0] as i32).unwrap();
     process.signal(nix::sys::signal::Signal::SIGKILL);
-    until_true("another one is there", LIMIT, || pooled().iter().any(|pid| !before.contains(pid)));
+    until_true("another one is there", LIMIT, || {
+        pooled().iter().any(|pid| !before.contains(pid))
+    });
     RawLease::take(&platform).echo();
 }
 

@@ -22,11 +22,23 @@ fn no_libraries() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("text", b"#!/bin/sh\necho hello\n".to_vec(), "ELF"),
         ("the beginning of an ELF file", good[..1000].to_vec(), "amaged"),
         ("an ELF header alone", good[..64].to_vec(), ""),
-        ("for another processor", changed(18, &0xf3u16.to_le_bytes()), "another processor"),
+        (
+            "for another processor",
+            changed(18, &0xf3u16.to_le_bytes()),
+            "another processor",
+        ),
         ("32 bits", changed(4, &[1]), "ELF"),
-        ("a program", std::fs::read("/bin/true").map_or(vec![0], |_| changed(16, &2u16.to_le_bytes())), "shared library"),
+        (
+            "a program",
+            std::fs::read("/bin/true").map_or(vec![0], |_| changed(16, &2u16.to_le_bytes())),
+            "shared library",
+        ),
         ("sections past the end", changed(40, &u64::MAX.to_le_bytes()), ""),
-        ("exports nothing", std::fs::read(library("nothing")).unwrap(), "exports no function"),
+        (
+            "exports nothing",
+            std::fs::read(library("nothing")).unwrap(),
+            "exports no function",
+        ),
     ]
 }
 
@@ -41,7 +53,16 @@ fn file_that_is_no_library_is_refused_by_the_client_with_a_reason() {
         assert!(source.to_string().contains(reason), "{what}: {source}");
     }
     let machine = Code::from_bytes("x", no_libraries()[4].1.clone()).unwrap_err();
-    assert!(matches!(machine, Error::Code { source: CodeError::Machine { machine: 0xf3 }, .. }), "{machine:?}");
+    assert!(
+        matches!(
+            machine,
+            Error::Code {
+                source: CodeError::Machine { machine: 0xf3 },
+                ..
+            }
+        ),
+        "{machine:?}"
+    );
     assert!(matches!(Code::open("/no/such/file.so"), Err(Error::File { .. })));
 }
 
@@ -54,7 +75,10 @@ fn file_that_is_no_library_is_refused_by_the_agent_too() {
     for (what, bytes, _) in no_libraries() {
         let refusal = session.load(&bytes).err();
         assert!(
-            matches!(refusal, Some(Refusal::CodeRejected { .. } | Refusal::BadRequest { .. })),
+            matches!(
+                refusal,
+                Some(Refusal::CodeRejected { .. } | Refusal::BadRequest { .. })
+            ),
             "{what}: {refusal:?}"
         );
     }
@@ -75,22 +99,30 @@ fn rejected(library: &std::path::Path) -> (String, Duration) {
     let Some(Error::Refused(Refusal::CodeRejected { why })) = &error else {
         panic!("{error:?}");
     };
-    println!("{why} after {took:?}");
+    eprintln!("{why} after {took:?}");
     assert_eq!(error.as_ref().map(Error::ran), Some(Ran::No));
 
     // The same lease can load another one: the worker is replaced.
     let grant = platform.manager().lease(1, LONG).unwrap();
     let mut session = RawSession::attached(&grant);
     let refusal = session.load(&std::fs::read(library).unwrap()).err();
-    assert!(matches!(refusal, Some(Refusal::CodeRejected { .. })), "{refusal:?}");
+    assert!(
+        matches!(refusal, Some(Refusal::CodeRejected { .. })),
+        "{refusal:?}"
+    );
     drop(session);
     bystander.finish();
     let mut lease = RawLease::take(&platform);
     let refusal = lease.session.load(&std::fs::read(library).unwrap()).err();
-    assert!(matches!(refusal, Some(Refusal::CodeRejected { .. })), "{refusal:?}");
+    assert!(
+        matches!(refusal, Some(Refusal::CodeRejected { .. })),
+        "{refusal:?}"
+    );
     let (connection, epoch) = lease.session.worker(0).unwrap();
     let echo = lease.functions.index("echo");
-    connection.channel(0).echo(epoch, echo, b"with the library from before");
+    connection
+        .channel(0)
+        .echo(epoch, echo, b"with the library from before");
     (why.clone(), took)
 }
 
@@ -98,7 +130,10 @@ fn rejected(library: &std::path::Path) -> (String, Duration) {
 fn library_that_crashes_in_its_constructor_is_rejected_with_signal_and_output() {
     let (why, took) = rejected(&compile("constructor", &["-DCRASHES"]));
     assert!(why.contains("signal 6"), "{why}");
-    assert!(why.contains("constructor at work"), "its last output is shown: {why}");
+    assert!(
+        why.contains("constructor at work"),
+        "its last output is shown: {why}"
+    );
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
@@ -118,12 +153,25 @@ fn library_that_hangs_in_its_constructor_is_rejected_after_five_seconds() {
     let error = Invoker::allocate(&code, platform.lease_options()).err();
     let took = start.elapsed();
     assert!(
-        matches!(error, Some(Error::Refused(Refusal::CodeRejected { .. } | Refusal::Timeout { .. }))),
+        matches!(
+            error,
+            Some(Error::Refused(
+                Refusal::CodeRejected { .. } | Refusal::Timeout { .. }
+            ))
+        ),
         "{error:?}"
     );
-    assert!((Duration::from_secs(4)..Duration::from_secs(8)).contains(&took), "{took:?}");
+    assert!(
+        (Duration::from_secs(4)..Duration::from_secs(8)).contains(&took),
+        "{took:?}"
+    );
     bystander.finish();
-    platform.invoker("echo").function("echo").unwrap().call(b"x").unwrap();
+    platform
+        .invoker("echo")
+        .function("echo")
+        .unwrap()
+        .call(b"x")
+        .unwrap();
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Black-box tests of the built programs. Each is named by the promise that it proves.
 
+mod buffers;
 mod clients;
 mod commands;
+mod connections;
 mod frames;
 mod functions;
+mod futures;
 mod invocation;
+mod invokers;
 mod leases;
 mod libraries;
 mod resources;

@@ -31,9 +31,15 @@ impl Footprint {
 
     #[track_caller]
     fn is_flat_until(&self, later: &Self, whose: &str) {
-        println!("{whose}: {self}, then {later}");
-        assert!(later.anonymous_bytes <= self.anonymous_bytes + Self::MARGIN_BYTES, "memory of the {whose}");
-        assert!(later.descriptors <= self.descriptors, "descriptors of the {whose}");
+        eprintln!("{whose}: {self}, then {later}");
+        assert!(
+            later.anonymous_bytes <= self.anonymous_bytes + Self::MARGIN_BYTES,
+            "memory of the {whose}"
+        );
+        assert!(
+            later.descriptors <= self.descriptors,
+            "descriptors of the {whose}"
+        );
         assert!(later.mappings <= self.mappings + 4, "mappings of the {whose}");
         assert!(later.threads <= self.threads, "threads of the {whose}");
     }
@@ -41,19 +47,43 @@ impl Footprint {
 
 impl fmt::Display for Footprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { anonymous_bytes, descriptors, mappings, threads } = self;
-        write!(f, "{} KiB, {descriptors} descriptors, {mappings} mappings, {threads} threads", anonymous_bytes >> 10)
+        let Self {
+            anonymous_bytes,
+            descriptors,
+            mappings,
+            threads,
+        } = self;
+        write!(
+            f,
+            "{} KiB, {descriptors} descriptors, {mappings} mappings, {threads} threads",
+            anonymous_bytes >> 10
+        )
     }
 }
 
 #[test]
 fn million_invocations_leak_nothing() {
     let platform = Platform::start_alone();
-    let options = LeaseOptions { polling: Polling::Hot, completion: Completion::Spin, ..platform.lease_options() };
+    let options = LeaseOptions {
+        polling: Polling::Hot,
+        completion: Completion::Spin,
+        ..platform.lease_options()
+    };
     let invoker = platform.invoker_with("behaved", options);
-    let pid = u32::from_le_bytes(invoker.function("process").unwrap().call(b"").unwrap().try_into().unwrap());
+    let pid = u32::from_le_bytes(
+        invoker
+            .function("process")
+            .unwrap()
+            .call(b"")
+            .unwrap()
+            .try_into()
+            .unwrap(),
+    );
     let worker = Process::of(pid as i32).unwrap();
-    let (agent, ours) = (platform.process(), Process::of(std::process::id() as i32).unwrap());
+    let (agent, ours) = (
+        platform.process(),
+        Process::of(std::process::id() as i32).unwrap(),
+    );
     let echo = invoker.function("echo").unwrap();
     let calls = |rounds: u32| {
         let mut output = [0; 64];
@@ -80,7 +110,10 @@ fn million_invocations_leak_nothing() {
     let before = [&worker, &agent, &ours].map(Footprint::of);
     calls(1_000_000);
     let after = [&worker, &agent, &ours].map(Footprint::of);
-    for (whose, (before, after)) in ["worker", "agent", "client"].iter().zip(before.iter().zip(&after)) {
+    for (whose, (before, after)) in ["worker", "agent", "client"]
+        .iter()
+        .zip(before.iter().zip(&after))
+    {
         before.is_flat_until(after, whose);
     }
     assert!(invoker.deallocate().unwrap().invocations >= 1_100_000);
@@ -90,13 +123,24 @@ fn million_invocations_leak_nothing() {
 fn buffers_that_come_and_go_leak_nothing() {
     let platform = Platform::start_alone();
     let invoker = platform.invoker("behaved");
-    let pid = u32::from_le_bytes(invoker.function("process").unwrap().call(b"").unwrap().try_into().unwrap());
+    let pid = u32::from_le_bytes(
+        invoker
+            .function("process")
+            .unwrap()
+            .call(b"")
+            .unwrap()
+            .try_into()
+            .unwrap(),
+    );
     let worker = Process::of(pid as i32).unwrap();
     let ours = Process::of(std::process::id() as i32).unwrap();
     let increment = invoker.function("increment").unwrap();
     let rounds = |count: usize| {
         for _ in 0..count {
-            let (input, mut output) = (invoker.buffer::<u8>(100_000).unwrap(), invoker.buffer::<u8>(100_000).unwrap());
+            let (input, mut output) = (
+                invoker.buffer::<u8>(100_000).unwrap(),
+                invoker.buffer::<u8>(100_000).unwrap(),
+            );
             increment.invoke_buffer(&input, &mut output).unwrap();
             assert_eq!(output[99_999], 1);
             // Staged by the library.
@@ -104,7 +148,9 @@ fn buffers_that_come_and_go_leak_nothing() {
         }
     };
     rounds(20);
-    until_true("buffers of the first rounds are forgotten", LIMIT, || worker.mappings() < 200);
+    until_true("buffers of the first rounds are forgotten", LIMIT, || {
+        worker.mappings() < 200
+    });
     let before = [&worker, &ours].map(Footprint::of);
     // More than a connection may have at a time.
     rounds(1500);
@@ -112,7 +158,9 @@ fn buffers_that_come_and_go_leak_nothing() {
         let after = Footprint::of(process);
         after.descriptors <= before.descriptors && after.mappings <= before.mappings + 4
     };
-    until_true("buffers are forgotten", LIMIT, || flat(&worker, &before[0]) && flat(&ours, &before[1]));
+    until_true("buffers are forgotten", LIMIT, || {
+        flat(&worker, &before[0]) && flat(&ours, &before[1])
+    });
     before[0].is_flat_until(&Footprint::of(&worker), "worker");
     before[1].is_flat_until(&Footprint::of(&ours), "client");
 }
@@ -120,11 +168,20 @@ fn buffers_that_come_and_go_leak_nothing() {
 #[test]
 fn fifty_leases_leak_no_process_and_no_descriptor() {
     let platform = Platform::start_alone();
-    let (agent, ours) = (platform.process(), Process::of(std::process::id() as i32).unwrap());
+    let (agent, ours) = (
+        platform.process(),
+        Process::of(std::process::id() as i32).unwrap(),
+    );
     let cycle = |count: usize| {
         for number in 0..count {
             let workers = 1 + (number % 2) as u16;
-            let invoker = platform.invoker_with("behaved", LeaseOptions { workers, ..platform.lease_options() });
+            let invoker = platform.invoker_with(
+                "behaved",
+                LeaseOptions {
+                    workers,
+                    ..platform.lease_options()
+                },
+            );
             invoker.function("echo").unwrap().call(b"x").unwrap();
             if number % 3 == 0 {
                 invoker.deallocate().unwrap();
@@ -139,8 +196,11 @@ fn fifty_leases_leak_no_process_and_no_descriptor() {
     cycle(10);
     let before = [&agent, &ours].map(Footprint::of);
     cycle(50);
-    let flat = |process: &Process, before: &Footprint| Footprint::of(process).descriptors <= before.descriptors;
-    until_true("descriptors are closed", LIMIT, || flat(&agent, &before[0]) && flat(&ours, &before[1]));
+    let flat =
+        |process: &Process, before: &Footprint| Footprint::of(process).descriptors <= before.descriptors;
+    until_true("descriptors are closed", LIMIT, || {
+        flat(&agent, &before[0]) && flat(&ours, &before[1])
+    });
     before[0].is_flat_until(&Footprint::of(&agent), "agent");
     before[1].is_flat_until(&Footprint::of(&ours), "client");
 }
@@ -149,20 +209,28 @@ fn fifty_leases_leak_no_process_and_no_descriptor() {
 fn crashes_leak_no_process_and_no_descriptor() {
     let platform = Platform::start_alone();
     let invoker = platform.invoker("misbehaved");
-    let (agent, ours) = (platform.process(), Process::of(std::process::id() as i32).unwrap());
+    let (agent, ours) = (
+        platform.process(),
+        Process::of(std::process::id() as i32).unwrap(),
+    );
     let dies = invoker.function("aborts").unwrap();
     let crash = |count: usize| {
         for _ in 0..count {
             dies.call(b"").unwrap_err();
         }
         invoker.function("echo").unwrap().call(b"x").unwrap();
-        until_true("one worker and the pool are left", LIMIT, || platform.workers().len() == 2);
+        until_true("one worker and the pool are left", LIMIT, || {
+            platform.workers().len() == 2
+        });
     };
     crash(5);
     let before = [&agent, &ours].map(Footprint::of);
     crash(40);
-    let flat = |process: &Process, before: &Footprint| Footprint::of(process).descriptors <= before.descriptors;
-    until_true("descriptors are closed", LIMIT, || flat(&agent, &before[0]) && flat(&ours, &before[1]));
+    let flat =
+        |process: &Process, before: &Footprint| Footprint::of(process).descriptors <= before.descriptors;
+    until_true("descriptors are closed", LIMIT, || {
+        flat(&agent, &before[0]) && flat(&ours, &before[1])
+    });
     before[0].is_flat_until(&Footprint::of(&agent), "agent");
     before[1].is_flat_until(&Footprint::of(&ours), "client");
 }
@@ -173,9 +241,17 @@ fn idle_worker_is_under_five_megabytes() {
     let pooled = platform.workers()[0].rss_bytes();
     let invoker = platform.invoker("behaved");
     invoker.function("echo").unwrap().call(b"x").unwrap();
-    let pid = u32::from_le_bytes(invoker.function("process").unwrap().call(b"").unwrap().try_into().unwrap());
+    let pid = u32::from_le_bytes(
+        invoker
+            .function("process")
+            .unwrap()
+            .call(b"")
+            .unwrap()
+            .try_into()
+            .unwrap(),
+    );
     let serving = Process::of(pid as i32).unwrap().rss_bytes();
-    println!("{pooled} bytes in the pool, {serving} bytes with a lease");
+    eprintln!("{pooled} bytes in the pool, {serving} bytes with a lease");
     assert!(pooled > 0 && pooled < 5_000_000, "{pooled} bytes in the pool");
     assert!(serving < 5_000_000, "{serving} bytes with a lease");
 }
@@ -185,10 +261,18 @@ fn idle_platform_uses_no_processor_time() {
     let platform = Platform::start_alone();
     let invoker = platform.invoker("behaved");
     invoker.function("echo").unwrap().call(b"x").unwrap();
-    let all: Vec<Process> = platform.workers().into_iter().chain([platform.process()]).collect();
+    let all: Vec<Process> = platform
+        .workers()
+        .into_iter()
+        .chain([platform.process()])
+        .collect();
     // Longer than any polling budget.
     std::thread::sleep(std::time::Duration::from_millis(300));
-    let time = || all.iter().map(Process::processor_time).sum::<std::time::Duration>();
+    let time = || {
+        all.iter()
+            .map(Process::processor_time)
+            .sum::<std::time::Duration>()
+    };
     let before = time();
     std::thread::sleep(std::time::Duration::from_secs(2));
     let used = time() - before;

@@ -1,80 +1,26 @@
-//! Garbage on every socket: it is refused or the connection is closed, and everybody else is served.
+//! Garbage on the sockets of manager and agent: it is refused or the connection is closed, and everybody
+//! else is served.
 
-use hotlease_fabric::doorbell::Doorbell;
-use hotlease_fabric::memory::{Memory, sealed_copy};
-use hotlease_fabric::shm::NearRing;
-use hotlease_tests::connection::{SHAPE, send_many_fds};
+use hotlease_fabric::memory::sealed_copy;
+use hotlease_tests::connection::send_many_fds;
+use hotlease_tests::garbage::{connection_requests, mutated, random, session_requests};
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
 use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_tests::session::{NoAnswer, RawSession};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::grpc::AcquireRequest;
-use hotlease_wire::ids::{CodeHash, RegionId, SlotIndex};
-use hotlease_wire::limits::{
-    CHANNELS_PER_SLOT_MAX, CODES_PER_LEASE_MAX, CONNECTIONS_MAX, MESSAGE_BYTES_MAX, REGION_BYTES_MAX,
-    REGIONS_MAX,
-};
+use hotlease_wire::ids::CodeHash;
+use hotlease_wire::limits::{CODES_PER_LEASE_MAX, MESSAGE_BYTES_MAX};
 use hotlease_wire::session::{SessionReply, SessionRequest};
-use hotlease_wire::{Refusal, encode};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use hotlease_wire::{Refusal, decode};
+use rand::RngExt;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
-
-fn random(what: &str) -> StdRng {
-    let seed = rand::random();
-    println!("{what}: seed {seed}");
-    StdRng::seed_from_u64(seed)
-}
-
-/// One of the valid messages with some bits flipped, cut or prolonged.
-fn mutated(random: &mut StdRng, valid: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = valid[random.random_range(0..valid.len())].clone();
-    for _ in 0..random.random_range(0..4) {
-        let at = random.random_range(0..bytes.len());
-        bytes[at] ^= 1 << random.random_range(0..8);
-    }
-    match random.random_range(0..4) {
-        0 => bytes.truncate(random.random_range(1..=bytes.len())),
-        1 => bytes.extend((0..random.random_range(0..100)).map(|_| random.random::<u8>())),
-        _ => {}
-    }
-    bytes
-}
-
-fn session_requests() -> Vec<Vec<u8>> {
-    let worker = hotlease_wire::ids::WorkerIndex(0);
-    let hash = CodeHash([1; 32]);
-    vec![
-        encode(&SessionRequest::Attach {
-            version: 1,
-            token: vec![7; 100],
-        }),
-        encode(&SessionRequest::Load { hash, size_bytes: 100 }),
-        encode(&SessionRequest::Connect { worker }),
-        encode(&SessionRequest::Renew),
-    ]
-}
-
-fn connection_requests() -> Vec<Vec<u8>> {
-    vec![
-        encode(&ConnectionRequest::Open {
-            slot: SlotIndex(0),
-            request: SHAPE,
-            reply: SHAPE,
-        }),
-        encode(&ConnectionRequest::Register {
-            region: RegionId(1),
-            size_bytes: 4096,
-        }),
-        encode(&ConnectionRequest::Deregister { region: RegionId(1) }),
-    ]
-}
 
 #[test]
 fn garbage_on_the_grpc_sockets_disturbs_nobody() {
@@ -103,7 +49,11 @@ fn garbage_on_the_grpc_sockets_disturbs_nobody() {
         platform.manager().agents().unwrap();
     }
     bystander.finish();
-    platform.manager().lease(2, LONG).map(|grant| RawSession::attached(&grant).release()).unwrap();
+    platform
+        .manager()
+        .lease(2, LONG)
+        .map(|grant| RawSession::attached(&grant).release())
+        .unwrap();
 }
 
 #[test]
@@ -116,19 +66,98 @@ fn absurd_lease_requests_are_refused_by_name() {
         ..AcquireRequest::default()
     };
     let absurd = [
-        ("no workers", AcquireRequest { workers: 0, ..base.clone() }),
-        ("no slots", AcquireRequest { slots_per_worker: 0, ..base.clone() }),
-        ("all workers", AcquireRequest { workers: u32::MAX, ..base.clone() }),
-        ("all slots", AcquireRequest { slots_per_worker: u32::MAX, ..base.clone() }),
-        ("product overflows", AcquireRequest { workers: 1 << 16, slots_per_worker: 1 << 16, ..base.clone() }),
-        ("for ever", AcquireRequest { ttl_ms: u64::MAX, ..base.clone() }),
-        ("for a moment", AcquireRequest { ttl_ms: 1, ..base.clone() }),
-        ("a GPU", AcquireRequest { gpus: 1, ..base.clone() }),
-        ("all memory", AcquireRequest { memory_bytes: u64::MAX, ..base.clone() }),
-        ("unknown sandbox", AcquireRequest { sandbox: "../../bin/sh".into(), ..base.clone() }),
-        ("unknown polling", AcquireRequest { polling: 77, ..base.clone() }),
-        ("long label", AcquireRequest { label: "x".repeat(1 << 20), ..base.clone() }),
-        ("label with an escape", AcquireRequest { label: "\x1b[31m".into(), ..base.clone() }),
+        (
+            "no workers",
+            AcquireRequest {
+                workers: 0,
+                ..base.clone()
+            },
+        ),
+        (
+            "no slots",
+            AcquireRequest {
+                slots_per_worker: 0,
+                ..base.clone()
+            },
+        ),
+        (
+            "all workers",
+            AcquireRequest {
+                workers: u32::MAX,
+                ..base.clone()
+            },
+        ),
+        (
+            "all slots",
+            AcquireRequest {
+                slots_per_worker: u32::MAX,
+                ..base.clone()
+            },
+        ),
+        (
+            "product overflows",
+            AcquireRequest {
+                workers: 1 << 16,
+                slots_per_worker: 1 << 16,
+                ..base.clone()
+            },
+        ),
+        (
+            "for ever",
+            AcquireRequest {
+                ttl_ms: u64::MAX,
+                ..base.clone()
+            },
+        ),
+        (
+            "for a moment",
+            AcquireRequest {
+                ttl_ms: 1,
+                ..base.clone()
+            },
+        ),
+        (
+            "a GPU",
+            AcquireRequest {
+                gpus: 1,
+                ..base.clone()
+            },
+        ),
+        (
+            "all memory",
+            AcquireRequest {
+                memory_bytes: u64::MAX,
+                ..base.clone()
+            },
+        ),
+        (
+            "unknown sandbox",
+            AcquireRequest {
+                sandbox: "../../bin/sh".into(),
+                ..base.clone()
+            },
+        ),
+        (
+            "unknown polling",
+            AcquireRequest {
+                polling: 77,
+                ..base.clone()
+            },
+        ),
+        (
+            "long label",
+            AcquireRequest {
+                label: "x".repeat(1 << 20),
+                ..base.clone()
+            },
+        ),
+        (
+            "label with an escape",
+            AcquireRequest {
+                label: "\x1b[31m".into(),
+                ..base.clone()
+            },
+        ),
     ];
     for (what, request) in absurd {
         let refusal = manager.acquire(request).err();
@@ -141,12 +170,24 @@ fn absurd_lease_requests_are_refused_by_name() {
         );
     }
     // More than there is, and not absurd.
-    match manager.acquire(AcquireRequest { workers: 3, ..base.clone() }) {
-        Err(Refusal::NoCapacity { asked: 3, free: 2, offered: 2 }) => {}
+    match manager.acquire(AcquireRequest {
+        workers: 3,
+        ..base.clone()
+    }) {
+        Err(Refusal::NoCapacity {
+            asked: 3,
+            free: 2,
+            offered: 2,
+        }) => {}
         other => panic!("{other:?}"),
     }
     // The tenant is who the kernel says, whatever the request says.
-    let grant = manager.acquire(AcquireRequest { tenant: "uid:4711".into(), ..base }).unwrap();
+    let grant = manager
+        .acquire(AcquireRequest {
+            tenant: "uid:4711".into(),
+            ..base
+        })
+        .unwrap();
     let lease = manager.lease_info(&grant.lease).unwrap();
     assert_eq!(lease.tenant, format!("uid:{}", nix::unistd::getuid()));
     RawSession::attached(&grant).release();
@@ -163,7 +204,9 @@ fn garbage_on_the_session_socket_disturbs_nobody() {
     for round in 0..2000 {
         let session = RawSession::connect(&socket).unwrap();
         let bytes = match round % 2 {
-            0 => (0..random.random_range(1..300)).map(|_| random.random()).collect(),
+            0 => (0..random.random_range(1..300))
+                .map(|_| random.random())
+                .collect(),
             _ => mutated(&mut random, &valid),
         };
         // Wrong descriptors, and descriptors that nobody asked for.
@@ -199,6 +242,10 @@ fn garbage_in_an_attached_session_ends_at_most_that_session() {
         let mut session = RawSession::attached(&grant);
         for _ in 0..20 {
             let bytes = mutated(&mut random, &valid);
+            // That would be no garbage.
+            if decode(&bytes) == Ok(SessionRequest::Release) {
+                continue;
+            }
             let fds = vec![file.as_fd(); random.random_range(0..3)];
             if session.send_bytes(&bytes, &fds).is_err() {
                 break;
@@ -223,19 +270,33 @@ fn too_many_descriptors_are_closed() {
     let descriptors = process.descriptors();
     let file = File::open("/dev/null").unwrap();
     for _ in 0..50 {
-        let session = hotlease_fabric::socket::Socket::connect(&platform.directory().join("session.sock")).unwrap();
+        let session =
+            hotlease_fabric::socket::Socket::connect(&platform.directory().join("session.sock")).unwrap();
         send_many_fds(&session, &session_requests()[0], file.as_fd(), 200);
     }
-    let worker = platform.workers().into_iter().map(|worker| worker.descriptors()).max().unwrap();
+    let worker = platform
+        .workers()
+        .into_iter()
+        .map(|worker| worker.descriptors())
+        .max()
+        .unwrap();
     for _ in 0..20 {
         let (connection, _) = lease.session.worker(0).unwrap();
         connection.send_many_fds(&connection_requests()[0], file.as_fd(), 200);
-        assert!(connection.is_closed(LIMIT), "the worker keeps a client that sends 200 descriptors");
+        assert!(
+            connection.is_closed(LIMIT),
+            "the worker keeps a client that sends 200 descriptors"
+        );
     }
     lease.echo();
-    until_true("the agent closes them", LIMIT, || process.descriptors() <= descriptors + 2);
+    until_true("the agent closes them", LIMIT, || {
+        process.descriptors() <= descriptors + 2
+    });
     until_true("the worker closes them", LIMIT, || {
-        platform.workers().iter().all(|process| process.descriptors() <= worker + 2)
+        platform
+            .workers()
+            .iter()
+            .all(|process| process.descriptors() <= worker + 2)
     });
 }
 
@@ -246,7 +307,9 @@ fn sessions_that_never_attach_are_dropped_and_bounded() {
     let process = platform.process();
     let descriptors = process.descriptors();
     let socket = platform.directory().join("session.sock");
-    let silent: Vec<RawSession> = (0..300).filter_map(|_| RawSession::connect(&socket).ok()).collect();
+    let silent: Vec<RawSession> = (0..300)
+        .filter_map(|_| RawSession::connect(&socket).ok())
+        .collect();
     // Somebody with a token gets in all the same, now or as soon as the silent ones are dropped.
     let grant = platform.manager().lease(1, LONG).unwrap();
     until_true("a session with a token is served", LIMIT, || {
@@ -262,7 +325,9 @@ fn sessions_that_never_attach_are_dropped_and_bounded() {
         );
     }
     bystander.finish();
-    until_true("no descriptor is left of them", LIMIT, || process.descriptors() <= descriptors + 2);
+    until_true("no descriptor is left of them", LIMIT, || {
+        process.descriptors() <= descriptors + 2
+    });
 }
 
 #[test]
@@ -272,31 +337,42 @@ fn code_that_is_not_what_was_announced_is_refused() {
     let mut session = RawSession::attached(&grant);
     let bytes = std::fs::read(library("echo")).unwrap();
     let (hash, size_bytes) = (CodeHash::of(&bytes), bytes.len() as u64);
-    let ask = |session: &mut RawSession, size_bytes, fds: &[std::os::fd::BorrowedFd<'_>]| {
-        match session.ask(&SessionRequest::Load { hash, size_bytes }, fds) {
-            Ok(SessionReply::Refused(refusal)) => refusal,
-            other => panic!("{other:?}"),
-        }
+    let ask = |session: &mut RawSession, size_bytes, fds: &[std::os::fd::BorrowedFd<'_>]| match session
+        .ask(&SessionRequest::Load { hash, size_bytes }, fds)
+    {
+        Ok(SessionReply::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
     };
     assert_eq!(ask(&mut session, size_bytes, &[]), Refusal::NeedCode(hash));
     let other = sealed_copy("test", &[&bytes[..], b"x"].concat()).unwrap();
-    assert_eq!(session.load_as(CodeHash([9; 32]), &bytes), Err(Refusal::CodeMismatch), "another hash");
+    assert_eq!(
+        session.load_as(CodeHash([9; 32]), &bytes),
+        Err(Refusal::CodeMismatch),
+        "another hash"
+    );
     let refusal = ask(&mut session, size_bytes + 1, &[other.as_fd()]);
     assert_eq!(refusal, Refusal::CodeMismatch, "one more byte");
     let sealed = sealed_copy("test", &bytes).unwrap();
     // Neither reads past the end nor makes room for what is not there.
     for size_bytes in [size_bytes + 1, 1 << 40, u64::MAX, 0] {
         let refusal = ask(&mut session, size_bytes, &[sealed.as_fd()]);
-        println!("announced {size_bytes}: {refusal}");
+        eprintln!("announced {size_bytes}: {refusal}");
     }
     let mut unsealed = tempfile::tempfile().unwrap();
     unsealed.write_all(&bytes).unwrap();
-    println!("unsealed: {}", ask(&mut session, size_bytes, &[unsealed.as_fd()]));
+    eprintln!("unsealed: {}", ask(&mut session, size_bytes, &[unsealed.as_fd()]));
     let directory = File::open("/").unwrap();
-    println!("a directory: {}", ask(&mut session, size_bytes, &[directory.as_fd()]));
+    eprintln!(
+        "a directory: {}",
+        ask(&mut session, size_bytes, &[directory.as_fd()])
+    );
     let (pipe, _end) = nix::unistd::pipe().unwrap();
-    println!("a pipe: {}", ask(&mut session, size_bytes, &[pipe.as_fd()]));
-    assert_eq!(ask(&mut session, size_bytes, &[]), Refusal::NeedCode(hash), "nothing of it was kept");
+    eprintln!("a pipe: {}", ask(&mut session, size_bytes, &[pipe.as_fd()]));
+    assert_eq!(
+        ask(&mut session, size_bytes, &[]),
+        Refusal::NeedCode(hash),
+        "nothing of it was kept"
+    );
     session.load_file(&library("echo"));
     session.release();
 }
@@ -310,246 +386,15 @@ fn more_libraries_than_a_lease_may_have_are_refused() {
     // Bytes behind the end of an ELF file mean nothing, so each is a library of its own.
     let variant = |number: usize| [&bytes[..], &number.to_le_bytes()].concat();
     for number in 0..CODES_PER_LEASE_MAX {
-        session.load(&variant(number)).unwrap_or_else(|refusal| panic!("library {number}: {refusal}"));
+        session
+            .load(&variant(number))
+            .unwrap_or_else(|refusal| panic!("library {number}: {refusal}"));
     }
     let refusal = session.load(&variant(CODES_PER_LEASE_MAX)).err();
     assert!(matches!(refusal, Some(Refusal::TooMany { .. })), "{refusal:?}");
     let again = session.load(&variant(3)).unwrap();
     assert_eq!(again, 3, "a library that is loaded already keeps its place");
     session.release();
-}
-
-#[test]
-fn garbage_on_the_connection_socket_ends_at_most_that_connection() {
-    let platform = Platform::start();
-    let mut lease = RawLease::take(&platform);
-    let bystander = Bystander::start(&platform);
-    let mut random = random("messages");
-    let valid = connection_requests();
-    let file = File::open("/dev/null").unwrap();
-    let ring = NearRing::create("test", SHAPE).unwrap();
-    for _ in 0..100 {
-        let (connection, _) = lease.session.worker(0).unwrap();
-        for _ in 0..20 {
-            let bytes = match random.random_range(0..2) {
-                0 => (0..random.random_range(1..100)).map(|_| random.random()).collect(),
-                _ => mutated(&mut random, &valid),
-            };
-            let fds = [file.as_fd(), ring.fd(), ring.fd(), file.as_fd()];
-            if connection.send_bytes(&bytes, &fds[..random.random_range(0..=4)]).is_err() {
-                break;
-            }
-        }
-        // Before the next one comes.
-        let _ = connection.is_closed(Duration::from_millis(2));
-    }
-    lease.echo();
-    bystander.finish();
-}
-
-#[test]
-fn ring_that_could_be_shrunk_or_is_too_small_is_refused() {
-    let platform = Platform::start();
-    let mut lease = RawLease::take(&platform);
-    let bell = Doorbell::create().unwrap();
-    let ring = NearRing::create("test", SHAPE).unwrap();
-    let small = NearRing::create("test", RingShape { depth: 4, ..SHAPE }).unwrap();
-    let unsealed = tempfile::tempfile().unwrap();
-    unsealed.set_len(1 << 20).unwrap();
-    let null = File::open("/dev/null").unwrap();
-    let (pipe, _end) = nix::unistd::pipe().unwrap();
-    let read_only = sealed_copy("test", &vec![0; 1 << 20]).unwrap();
-    let cases: [(&str, Vec<std::os::fd::BorrowedFd<'_>>); 9] = [
-        ("an unsealed ring", vec![unsealed.as_fd(), bell.fd()]),
-        ("an unsealed doorbell", vec![ring.fd(), unsealed.as_fd()]),
-        ("a small ring", vec![small.fd(), bell.fd()]),
-        ("a device", vec![null.as_fd(), bell.fd()]),
-        ("a pipe", vec![pipe.as_fd(), bell.fd()]),
-        ("a ring that cannot be written", vec![read_only.as_fd(), bell.fd()]),
-        ("no descriptors", vec![]),
-        ("one descriptor", vec![ring.fd()]),
-        ("three descriptors", vec![ring.fd(), bell.fd(), bell.fd()]),
-    ];
-    for (what, fds) in cases {
-        let (connection, _) = lease.session.worker(0).unwrap();
-        let open = ConnectionRequest::Open {
-            slot: SlotIndex(0),
-            request: SHAPE,
-            reply: SHAPE,
-        };
-        match connection.ask(&open, &fds) {
-            Some((ConnectionReply::Refused(_), _)) | None => {}
-            Some((other, _)) => panic!("{what}: {other:?}"),
-        }
-        lease.echo();
-    }
-}
-
-#[test]
-fn absurd_ring_shapes_and_slots_are_refused() {
-    let platform = Platform::start();
-    let mut lease = RawLease::take(&platform);
-    let ring = NearRing::create("test", SHAPE).unwrap();
-    let bell = Doorbell::create().unwrap();
-    let shape = |depth, entry_bytes| RingShape { depth, entry_bytes };
-    let ask = |slot, request, reply| {
-        let open = ConnectionRequest::Open {
-            slot: SlotIndex(slot),
-            request,
-            reply,
-        };
-        match lease.connection.ask(&open, &[ring.fd(), bell.fd()]) {
-            Some((ConnectionReply::Refused(refusal), _)) => refusal,
-            other => panic!("{open:?}: {other:?}"),
-        }
-    };
-    for absurd in [
-        shape(0, 4096),
-        shape(3, 4096),
-        shape(1 << 31, 4096),
-        shape(u32::MAX, u32::MAX),
-        shape(8192, 1),
-        shape(8, 0),
-        shape(8, u32::MAX),
-        shape(4096, 4 << 20),
-    ] {
-        ask(0, absurd, SHAPE);
-        ask(0, SHAPE, absurd);
-        ask(0, absurd, absurd);
-    }
-    ask(0, shape(16, 4096), SHAPE);
-    for slot in [1, 2, u16::MAX] {
-        let refusal = ask(slot, SHAPE, SHAPE);
-        assert_eq!(refusal, Refusal::UnknownSlot { index: slot, slots: 1 });
-    }
-    lease.echo();
-}
-
-#[test]
-fn buffers_that_are_not_what_was_announced_are_refused() {
-    let platform = Platform::start();
-    let mut lease = RawLease::take(&platform);
-    let memory = Memory::create("test", 8192).unwrap();
-    let register = |region, size_bytes| ConnectionRequest::Register {
-        region: RegionId(region),
-        size_bytes,
-    };
-    for size_bytes in [0, 8193, 1 << 40, REGION_BYTES_MAX + 1, u64::MAX] {
-        let (connection, _) = lease.session.worker(0).unwrap();
-        let answer = connection.ask(&register(1, size_bytes), &[memory.fd()]);
-        assert!(
-            matches!(answer, None | Some((ConnectionReply::Refused(_), _))),
-            "{size_bytes} bytes: {answer:?}"
-        );
-    }
-    let file = tempfile::tempfile().unwrap();
-    file.set_len(8192).unwrap();
-    let read_only = sealed_copy("test", &[0; 8192]).unwrap();
-    for (what, fds) in [
-        ("an unsealed file", vec![file.as_fd()]),
-        ("memory that cannot be written", vec![read_only.as_fd()]),
-        ("nothing", vec![]),
-        ("two", vec![memory.fd(), memory.fd()]),
-    ] {
-        let (connection, _) = lease.session.worker(0).unwrap();
-        let answer = connection.ask(&register(1, 8192), &fds);
-        assert!(matches!(answer, None | Some((ConnectionReply::Refused(_), _))), "{what}: {answer:?}");
-    }
-    lease.connection.done(&register(5, 8192), &[memory.fd()]).unwrap();
-    let twice = lease.connection.done(&register(5, 8192), &[memory.fd()]);
-    println!("the same number twice: {twice:?}");
-    let unknown = ConnectionRequest::Deregister { region: RegionId(99) };
-    println!("an unknown number: {:?}", lease.connection.done(&unknown, &[]));
-    lease.echo();
-}
-
-#[test]
-fn more_than_a_worker_takes_is_refused_and_freed_again() {
-    let platform = Platform::start();
-    let mut lease = RawLease::take(&platform);
-    let bystander = Bystander::start(&platform);
-    // Buffers of one connection.
-    let (connection, _) = lease.session.worker(0).unwrap();
-    let memory = Memory::create("test", 4096).unwrap();
-    for region in 0..REGIONS_MAX {
-        connection.register(region, &memory).unwrap_or_else(|refusal| panic!("buffer {region}: {refusal}"));
-    }
-    let refusal = connection.register(REGIONS_MAX, &memory).err();
-    assert!(matches!(refusal, Some(Refusal::TooMany { .. })), "{refusal:?}");
-    connection.done(&ConnectionRequest::Deregister { region: RegionId(3) }, &[]).unwrap();
-    connection.register(REGIONS_MAX, &memory).unwrap();
-    drop(connection);
-    // Channels of one slot; the lease has one already.
-    let (connection, _) = lease.session.worker(0).unwrap();
-    let small = RingShape {
-        depth: 1,
-        entry_bytes: 64,
-    };
-    let mut channels = Vec::new();
-    let refusal = loop {
-        match connection.open(0, small, small) {
-            Some(Ok(channel)) => channels.push(channel),
-            Some(Err(refusal)) => break refusal,
-            None => panic!("closed after {} channels", channels.len()),
-        }
-        assert!(channels.len() < CHANNELS_PER_SLOT_MAX, "no limit");
-    };
-    assert!(matches!(refusal, Refusal::TooMany { .. }), "{refusal:?}");
-    let (epoch, echo) = (lease.epoch, lease.functions.index("echo"));
-    for channel in &mut channels {
-        channel.echo(epoch, echo, b"one of many");
-    }
-    drop((channels, connection));
-    // Connections.
-    let mut connections = Vec::new();
-    let mut last = None;
-    for _ in 0..CONNECTIONS_MAX + 1 {
-        match lease.session.worker(0) {
-            // The worker may also close the one too many.
-            Ok((connection, _)) => connections.push(connection),
-            Err(refusal) => {
-                last = Some(refusal);
-                break;
-            }
-        }
-    }
-    let closed = connections.iter().filter(|connection| connection.is_closed(Duration::from_millis(1))).count();
-    assert!(closed > 0 || last.is_some(), "{} connections, and no limit", connections.len());
-    lease.echo();
-    drop(connections);
-    until_true("connections that are closed make room", LIMIT, || {
-        lease.session.worker(0).is_ok_and(|(connection, _)| !connection.is_closed(Duration::from_millis(50)))
-    });
-    lease.echo();
-    bystander.finish();
-}
-
-#[test]
-fn client_that_asks_and_never_listens_blocks_nobody() {
-    let platform = Platform::start();
-    let mut lease = RawLease::take(&platform);
-    let bystander = Bystander::start(&platform);
-    let (deaf, _) = lease.session.worker(0).unwrap();
-    let request = encode(&ConnectionRequest::Deregister { region: RegionId(77) });
-    // In a thread: a worker that reads on without being able to answer, or stops reading, are both fine.
-    let flood = std::thread::spawn(move || {
-        for _ in 0..20_000 {
-            if deaf.send_bytes(&request, &[]).is_err() {
-                break;
-            }
-        }
-        deaf
-    });
-    for _ in 0..50 {
-        lease.echo();
-        let (connection, _) = lease.session.worker(0).unwrap();
-        let mut channel = connection.channel(0);
-        channel.echo(lease.epoch, lease.functions.index("echo"), b"beside a deaf client");
-    }
-    bystander.finish();
-    // Ends the flood if it is stuck.
-    lease.session.release();
-    drop(flood.join().unwrap());
 }
 
 #[test]

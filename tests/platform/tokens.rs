@@ -77,7 +77,10 @@ fn token_of_a_released_lease_opens_nothing() {
     lease.session.release();
     let refusal = refused(&grant, &grant.token, "replayed after release");
     assert!(
-        matches!(refusal, Refusal::LeaseEnded(_) | Refusal::UnknownLease | Refusal::StaleEpoch { .. }),
+        matches!(
+            refusal,
+            Refusal::LeaseEnded(_) | Refusal::UnknownLease | Refusal::StaleEpoch { .. }
+        ),
         "{refusal:?}"
     );
     // Also when another lease has the cores.
@@ -96,7 +99,10 @@ fn token_of_an_earlier_boot_opens_nothing() {
     platform.up_again();
     let new = platform.manager().lease(1, LONG).unwrap();
     let refusal = refused(&new, &old.token, "of an earlier boot");
-    assert!(matches!(refusal, Refusal::BadToken | Refusal::StaleEpoch { .. }), "{refusal:?}");
+    assert!(
+        matches!(refusal, Refusal::BadToken | Refusal::StaleEpoch { .. }),
+        "{refusal:?}"
+    );
     RawSession::attached(&new).release();
 }
 
@@ -129,7 +135,11 @@ fn token_reaches_no_worker_of_another_lease() {
     let mut lease = RawLease::take(&platform);
     for index in [1, 2, 1023, u16::MAX] {
         let refusal = lease.session.worker(index).err();
-        assert_eq!(refusal, Some(Refusal::UnknownWorker { index, workers: 1 }), "worker {index}");
+        assert_eq!(
+            refusal,
+            Some(Refusal::UnknownWorker { index, workers: 1 }),
+            "worker {index}"
+        );
     }
     lease.echo();
     other.echo();
@@ -140,7 +150,9 @@ fn nothing_is_served_before_the_token_is_checked() {
     let platform = Platform::start();
     let grant = platform.manager().lease(1, LONG).unwrap();
     for request in [
-        SessionRequest::Connect { worker: WorkerIndex(0) },
+        SessionRequest::Connect {
+            worker: WorkerIndex(0),
+        },
         SessionRequest::Renew,
         SessionRequest::Release,
         SessionRequest::Load {

@@ -56,7 +56,13 @@ impl RawChannel {
     }
 
     /// A correct request whose input and output are in buffers.
-    pub fn span_request(&self, epoch: Epoch, function: FunctionIndex, input: Span, output: Span) -> RequestHeader {
+    pub fn span_request(
+        &self,
+        epoch: Epoch,
+        function: FunctionIndex,
+        input: Span,
+        output: Span,
+    ) -> RequestHeader {
         let payload = [input.encode(), output.encode()].concat();
         RequestHeader {
             flags: Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER),
@@ -80,7 +86,11 @@ impl RawChannel {
         let entry = entry & (self.requests.layout().depth() - 1);
         // SAFETY: the entry's payload is that long, and a borrowed slice does not overlap a foreign mapping.
         unsafe {
-            std::ptr::copy_nonoverlapping(payload.as_ptr(), self.requests.payload(entry).as_ptr(), payload.len());
+            std::ptr::copy_nonoverlapping(
+                payload.as_ptr(),
+                self.requests.payload(entry).as_ptr(),
+                payload.len(),
+            );
         }
     }
 
@@ -95,7 +105,8 @@ impl RawChannel {
     /// # Panics
     /// If there is none, or it is malformed.
     pub fn send(&mut self, words: &LineWords) -> ReplyHeader {
-        self.try_send(words, Duration::from_secs(5)).expect("the slot answers")
+        self.try_send(words, Duration::from_secs(5))
+            .expect("the slot answers")
     }
 
     /// As [`RawChannel::send`]; `None` if there is no answer within `limit`.
@@ -120,8 +131,10 @@ impl RawChannel {
                 return None;
             }
             // Leaves the core to the slot: there are as many cores as slots.
-            self.doorbell
-                .sleep_unless(|| self.replies.line(seq.id()).poll(seq).is_some(), Some(Duration::from_millis(20)));
+            self.doorbell.sleep_unless(
+                || self.replies.line(seq.id()).poll(seq).is_some(),
+                Some(Duration::from_millis(20)),
+            );
         }
     }
 
@@ -133,7 +146,11 @@ impl RawChannel {
         assert!(input.len() <= INLINE_BYTES);
         let request = self.request(epoch, echo, input);
         let reply = self.send(&request.encode());
-        assert_eq!((reply.status, reply.length), (Status::Ok, input.len() as u64), "{reply:?}");
+        assert_eq!(
+            (reply.status, reply.length),
+            (Status::Ok, input.len() as u64),
+            "{reply:?}"
+        );
         assert_eq!(&reply.inline[..input.len()], input);
     }
 }

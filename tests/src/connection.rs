@@ -49,7 +49,9 @@ impl RawConnection {
     /// # Panics
     /// As [`RawConnection::ask`].
     pub fn next(&self, limit: Duration) -> Option<(ConnectionReply, Vec<OwnedFd>)> {
-        self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
+        self.socket
+            .set_receive_timeout(Some(limit))
+            .expect("a time limit");
         match self.socket.receive() {
             Ok(message) => message,
             Err(SocketError::Io(error)) if error.kind() != std::io::ErrorKind::WouldBlock => None,
@@ -81,7 +83,12 @@ impl RawConnection {
     ///
     /// # Panics
     /// If there is no answer, or a wrong one.
-    pub fn open(&self, slot: u16, request: RingShape, reply: RingShape) -> Option<Result<RawChannel, Refusal>> {
+    pub fn open(
+        &self,
+        slot: u16,
+        request: RingShape,
+        reply: RingShape,
+    ) -> Option<Result<RawChannel, Refusal>> {
         let replies = NearRing::create("test-replies", reply).expect("a ring");
         let doorbell = Doorbell::create().expect("a doorbell");
         let fds = [replies.fd(), doorbell.fd()];
@@ -130,7 +137,9 @@ impl RawConnection {
 
     /// Whether the worker has closed the connection, or does within `limit`. Answers are dropped.
     pub fn is_closed(&self, limit: Duration) -> bool {
-        self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
+        self.socket
+            .set_receive_timeout(Some(limit))
+            .expect("a time limit");
         loop {
             match self.socket.receive::<ConnectionReply>() {
                 Ok(None) => return true,

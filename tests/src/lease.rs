@@ -47,7 +47,10 @@ impl RawLease {
     /// # Panics
     /// If anything is refused.
     pub fn with(platform: &Platform, library: &Path) -> Self {
-        let grant = platform.manager().lease(1, LONG).unwrap_or_else(|refusal| panic!("no lease: {refusal}"));
+        let grant = platform
+            .manager()
+            .lease(1, LONG)
+            .unwrap_or_else(|refusal| panic!("no lease: {refusal}"));
         Self::of(grant, library)
     }
 
@@ -58,7 +61,9 @@ impl RawLease {
     pub fn of(grant: Grant, library: &Path) -> Self {
         let mut session = RawSession::attached(&grant);
         let functions = session.load_file(library);
-        let (connection, epoch) = session.worker(0).unwrap_or_else(|refusal| panic!("no worker: {refusal}"));
+        let (connection, epoch) = session
+            .worker(0)
+            .unwrap_or_else(|refusal| panic!("no worker: {refusal}"));
         let channel = connection.channel(0);
         Self {
             grant,
@@ -84,7 +89,10 @@ impl RawLease {
     /// # Panics
     /// If it is not replaced.
     pub fn reconnect(&mut self) {
-        let (connection, epoch) = self.session.worker(0).unwrap_or_else(|refusal| panic!("no worker: {refusal}"));
+        let (connection, epoch) = self
+            .session
+            .worker(0)
+            .unwrap_or_else(|refusal| panic!("no worker: {refusal}"));
         assert!(epoch > self.epoch, "a new worker has a later epoch");
         self.channel = connection.channel(0);
         self.connection = connection;
@@ -135,6 +143,9 @@ impl Bystander {
         });
         self.stop.store(true, Ordering::Relaxed);
         let slowest = self.calls.join().expect("all calls of the bystander succeed");
-        assert!(slowest < Duration::from_secs(2), "a bystander's call took {slowest:?}");
+        assert!(
+            slowest < Duration::from_secs(2),
+            "a bystander's call took {slowest:?}"
+        );
     }
 }

@@ -6,6 +6,7 @@
 //! * [`manager`] — the manager's gRPC interface, blocking.
 //! * [`session`], [`connection`], [`channel`] — the client's side of each socket and of the rings, spoken by
 //!   hand so that it can be spoken wrongly.
+//! * [`garbage`] — messages that are nearly right.
 //! * [`lease`] — all of these together; a bystander that notices any disturbance.
 //! * [`wait`] — waiting for a condition, with a limit.
 //!
@@ -14,6 +15,7 @@
 
 pub mod channel;
 pub mod connection;
+pub mod garbage;
 pub mod lease;
 pub mod library;
 pub mod manager;

@@ -23,7 +23,10 @@ pub fn compile(name: &str, arguments: &[&str]) -> PathBuf {
     let _turn = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = package.join("fixtures").join(name).with_extension("c");
-    let include = package.parent().expect("the package is in the repository").join("include");
+    let include = package
+        .parent()
+        .expect("the package is in the repository")
+        .join("include");
     let mut key = fs::read(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     key.extend(fs::read(include.join("hotlease/function.h")).expect("the functions' header"));
     key.extend(arguments.join(" ").bytes());
@@ -37,7 +40,16 @@ pub fn compile(name: &str, arguments: &[&str]) -> PathBuf {
     let unfinished = directory.join(format!("{name}-{}.unfinished", std::process::id()));
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let output = Command::new(&compiler)
-        .args(["-shared", "-fPIC", "-O1", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"])
+        .args([
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-g0",
+            "-fvisibility=hidden",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ])
         .args(["-Wno-unused-parameter", "-I"])
         .args([&include, &source])
         .args(arguments)
@@ -46,7 +58,11 @@ pub fn compile(name: &str, arguments: &[&str]) -> PathBuf {
         .output()
         .unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
     let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{compiler} {}: {words}", source.display());
+    assert!(
+        output.status.success(),
+        "{compiler} {}: {words}",
+        source.display()
+    );
     fs::rename(&unfinished, &library).expect("the library in its place");
     library
 }

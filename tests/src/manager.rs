@@ -23,9 +23,14 @@ const LIMIT: Duration = Duration::from_secs(10);
 impl ManagerClient {
     /// Connects to the manager of a runtime directory.
     pub fn connect(directory: &Path) -> Result<Self, tonic::transport::Error> {
-        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let address = format!("unix:{}", directory.join("manager.sock").display());
-        let endpoint = Endpoint::from_shared(address)?.connect_timeout(LIMIT).timeout(LIMIT);
+        let endpoint = Endpoint::from_shared(address)?
+            .connect_timeout(LIMIT)
+            .timeout(LIMIT);
         let channel = runtime.block_on(endpoint.connect())?;
         Ok(Self {
             runtime,
@@ -33,7 +38,10 @@ impl ManagerClient {
         })
     }
 
-    fn ask<T>(&self, call: impl AsyncFnOnce(&mut Stub<Channel>) -> Result<Response<T>, Status>) -> Result<T, Refusal> {
+    fn ask<T>(
+        &self,
+        call: impl AsyncFnOnce(&mut Stub<Channel>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Refusal> {
         let answer = self.runtime.block_on(call(&mut self.stub.borrow_mut()));
         answer.map(Response::into_inner).map_err(Refusal::from)
     }
@@ -71,27 +79,34 @@ impl ManagerClient {
             reason: reason.to_owned(),
             ..ReleaseRequest::default()
         };
-        self.ask(async |stub| stub.release(request).await).map(|reply| reply.usage)
+        self.ask(async |stub| stub.release(request).await)
+            .map(|reply| reply.usage)
     }
 
     /// Agents that are registered.
     pub fn agents(&self) -> Result<Vec<AgentInfo>, Refusal> {
-        self.ask(async |stub| stub.list_agents(ListRequest::default()).await).map(|list| list.agents)
+        self.ask(async |stub| stub.list_agents(ListRequest::default()).await)
+            .map(|list| list.agents)
     }
 
     /// Leases that are held or were.
     pub fn leases(&self) -> Result<Vec<LeaseInfo>, Refusal> {
-        self.ask(async |stub| stub.list_leases(ListRequest::default()).await).map(|list| list.leases)
+        self.ask(async |stub| stub.list_leases(ListRequest::default()).await)
+            .map(|list| list.leases)
     }
 
     /// One lease.
     pub fn lease_info(&self, lease: &str) -> Option<LeaseInfo> {
-        self.leases().expect("leases are listed").into_iter().find(|info| info.id == lease)
+        self.leases()
+            .expect("leases are listed")
+            .into_iter()
+            .find(|info| info.id == lease)
     }
 
     /// Worker processes.
     pub fn workers(&self) -> Result<Vec<WorkerInfo>, Refusal> {
-        self.ask(async |stub| stub.list_workers(ListRequest::default()).await).map(|list| list.workers)
+        self.ask(async |stub| stub.list_workers(ListRequest::default()).await)
+            .map(|list| list.workers)
     }
 
     /// Cores that no lease holds: offered, less those of active leases. Both are the agent's own words at

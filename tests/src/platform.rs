@@ -92,7 +92,10 @@ impl Platform {
         let cores: Vec<String> = self.options.cores.iter().map(u32::to_string).collect();
         let mut command = self.hotlease(&["up", "--cores", &cores.join(",")]);
         command.args(["--pool", &self.options.pool.to_string()]);
-        command.stdout(log.try_clone().expect("a log")).stderr(log).stdin(Stdio::null());
+        command
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log)
+            .stdin(Stdio::null());
         // SAFETY: prctl is async-signal-safe; the platform must not outlive a test program that is killed.
         unsafe {
             command.pre_exec(|| {
@@ -103,7 +106,12 @@ impl Platform {
         self.up = Some(command.spawn().expect("`hotlease up` starts"));
         let start = Instant::now();
         while !self.serves() {
-            let ended = self.up.as_mut().expect("just started").try_wait().expect("a child");
+            let ended = self
+                .up
+                .as_mut()
+                .expect("just started")
+                .try_wait()
+                .expect("a child");
             assert!(
                 ended.is_none() && start.elapsed() < LIMIT,
                 "`hotlease up` does not serve ({ended:?}, {:?}); it printed:\n{}",
@@ -126,7 +134,9 @@ impl Platform {
             workers.iter().filter(|worker| worker.state == "pooled").count()
         };
         agents.iter().any(|agent| agent.state == "serving")
-            && manager.workers().is_ok_and(|workers| pooled(workers) >= self.options.pool as usize)
+            && manager
+                .workers()
+                .is_ok_and(|workers| pooled(workers) >= self.options.pool as usize)
     }
 
     /// The runtime directory.
@@ -172,7 +182,9 @@ impl Platform {
     /// A `hotlease` command that talks to this platform.
     pub fn hotlease(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(program("hotlease"));
-        command.args(arguments).env("HOTLEASE_RUNTIME_DIR", self.directory());
+        command
+            .args(arguments)
+            .env("HOTLEASE_RUNTIME_DIR", self.directory());
         command.stdin(Stdio::null());
         command
     }
@@ -185,10 +197,18 @@ impl Platform {
     /// Runs a `hotlease` command that must succeed, with `--json`: the objects that it prints, one a line.
     pub fn json(&self, arguments: &[&str]) -> Vec<serde_json::Value> {
         let output = self.run(&[arguments, &["--json"]].concat());
-        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "hotlease {arguments:?}: {}: {errors}", output.status);
+        let (text, errors) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(
+            output.status.success(),
+            "hotlease {arguments:?}: {}: {errors}",
+            output.status
+        );
         let parse = |line: &str| {
-            serde_json::from_str(line).unwrap_or_else(|error| panic!("hotlease {arguments:?}: {error}: {line}"))
+            serde_json::from_str(line)
+                .unwrap_or_else(|error| panic!("hotlease {arguments:?}: {error}: {line}"))
         };
         text.lines().map(parse).collect()
     }
@@ -269,7 +289,9 @@ impl Platform {
 
     /// Sockets in the runtime directory.
     pub fn sockets(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.directory()).expect("the runtime directory").flatten();
+        let entries = fs::read_dir(self.directory())
+            .expect("the runtime directory")
+            .flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.filter(|name| name.ends_with(".sock")).collect()
     }
@@ -286,11 +308,19 @@ impl Drop for Platform {
         }
         if self.up.is_some() {
             let status = self.stop();
-            assert!(status.success(), "`hotlease up` ended with {status}:\n{}", self.log());
+            assert!(
+                status.success(),
+                "`hotlease up` ended with {status}:\n{}",
+                self.log()
+            );
             assert_eq!(self.sockets(), [""; 0], "sockets are left");
         }
         self.nothing_runs(Duration::from_secs(1));
-        assert!(!self.log().contains("panicked"), "a daemon panicked:\n{}", self.log());
+        assert!(
+            !self.log().contains("panicked"),
+            "a daemon panicked:\n{}",
+            self.log()
+        );
     }
 }
 
@@ -309,7 +339,11 @@ pub fn target_directory() -> PathBuf {
 pub fn private_directory() -> tempfile::TempDir {
     let owner_only = Permissions::from_mode(0o700);
     let mut builder = tempfile::Builder::new();
-    builder.prefix("hlt").permissions(owner_only).tempdir_in("/tmp").expect("a directory")
+    builder
+        .prefix("hlt")
+        .permissions(owner_only)
+        .tempdir_in("/tmp")
+        .expect("a directory")
 }
 
 /// One of the built programs.
@@ -318,7 +352,11 @@ pub fn private_directory() -> tempfile::TempDir {
 /// If it is not built.
 pub fn program(name: &str) -> PathBuf {
     let path = target_directory().join(name);
-    assert!(path.exists(), "{} is not there; run `make build` first", path.display());
+    assert!(
+        path.exists(),
+        "{} is not there; run `make build` first",
+        path.display()
+    );
     path
 }
 

@@ -46,7 +46,11 @@ impl Process {
     pub fn processor_time(&self) -> Duration {
         let text = fs::read_to_string(self.path("stat")).unwrap_or_default();
         let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
-        let ticks: u64 = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+        let ticks: u64 = fields
+            .skip(11)
+            .take(2)
+            .filter_map(|ticks| ticks.parse::<u64>().ok())
+            .sum();
         Duration::from_millis(ticks * 10)
     }
 
@@ -67,7 +71,9 @@ impl Process {
         };
         let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
         let cores = |status: String| {
-            let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
             line.map(|cores| cores.trim().to_owned())
         };
         tasks.flatten().filter_map(status).filter_map(cores).collect()
@@ -89,7 +95,12 @@ impl Process {
         let mut found = vec![self.pid];
         let mut next = 0;
         while let Some(&parent) = found.get(next) {
-            found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+            found.extend(
+                parents
+                    .iter()
+                    .filter(|(_, of)| *of == parent)
+                    .map(|(pid, _)| *pid),
+            );
             next += 1;
         }
         found[1..].iter().filter_map(|pid| Self::of(*pid)).collect()

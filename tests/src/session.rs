@@ -64,7 +64,11 @@ impl RawSession {
     }
 
     /// Sends a request and waits for its answer.
-    pub fn ask(&mut self, request: &SessionRequest, fds: &[BorrowedFd<'_>]) -> Result<SessionReply, NoAnswer> {
+    pub fn ask(
+        &mut self,
+        request: &SessionRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<SessionReply, NoAnswer> {
         self.ask_for_fds(request, fds).map(|(reply, _)| reply)
     }
 
@@ -98,7 +102,9 @@ impl RawSession {
 
     /// The next message, whatever it is.
     pub fn next(&self, limit: Duration) -> Result<(SessionReply, Vec<OwnedFd>), NoAnswer> {
-        self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
+        self.socket
+            .set_receive_timeout(Some(limit))
+            .expect("a time limit");
         match self.socket.receive() {
             Ok(Some(message)) => Ok(message),
             Ok(None) => Err(NoAnswer::Closed),
@@ -149,8 +155,13 @@ impl RawSession {
     /// If it cannot be loaded.
     pub fn load_file(&mut self, path: &Path) -> Loaded {
         let bytes = std::fs::read(path).expect("the library is readable");
-        let base = self.load(&bytes).unwrap_or_else(|refusal| panic!("{}: {refusal}", path.display()));
-        let names = functions(&bytes).expect("a library").into_iter().map(|function| function.name);
+        let base = self
+            .load(&bytes)
+            .unwrap_or_else(|refusal| panic!("{}: {refusal}", path.display()));
+        let names = functions(&bytes)
+            .expect("a library")
+            .into_iter()
+            .map(|function| function.name);
         Loaded {
             base,
             names: names.collect(),

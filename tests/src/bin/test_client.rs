@@ -37,7 +37,10 @@ fn main() -> Result<(), Error> {
             let process = invoker.function("process")?;
             loop {
                 match process.call(b"") {
-                    Ok(pid) => say(&format!("called {}", u32::from_le_bytes(pid[..4].try_into().unwrap_or_default()))),
+                    Ok(pid) => say(&format!(
+                        "called {}",
+                        u32::from_le_bytes(pid[..4].try_into().unwrap_or_default())
+                    )),
                     Err(error) => say(&format!("failed {error}")),
                 }
                 std::thread::sleep(Duration::from_millis(10));
