@@ -1,0 +1,192 @@
+//! A manager in a directory of its own, a client of it, and agents that answer as told.
+
+use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
+use hotlease_store::{MemoryStore, Store};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::agent_server::{Agent, AgentServer};
+use hotlease_wire::grpc::manager_client::ManagerClient;
+use hotlease_wire::grpc::{
+    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, RegisterRequest,
+    ReleaseReply, ReleaseRequest, Usage, WorkerInfo,
+};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Request, Response, Status};
+
+/// An agent that answers as told and writes down what it was asked.
+#[derive(Default)]
+pub struct Told {
+    pub refusal: Option<Refusal>,
+    pub leases: Vec<LeaseInfo>,
+    pub asked: Vec<AcquireRequest>,
+    pub ended: Vec<ReleaseRequest>,
+    pub hangs: bool,
+}
+
+#[derive(Clone)]
+struct ToldAgent(Arc<Mutex<Told>>);
+
+#[tonic::async_trait]
+impl Agent for ToldAgent {
+    async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
+        let mut told = self.0.lock().unwrap();
+        told.asked.push(request.into_inner());
+        if let Some(refusal) = &told.refusal {
+            return Err(refusal.clone().into());
+        }
+        Ok(Response::new(Grant {
+            lease: "0b".repeat(8),
+            epoch: 4,
+            ttl_ms: 5000,
+            ..Default::default()
+        }))
+    }
+
+    async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
+        self.0.lock().unwrap().ended.push(request.into_inner());
+        Ok(Response::new(ReleaseReply { usage: used(70) }))
+    }
+
+    async fn status(&self, _: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {
+        if self.0.lock().unwrap().hangs {
+            std::future::pending::<()>().await;
+        }
+        let leases = self.0.lock().unwrap().leases.clone();
+        let workers = vec![WorkerInfo {
+            pid: 77,
+            state: "pooled".into(),
+            ..Default::default()
+        }];
+        Ok(Response::new(AgentStatus {
+            leases,
+            workers,
+            ..Default::default()
+        }))
+    }
+}
+
+pub fn used(invocations: u64) -> Option<Usage> {
+    Some(Usage {
+        invocations,
+        compute_ns: 1000 * invocations,
+        ..Default::default()
+    })
+}
+
+pub struct Scene {
+    pub dir: TempDir,
+    pub store: Arc<MemoryStore>,
+    pub manager: Manager,
+    pub client: ManagerClient<Channel>,
+}
+
+impl Scene {
+    pub async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(MemoryStore::default());
+        let manager = start(dir.path(), &store).await;
+        let client = connect(dir.path()).await;
+        Self {
+            dir,
+            store,
+            manager,
+            client,
+        }
+    }
+
+    /// Starts an agent on its own socket and registers it.
+    pub async fn agent(&mut self, number: u8, cores: u32) -> Arc<Mutex<Told>> {
+        let told = Arc::new(Mutex::new(Told::default()));
+        let listener = UnixListener::bind(self.agent_socket(number)).unwrap();
+        let service = AgentServer::new(ToldAgent(Arc::clone(&told)));
+        tokio::spawn(
+            Server::builder()
+                .add_service(service)
+                .serve_with_incoming(UnixListenerStream::new(listener)),
+        );
+        let agent = Some(self.info(number, cores));
+        self.client.register(RegisterRequest { agent }).await.unwrap();
+        told
+    }
+
+    pub fn agent_socket(&self, number: u8) -> PathBuf {
+        self.dir.path().join(format!("agent{number}.sock"))
+    }
+
+    pub fn info(&self, number: u8, cores: u32) -> AgentInfo {
+        AgentInfo {
+            id: format!("{number:02x}").repeat(8),
+            boot: "0d".repeat(8),
+            address: self.agent_socket(number).to_str().unwrap().into(),
+            session_socket: "/run/session.sock".into(),
+            cores: (0..cores).collect(),
+            free_cores: cores,
+            ..Default::default()
+        }
+    }
+
+    pub async fn heartbeat(&mut self, agent: AgentInfo, leases: Vec<LeaseInfo>) -> bool {
+        let request = HeartbeatRequest {
+            agent: Some(agent),
+            leases,
+        };
+        self.client.heartbeat(request).await.unwrap().into_inner().known
+    }
+
+    pub async fn leases(&mut self) -> Vec<LeaseInfo> {
+        self.client
+            .list_leases(ListRequest::default())
+            .await
+            .unwrap()
+            .into_inner()
+            .leases
+    }
+
+    pub async fn refusal(&mut self, request: AcquireRequest) -> Refusal {
+        self.client
+            .acquire(request)
+            .await
+            .expect_err("the lease was granted")
+            .into()
+    }
+}
+
+pub async fn start(dir: &Path, store: &Arc<MemoryStore>) -> Manager {
+    let mut config = ManagerConfig::new(dir);
+    config.store = Arc::clone(store) as Arc<dyn Store>;
+    config.listing_timeout = Duration::from_millis(200);
+    Manager::start(config).await.unwrap()
+}
+
+pub async fn connect(dir: &Path) -> ManagerClient<Channel> {
+    let uri = format!("unix:{}", dir.join(MANAGER_SOCKET).display());
+    ManagerClient::new(Endpoint::from_shared(uri).unwrap().connect().await.unwrap())
+}
+
+pub fn wish(workers: u32) -> AcquireRequest {
+    AcquireRequest {
+        workers,
+        slots_per_worker: 1,
+        ..Default::default()
+    }
+}
+
+pub fn lease(number: u8, invocations: u64, state: &str) -> LeaseInfo {
+    LeaseInfo {
+        id: format!("{number:02x}").repeat(8),
+        agent: "01".repeat(8),
+        tenant: "uid:7".into(),
+        state: state.into(),
+        usage: used(invocations),
+        ..Default::default()
+    }
+}
+
+pub fn tenant() -> String {
+    format!("uid:{}", nix::unistd::geteuid())
+}
