@@ -88,25 +88,22 @@ impl State {
     /// Removes what has ended or is late.
     fn take_ready(&mut self) -> Vec<Action> {
         let mut ready = std::mem::take(&mut self.jobs);
-        let late = self.next_deadline().map(|next| (next, Instant::now()));
+        // The clock is read only where something has a deadline.
+        let now = self.next_deadline().map(|_| Instant::now());
         for pending in self.channels.values_mut() {
             while pending.is_first_ready()
                 && let Some((_, watch)) = pending.watches.pop_first()
             {
                 ready.push(watch.action);
             }
-            if let Some((next, now)) = late
-                && next <= now
-            {
-                let is_late =
-                    |_: &u64, watch: &mut Watch| watch.deadline.is_some_and(|deadline| deadline <= now);
-                ready.extend(
-                    pending
-                        .watches
-                        .extract_if(.., is_late)
-                        .map(|(_, watch)| watch.action),
-                );
-            }
+            let late: Vec<u64> = pending
+                .watches
+                .iter()
+                .filter(|(_, watch)| watch.deadline.is_some_and(|deadline| now >= Some(deadline)))
+                .map(|(seq, _)| *seq)
+                .collect();
+            let late = late.iter().filter_map(|seq| pending.watches.remove(seq));
+            ready.extend(late.map(|watch| watch.action));
         }
         self.channels.retain(|_, pending| !pending.watches.is_empty());
         ready

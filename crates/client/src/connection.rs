@@ -4,7 +4,7 @@ use crate::Error;
 use crate::channel::Channel;
 use crate::death::{Death, Kind};
 use crate::link::Link;
-use crate::options::LeaseOptions;
+use crate::options::{Completion, LeaseOptions};
 use crate::session;
 use hotlease_fabric::channel::{ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;
@@ -93,13 +93,8 @@ impl Connection {
         self.death.get()
     }
 
-    /// Opens a channel to a slot. `base`: index of the code's first function.
-    pub(crate) async fn open(
-        self: &Arc<Self>,
-        slot: SlotIndex,
-        options: &LeaseOptions,
-        base: u16,
-    ) -> Result<Arc<Channel>, Error> {
+    /// Exchanges rings with a slot.
+    pub(crate) async fn open(&self, slot: SlotIndex, options: &LeaseOptions) -> Result<ClientChannel, Error> {
         let (request, reply) = (options.request_shape(), options.reply_shape());
         let replies = ReplyRing::create(reply)?;
         let open = ConnectionRequest::Open { slot, request, reply };
@@ -112,24 +107,28 @@ impl Connection {
                 if generation == 0 {
                     return Err(Error::protocol("the worker's channel has generation 0"));
                 }
-                let ring = ClientChannel::open(replies, generation, request, ring, doorbell)?;
-                let channel = Channel::new(
-                    ring,
-                    self.clone(),
-                    self.doorbell.clone(),
-                    base,
-                    options.completion,
-                );
-                let channel = Arc::new(channel);
-                self.channels().push(Arc::downgrade(&channel));
-                if self.death.get().is_some() {
-                    // It ended before it could learn of this channel.
-                    channel.close();
-                }
-                Ok(channel)
+                Ok(ClientChannel::open(replies, generation, request, ring, doorbell)?)
             }
             other => Err(unexpected("Open", other)),
         }
+    }
+
+    /// Makes a channel of exchanged rings; it is closed with the connection. `base`: index of the code's
+    /// first function.
+    pub(crate) fn channel(
+        self: &Arc<Self>,
+        rings: ClientChannel,
+        base: u16,
+        completion: Completion,
+    ) -> Arc<Channel> {
+        let channel = Channel::new(rings, self.clone(), self.doorbell.clone(), base, completion);
+        let channel = Arc::new(channel);
+        self.channels().push(Arc::downgrade(&channel));
+        if self.death.get().is_some() {
+            // It ended before it could learn of this channel.
+            channel.close();
+        }
+        channel
     }
 
     /// Makes memory known to the worker.

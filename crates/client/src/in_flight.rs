@@ -286,13 +286,10 @@ fn publish(
     wait: bool,
 ) -> Result<(Arc<Channel>, u64), Error> {
     loop {
-        let (slot, channel) = function.inner.pick(function.slot)?;
+        let channel = function.channel()?;
         request.uses.register(&channel)?;
         match channel.submit(&request.target, &request.tail.payload(input), state) {
-            Ok(seq) => {
-                crate::affinity::remember(function.inner.id, slot, &channel);
-                return Ok((channel, seq));
-            }
+            Ok(seq) => return Ok((channel, seq)),
             Err(Error::NoCredit) if wait => {
                 function.inner.wait_for_credit(function.slot, function.timeout)?
             }

@@ -6,10 +6,12 @@ use crate::code::Code;
 use crate::connection::Watched;
 use crate::manager::Manager;
 use crate::options::LeaseOptions;
-use crate::session::{End, Session};
+use crate::session::{End, Session, Shared};
+use hotlease_fabric::channel::ClientChannel;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
 use hotlease_wire::session::{StartPhases, UsageTotals};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,13 +25,13 @@ pub struct ColdPhases {
     pub acquire: Duration,
     /// Session with the agent, until the workers were configured.
     pub attach: Duration,
-    /// The library was sent and loaded.
+    /// The library was sent and loaded; meanwhile the workers were connected.
     pub load: Duration,
     /// Part of `load` that the workers took.
     pub worker_load: Duration,
-    /// Introductions to all workers.
+    /// Introductions to all workers, while the library was loaded: not a part of the total.
     pub connect: Duration,
-    /// Rings made and exchanged with all slots.
+    /// What was left then of connecting to the workers and exchanging rings with all slots.
     pub open: Duration,
     /// What the agent says about the workers.
     pub start: StartPhases,
@@ -38,7 +40,7 @@ pub struct ColdPhases {
 impl ColdPhases {
     /// All of it: from asking for the lease to being ready for the first hot call.
     pub fn total(&self) -> Duration {
-        self.acquire + self.attach + self.load + self.connect + self.open
+        self.acquire + self.attach + self.load + self.open
     }
 }
 
@@ -60,8 +62,13 @@ pub(crate) struct Lease {
     workers: Vec<Option<Watched>>,
 }
 
-/// The channels of one worker, in the order of its slots.
-type Opened = (Watched, Vec<Arc<Channel>>);
+/// A connected worker, and the rings exchanged with its slots, in their order.
+struct Opened {
+    watched: Watched,
+    rings: Vec<ClientChannel>,
+    /// Time that the introduction took.
+    connect: Duration,
+}
 
 impl Lease {
     /// Takes a lease, loads the code, and opens a channel to every slot. On the control thread.
@@ -113,9 +120,27 @@ impl Lease {
             ..ColdPhases::default()
         };
 
-        let (base, worker_load) = session.shared().load(&plan.code).await?;
-        phases.worker_load = worker_load;
+        // Workers are connected and loaded at the same time. The connects go first, so that rings are made
+        // here and there while the agent sees to the library.
+        let mut opening = JoinSet::new();
+        for worker in 0..options.workers {
+            let opened = Self::open(session.shared().clone(), plan.clone(), worker);
+            opening.spawn(async move { (worker, opened.await) });
+        }
+        // So that the tasks above have sent their requests.
+        tokio::task::yield_now().await;
+        let loaded = session.shared().load(&plan.code).await;
         phases.load = lap();
+        let mut opened = BTreeMap::new();
+        while let Some(result) = opening.join_next().await {
+            let (worker, result) = result.map_err(|error| Error::protocol(error.to_string()))?;
+            // A library that kills its worker is the reason for what happened to the connection, too.
+            if loaded.is_ok() {
+                opened.insert(worker, result?);
+            }
+        }
+        let (base, worker_load) = loaded?;
+        phases.worker_load = worker_load;
 
         let mut lease = Self {
             plan: plan.clone(),
@@ -123,55 +148,50 @@ impl Lease {
             base,
             workers: Vec::new(),
         };
-        // All at once: the agent answers in turn, and the workers work meanwhile.
-        let mut connecting = JoinSet::new();
-        for worker in 0..options.workers {
-            let (session, doorbell) = (lease.session.shared().clone(), plan.doorbell.clone());
-            connecting.spawn(async move {
-                let index = WorkerIndex(worker);
-                let (socket, epoch) = session.connect(index).await?;
-                Watched::start(socket, index, epoch, session, doorbell).map(|watched| (worker, watched))
-            });
-        }
-        let mut watched = Vec::new();
-        while let Some(result) = connecting.join_next().await {
-            watched.push(result.map_err(|error| Error::protocol(error.to_string()))??);
-        }
-        watched.sort_by_key(|(worker, _)| *worker);
-        phases.connect = lap();
-
         let mut channels = Vec::with_capacity(options.slots_in_all());
-        for (_, watched) in watched {
-            let (watched, opened) = lease.open_all(watched).await?;
-            lease.workers.push(Some(watched));
-            channels.extend(opened);
+        for opened in opened.into_values() {
+            phases.connect = phases.connect.max(opened.connect);
+            channels.extend(lease.channels(&opened.watched, opened.rings));
+            lease.workers.push(Some(opened.watched));
         }
         phases.open = lap();
         Ok((lease, channels, phases))
     }
 
-    async fn open_all(&self, watched: Watched) -> Result<Opened, Error> {
-        let mut channels = Vec::with_capacity(usize::from(self.plan.options.slots));
-        for slot in 0..self.plan.options.slots {
-            let connection = watched.connection();
-            channels.push(
-                connection
-                    .open(SlotIndex(slot), &self.plan.options, self.base)
-                    .await?,
-            );
+    /// Connects to a worker and exchanges rings with all its slots.
+    async fn open(session: Arc<Shared>, plan: Plan, worker: u16) -> Result<Opened, Error> {
+        let index = WorkerIndex(worker);
+        let mut lap = stopwatch();
+        let (socket, epoch) = session.connect(index).await?;
+        let connect = lap();
+        let watched = Watched::start(socket, index, epoch, session, plan.doorbell.clone())?;
+        let mut rings = Vec::with_capacity(usize::from(plan.options.slots));
+        for slot in 0..plan.options.slots {
+            rings.push(watched.connection().open(SlotIndex(slot), &plan.options).await?);
         }
-        Ok((watched, channels))
+        Ok(Opened {
+            watched,
+            rings,
+            connect,
+        })
+    }
+
+    fn channels(&self, watched: &Watched, rings: Vec<ClientChannel>) -> Vec<Arc<Channel>> {
+        let channel = |rings| {
+            watched
+                .connection()
+                .channel(rings, self.base, self.plan.options.completion)
+        };
+        rings.into_iter().map(channel).collect()
     }
 
     /// Connects to a worker anew, which starts it again if it is dead, and opens all its slots.
     pub(crate) async fn reconnect(&mut self, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
-        let index = WorkerIndex(worker);
         // The old connection first, so that it does not count against the worker's limit.
         self.workers[usize::from(worker)] = None;
-        let (socket, epoch) = self.session.shared().connect(index).await?;
-        let (session, doorbell) = (self.session.shared().clone(), self.plan.doorbell.clone());
-        let watched = Watched::start(socket, index, epoch, session, doorbell)?;
-        let (watched, channels) = self.open_all(watched).await?;
+        let Opened { watched, rings, .. } =
+            Self::open(self.session.shared().clone(), self.plan.clone(), worker).await?;
+        let channels = self.channels(&watched, rings);
         self.workers[usize::from(worker)] = Some(watched);
         Ok(channels)
     }
