@@ -142,12 +142,13 @@ static void futures(void)
     CHECK(hotlease_wait(slow, NULL, 0, NULL, NULL) == HOTLEASE_OK);
 
     /* A full queue: try_submit says so at once. */
+    const unsigned brief = 5;
     hotlease_status status = HOTLEASE_OK;
     hotlease_invocation* queued[4096];
     size_t count = 0;
     while (count < 4096 && status == HOTLEASE_OK) {
         queued[count] = NULL;
-        status = hotlease_try_submit(wait_ms, &ms, sizeof ms, &queued[count], NULL);
+        status = hotlease_try_submit(wait_ms, &brief, sizeof brief, &queued[count], NULL);
         if (status == HOTLEASE_OK)
             count++;
     }

@@ -14,7 +14,10 @@ struct answer {
 int main(int argc, char** argv)
 try {
     // One slot: each slot has a state of its own, so that with several the calls would be counted apart.
-    hotlease::invoker invoker{hotlease::code{argc > 1 ? argv[1] : "libstateful_functions.so"}};
+    // It polls for its next call instead of sleeping, and so do we for the answer.
+    hotlease::invoker invoker{
+        hotlease::code{argc > 1 ? argv[1] : "libstateful_functions.so"},
+        {.polling = hotlease::polling::hot, .completion = hotlease::completion::spin}};
     const hotlease::function square_root = invoker.function("square_root");
 
     using clock = std::chrono::steady_clock;

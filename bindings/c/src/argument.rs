@@ -60,7 +60,9 @@ pub(crate) unsafe fn bytes_mut<'a>(
 #[inline]
 fn check_size(size: usize, name: &'static str) -> Result<(), Failure> {
     if size > isize::MAX as usize {
-        return Err(Failure::Argument(format!("{name}: {size} bytes are more than there can be")));
+        return Err(Failure::Argument(format!(
+            "{name}: {size} bytes are more than there can be"
+        )));
     }
     Ok(())
 }
@@ -88,7 +90,8 @@ pub(crate) unsafe fn optional_text<'a>(
     // SAFETY: not NULL, so valid by the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
     let text = text.to_str();
-    text.map(Some).map_err(|_| Failure::Argument(format!("{name} is not UTF-8")))
+    text.map(Some)
+        .map_err(|_| Failure::Argument(format!("{name} is not UTF-8")))
 }
 
 /// A path, which is any bytes, that must not be NULL.
@@ -118,7 +121,11 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) {
 
 /// Refuses an out-parameter that is NULL, before anything is done for it.
 pub(crate) fn wanted<T>(place: *mut T, name: &'static str) -> Result<(), Failure> {
-    if place.is_null() { Err(Failure::Null(name)) } else { Ok(()) }
+    if place.is_null() {
+        Err(Failure::Null(name))
+    } else {
+        Ok(())
+    }
 }
 
 /// A struct that begins with its own size, as a caller of this or an older version laid it out: what the

@@ -41,7 +41,11 @@ impl FunctionOptions {
             0 => function,
             1 => function.idempotent(true),
             -1 => function.idempotent(false),
-            other => return Err(Failure::Argument(format!("options->idempotent cannot be {other}"))),
+            other => {
+                return Err(Failure::Argument(format!(
+                    "options->idempotent cannot be {other}"
+                )));
+            }
         };
         match self.reserved {
             0 => Ok(function),
@@ -86,8 +90,10 @@ pub unsafe extern "C" fn hotlease_function_find(
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_function_output_bytes(function: *const FunctionHandle) -> usize {
-    // SAFETY: NULL or valid, as the header demands.
-    contained(0, || unsafe { function.as_ref() }.map_or(0, |function| function.output_bytes))
+    contained(0, || {
+        // SAFETY: NULL or valid, as the header demands.
+        unsafe { function.as_ref() }.map_or(0, |function| function.output_bytes)
+    })
 }
 
 /// See `hotlease.h`.
@@ -149,7 +155,12 @@ pub unsafe extern "C" fn hotlease_invoke(
         // SAFETY: NULL or valid, as the header demands.
         let function = unsafe { object(function, "function") }?;
         // SAFETY: as the header demands.
-        let (input, out) = unsafe { (bytes(input, input_size, "in")?, bytes_mut(out, out_capacity, "out")?) };
+        let (input, out) = unsafe {
+            (
+                bytes(input, input_size, "in")?,
+                bytes_mut(out, out_capacity, "out")?,
+            )
+        };
         let result = function.function.invoke(input, out);
         // SAFETY: NULL or valid, as the header demands.
         unsafe { finish(result, out, out_size) }
@@ -227,7 +238,9 @@ pub unsafe extern "C" fn hotlease_submit_then(
         // SAFETY: as the header demands.
         let (function, input) = unsafe { (object(function, "function")?, bytes(input, input_size, "in")?) };
         let callback = Callback::new(callback, user)?;
-        function.function.submit_then(input, move |result| deliver_to(callback, result))?;
+        function
+            .function
+            .submit_then(input, move |result| deliver_to(callback, result))?;
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
@@ -247,7 +260,12 @@ pub unsafe extern "C" fn hotlease_invoke_buffers(
         // SAFETY: NULL or valid, as the header demands.
         let function = unsafe { object(function, "function") }?;
         // SAFETY: as the header demands.
-        let (input, output) = unsafe { (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?) };
+        let (input, output) = unsafe {
+            (
+                BufferHandle::input(input, "in")?,
+                BufferHandle::output(output, "out")?,
+            )
+        };
         let result = function.function.invoke_buffer(input, output);
         // SAFETY: NULL or valid, as the header demands.
         unsafe { finish(result, &mut [], out_size) }
@@ -270,7 +288,12 @@ pub unsafe extern "C" fn hotlease_submit_buffers(
         // SAFETY: NULL or valid, as the header demands.
         let function = unsafe { object(function, "function") }?;
         // SAFETY: as the header demands.
-        let (input, output) = unsafe { (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?) };
+        let (input, output) = unsafe {
+            (
+                BufferHandle::input(input, "in")?,
+                BufferHandle::output(output, "out")?,
+            )
+        };
         let started = function.function.submit_buffer(input, output)?;
         // SAFETY: checked to be wanted; valid as the header demands.
         unsafe { put(invocation, InvocationHandle::of_buffer(started)) };

@@ -104,8 +104,12 @@ impl Call {
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_is_done(invocation: *const InvocationHandle) -> c_int {
-    // SAFETY: NULL or valid, as the header demands.
-    contained(1, || unsafe { invocation.as_ref() }.is_none_or(|call| call.0.is_done()).into())
+    contained(1, || {
+        // SAFETY: NULL or valid, as the header demands.
+        unsafe { invocation.as_ref() }
+            .is_none_or(|call| call.0.is_done())
+            .into()
+    })
 }
 
 /// See `hotlease.h`.
@@ -114,7 +118,8 @@ pub unsafe extern "C" fn hotlease_wait_for(invocation: *mut InvocationHandle, ti
     contained(1, || {
         // SAFETY: NULL or valid and used by this thread only, as the header demands.
         let call = unsafe { invocation.as_mut() };
-        call.is_none_or(|call| call.0.wait_for(Duration::from_micros(timeout_us))).into()
+        call.is_none_or(|call| call.0.wait_for(Duration::from_micros(timeout_us)))
+            .into()
     })
 }
 
@@ -182,7 +187,11 @@ impl Callback {
     fn call(self, outcome: Outcome) {
         match outcome {
             Ok((bytes, length)) => {
-                let start = if bytes.is_empty() { std::ptr::null() } else { bytes.as_ptr() };
+                let start = if bytes.is_empty() {
+                    std::ptr::null()
+                } else {
+                    bytes.as_ptr()
+                };
                 // SAFETY: a callback takes these arguments; the bytes live until it returns.
                 unsafe { (self.function)(self.user, Status::Ok, start.cast(), length, std::ptr::null()) };
             }
@@ -191,7 +200,11 @@ impl Callback {
                     Error::Function { output, .. } => output.clone(),
                     _ => Vec::new(),
                 };
-                let start = if message.is_empty() { std::ptr::null() } else { message.as_ptr() };
+                let start = if message.is_empty() {
+                    std::ptr::null()
+                } else {
+                    message.as_ptr()
+                };
                 let failure = Failure::Client(error);
                 let status = failure.status();
                 let error = ErrorHandle::new(failure);
@@ -267,7 +280,11 @@ mod tests {
     ) {
         // SAFETY: the test passes a Vec, and the bytes that belong to the result.
         let (seen, bytes) = unsafe {
-            let bytes = if out.is_null() { &[] } else { std::slice::from_raw_parts(out.cast::<u8>(), size) };
+            let bytes = if out.is_null() {
+                &[]
+            } else {
+                std::slice::from_raw_parts(out.cast::<u8>(), size)
+            };
             (&mut *user.cast::<Vec<(Status, Vec<u8>, bool)>>(), bytes)
         };
         seen.push((status, bytes.to_vec(), error.is_null()));
@@ -302,7 +319,13 @@ mod tests {
         assert_eq!(ended().wait_into(&mut out).unwrap(), 3);
         assert_eq!(out, [1, 2, 3, 0]);
         let error = ended().wait_into(&mut out[..2]).unwrap_err();
-        assert!(matches!(error, Error::OutputTooLarge { produced: 3, capacity: 2 }));
+        assert!(matches!(
+            error,
+            Error::OutputTooLarge {
+                produced: 3,
+                capacity: 2
+            }
+        ));
         assert_eq!(Call::Ended(in_buffer(Ok(9))).wait_into(&mut []).unwrap(), 9);
     }
 }

@@ -55,7 +55,8 @@ impl Options {
     unsafe fn understood(&self) -> Result<LeaseOptions, Failure> {
         let mut options = LeaseOptions::default();
         let narrow = |value: u32, name: &str| {
-            u16::try_from(value).map_err(|_| Failure::Argument(format!("options->{name}: {value} is too many")))
+            u16::try_from(value)
+                .map_err(|_| Failure::Argument(format!("options->{name}: {value} is too many")))
         };
         if self.workers != 0 {
             options.workers = narrow(self.workers, "workers")?;
@@ -225,11 +226,29 @@ mod tests {
             // SAFETY: the texts are NULL.
             unsafe { options.understood() }.is_err()
         };
-        assert!(refused(Options { polling: 3, ..zeroed() }));
-        assert!(refused(Options { completion: 3, ..zeroed() }));
-        assert!(refused(Options { retries: -2, ..zeroed() }));
-        assert!(refused(Options { slots: 65_536 + 1, ..zeroed() }), "must not be cut to 1");
-        assert!(refused(Options { reserved: 1, ..zeroed() }));
+        assert!(refused(Options {
+            polling: 3,
+            ..zeroed()
+        }));
+        assert!(refused(Options {
+            completion: 3,
+            ..zeroed()
+        }));
+        assert!(refused(Options {
+            retries: -2,
+            ..zeroed()
+        }));
+        assert!(
+            refused(Options {
+                slots: 65_536 + 1,
+                ..zeroed()
+            }),
+            "must not be cut to 1"
+        );
+        assert!(refused(Options {
+            reserved: 1,
+            ..zeroed()
+        }));
     }
 
     #[test]
@@ -239,7 +258,10 @@ mod tests {
         options.retries = 7;
         options.struct_size = std::mem::offset_of!(Options, polling);
         // SAFETY: a valid struct.
-        let known = unsafe { sized(&raw const options, "options") }.ok().unwrap().unwrap();
+        let known = unsafe { sized(&raw const options, "options") }
+            .ok()
+            .unwrap()
+            .unwrap();
         assert_eq!((known.slots, known.retries), (2, 0));
         options.struct_size = size_of::<Options>() + 8;
         // SAFETY: its size is refused before it is read.

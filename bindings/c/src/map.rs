@@ -35,7 +35,9 @@ pub unsafe extern "C" fn hotlease_map(
             return Err(Failure::Null("items"));
         }
         if count > isize::MAX as usize / size_of::<Item>() {
-            return Err(Failure::Argument(format!("{count} items are more than there can be")));
+            return Err(Failure::Argument(format!(
+                "{count} items are more than there can be"
+            )));
         }
         // All arguments first: nothing runs if one of them is wrong.
         let mut inputs = Vec::with_capacity(count);
@@ -45,8 +47,14 @@ pub unsafe extern "C" fn hotlease_map(
             // `status` need not hold a valid value yet.)
             let item = unsafe { items.add(index) };
             // SAFETY: as above, and the fields read here are numbers and pointers.
-            let (input, input_size, out, out_capacity) =
-                unsafe { ((*item).input, (*item).input_size, (*item).out, (*item).out_capacity) };
+            let (input, input_size, out, out_capacity) = unsafe {
+                (
+                    (*item).input,
+                    (*item).input_size,
+                    (*item).out,
+                    (*item).out_capacity,
+                )
+            };
             // SAFETY: as the header demands.
             inputs.push(unsafe { bytes(input, input_size, "items[].in") }?);
             if out.is_null() && out_capacity > 0 {
