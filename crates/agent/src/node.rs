@@ -20,6 +20,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio::time::{sleep, timeout_at};
+
+/// How long a grant waits for leases that are ending; their workers are being killed, which takes
+/// milliseconds.
+const FREEING_LIMIT: Duration = Duration::from_millis(250);
+/// How long what has arrived at a socket may go unread.
+const UNREAD_LIMIT: Duration = Duration::from_millis(2);
 
 /// What is fixed for one run of an agent.
 pub(crate) struct Identity {
@@ -145,7 +152,7 @@ impl Node {
         for action in step.actions {
             self.carry_out(tables, action);
         }
-        let active = tables.leases.len();
+        let active = tables.book.leases().count();
         self.active
             .send_if_modified(|known| std::mem::replace(known, active) != active);
         let expiry = tables.book.next_expiry();
@@ -222,8 +229,38 @@ impl Node {
         }
     }
 
+    /// As [`grant`](Self::grant), but waits for cores that are about to be free: who has just lost or
+    /// dropped a lease and asks for the next one would otherwise be refused for want of milliseconds.
+    pub async fn grant_soon(self: &Arc<Self>, request: AcquireRequest) -> Result<Grant, Refusal> {
+        let mut active = self.active_leases();
+        let until = tokio::time::Instant::now() + FREEING_LIMIT;
+        let mut first = true;
+        loop {
+            let refusal = match self.grant(request.clone()) {
+                Err(refusal @ Refusal::NoCapacity { .. }) => refusal,
+                done => return done,
+            };
+            let soon_free = {
+                let book = &self.tables().book;
+                book.free_cores() + book.ending_cores()
+            };
+            let asked = request.workers.saturating_mul(request.slots_per_worker);
+            if soon_free >= asked {
+                match timeout_at(until, active.changed()).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(_)) | Err(_) => return Err(refusal),
+                }
+            }
+            if !std::mem::take(&mut first) {
+                return Err(refusal);
+            }
+            // The end of a session that its client closed just before it asked may not have been read yet.
+            sleep(UNREAD_LIMIT).await;
+        }
+    }
+
     /// Grants a lease, and starts its workers without waiting for them.
-    pub fn grant(self: &Arc<Self>, request: AcquireRequest) -> Result<Grant, Refusal> {
+    fn grant(self: &Arc<Self>, request: AcquireRequest) -> Result<Grant, Refusal> {
         let bad = |what: &str| Refusal::BadRequest { what: what.into() };
         if request.gpus > 0 {
             return Err(bad("this agent has no GPUs"));
@@ -261,7 +298,6 @@ impl Node {
         tables.leases.insert(id, Arc::new(ActiveLease::new(id, terms)));
         if let Err(refusal) = self.step_locked(&mut tables, Event::Grant(asked)) {
             tables.leases.remove(&id);
-            self.active.send_replace(tables.leases.len());
             return Err(refusal);
         }
         let lease = tables.book.active(id)?;

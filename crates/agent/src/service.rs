@@ -25,7 +25,7 @@ pub(crate) struct Service {
 #[tonic::async_trait]
 impl agent_server::Agent for Service {
     async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
-        Ok(Response::new(self.node.grant(request.into_inner())?))
+        Ok(Response::new(self.node.grant_soon(request.into_inner()).await?))
     }
 
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {

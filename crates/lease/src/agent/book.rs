@@ -54,6 +54,12 @@ impl LeaseBook {
         self.free.len() as u32
     }
 
+    /// Cores that will be free as soon as the workers of ending leases are gone.
+    pub fn ending_cores(&self) -> u32 {
+        let ending = self.leases.values().filter(|lease| !lease.is_active());
+        ending.map(|lease| lease.cores().len() as u32).sum()
+    }
+
     /// Cores that the node offers.
     pub fn offered_cores(&self) -> u32 {
         self.offered.len() as u32

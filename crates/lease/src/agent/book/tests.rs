@@ -76,8 +76,8 @@ fn cores_are_free_only_after_every_worker_is_gone() {
     );
     let step = book.step(gone(id(1), 0, epoch), SECOND);
     assert_eq!(
-        (step.actions.len(), book.free_cores()),
-        (0, 0),
+        (step.actions.len(), book.free_cores(), book.ending_cores()),
+        (0, 0, 4),
         "one worker still lives"
     );
     let refusal = book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal;
