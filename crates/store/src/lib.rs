@@ -3,7 +3,7 @@
 //! A manager keeps three things: which agents it knows, which leases they granted, and the ledger of
 //! what those leases used. The ledger's rows are cumulative totals keyed (agent, boot, lease) and merged
 //! by taking the larger value of each counter, so a report that arrives twice, late or out of order
-//! never bills twice and never un-bills (DESIGN section 2, step 4).
+//! never bills twice and never un-bills.
 //!
 //! * [`Store`] — what a manager asks of its state.
 //! * [`MemoryStore`] — state that lives as long as its process, bounded by [`Limits`].
