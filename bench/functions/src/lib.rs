@@ -64,14 +64,14 @@ macro_rules! context_functions {
             capacity: u64,
             produced: *mut u64,
         ) -> i32 {
-            // SAFETY: promised by the caller; a size of 0 comes with any pointer.
             let $input: &[u8] = match size {
                 0 => &[],
+                // SAFETY: promised by the caller.
                 _ => unsafe { from_raw_parts(input.cast(), size as usize) },
             };
-            // SAFETY: as above. Benchmarks never name one buffer for both.
             let $output: &mut [u8] = match capacity {
                 0 => &mut [],
+                // SAFETY: promised by the caller. Benchmarks never name one buffer for both.
                 _ => unsafe { from_raw_parts_mut(output.cast(), capacity as usize) },
             };
             let result: Result<usize, i32> = $body;
@@ -114,10 +114,13 @@ context_functions! {
                 [kind, detail] => Kind::from_words([u64::from_le_bytes(*kind), u64::from_le_bytes(*detail)]),
                 _ => None,
             };
+            let Some(kind) = kind else {
+                return BAD_ARGUMENT;
+            };
             // SAFETY: the output is ours until we return, apart from the client of the baseline.
-            match kind {
-                Some(kind) if unsafe { answer(output.as_mut_ptr(), output.len(), kind) } => Ok(0),
-                _ => Err(BAD_ARGUMENT),
+            match unsafe { answer(output.as_mut_ptr(), output.len(), kind) } {
+                true => Ok(0),
+                false => Err(BAD_ARGUMENT),
             }
         };
 }

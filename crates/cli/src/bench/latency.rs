@@ -86,8 +86,16 @@ pub(super) fn carry_out(args: &LatencyArgs, output: &mut Output) -> anyhow::Resu
 }
 
 fn by_size(host: &Host, args: &LatencyArgs) -> anyhow::Result<Vec<Record>> {
-    let LatencyArgs { sizes, samples, depth, .. } = args;
-    let options = LeaseOptions { depth: *depth, ..hot() };
+    let LatencyArgs {
+        sizes,
+        samples,
+        depth,
+        ..
+    } = args;
+    let options = LeaseOptions {
+        depth: *depth,
+        ..hot()
+    };
     let mut stage = Stage::set(host, options, SIZE_MAX)?;
     let echo = stage.invoker.function("echo")?;
     let mut pairs = sizes.iter().map(|_| Pair::new()).collect::<Result<Vec<_>, _>>()?;

@@ -103,7 +103,11 @@ impl Figures {
     fn cells(self, unit: &str) -> [String; 2] {
         match self {
             Self::Times { p50, p99 } => {
-                let shown = if unit == "bytes" { quantity::bytes } else { quantity::nanoseconds };
+                let shown = if unit == "bytes" {
+                    quantity::bytes
+                } else {
+                    quantity::nanoseconds
+                };
                 [shown(p50), shown(p99)]
             }
             Self::Rate { per_second } => [rate(per_second, unit), String::new()],
