@@ -151,7 +151,7 @@ static void maps(const hotlease::invoker& invoker)
 int main(int, char** argv)
 try {
     const hotlease::code code{argv[1]};
-    CHECK(code.functions().size() == 6 && code.functions().front() == "check_context");
+    CHECK(code.functions().size() == 7 && code.functions().front() == "alignment");
     CHECK(failure_of([] { hotlease::code{"/etc/hostname"}; }).kind() == hotlease::kind::code_rejected);
     CHECK(failure_of([&] { hotlease::invoker{code, {.depth = 63}}; }).kind() ==
           hotlease::kind::invalid_argument);

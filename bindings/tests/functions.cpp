@@ -37,6 +37,18 @@ HOTLEASE_FUNCTION(increment)
     return 0;
 }
 
+// Where its input and output begin, from a multiple of 64 bytes on.
+HOTLEASE_FUNCTION(alignment)
+{
+    (void)context, (void)size;
+    const std::uint32_t off[] = {static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(in) % 64),
+                                 static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(out) % 64)};
+    if (capacity >= sizeof off)
+        std::memcpy(out, off, sizeof off);
+    *produced = sizeof off;
+    return 0;
+}
+
 // Takes the number of milliseconds in its input, and looks whether it should stop.
 HOTLEASE_FUNCTION(wait_ms)
 {
