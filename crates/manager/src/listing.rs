@@ -18,15 +18,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
+/// How an agent that is stopping calls itself.
+const DRAINING: &str = "draining";
 /// Agents asked at the same time.
 const ASKED_AT_ONCE_MAX: usize = 64;
 
-pub(crate) fn agents(state: &State) -> AgentList {
-    let agents = state.agents().into_iter();
+pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
+    let mut answers: BTreeMap<AgentId, AgentStatus> = ask_all(state, "").await.into_iter().collect();
+    let listed = state.agents().into_iter().map(|(record, heard, silent)| {
+        let mut info = agent_info(&record, heard, silent);
+        // Fresher than the last heartbeat; who and where it is, only its registration says.
+        if let Some(now) = answers.remove(&record.id).and_then(|status| status.agent) {
+            info.free_cores = now.free_cores.min(info.cores.len() as u32);
+            info.pool = now.pool;
+            if now.state == DRAINING {
+                info.state = now.state;
+            }
+        }
+        info
+    });
     AgentList {
-        agents: agents
-            .map(|(record, heard, silent)| agent_info(&record, heard, silent))
-            .collect(),
+        agents: listed.collect(),
     }
 }
 

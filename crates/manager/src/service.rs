@@ -48,7 +48,7 @@ impl Manager for Service {
     }
 
     async fn list_agents(&self, _: Request<ListRequest>) -> Result<Response<AgentList>, Status> {
-        reply(Ok(listing::agents(&self.0)))
+        reply(Ok(listing::agents(&self.0).await))
     }
 
     async fn list_leases(&self, request: Request<ListRequest>) -> Result<Response<LeaseList>, Status> {

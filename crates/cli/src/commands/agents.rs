@@ -12,7 +12,7 @@ use serde::Serialize;
 /// List agents
 ///
 /// With `--json`, an object for each agent: id, boot, address, session_socket, cores, free_cores,
-/// memory_bytes, state (serving, suspected, gone), last_heartbeat_ms (its age), pool.
+/// memory_bytes, state (serving, draining, suspected, gone), last_heartbeat_ms (its age), pool.
 #[derive(Debug, Args)]
 pub(crate) struct AgentsArgs {}
 

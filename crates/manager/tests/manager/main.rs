@@ -337,3 +337,21 @@ async fn a_goodbye_is_final_for_its_boot_only() {
         "what both boots reported, the goodbye's included"
     );
 }
+
+#[tokio::test]
+async fn agents_are_listed_as_they_are_now_and_else_as_last_heard() {
+    let mut scene = Scene::new().await;
+    let agent = scene.agent(1, 4).await;
+    let listed = async |scene: &mut Scene| {
+        let list = scene.client.list_agents(ListRequest::default()).await.unwrap();
+        let agent = list.into_inner().agents.remove(0);
+        (agent.free_cores, agent.state)
+    };
+    assert_eq!(listed(&mut scene).await, (4, "serving".into()));
+    agent.lock().unwrap().free_cores = Some(1);
+    assert_eq!(listed(&mut scene).await, (1, "draining".into()));
+    agent.lock().unwrap().free_cores = Some(99);
+    assert_eq!(listed(&mut scene).await.0, 4, "no more are free than it has");
+    agent.lock().unwrap().hangs = true;
+    assert_eq!(listed(&mut scene).await, (4, "serving".into()));
+}

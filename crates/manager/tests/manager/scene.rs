@@ -26,6 +26,7 @@ pub struct Told {
     pub asked: Vec<AcquireRequest>,
     pub ended: Vec<ReleaseRequest>,
     pub hangs: bool,
+    pub free_cores: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -56,13 +57,22 @@ impl Agent for ToldAgent {
         if self.0.lock().unwrap().hangs {
             std::future::pending::<()>().await;
         }
-        let leases = self.0.lock().unwrap().leases.clone();
+        let (leases, free_cores) = {
+            let told = self.0.lock().unwrap();
+            (told.leases.clone(), told.free_cores)
+        };
+        let agent = free_cores.map(|free_cores| AgentInfo {
+            free_cores,
+            state: "draining".into(),
+            ..Default::default()
+        });
         let workers = vec![WorkerInfo {
             pid: 77,
             state: "pooled".into(),
             ..Default::default()
         }];
         Ok(Response::new(AgentStatus {
+            agent,
             leases,
             workers,
             ..Default::default()
