@@ -25,6 +25,8 @@ use tonic::transport::Server;
 
 /// How long the time-stamp counter is compared with the clock.
 const TICK_MEASUREMENT: Duration = Duration::from_millis(20);
+/// Workers in the warm pool.
+const POOL_MAX: usize = 1024;
 /// Longest request, bytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Longest answer, bytes: a listing of every lease, worker and library.
@@ -56,6 +58,11 @@ impl Agent {
                 what: format!("a default time to live of {:?} is out of bounds", config.ttl),
             });
         }
+        if config.pool.is_some_and(|pool| pool > POOL_MAX) {
+            return Err(AgentError::Config {
+                what: format!("a warm pool has at most {POOL_MAX} workers"),
+            });
+        }
         let offered = cores::offered(&config.cores)?;
         let launcher = match &config.worker_binary {
             Some(binary) => Launcher::new(binary)?,
@@ -66,7 +73,10 @@ impl Agent {
         let agent = lock.identity()?;
         let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
         let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
-        let pool = Pool::new(launcher.clone(), config.pool.unwrap_or(offered.len()));
+        let pool = Pool::new(
+            launcher.clone(),
+            config.pool.unwrap_or(offered.len().min(POOL_MAX)),
+        );
         let identity = Identity {
             agent,
             boot: BootId(rand::random()),

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
 /// Orders that one worker has not answered yet.
@@ -20,6 +20,8 @@ const UNANSWERED_MAX: usize = 64;
 /// How long a started worker may take to be ready.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(5);
 
+/// Processes started at a time: more would only make threads that wait for the kernel.
+static STARTS: Semaphore = Semaphore::const_new(8);
 /// How long a worker may go on after it closed its control socket.
 const DYING_LIMIT: Duration = Duration::from_millis(100);
 
@@ -84,6 +86,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts one; it becomes ready on its own. Off the runtime's threads, because starting blocks.
     pub async fn start(launcher: &Launcher) -> Result<Self, String> {
+        let _turn = STARTS.acquire().await;
         let launcher = launcher.clone();
         let started = tokio::task::spawn_blocking(move || Self::start_blocking(&launcher)).await;
         match started {
