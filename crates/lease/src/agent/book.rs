@@ -482,4 +482,6 @@ fn check(request: &GrantRequest) -> Result<(), Refusal> {
 }
 
 #[cfg(test)]
+mod history_tests;
+#[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Silence after which an agent is asked only when nobody else can help (DESIGN section 6).
+/// Silence after which an agent is asked only when nobody else can help.
 pub const SUSPECTED_AFTER: Duration = Duration::from_millis(1500);
 /// Silence after which an agent is not asked at all.
 pub const GONE_AFTER: Duration = Duration::from_secs(10);

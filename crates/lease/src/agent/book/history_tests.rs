@@ -1,0 +1,196 @@
+//! Random histories: whatever happens in whatever order, the promises hold.
+
+use super::tests::{SECOND, gone, id, request, up};
+use super::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::{HashMap, HashSet};
+
+/// The world around the book, as far as it must agree with it.
+#[derive(Default)]
+struct World {
+    /// Workers with a process: (lease, worker, epoch) to cores.
+    living: HashMap<(LeaseId, u16, u32), Vec<u32>>,
+    started: HashSet<(LeaseId, u16, u32)>,
+    /// Died, and the book learns of it in this step; it may not know yet and want it killed.
+    reported: Option<(LeaseId, u16, u32)>,
+    epochs: HashSet<u32>,
+    grant_epoch: HashMap<LeaseId, u32>,
+    ended: HashSet<LeaseId>,
+    sessions: HashMap<LeaseId, Vec<u64>>,
+}
+
+impl World {
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::StartWorker {
+                    lease,
+                    worker,
+                    epoch,
+                    cores,
+                } => {
+                    let first = *self.grant_epoch.entry(lease).or_insert(epoch.0);
+                    if self.epochs.insert(epoch.0) {
+                        assert!(
+                            first <= epoch.0,
+                            "epoch {epoch} of {lease} is older than its grant"
+                        );
+                    } else {
+                        assert_eq!(first, epoch.0, "epoch {epoch} was used before");
+                    }
+                    assert!(
+                        self.started.insert((lease, worker.0, epoch.0)),
+                        "{lease}/{worker} started twice in epoch {epoch}"
+                    );
+                    for (other, held) in &self.living {
+                        assert!(
+                            held.iter().all(|core| !cores.contains(core)),
+                            "{lease}/{worker} got a core of {other:?}"
+                        );
+                    }
+                    self.living.insert((lease, worker.0, epoch.0), cores);
+                }
+                Action::KillWorker {
+                    lease, worker, epoch, ..
+                } => {
+                    let key = (lease, worker.0, epoch.0);
+                    assert!(
+                        self.living.contains_key(&key) || self.reported == Some(key),
+                        "{key:?} is to be killed and does not live"
+                    );
+                }
+                Action::TellWorkerDied { lease, sessions, .. } => {
+                    let expected = self.sessions.get(&lease).map_or(0, Vec::len);
+                    assert_eq!(sessions.len(), expected, "every session is told");
+                }
+                Action::LeaseEnded { lease, .. } => {
+                    assert!(self.ended.insert(lease), "{lease} ended twice");
+                    let survivor = self.living.keys().find(|key| key.0 == lease);
+                    assert_eq!(survivor, None, "{lease} ended before its workers");
+                    self.sessions.remove(&lease);
+                }
+            }
+        }
+    }
+}
+
+fn check_invariants(book: &LeaseBook, now: Duration) {
+    let mut held = HashSet::new();
+    for lease in book.leases() {
+        for core in lease.cores() {
+            assert!(held.insert(core), "core {core} is in two leases");
+        }
+        if lease.is_active() {
+            assert!(lease.expires > now, "{} outlives its expiry", lease.id);
+        }
+    }
+    assert_eq!(
+        held.len() as u32 + book.free_cores(),
+        book.offered_cores(),
+        "a core was lost or made"
+    );
+}
+
+#[test]
+fn random_histories_keep_every_promise() {
+    let seed: u64 = match std::env::var("HOTLEASE_SEED") {
+        Ok(text) => text.parse().expect("HOTLEASE_SEED is a number"),
+        Err(_) => rand::random(),
+    };
+    eprintln!("run this history again with HOTLEASE_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    for _history in 0..20 {
+        let mut book = LeaseBook::new(0..random.random_range(1..12), 0);
+        let mut world = World::default();
+        let mut now = Duration::ZERO;
+        let mut leases = 0_u64;
+        let mut sessions = 0_u64;
+        for _event in 0..2000 {
+            now += Duration::from_millis(random.random_range(0..200));
+            let lease = id(random.random_range(leases.saturating_sub(8)..=leases));
+            let event = match random.random_range(0..9) {
+                0 => {
+                    leases += 1;
+                    Event::Grant(GrantRequest {
+                        ttl: Duration::from_millis(random.random_range(100..3000)),
+                        ..request(leases, random.random_range(1..4), random.random_range(1..4))
+                    })
+                }
+                1 => {
+                    sessions += 1;
+                    let epoch = book.lease(lease).map_or(Epoch(1), |lease| lease.epoch);
+                    Event::Attach {
+                        session: SessionId(sessions),
+                        lease,
+                        epoch,
+                        tenant: "uid:1000".into(),
+                        until: now + SECOND,
+                    }
+                }
+                2 => match world.sessions.get_mut(&lease).and_then(Vec::pop) {
+                    Some(session) => Event::SessionClosed {
+                        session: SessionId(session),
+                        lease,
+                    },
+                    None => Event::Tick,
+                },
+                3 => Event::Renew { lease },
+                4 => Event::End {
+                    lease,
+                    reason: EndReason::Released,
+                },
+                5 => Event::Replace {
+                    lease,
+                    worker: WorkerIndex(random.random_range(0..4)),
+                },
+                // A worker comes up or dies: any of the living, including those told to die.
+                choice => {
+                    let mut living: Vec<_> = world.living.keys().copied().collect();
+                    living.sort_unstable();
+                    match living.len() {
+                        0 => Event::Tick,
+                        count => {
+                            let (lease, worker, epoch) = living[random.random_range(0..count)];
+                            if choice == 6 {
+                                up(lease, worker, Epoch(epoch))
+                            } else {
+                                world.living.remove(&(lease, worker, epoch));
+                                gone(lease, worker, Epoch(epoch))
+                            }
+                        }
+                    }
+                }
+            };
+            world.reported = match &event {
+                Event::WorkerGone {
+                    lease, worker, epoch, ..
+                } => Some((*lease, worker.0, epoch.0)),
+                _ => None,
+            };
+            let attached = match &event {
+                Event::Attach { session, lease, .. } => Some((*session, *lease)),
+                _ => None,
+            };
+            let step = book.step(event, now);
+            if let (Some((session, lease)), None) = (attached, &step.refusal) {
+                world.sessions.entry(lease).or_default().push(session.0);
+            }
+            world.carry_out(step.actions);
+            check_invariants(&book, now);
+        }
+        // However it went, stopping and the death of all workers leaves nothing behind.
+        let step = book.step(Event::Stop, now);
+        world.carry_out(step.actions);
+        for (lease, worker, epoch) in world.living.keys().copied().collect::<Vec<_>>() {
+            world.living.remove(&(lease, worker, epoch));
+            let step = book.step(gone(lease, worker, Epoch(epoch)), now);
+            world.carry_out(step.actions);
+        }
+        assert_eq!(
+            (book.leases().count(), book.free_cores()),
+            (0, book.offered_cores())
+        );
+        assert_eq!(world.ended.len(), world.grant_epoch.len(), "every lease ended");
+    }
+}
