@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use super::record::{Figures, Record, params, print};
-use super::samples::{Block, Clock};
+use super::samples::{Block, Clock, Samples};
 use super::stage::{Stage, blocks, hot, pattern};
 use crate::output::Output;
 use crate::quantity;
@@ -34,21 +34,27 @@ fn size(text: &str) -> Result<usize, String> {
 /// Runs in a row of one kind.
 const BLOCK_BYTES: usize = 64 << 20;
 
-#[derive(Default)]
+/// Times of moving as many bytes.
 struct Moved {
-    bytes: u64,
-    ns: u64,
+    size: usize,
+    samples: Samples,
 }
 
 impl Moved {
-    fn add(&mut self, size: usize, block: &Block) {
-        self.bytes += (size * block.0.len()) as u64;
-        self.ns += block.0.iter().sum::<u64>();
+    fn new(size: usize) -> anyhow::Result<Self> {
+        Ok(Self {
+            size,
+            samples: Samples::new()?,
+        })
+    }
+
+    fn add(&mut self, block: &Block) {
+        block.0.iter().for_each(|ns| self.samples.add(*ns));
     }
 
     fn figures(&self) -> Figures {
         Figures::Rate {
-            per_second: self.bytes as f64 * 1e9 / self.ns.max(1) as f64,
+            per_second: self.size as f64 * 1e9 / self.samples.quantile(0.5).max(1) as f64,
         }
     }
 }
@@ -80,12 +86,11 @@ fn measure(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
     let expected = wrapping_sum(&source);
 
     let count = (BLOCK_BYTES / size).max(1);
-    let (mut plain, mut in_place, mut copied) = (Moved::default(), Moved::default(), Moved::default());
+    let (mut plain, mut in_place, mut copied) = (Moved::new(size)?, Moved::new(size)?, Moved::new(size)?);
     for _ in 0..blocks(usize::try_from(bytes)?, count * size) {
-        plain.add(size, &copy_block(&stage.clock, count, &source, &mut target)?);
+        plain.add(&copy_block(&stage.clock, count, &source, &mut target)?);
         let mut result = [0; 8];
         in_place.add(
-            size,
             &stage
                 .clock
                 .block(1, count, || sum.invoke_buffer(&buffer, &mut result[..]).map(drop))?,
@@ -95,7 +100,6 @@ fn measure(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
             "the function has not read every byte"
         );
         copied.add(
-            size,
             &stage
                 .clock
                 .block(1, count, || echo.invoke(&source, &mut target).map(drop))?,
@@ -105,7 +109,7 @@ fn measure(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
     let record = |mode: &str, moved: &Moved| {
         let params = params! { "transport": "shm", "mode": mode, "size_bytes": size, "workers": 1 };
         let mut record = Record::new("bandwidth", params, "B", moved.figures(), &stage.machine);
-        record.samples = moved.bytes / size as u64;
+        record.samples = moved.samples.len();
         record.compare("plain memcpy", plain.figures());
         record
     };
