@@ -107,14 +107,42 @@ impl Lease {
         Ok((lease, channels, phases))
     }
 
-    /// Makes an attached lease usable.
+    /// Makes an attached lease usable, or gives it back.
     pub(crate) async fn begin(
         plan: &Plan,
         session: Session,
     ) -> Result<(Self, Vec<Arc<Channel>>, ColdPhases), Error> {
+        let (opened, base, mut phases) = match Self::prepare(plan, &session).await {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                // Waiting for its end, so that the caller's next try finds the cores free.
+                if let Err(error) = session.release().await {
+                    tracing::debug!(%error, "a lease that could not be used was not released");
+                }
+                return Err(error);
+            }
+        };
+        let mut lease = Self {
+            plan: plan.clone(),
+            session,
+            base,
+            workers: Vec::new(),
+        };
+        let mut channels = Vec::with_capacity(plan.options.slots_in_all());
+        for opened in opened {
+            phases.connect = phases.connect.max(opened.connect);
+            channels.extend(lease.channels(&opened.watched, opened.rings));
+            lease.workers.push(Some(opened.watched));
+        }
+        Ok((lease, channels, phases))
+    }
+
+    /// Loads the code and connects to the workers; returns these in order, and the index of the code's first
+    /// function.
+    async fn prepare(plan: &Plan, session: &Session) -> Result<(Vec<Opened>, u16, ColdPhases), Error> {
         let options = &plan.options;
         let mut lap = stopwatch();
-        check_workers(&session, options)?;
+        check_workers(session, options)?;
         let mut phases = ColdPhases {
             start: session.attached.start,
             ..ColdPhases::default()
@@ -142,20 +170,8 @@ impl Lease {
         let (base, worker_load) = loaded?;
         phases.worker_load = worker_load;
 
-        let mut lease = Self {
-            plan: plan.clone(),
-            session,
-            base,
-            workers: Vec::new(),
-        };
-        let mut channels = Vec::with_capacity(options.slots_in_all());
-        for opened in opened.into_values() {
-            phases.connect = phases.connect.max(opened.connect);
-            channels.extend(lease.channels(&opened.watched, opened.rings));
-            lease.workers.push(Some(opened.watched));
-        }
         phases.open = lap();
-        Ok((lease, channels, phases))
+        Ok((opened.into_values().collect(), base, phases))
     }
 
     /// Connects to a worker and exchanges rings with all its slots.
