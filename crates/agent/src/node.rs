@@ -355,6 +355,7 @@ impl Node {
         let lease = tables.leases.get(&claims.lease).cloned();
         let lease = lease.ok_or(Refusal::UnknownLease)?;
         tables.outboxes.insert(session, Arc::clone(outbox));
+        tracing::debug!(lease = %lease.id, session = session.0, "session attached");
         Ok(Attachment {
             node: Arc::clone(self),
             session,
@@ -387,6 +388,7 @@ impl Drop for Attachment {
             session: self.session,
             lease: self.lease.id,
         };
+        tracing::debug!(lease = %self.lease.id, session = self.session.0, "session closed");
         // Never refused: it only reports.
         let _ = self.node.step_locked(&mut tables, closed);
     }

@@ -45,5 +45,8 @@ use std::time::Duration;
 pub const TTL_MIN: Duration = Duration::from_millis(100);
 /// Longest.
 pub const TTL_MAX: Duration = Duration::from_secs(3600);
+/// How long a lease with a longer time to live waits for its first session: its client may have died
+/// before it learnt of the grant, and nobody would notice.
+pub const ATTACH_WITHIN: Duration = Duration::from_secs(5);
 /// Ended leases that are remembered.
 pub const ENDED_MAX: usize = 1024;

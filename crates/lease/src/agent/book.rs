@@ -1,8 +1,8 @@
 //! The book itself: one step per event.
 
 use super::{
-    Action, ENDED_MAX, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Step, TTL_MAX, TTL_MIN,
-    Worker, WorkerState,
+    ATTACH_WITHIN, Action, ENDED_MAX, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Step,
+    TTL_MAX, TTL_MIN, Worker, WorkerState,
 };
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, TENANT_BYTES_MAX, WORKERS_MAX};
@@ -253,7 +253,7 @@ impl LeaseBook {
             ttl: request.ttl,
             memory_bytes: request.memory_bytes,
             granted: now,
-            expires: now + request.ttl,
+            expires: now + request.ttl.min(ATTACH_WITHIN),
             phase: Phase::Starting,
             workers,
             sessions: BTreeSet::new(),
@@ -294,6 +294,7 @@ impl LeaseBook {
             });
         }
         lease.sessions.insert(session);
+        lease.expires = now + lease.ttl;
         Ok(())
     }
 

@@ -137,6 +137,24 @@ fn a_lease_that_is_not_renewed_expires_at_its_ttl_and_not_before() {
 }
 
 #[test]
+fn a_long_lease_that_nobody_attaches_to_does_not_keep_its_cores() {
+    let mut book = LeaseBook::new(0..2, 0);
+    let long = |number| GrantRequest {
+        ttl: TTL_MAX,
+        ..request(number, 1, 1)
+    };
+    granted(&mut book, long(1), Duration::ZERO);
+    let epoch = granted(&mut book, long(2), Duration::ZERO);
+    assert_eq!(book.step(attach(1, id(2), epoch), SECOND), Step::default());
+    let step = book.step(Event::Tick, ATTACH_WITHIN);
+    assert!(
+        matches!(step.actions[..], [Action::KillWorker { lease, .. }] if lease == id(1)),
+        "{step:?}"
+    );
+    assert_eq!(book.next_expiry(), Some(SECOND + TTL_MAX));
+}
+
+#[test]
 fn the_last_session_that_closes_ends_the_lease() {
     let mut book = LeaseBook::new(0..1, 0);
     let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
