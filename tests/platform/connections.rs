@@ -12,6 +12,7 @@ use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::ids::{RegionId, SlotIndex};
 use hotlease_wire::limits::{CHANNELS_PER_SLOT_MAX, CONNECTIONS_MAX, REGION_BYTES_MAX, REGIONS_MAX};
 use hotlease_wire::{Refusal, encode};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use rand::RngExt;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -50,6 +51,13 @@ fn garbage_on_the_connection_socket_ends_at_most_that_connection() {
     bystander.finish();
 }
 
+/// Memory that its owner can resize at any time.
+fn memfd(size_bytes: u64) -> File {
+    let file = File::from(memfd_create("test", MFdFlags::MFD_ALLOW_SEALING).expect("a memfd"));
+    file.set_len(size_bytes).expect("its size");
+    file
+}
+
 #[test]
 fn ring_that_could_be_shrunk_or_is_too_small_is_refused() {
     let platform = Platform::start();
@@ -59,10 +67,16 @@ fn ring_that_could_be_shrunk_or_is_too_small_is_refused() {
     let small = NearRing::create("test", RingShape { depth: 4, ..SHAPE }).unwrap();
     let unsealed = tempfile::tempfile().unwrap();
     unsealed.set_len(1 << 20).unwrap();
+    let growing = memfd(1 << 20);
     let null = File::open("/dev/null").unwrap();
     let (pipe, _end) = nix::unistd::pipe().unwrap();
     let read_only = sealed_copy("test", &vec![0; 1 << 20]).unwrap();
-    let cases: [(&str, Vec<std::os::fd::BorrowedFd<'_>>); 9] = [
+    let cases: [(&str, Vec<std::os::fd::BorrowedFd<'_>>); 11] = [
+        ("a ring that could be shrunk", vec![growing.as_fd(), bell.fd()]),
+        (
+            "a doorbell that could be shrunk",
+            vec![ring.fd(), growing.as_fd()],
+        ),
         ("an unsealed ring", vec![unsealed.as_fd(), bell.fd()]),
         ("an unsealed doorbell", vec![ring.fd(), unsealed.as_fd()]),
         ("a small ring", vec![small.fd(), bell.fd()]),
@@ -156,9 +170,11 @@ fn buffers_that_are_not_what_was_announced_are_refused() {
     }
     let file = tempfile::tempfile().unwrap();
     file.set_len(8192).unwrap();
+    let growing = memfd(8192);
     let read_only = sealed_copy("test", &[0; 8192]).unwrap();
     for (what, fds) in [
         ("an unsealed file", vec![file.as_fd()]),
+        ("memory that could be shrunk", vec![growing.as_fd()]),
         ("memory that cannot be written", vec![read_only.as_fd()]),
         ("nothing", vec![]),
         ("two", vec![memory.fd(), memory.fd()]),

@@ -4,7 +4,7 @@ use hotlease_fabric::memory::Memory;
 use hotlease_tests::lease::{Bystander, RawLease};
 use hotlease_tests::platform::Platform;
 use hotlease_wire::connection::{ConnectionRequest, RingShape};
-use hotlease_wire::frame::{Flags, RequestHeader, Seq, Span, Status};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex, RegionId};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::time::Duration;
@@ -134,6 +134,55 @@ fn forged_reply_entry_or_flags_are_refused() {
         assert_eq!(reply.status, Status::BadHeader, "unknown flag {bit}");
     }
     lease.echo();
+}
+
+#[test]
+fn express_entry_is_checked_like_the_ring() {
+    let platform = Platform::start();
+    let mut lease = RawLease::take(&platform);
+    let bystander = Bystander::start(&platform);
+    let echo = lease.functions.index("echo");
+    type Forge = fn(&mut RequestHeader);
+    let forgeries: [(&str, Status, Forge); 8] = [
+        ("nothing", Status::Ok, |_| ()),
+        ("epoch", Status::StaleEpoch, |request| request.epoch.0 ^= 1),
+        ("function", Status::UnknownFunction, |request| {
+            request.function.0 = 1
+        }),
+        ("length", Status::BadLength, |request| request.length = 4097),
+        ("capacity", Status::BadLength, |request| {
+            request.output_capacity = 4097
+        }),
+        ("spans", Status::BadLength, |request| {
+            request.flags = Flags::INPUT_BUFFER
+        }),
+        ("ring's reply entry", Status::BadHeader, |request| {
+            request.reply_entry = request.seq.id() & 7;
+        }),
+        ("nothing", Status::Ok, |_| ()),
+    ];
+    for (what, status, forge) in forgeries {
+        let mut request = lease.channel.request(lease.epoch, echo, b"express");
+        request.reply_entry = EXPRESS_ENTRY;
+        forge(&mut request);
+        let limit = Duration::from_secs(5);
+        let reply = lease.channel.try_send_in(EXPRESS_ENTRY, &request.encode(), limit);
+        assert_eq!(reply.expect("an answer").status, status, "{what} forged");
+        lease.echo();
+    }
+    // The same request in both places is one request.
+    let request = lease.channel.request(lease.epoch, echo, b"twice");
+    lease.channel.write_words(request.reply_entry, &request.encode());
+    let express = RequestHeader {
+        reply_entry: EXPRESS_ENTRY,
+        ..request
+    };
+    lease.channel.write_words(EXPRESS_ENTRY, &express.encode());
+    lease.channel.skip();
+    for _ in 0..20 {
+        lease.echo();
+    }
+    bystander.finish();
 }
 
 #[test]

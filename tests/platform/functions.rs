@@ -472,3 +472,25 @@ fn crash_ends_the_calls_of_both_slots_and_of_no_other_worker() {
     }
     session.release();
 }
+
+#[test]
+fn function_that_stops_its_worker_is_killed_at_its_deadline() {
+    let platform = Platform::start_alone();
+    let mut lease = RawLease::with(&platform, &library("misbehaved"));
+    let bystander = Bystander::start(&platform);
+    let timeout = Duration::from_millis(100);
+    let (cause, _) = death(&mut lease, "stops", timeout, timeout + Duration::from_millis(50));
+    assert!(matches!(cause, Cause::Deadline { .. }), "{cause:?}");
+    again(&mut lease);
+    // Without a deadline nobody ends it but the lease; and whoever asks for it is not kept waiting.
+    let request = lease
+        .channel
+        .request(lease.epoch, lease.functions.index("stops"), b"");
+    lease.channel.write_words(request.seq.id(), &request.encode());
+    let start = Instant::now();
+    let connected = lease.session.worker(0).err();
+    eprintln!("{connected:?} after {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    lease.session.release();
+    bystander.finish();
+}

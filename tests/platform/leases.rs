@@ -1,14 +1,15 @@
 //! What a lease promises: cores of one's own, until it ends.
 
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
-use hotlease_tests::library::library;
-use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
+use hotlease_tests::library::{compile, library};
+use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions, private_directory};
 use hotlease_tests::session::{NoAnswer, RawSession};
 use hotlease_tests::wait::{until, until_true};
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::session::{SessionReply, SessionRequest};
 use hotlease_wire::{EndReason, Refusal};
 use std::collections::HashSet;
+use std::process::Stdio;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -260,21 +261,22 @@ fn workers_exit_and_clients_are_told_when_the_platform_is_killed() {
 }
 
 #[test]
-fn platform_that_busy_workers_are_killed_with_leaves_none() {
+fn workers_are_gone_with_the_platform_whatever_they_do() {
     let mut platform = Platform::start_alone();
-    let mut lease = RawLease::with(&platform, &library("misbehaved"));
-    let request = lease
-        .channel
-        .request(lease.epoch, lease.functions.index("sleeps_blocked"), b"");
-    assert_eq!(
-        lease
+    for function in ["loops", "sleeps_blocked", "stops", "floods_for_ever"] {
+        let mut lease = RawLease::with(&platform, &library("misbehaved"));
+        let request = lease
             .channel
-            .try_send(&request.encode(), Duration::from_millis(50)),
-        None
-    );
-    platform.kill();
-    let took = platform.nothing_runs(Duration::from_secs(1));
-    eprintln!("all gone after {took:?}");
+            .request(lease.epoch, lease.functions.index(function), b"");
+        let reply = lease
+            .channel
+            .try_send(&request.encode(), Duration::from_millis(50));
+        assert_eq!(reply, None, "{function}");
+        platform.kill();
+        let took = platform.nothing_runs(Duration::from_secs(1));
+        eprintln!("{function}: gone after {took:?}");
+        platform.up_again();
+    }
 }
 
 #[test]
@@ -428,4 +430,54 @@ fn leases_and_ends_in_any_order_leave_everything_free() {
     }
     bystander.finish();
     until_all_cores_can_be_leased(&platform, Duration::from_millis(500));
+}
+
+#[test]
+fn worker_that_hangs_in_a_constructor_is_gone_with_the_platform() {
+    let mut platform = Platform::start_alone();
+    let grant = platform.manager().lease(1, LONG).unwrap();
+    let mut session = RawSession::attached(&grant);
+    let bytes = std::fs::read(compile("constructor", &["-DHANGS"])).unwrap();
+    let loading = std::thread::spawn(move || session.load(&bytes));
+    // A worker whose thread sleeps in the library is what the kill is to meet.
+    let worker = worker_of(&platform, &grant);
+    until_true("the library is being loaded", LIMIT, || {
+        worker.maps("hotlease-code")
+    });
+    platform.kill();
+    let took = platform.nothing_runs(Duration::from_secs(1));
+    eprintln!("gone after {took:?}");
+    // The session broke, which is no answer to `Load`.
+    assert!(loading.join().is_err());
+}
+
+#[test]
+fn of_several_ups_at_once_exactly_one_runs() {
+    let platform = Platform::start();
+    let directory = private_directory();
+    let mut ups: Vec<_> = (0..6)
+        .map(|_| {
+            let mut up = platform.hotlease(&["up", "--cores", "2", "--pool", "0"]);
+            up.env("HOTLEASE_RUNTIME_DIR", directory.path());
+            up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    let mut ended = Vec::new();
+    until_true("five of six have given up", LIMIT, || {
+        ups.retain_mut(|up| match up.try_wait().unwrap() {
+            Some(status) => {
+                ended.push(status.code());
+                false
+            }
+            None => true,
+        });
+        ups.len() <= 1
+    });
+    assert_eq!(ended, [Some(5); 5], "each says that one runs already");
+    let mut down = platform.hotlease(&["down"]);
+    down.env("HOTLEASE_RUNTIME_DIR", directory.path());
+    until_true("the sixth serves and goes", LIMIT, || {
+        down.output().unwrap().status.success()
+    });
+    assert!(ups[0].wait().unwrap().success());
 }

@@ -1,7 +1,8 @@
 //! What is run again, and what never is.
 
-use hotlease_client::{Cause, Error, LeaseOptions, Ran};
-use hotlease_tests::platform::Platform;
+use hotlease_client::{Cause, Completion, Error, LeaseOptions, Ran};
+use hotlease_tests::platform::{LIMIT, Platform};
+use hotlease_tests::wait::until;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -275,4 +276,58 @@ fn other_worker_of_a_lease_goes_on_when_one_dies() {
             dies.call(b"").unwrap_err();
         }
     });
+}
+
+#[test]
+fn forged_reply_of_a_worker_is_an_error_of_that_call_only() {
+    let platform = Platform::start();
+    let call = |status: u64, length: u64| {
+        // A client that sleeps would see only the true reply, which rings its doorbell.
+        let options = LeaseOptions {
+            completion: Completion::Spin,
+            ..platform.lease_options()
+        };
+        let invoker = platform.invoker_with("misbehaved", options);
+        let echo = invoker.function("echo").unwrap();
+        echo.submit(b"so that there is a reply before")
+            .unwrap()
+            .wait()
+            .unwrap();
+        let forgery = [status.to_le_bytes(), length.to_le_bytes()].concat();
+        // A future, as its reply stands in the ring.
+        let result = invoker
+            .function("forges_reply")
+            .unwrap()
+            .submit(&forgery)
+            .unwrap()
+            .wait();
+        // Whatever the worker did, the invoker works, if need be with another one.
+        let echo = echo.idempotent(true);
+        let (output, _) = until("it works again", LIMIT, || echo.call(b"afterwards").ok());
+        assert_eq!(output, b"afterwards");
+        result
+    };
+    assert_eq!(call(0, 0).unwrap(), b"", "not to be told from the true reply");
+    for (status, length) in [
+        (0xffff, 0),
+        (4, 0),
+        (0, u64::from(LeaseOptions::default().reply_bytes) + 1),
+        (0, u64::MAX),
+        (0, 1 << 63),
+        (1 << 16, 0),
+    ] {
+        let result = call(status, length);
+        eprintln!(
+            "status {status:#x}, length {length:#x}: {:?}",
+            result.as_ref().map(Vec::len)
+        );
+        let error = result.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Protocol { .. } | Error::OutcomeUnknown { .. } | Error::OutputTooLarge { .. }
+            ),
+            "status {status:#x}, length {length:#x}: {error:?}"
+        );
+    }
 }

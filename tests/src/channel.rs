@@ -42,7 +42,7 @@ impl RawChannel {
             function,
             flags: Flags::NONE,
             length: payload.len() as u32,
-            reply_entry: self.next & (self.replies.layout().depth() - 1),
+            reply_entry: self.ring_entry(self.next),
             timeout_us: 0,
             output_capacity: self.replies.layout().entry_bytes() as u32,
             inline: [0; INLINE_BYTES],
@@ -83,7 +83,6 @@ impl RawChannel {
     /// Writes bytes to the payload area of an entry, whoever uses it.
     pub fn overwrite_payload(&self, entry: u32, payload: &[u8]) {
         assert!(payload.len() <= self.requests.payload_bytes());
-        let entry = entry & (self.requests.layout().depth() - 1);
         // SAFETY: the entry's payload is that long, and a borrowed slice does not overlap a foreign mapping.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -111,30 +110,45 @@ impl RawChannel {
 
     /// As [`RawChannel::send`]; `None` if there is no answer within `limit`.
     pub fn try_send(&mut self, words: &LineWords, limit: Duration) -> Option<ReplyHeader> {
-        let id = self.next;
-        self.next = id.wrapping_add(1);
-        self.write_words(id, words);
-        self.reply(Seq::new(self.generation, id), limit)
+        self.try_send_in(self.ring_entry(self.next), words, limit)
     }
 
-    /// Waits for the answer to a request.
+    /// As [`RawChannel::try_send`], in any entry.
+    ///
+    /// # Panics
+    /// If the answer is malformed.
+    pub fn try_send_in(&mut self, entry: u32, words: &LineWords, limit: Duration) -> Option<ReplyHeader> {
+        let seq = self.seq();
+        self.skip();
+        self.write_words(entry, words);
+        self.reply_in(entry, seq, limit)
+    }
+
+    fn ring_entry(&self, id: u32) -> u32 {
+        id & (self.replies.layout().depth() - 1)
+    }
+
+    /// Waits for the answer to a request of the ring.
     ///
     /// # Panics
     /// If it is malformed.
     pub fn reply(&self, seq: Seq, limit: Duration) -> Option<ReplyHeader> {
+        self.reply_in(self.ring_entry(seq.id()), seq, limit)
+    }
+
+    fn reply_in(&self, entry: u32, seq: Seq, limit: Duration) -> Option<ReplyHeader> {
         let start = Instant::now();
+        let line = self.replies.line(entry);
         loop {
-            if let Some(words) = self.replies.line(seq.id()).poll(seq) {
+            if let Some(words) = line.poll(seq) {
                 return Some(ReplyHeader::decode(&words).expect("the reply is well formed"));
             }
             if start.elapsed() > limit {
                 return None;
             }
             // Leaves the core to the slot: there are as many cores as slots.
-            self.doorbell.sleep_unless(
-                || self.replies.line(seq.id()).poll(seq).is_some(),
-                Some(Duration::from_millis(20)),
-            );
+            self.doorbell
+                .sleep_unless(|| line.poll(seq).is_some(), Some(Duration::from_millis(20)));
         }
     }
 

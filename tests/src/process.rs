@@ -64,6 +64,11 @@ impl Process {
         fs::read_to_string(self.path("maps")).map_or(0, |maps| maps.lines().count())
     }
 
+    /// Whether it has mapped something of this name.
+    pub fn maps(&self, name: &str) -> bool {
+        fs::read_to_string(self.path("maps")).is_ok_and(|maps| maps.contains(name))
+    }
+
     /// Cores that each of its threads may run on, as the kernel lists them (`0`, `0-1`).
     pub fn cores_of_threads(&self) -> Vec<String> {
         let Ok(tasks) = fs::read_dir(self.path("task")) else {
