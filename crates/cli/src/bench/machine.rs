@@ -30,7 +30,11 @@ impl Machine {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             cpu: cpu.to_owned(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            // Not what this thread may use: it is pinned.
+            cores: cpuinfo
+                .lines()
+                .filter(|line| line.starts_with("processor"))
+                .count(),
             virtual_machine: field(&cpuinfo, "flags")
                 .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
             memory_bytes: memory_kib.unwrap_or(0) * 1024,
