@@ -15,6 +15,7 @@
 //! | `invoke` | calling a function through either interface, with its bounds |
 //! | `context` | what a function of the context interface is given |
 //! | `library` | loading function libraries |
+//! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
 //! | `fault` | writing down why the process dies |
 
@@ -25,6 +26,7 @@ mod fault;
 mod idle;
 mod invoke;
 mod library;
+mod lifeline;
 mod mailbox;
 mod slot;
 mod watchdog;
@@ -48,6 +50,10 @@ fn main() -> ExitCode {
         }
     };
     fault::install();
+    if let Err(error) = lifeline::hold(&socket) {
+        eprintln!("hotlease-worker: cannot watch the control socket: {error}");
+        return ExitCode::FAILURE;
+    }
     let error = control::obey(socket).err();
     if let Some(error) = &error {
         eprintln!("hotlease-worker: {error}");
