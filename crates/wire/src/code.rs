@@ -1,7 +1,7 @@
 //! Which functions a shared library offers, read from its bytes without running anything.
 //!
 //! Client, agent and worker all call [`functions`] on the same bytes and so agree on the index of every
-//! name: the position among the sorted exported functions (DESIGN section 4).
+//! name: the position among the sorted exported functions.
 //!
 //! A function has the plain interface of the papers unless the library also exports a data symbol
 //! `hotlease_context_NAME`; it may be run again after a failure only if there is a data symbol

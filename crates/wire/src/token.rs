@@ -1,4 +1,4 @@
-//! The token: a MAC'd capability that says which lease its bearer may use (DESIGN section 5).
+//! The token: a MAC'd capability that says which lease its bearer may use.
 //!
 //! Minted and checked by the same agent with a key that never leaves it. It names the agent's boot and
 //! the lease's epoch, so a token from before a restart or of an ended lease opens nothing.
