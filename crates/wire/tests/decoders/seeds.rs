@@ -8,8 +8,7 @@ use hotlease_wire::ids::{
     AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex,
 };
 use hotlease_wire::limits::{
-    ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX,
-    RING_DEPTH_DEFAULT, RING_DEPTH_MAX, TENANT_BYTES_MAX,
+    ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX, TENANT_BYTES_MAX,
 };
 use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
@@ -46,11 +45,16 @@ pub fn request_header() -> Vec<Vec<u8>> {
         inline: [0; INLINE_BYTES],
     };
     let ring = RequestHeader {
-        length: ENTRY_BYTES_DEFAULT,
+        length: 4096,
         flags: Flags::OUTPUT_BUFFER,
         ..small
     };
-    [small, spans, ring]
+    // The entry beside the ring.
+    let express = RequestHeader {
+        reply_entry: u32::MAX,
+        ..small
+    };
+    [small, spans, ring, express]
         .iter()
         .map(|header| bytes_of(header.encode()))
         .collect()
@@ -212,7 +216,7 @@ pub fn connection_request() -> Vec<Vec<u8>> {
         reply: shape,
     };
     [
-        open(0, shape(RING_DEPTH_DEFAULT, ENTRY_BYTES_DEFAULT)),
+        open(0, shape(64, 4096)),
         open(1023, shape(RING_DEPTH_MAX, ENTRY_BYTES_MAX)),
         ConnectionRequest::Register {
             region: RegionId(7),
