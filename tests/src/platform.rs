@@ -2,7 +2,6 @@
 
 use crate::manager::ManagerClient;
 use crate::process::{Process, cores};
-use crate::wait::until_true;
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use nix::sys::signal::Signal;
 use std::fs::{self, File, Permissions};
@@ -282,9 +281,25 @@ impl Platform {
 
     /// Waits until no process of the platform that was killed or stopped is left; how long that took.
     pub fn nothing_runs(&self, limit: Duration) -> Duration {
-        until_true("all workers are gone", limit, || {
-            self.descendants.iter().all(|process| !process.is_alive())
-        })
+        let start = Instant::now();
+        loop {
+            let left: Vec<_> = self
+                .descendants
+                .iter()
+                .filter(|process| process.is_alive())
+                .collect();
+            let took = start.elapsed();
+            if left.is_empty() {
+                return took;
+            }
+            let described: Vec<String> = left.iter().map(|process| process.describe()).collect();
+            assert!(
+                took < limit,
+                "left after {limit:?}: {described:?}; the log:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Sockets in the runtime directory.

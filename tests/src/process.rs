@@ -84,10 +84,18 @@ impl Process {
         tasks.flatten().filter_map(status).filter_map(cores).collect()
     }
 
-    /// Its name, at most 15 bytes.
-    pub fn name(&self) -> String {
-        let name = fs::read_to_string(self.path("comm")).unwrap_or_default();
-        name.trim_end().to_owned()
+    /// Number, name, state and parent, for messages.
+    pub fn describe(&self) -> String {
+        let status = fs::read_to_string(self.path("status")).unwrap_or_default();
+        let told = ["Name:", "State:", "PPid:", "Threads:"];
+        let lines = status
+            .lines()
+            .filter(|line| told.iter().any(|field| line.starts_with(field)));
+        format!(
+            "{} {}",
+            self.pid,
+            lines.collect::<Vec<_>>().join(" ").replace('\t', " ")
+        )
     }
 
     /// Children that run, and their children.
