@@ -157,7 +157,7 @@ fn express_entry_is_checked_like_the_ring() {
             request.flags = Flags::INPUT_BUFFER
         }),
         ("ring's reply entry", Status::BadHeader, |request| {
-            request.reply_entry = request.seq.id() & 7;
+            request.reply_entry = request.seq.word() as u32 & 7;
         }),
         ("nothing", Status::Ok, |_| ()),
     ];
@@ -298,11 +298,12 @@ fn frame_of_another_sequence_is_not_taken() {
         .channel
         .request(lease.epoch, lease.functions.index("echo"), b"early");
     let right = request.seq;
+    let (generation, number) = ((right.word() >> 32) as u32, right.word() & u64::from(u32::MAX));
     for seq in [
-        Seq::new(right.generation().wrapping_add(1).max(1), right.id()),
-        Seq::new(right.generation(), right.id() + 1),
-        Seq::new(right.generation(), right.id() + 8),
-        Seq::new(right.generation(), right.id().wrapping_sub(1)),
+        Seq::new(generation.wrapping_add(1).max(1), number),
+        Seq::new(generation, number + 1),
+        Seq::new(generation, number + 8),
+        Seq::new(generation, number.wrapping_sub(1)),
     ] {
         let words = RequestHeader { seq, ..request }.encode();
         lease.channel.write_words(0, &words);
@@ -372,10 +373,10 @@ fn payload_that_changes_while_it_is_used_harms_nobody() {
     for round in 0..20_000 {
         let request = lease.channel.span_request(epoch, echo, fine, fine);
         let words = request.encode();
-        lease.channel.write_words(request.seq.id(), &words);
+        lease.channel.write_words(request.seq.word() as u32, &words);
         lease
             .channel
-            .overwrite_payload(request.seq.id(), &[bad.encode(), bad.encode()].concat());
+            .overwrite_payload(request.seq.word() as u32, &[bad.encode(), bad.encode()].concat());
         let reply = lease.channel.reply(request.seq, Duration::from_secs(5));
         let status = reply
             .unwrap_or_else(|| panic!("no answer in round {round}"))

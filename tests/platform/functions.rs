@@ -36,7 +36,9 @@ fn timed_death(lease: &mut RawLease, function: &str, timeout: Duration) -> ((Cau
         .request(lease.epoch, lease.functions.index(function), b"");
     request.timeout_us = timeout.as_micros() as u32;
     let start = Instant::now();
-    lease.channel.write_words(request.seq.id(), &request.encode());
+    lease
+        .channel
+        .write_words(request.seq.word() as u32, &request.encode());
     let (event, _) = lease.session.event(LIMIT);
     let took = start.elapsed();
     let SessionReply::WorkerDied {
@@ -179,7 +181,7 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
         .request(lease.epoch, lease.functions.index("time_left"), b"");
     request.timeout_us = 1_000_000;
     let reply = lease.channel.send(&request.encode());
-    let left = u64::from_le_bytes(reply.inline[..8].try_into().unwrap());
+    let left = u64::from_le_bytes(reply.inline.to_bytes()[..8].try_into().unwrap());
     assert_eq!(reply.status, Status::Ok);
     assert!(
         (800_000_000..=1_000_000_000).contains(&left),
@@ -190,7 +192,7 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
         .request(lease.epoch, lease.functions.index("time_left"), b"");
     let reply = lease.channel.send(&request.encode());
     assert_eq!(
-        (reply.status, &reply.inline[..8]),
+        (reply.status, &reply.inline.to_bytes()[..8]),
         (Status::Ok, &[0; 8][..]),
         "no deadline was asked for"
     );
@@ -318,7 +320,7 @@ fn memory_limit_of_a_lease_holds() {
         .channel
         .request(lease.epoch, lease.functions.index("memory"), b"");
     let reply = lease.channel.send(&request.encode());
-    let megabytes = u32::from_le_bytes(reply.inline[..4].try_into().unwrap());
+    let megabytes = u32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
     eprintln!("{megabytes} MiB of 256");
     assert_eq!(reply.status, Status::Ok);
     // The worker itself and its stacks come on top of what the function may have.
@@ -349,7 +351,9 @@ fn nonsense_in_everything_that_a_worker_shares_harms_nobody_else() {
             lease
                 .channel
                 .request(lease.epoch, lease.functions.index("scribbles"), input.as_bytes());
-        lease.channel.write_words(request.seq.id(), &request.encode());
+        lease
+            .channel
+            .write_words(request.seq.word() as u32, &request.encode());
         if !dies {
             // Whatever the agent makes of the counters, it must go on; it may kill this worker.
             std::thread::sleep(Duration::from_millis(200));
@@ -384,7 +388,9 @@ fn worker_that_writes_nonsense_to_its_agent_harms_only_its_lease() {
         let request = lease
             .channel
             .request(lease.epoch, lease.functions.index(function), b"");
-        lease.channel.write_words(request.seq.id(), &request.encode());
+        lease
+            .channel
+            .write_words(request.seq.word() as u32, &request.encode());
         // The agent may end the worker for it, or go on with it: another connection tells.
         let _ = lease.channel.reply(request.seq, Duration::from_millis(200));
         let start = Instant::now();
@@ -422,7 +428,7 @@ fn child_that_a_function_leaves_behind_is_gone_with_the_lease() {
         .request(lease.epoch, lease.functions.index("leaves_child"), b"");
     let reply = lease.channel.send(&request.encode());
     assert_eq!(reply.status, Status::Ok);
-    let child = i32::from_le_bytes(reply.inline[..4].try_into().unwrap());
+    let child = i32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
     if child < 0 {
         // The sandbox forbids it: as good.
         return;
@@ -486,7 +492,9 @@ fn function_that_stops_its_worker_is_killed_at_its_deadline() {
     let request = lease
         .channel
         .request(lease.epoch, lease.functions.index("stops"), b"");
-    lease.channel.write_words(request.seq.id(), &request.encode());
+    lease
+        .channel
+        .write_words(request.seq.word() as u32, &request.encode());
     let start = Instant::now();
     let connected = lease.session.worker(0).err();
     eprintln!("{connected:?} after {:?}", start.elapsed());

@@ -3,7 +3,7 @@
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
-use hotlease_wire::frame::{Flags, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::frame::{Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ pub struct RawChannel {
     replies: NearRing,
     doorbell: Doorbell,
     generation: u32,
-    next: u32,
+    next: u64,
 }
 
 impl RawChannel {
@@ -45,10 +45,10 @@ impl RawChannel {
             reply_entry: self.ring_entry(self.next),
             timeout_us: 0,
             output_capacity: self.replies.layout().entry_bytes() as u32,
-            inline: [0; INLINE_BYTES],
+            inline: Inline::default(),
         };
         if payload.len() <= INLINE_BYTES {
-            header.inline[..payload.len()].copy_from_slice(payload);
+            header.inline = Inline::from_bytes(payload);
         } else {
             self.write(payload);
         }
@@ -72,12 +72,12 @@ impl RawChannel {
 
     /// Writes bytes to the payload area of the next entry.
     fn write(&self, payload: &[u8]) {
-        self.overwrite_payload(self.next, payload);
+        self.overwrite_payload(self.ring_entry(self.next), payload);
     }
 
     /// Counts a request that was written by [`RawChannel::write_words`].
     pub fn skip(&mut self) {
-        self.next = self.next.wrapping_add(1);
+        self.next += 1;
     }
 
     /// Writes bytes to the payload area of an entry, whoever uses it.
@@ -124,8 +124,8 @@ impl RawChannel {
         self.reply_in(entry, seq, limit)
     }
 
-    fn ring_entry(&self, id: u32) -> u32 {
-        id & (self.replies.layout().depth() - 1)
+    fn ring_entry(&self, number: u64) -> u32 {
+        number as u32 & (self.replies.layout().depth() - 1)
     }
 
     /// Waits for the answer to a request of the ring.
@@ -133,7 +133,7 @@ impl RawChannel {
     /// # Panics
     /// If it is malformed.
     pub fn reply(&self, seq: Seq, limit: Duration) -> Option<ReplyHeader> {
-        self.reply_in(self.ring_entry(seq.id()), seq, limit)
+        self.reply_in(self.ring_entry(seq.word()), seq, limit)
     }
 
     fn reply_in(&self, entry: u32, seq: Seq, limit: Duration) -> Option<ReplyHeader> {
@@ -165,6 +165,6 @@ impl RawChannel {
             (Status::Ok, input.len() as u64),
             "{reply:?}"
         );
-        assert_eq!(&reply.inline[..input.len()], input);
+        assert_eq!(&reply.inline.to_bytes()[..input.len()], input);
     }
 }

@@ -1,11 +1,13 @@
 //! The client's end of a channel: claim an entry, publish, wait, harvest.
 
+mod call;
+
+use self::call::Lane;
 use crate::Error;
 use crate::connection::Connection;
 use crate::death::{Death, Kind};
 use crate::entries::{Entries, Occupied, State};
 use crate::options::Completion;
-use crate::wait::{Interrupted, give_up_at};
 use hotlease_fabric::channel::{Call, ClientChannel};
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::DecodeError;
@@ -17,9 +19,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Polls right after publishing, without a pause or a clock: a hot slot answers within them.
-const TIGHT_POLLS: u32 = 256;
 
 /// A reply's header as it arrived, from a private copy.
 type Reply = Result<ReplyHeader, DecodeError>;
@@ -33,7 +32,9 @@ struct Spilled {
 /// Where the output of a harvested reply can be read.
 pub(crate) enum Source<'a> {
     /// In its ring entry.
-    Ring(&'a Channel, u32),
+    Ring(&'a Channel, u64),
+    /// In the express entry.
+    Express(&'a Channel),
     /// On the heap.
     Kept(&'a [u8]),
 }
@@ -43,6 +44,7 @@ impl Source<'_> {
     pub(crate) fn read(&self, header: &ReplyHeader, output: &mut [u8]) -> usize {
         match self {
             Self::Ring(channel, id) => channel.ring.read(*id, header, output),
+            Self::Express(channel) => channel.ring.express().read(header, output),
             Self::Kept(bytes) => {
                 let length = bytes.len().min(output.len());
                 output[..length].copy_from_slice(&bytes[..length]);
@@ -54,7 +56,7 @@ impl Source<'_> {
     /// The output in the ring, at most an entry.
     pub(crate) fn to_vec(&self, header: &ReplyHeader) -> Vec<u8> {
         match self {
-            Self::Ring(channel, _) => {
+            Self::Ring(channel, _) | Self::Express(channel) => {
                 let length = usize::try_from(header.length).unwrap_or(usize::MAX);
                 let mut bytes = vec![0; length.min(channel.ring.reply_bytes())];
                 let read = self.read(header, &mut bytes);
@@ -169,7 +171,11 @@ impl Channel {
 
     /// Whether the reply to an invocation is there, or was harvested.
     pub(crate) fn is_answered(&self, seq: u64) -> bool {
-        self.entries.is_past(seq) || self.ring.poll(seq as u32).is_some()
+        if self.entries.express_user() == Some(seq) {
+            // Its ring entry is free, but not because it was harvested.
+            return self.poll(Lane::Express, seq).is_some();
+        }
+        self.entries.is_past(seq) || self.ring.poll(seq).is_some()
     }
 
     /// Unanswered invocations, counted up to `limit`.
@@ -188,7 +194,7 @@ impl Channel {
             matches!(
                 occupied.state,
                 State::Shared | State::SharedBuffer | State::Abandoned
-            ) && self.ring.poll(occupied.seq as u32).is_some()
+            ) && self.ring.poll(occupied.seq).is_some()
         })
     }
 
@@ -205,7 +211,7 @@ impl Channel {
     #[cold]
     fn claim_slow(&self, mut occupied: Occupied) -> Option<u64> {
         loop {
-            let reply = self.ring.poll(occupied.seq as u32);
+            let reply = self.ring.poll(occupied.seq);
             match (occupied.state, reply) {
                 (State::Shared | State::SharedBuffer, Some(reply)) => self.spill(occupied, reply),
                 (State::Abandoned, Some(_)) => {
@@ -232,88 +238,11 @@ impl Channel {
             return;
         }
         let bytes = match (&reply, occupied.state) {
-            (Ok(header), State::Shared) => Source::Ring(self, occupied.seq as u32).to_vec(header),
+            (Ok(header), State::Shared) => Source::Ring(self, occupied.seq).to_vec(header),
             _ => Vec::new(),
         };
         spilled.insert(occupied.seq, Spilled { reply, bytes });
         self.entries.free(occupied.seq);
-    }
-
-    /// Invokes and waits. The payload fits a request entry, a ring sink a reply entry.
-    ///
-    /// Returns the output's length, and after a timeout gives `keep` to the channel until the worker is
-    /// done with it.
-    #[inline]
-    pub(crate) fn call(
-        &self,
-        target: &Target,
-        payload: &[&[u8]],
-        sink: Sink<'_>,
-        timeout: Option<Duration>,
-        keep: impl FnOnce() -> Option<Box<dyn Any + Send>>,
-    ) -> Result<usize, Error> {
-        let Some(seq) = self.claim() else {
-            return Err(Error::NoCredit);
-        };
-        let id = seq as u32;
-        // Quiet: a hot slot needs no ring, and so no fence stands between us and the reply.
-        if self
-            .ring
-            .publish_quiet(id, &self.call_of(target), payload)
-            .is_err()
-        {
-            return Err(self.broken("a request longer than its entry was made"));
-        }
-        for _ in 0..TIGHT_POLLS {
-            if let Some(reply) = self.ring.poll(id) {
-                return self.finish(seq, reply, sink, timeout);
-            }
-        }
-        self.ring.ring();
-        match self.wait(|start| give_up_at(start, timeout), || self.ring.poll(id)) {
-            Ok(reply) => self.finish(seq, reply, sink, timeout),
-            Err(Interrupted::Closed) => Err(self.unanswered(seq)),
-            Err(Interrupted::TimedOut) => {
-                self.abandon_as(seq, State::Open, keep());
-                Err(timed_out(timeout))
-            }
-        }
-    }
-
-    #[inline]
-    fn finish(
-        &self,
-        seq: u64,
-        reply: Reply,
-        sink: Sink<'_>,
-        timeout: Option<Duration>,
-    ) -> Result<usize, Error> {
-        match (&reply, sink) {
-            (Ok(header), Sink::Ring(output))
-                if header.status == Status::Ok && header.length <= output.len() as u64 =>
-            {
-                let length = self.ring.read(seq as u32, header, output);
-                self.entries.free(seq);
-                Ok(length)
-            }
-            (Ok(header), Sink::Buffer(capacity))
-                if header.status == Status::Ok && header.length <= capacity =>
-            {
-                self.entries.free(seq);
-                Ok(header.length as usize)
-            }
-            (_, sink) => Err(self.finish_badly(seq, reply, sink, timeout)),
-        }
-    }
-
-    #[cold]
-    fn finish_badly(&self, seq: u64, reply: Reply, sink: Sink<'_>, timeout: Option<Duration>) -> Error {
-        let bytes = match (&reply, &sink) {
-            (Ok(header), Sink::Ring(_)) => Source::Ring(self, seq as u32).to_vec(header),
-            _ => Vec::new(),
-        };
-        self.entries.free(seq);
-        self.failure(&reply, bytes, sink.capacity(), timeout)
     }
 
     /// The error in a reply that is not a success with an output of at most `capacity` bytes.
@@ -373,7 +302,7 @@ impl Channel {
     pub(crate) fn submit(&self, target: &Target, payload: &[&[u8]], state: State) -> Result<u64, Error> {
         let seq = self.claim().ok_or(Error::NoCredit)?;
         self.entries.share(seq, state);
-        match self.ring.publish(seq as u32, &self.call_of(target), payload) {
+        match self.ring.publish(seq, &self.call_of(target), payload) {
             Ok(()) => Ok(seq),
             Err(_) => Err(self.broken("a request longer than its entry was made")),
         }
@@ -383,10 +312,7 @@ impl Channel {
     #[inline]
     pub(crate) fn submit_quiet(&self, target: &Target, payload: &[&[u8]]) -> Result<u64, Error> {
         let seq = self.claim().ok_or(Error::NoCredit)?;
-        match self
-            .ring
-            .publish_quiet(seq as u32, &self.call_of(target), payload)
-        {
+        match self.publish_quiet(Lane::Ring, seq, target, payload) {
             Ok(()) => Ok(seq),
             Err(_) => Err(self.broken("a request longer than its entry was made")),
         }
@@ -400,23 +326,23 @@ impl Channel {
         output: &mut [u8],
         timeout: Option<Duration>,
     ) -> Option<Result<usize, Error>> {
-        let reply = self.ring.poll(seq as u32)?;
-        Some(self.finish(seq, reply, Sink::Ring(output), timeout))
+        let reply = self.poll(Lane::Ring, seq)?;
+        Some(self.finish(Lane::Ring, seq, reply, Sink::Ring(output), timeout))
     }
 
     /// Whether a shared invocation can be harvested.
     #[inline]
     pub(crate) fn is_done(&self, seq: u64) -> bool {
-        self.ring.poll(seq as u32).is_some() || !self.entries.is_shared(seq)
+        self.ring.poll(seq).is_some() || !self.entries.is_shared(seq)
     }
 
     /// Reads the reply to a shared invocation, if it is there, and frees its entry. Its future's only.
     #[inline]
     pub(crate) fn harvest<R>(&self, seq: u64, read: impl FnOnce(&Reply, Source<'_>) -> R) -> Option<R> {
-        if let Some(reply) = self.ring.poll(seq as u32)
+        if let Some(reply) = self.ring.poll(seq)
             && self.entries.take(seq)
         {
-            let result = read(&reply, Source::Ring(self, seq as u32));
+            let result = read(&reply, Source::Ring(self, seq));
             self.entries.free(seq);
             return Some(result);
         }

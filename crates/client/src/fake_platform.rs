@@ -14,7 +14,7 @@ use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::frame::{Flags, ReplyHeader, RequestHeader, Seq, Status};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, ReplyHeader, RequestHeader, Seq, Status};
 use hotlease_wire::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::{Cause, EndReason};
@@ -255,14 +255,15 @@ impl FakeWorker {
         shared: &Shared,
         over: &AtomicBool,
     ) {
-        let mut id = 0u32;
+        let mut id = 0u64;
         let depth = requests.layout().depth();
         while !self.dead.load(Ordering::SeqCst) && !over.load(Ordering::SeqCst) {
-            let Some(words) = requests.line(id).poll(Seq::new(3, id)) else {
-                bell.sleep_unless(
-                    || requests.line(id).poll(Seq::new(3, id)).is_some(),
-                    Some(Duration::from_millis(1)),
-                );
+            let look = || {
+                let poll = |entry| Some((entry, requests.line(entry).poll(Seq::new(3, id))?));
+                poll(EXPRESS_ENTRY).or_else(|| poll(id as u32 & (depth - 1)))
+            };
+            let Some((entry, words)) = look() else {
+                bell.sleep_unless(|| look().is_some(), Some(Duration::from_millis(1)));
                 continue;
             };
             if self.allowed.load(Ordering::SeqCst) == 0 {
@@ -274,9 +275,9 @@ impl FakeWorker {
             shared.invocations.fetch_add(1, Ordering::SeqCst);
             let header = RequestHeader::decode(&words).unwrap();
             assert_eq!(header.epoch, self.epoch, "a frame of another incarnation");
-            replies.publish(id & (depth - 1), 0, &self.answer(&header));
+            replies.publish(entry, 0, &self.answer(&header));
             replies.ring();
-            id = id.wrapping_add(1);
+            id += 1;
         }
     }
 
@@ -300,7 +301,7 @@ impl FakeWorker {
             "liar" => reply.length = u64::from(request.output_capacity) + 1,
             "number" => {
                 reply.length = 8;
-                reply.inline[..8].copy_from_slice(&u64::from(self.epoch.0).to_le_bytes());
+                reply.inline = Inline::from_bytes(&u64::from(self.epoch.0).to_le_bytes());
             }
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! What a lease is asked to be, and how the client behaves on it.
 
 use crate::Error;
+use hotlease_fabric::shm::Layout;
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::grpc::{self, AcquireRequest};
 use hotlease_wire::limits::{
@@ -63,10 +64,10 @@ pub struct LeaseOptions {
     /// Invocations in flight on one slot: a power of two. Default: 64; at most 4096.
     pub depth: u32,
     /// Input bytes that travel in the ring. Larger inputs are staged in registered memory by the library.
-    /// Default: 4096; 64 to 4 MiB.
+    /// Default: 8128, with its header two pages; 64 to 4 MiB.
     pub request_bytes: u32,
     /// Output bytes that travel in the ring, and the output capacity of calls that do not say another.
-    /// Default: 4096; 64 to 4 MiB.
+    /// Default: 8128, with its header two pages; 64 to 4 MiB.
     pub reply_bytes: u32,
     /// How the client waits. Default: adaptive.
     pub completion: Completion,
@@ -133,9 +134,11 @@ impl LeaseOptions {
                     "{name} must be {ENTRY_BYTES_MIN} to {ENTRY_BYTES_MAX}, not {bytes}"
                 ));
             }
-            // The ring's own layout rounds entries up to pages; stay clear of its limit.
-            let ring = u64::from(self.depth) * (u64::from(bytes).next_multiple_of(4096) + 64) + 4096;
-            if ring > RING_BYTES_MAX {
+            let shape = RingShape {
+                depth: self.depth,
+                entry_bytes: bytes,
+            };
+            if Layout::of(shape).is_none() {
                 return fail(format!(
                     "depth {} times {name} {bytes} is over the {RING_BYTES_MAX} bytes that a ring may have",
                     self.depth

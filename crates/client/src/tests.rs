@@ -169,6 +169,23 @@ fn what_did_not_run_is_submitted_again_even_if_not_idempotent() {
 }
 
 #[test]
+fn behind_a_waiting_call_nothing_has_run_either() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| echo.call(b"running"));
+        while echo.inner.open_channel(0).unwrap().load(1) == 0 {
+            std::thread::yield_now();
+        }
+        let queued = echo.submit(b"queued").unwrap();
+        platform.allow_future();
+        platform.kill(0, true);
+        assert_eq!(running.join().unwrap().unwrap_err().ran(), Ran::Unknown);
+        assert_eq!(queued.wait().unwrap_err().ran(), Ran::No);
+    });
+}
+
+#[test]
 fn a_worker_that_vanishes_without_news_leaves_an_unknown_outcome() {
     let (platform, echo) = start(|_| {});
     platform.allow(0);
@@ -254,6 +271,10 @@ fn a_deadline_resolves_even_if_nobody_answers_and_its_entry_comes_back() {
         } else {
             platform.allow(1);
             while echo.inner.open_channel(0).unwrap().load(1) > 0 {
+                assert!(
+                    begun.elapsed() < Duration::from_secs(5),
+                    "its late reply is not seen"
+                );
                 std::thread::yield_now();
             }
             echo.submit(b"y").unwrap().wait().unwrap_err()

@@ -11,6 +11,11 @@
 //!                 publishes the reply to id          publishes the reply to id
 //! ```
 //!
+//! Beside the ring stands one *express entry*, numbered [`hotlease_wire::frame::EXPRESS_ENTRY`], with the same
+//! rule for its own owner: a client that has one invocation in flight and waits for it uses the same lines
+//! over and over, which stay in both caches (measured: 60 ns less than going round the ring for 8 bytes, a
+//! third of the time for 4 KiB). The worker looks for `id` in both places; its ring entry stays unused.
+//!
 //! So a credit is a harvested reply entry, and needs no message of its own: the client publishes `id` only
 //! when the reply to `id - depth` was harvested. The worker takes requests of a channel strictly in order,
 //! so only the oldest unanswered one can have started when the worker dies.
@@ -18,7 +23,7 @@
 mod client;
 mod worker;
 
-pub use client::{Call, ClientChannel, ReplyRing, TooLong};
+pub use client::{Call, ClientChannel, ExpressEntry, ReplyRing, TooLong};
 pub use worker::{Input, Request, RequestRing, WorkerChannel};
 
 #[cfg(test)]

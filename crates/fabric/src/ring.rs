@@ -149,7 +149,7 @@ mod loom_tests {
                 let (requests, replies) = (requests.clone(), replies.clone());
                 loom::thread::spawn(move || {
                     for id in 0..count {
-                        let (seq, entry) = (Seq::new(1, id), id as usize % depth);
+                        let (seq, entry) = (Seq::new(1, id.into()), id as usize % depth);
                         let words_in = wait(&requests[entry], seq);
                         assert!(
                             words_in[1..].iter().all(|word| *word == u64::from(id) + 7),
@@ -167,7 +167,7 @@ mod loom_tests {
             };
             let harvest = |id: u32| {
                 let entry = &replies[id as usize % depth];
-                wait(entry, Seq::new(1, id));
+                wait(entry, Seq::new(1, id.into()));
                 // SAFETY: as above.
                 let value = entry.payload.with(|payload| unsafe { *payload });
                 assert_eq!(value, u64::from(id) * 10 + 1, "wrong payload");
@@ -181,7 +181,9 @@ mod loom_tests {
                 entry
                     .payload
                     .with_mut(|payload| unsafe { *payload = u64::from(id) * 10 });
-                entry.line.publish(&words(Seq::new(1, id), u64::from(id) + 7));
+                entry
+                    .line
+                    .publish(&words(Seq::new(1, id.into()), u64::from(id) + 7));
             }
             for id in count.saturating_sub(depth as u32)..count {
                 harvest(id);

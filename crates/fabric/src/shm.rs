@@ -1,9 +1,13 @@
 //! Transport `shm`: rings in sealed shared memory between two processes of one node.
 //!
 //! ```text
-//! ring     | depth lines, padded to a page | entry 0 | entry 1 | ... |
+//! ring     | depth lines, padded to a page | entry 0 | entry 1 | ... | express entry |
 //! entry    | unused | entry_bytes, 64-byte aligned, up to the end of the entry's last page |
+//! express  | unused | its line | entry_bytes, as above |
 //! ```
+//!
+//! Lines of the ring stand side by side, so that a pipelined channel fetches few pages. The express entry's
+//! line stands right before its payload, where processors fetch both at once.
 //!
 //! The owner of the memory maps a ring as it is. The writing worker maps each entry's pages apart with an
 //! inaccessible guard page behind them ([`ShmRing::attach_guarded`]): a function that writes past its
@@ -13,7 +17,7 @@ use crate::doorbell::Doorbell;
 use crate::memory::{Mapping, Memory, MemoryError, PAGE_BYTES, check_sealed};
 use crate::ring::{FarRing, Line};
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::LineWords;
+use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
 use hotlease_wire::limits::{ENTRY_BYTES_MAX, RING_BYTES_MAX, RING_DEPTH_MAX};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -25,6 +29,7 @@ pub struct Layout {
     entry_bytes: usize,
     lines_bytes: usize,
     stride: usize,
+    express_stride: usize,
 }
 
 impl Layout {
@@ -38,18 +43,45 @@ impl Layout {
         {
             return None;
         }
+        let payload = (entry_bytes as usize).next_multiple_of(size_of::<Line>());
         let layout = Self {
             depth,
             entry_bytes: entry_bytes as usize,
             lines_bytes: (depth as usize * size_of::<Line>()).next_multiple_of(PAGE_BYTES),
-            stride: (entry_bytes as usize).next_multiple_of(PAGE_BYTES),
+            stride: payload.next_multiple_of(PAGE_BYTES),
+            express_stride: (size_of::<Line>() + payload).next_multiple_of(PAGE_BYTES),
         };
         (layout.ring_bytes() as u64 <= RING_BYTES_MAX).then_some(layout)
     }
 
     /// Bytes of the whole ring.
     pub fn ring_bytes(&self) -> usize {
-        self.lines_bytes + self.depth as usize * self.stride
+        self.express_start(self.stride) + self.express_stride
+    }
+
+    /// Of the express entry, if entries are `pitch` apart.
+    fn express_start(&self, pitch: usize) -> usize {
+        self.lines_bytes + self.depth as usize * pitch
+    }
+
+    /// Of an entry's line. The number of an entry is reduced to the ring's depth.
+    #[inline]
+    fn line_at(&self, entry: u32, pitch: usize) -> usize {
+        if entry == EXPRESS_ENTRY {
+            return self.payload_at(entry, pitch) - size_of::<Line>();
+        }
+        (entry & (self.depth - 1)) as usize * size_of::<Line>()
+    }
+
+    /// Of an entry's payload, which ends with the entry's last page.
+    #[inline]
+    fn payload_at(&self, entry: u32, pitch: usize) -> usize {
+        let end = if entry == EXPRESS_ENTRY {
+            self.express_start(pitch) + self.express_stride
+        } else {
+            self.lines_bytes + (entry & (self.depth - 1)) as usize * pitch + self.stride
+        };
+        end - self.entry_bytes.next_multiple_of(size_of::<Line>())
     }
 
     /// Entries.
@@ -60,11 +92,6 @@ impl Layout {
     /// Payload bytes of an entry.
     pub fn entry_bytes(&self) -> usize {
         self.entry_bytes
-    }
-
-    /// From the start of an entry's pages to its payload, which ends with them.
-    fn payload_offset(&self) -> usize {
-        self.stride - self.entry_bytes.next_multiple_of(64)
     }
 }
 
@@ -96,22 +123,24 @@ impl NearRing {
         &self.layout
     }
 
-    /// The line of an entry; the index is reduced to the ring's depth.
+    /// The line of an entry.
     #[inline]
-    pub fn line(&self, index: u32) -> &Line {
-        let entry = index & (self.layout.depth - 1);
-        // SAFETY: entry < depth, so the line lies inside the mapping, which lives as long as self; lines
-        // are only ever accessed as atomics.
-        unsafe { self.memory.start().cast::<Line>().add(entry as usize).as_ref() }
+    pub fn line(&self, entry: u32) -> &Line {
+        let at = self.layout.line_at(entry, self.layout.stride);
+        // SAFETY: inside the mapping by the layout, which lives as long as self, and aligned; lines are only
+        // ever accessed as atomics.
+        unsafe { self.memory.start().add(at).cast::<Line>().as_ref() }
     }
 
     /// The payload of an entry: `entry_bytes` bytes that the peer may go on writing if it is hostile.
     #[inline]
-    pub fn payload(&self, index: u32) -> NonNull<u8> {
-        let entry = (index & (self.layout.depth - 1)) as usize;
-        let offset = self.layout.lines_bytes + entry * self.layout.stride + self.layout.payload_offset();
+    pub fn payload(&self, entry: u32) -> NonNull<u8> {
         // SAFETY: inside the mapping by the layout.
-        unsafe { self.memory.start().add(offset) }
+        unsafe {
+            self.memory
+                .start()
+                .add(self.layout.payload_at(entry, self.layout.stride))
+        }
     }
 }
 
@@ -147,24 +176,26 @@ impl ShmRing {
             source,
         };
         let pitch = layout.stride + guard;
-        let mapping = Mapping::reserve(layout.lines_bytes + layout.depth as usize * pitch).map_err(system)?;
+        let express = layout.express_start(pitch);
+        let mapping = Mapping::reserve(express + layout.express_stride + guard).map_err(system)?;
+        let place = |at, offset, bytes| mapping.place(at, fd.as_fd(), offset, bytes).map_err(system);
         if guard == 0 {
-            mapping
-                .place(0, fd.as_fd(), 0, layout.ring_bytes())
-                .map_err(system)?;
+            place(0, 0, layout.ring_bytes())?;
         } else {
-            mapping
-                .place(0, fd.as_fd(), 0, layout.lines_bytes)
-                .map_err(system)?;
+            place(0, 0, layout.lines_bytes)?;
             for entry in 0..layout.depth as usize {
-                let (at, offset) = (
-                    layout.lines_bytes + entry * pitch,
-                    layout.lines_bytes + entry * layout.stride,
-                );
-                mapping
-                    .place(at, fd.as_fd(), offset, layout.stride)
-                    .map_err(system)?;
+                let (at, offset) = (entry * pitch, entry * layout.stride);
+                place(
+                    layout.lines_bytes + at,
+                    layout.lines_bytes + offset,
+                    layout.stride,
+                )?;
             }
+            place(
+                express,
+                layout.express_start(layout.stride),
+                layout.express_stride,
+            )?;
         }
         Ok(Self {
             mapping,
@@ -181,21 +212,20 @@ impl ShmRing {
 
     #[inline]
     fn line(&self, entry: u32) -> &Line {
-        let entry = entry & (self.layout.depth - 1);
+        let at = self.layout.line_at(entry, self.pitch);
         // SAFETY: inside the mapping, see NearRing::line.
-        unsafe { self.mapping.start().cast::<Line>().add(entry as usize).as_ref() }
+        unsafe { self.mapping.start().add(at).cast::<Line>().as_ref() }
     }
 }
 
 impl FarRing for ShmRing {
     #[inline]
     fn payload(&self, entry: u32) -> NonNull<u8> {
-        let entry = (entry & (self.layout.depth - 1)) as usize;
         // SAFETY: inside the mapping by the layout and pitch.
         unsafe {
             self.mapping
                 .start()
-                .add(self.layout.lines_bytes + entry * self.pitch + self.layout.payload_offset())
+                .add(self.layout.payload_at(entry, self.pitch))
         }
     }
 
@@ -259,20 +289,29 @@ mod tests {
                 attach(fd, shape, bell).unwrap()
             };
             for far in [far(false), far(true)] {
-                for entry in 0..8 {
-                    let value = (entry + entry_bytes) as u8;
+                for entry in (0..8).chain([EXPRESS_ENTRY]) {
+                    let value = entry.wrapping_add(entry_bytes) as u8;
                     // SAFETY: first and last byte of the entry's payload.
                     unsafe {
                         far.payload(entry).write(value);
                         far.payload(entry).add(entry_bytes as usize - 1).write(value);
                         assert_eq!(near.payload(entry).read(), value);
-                        assert_eq!(
-                            near.payload(entry + 8).add(entry_bytes as usize - 1).read(),
-                            value
-                        );
+                        assert_eq!(near.payload(entry).add(entry_bytes as usize - 1).read(), value);
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn express_line_stands_right_before_its_payload_and_apart_from_everything_else() {
+        for entry_bytes in [1, 64, 100, 4032, 4096, 8128] {
+            let layout = Layout::of(shape(8, entry_bytes)).unwrap();
+            let line = layout.line_at(EXPRESS_ENTRY, layout.stride);
+            let payload = layout.payload_at(EXPRESS_ENTRY, layout.stride);
+            assert_eq!(line + 64, payload);
+            assert!(line >= layout.payload_at(7, layout.stride) + entry_bytes as usize);
+            assert!(payload + entry_bytes as usize <= layout.ring_bytes());
         }
     }
 }

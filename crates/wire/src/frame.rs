@@ -20,36 +20,31 @@ use crate::DecodeError;
 use crate::ids::{Epoch, FunctionIndex, RegionId};
 use crate::limits::{INLINE_BYTES, REGION_BYTES_MAX};
 
+/// The number of the express entry of a ring: see the fabric crate's `channel`.
+pub const EXPRESS_ENTRY: u32 = u32::MAX;
+
 /// A header as it stands in memory: eight words, little-endian.
 pub type LineWords = [u64; 8];
 
 /// The in-band sequence word: which incarnation of the channel, and which invocation on it.
 ///
-/// The generation is never 0, so fresh (zeroed) memory matches no sequence word.
+/// The generation's upper half plus the invocation's number, counted in 64 bits: no word comes again in the
+/// life of a channel, so that a line left unwritten for however long never matches a later invocation.
+/// Zeroed memory matches none: no word is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seq(u64);
 
 impl Seq {
-    /// Of invocation `id` (wrapping) on a channel of `generation` (not 0).
+    /// Of invocation `number`, counted from 0, on a channel of `generation` (not 0).
     #[inline]
-    pub fn new(generation: u32, id: u32) -> Self {
+    pub fn new(generation: u32, number: u64) -> Self {
         debug_assert_ne!(generation, 0);
-        Self(u64::from(generation) << 32 | u64::from(id))
+        Self((u64::from(generation) << 32).wrapping_add(number))
     }
     /// The word as it stands in memory.
     #[inline]
     pub fn word(self) -> u64 {
         self.0
-    }
-    /// Low half: the invocation.
-    #[inline]
-    pub fn id(self) -> u32 {
-        self.0 as u32
-    }
-    /// High half: the channel's incarnation.
-    #[inline]
-    pub fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
     }
 }
 
@@ -99,7 +94,7 @@ pub struct RequestHeader {
     pub flags: Flags,
     /// Payload bytes.
     pub length: u32,
-    /// Reply ring entry to answer in.
+    /// Reply ring entry to answer in, or [`EXPRESS_ENTRY`].
     pub reply_entry: u32,
     /// Time the function has from the moment that the slot sees the request, microseconds; 0: unlimited.
     /// Relative, so that client and worker need no common clock.
@@ -107,27 +102,61 @@ pub struct RequestHeader {
     /// Output bytes that the client takes (ring replies; a buffer's capacity is its span's length).
     pub output_capacity: u32,
     /// The payload if `length <= INLINE_BYTES`, zero-padded.
-    pub inline: [u8; INLINE_BYTES],
+    pub inline: Inline,
 }
 
 fn pack(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-#[inline]
-fn pack_inline(words: &mut LineWords, inline: &[u8; INLINE_BYTES]) {
-    for (word, bytes) in words[4..].iter_mut().zip(inline.chunks_exact(8)) {
-        *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
-    }
-}
+/// A payload inside a header: kept as the words of the line that it travels in, because bytes copied
+/// together from words and taken apart again cost more than the whole rest of a header (stores of one width
+/// and loads of another wait for each other).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C, align(64))]
+pub struct Inline([u64; INLINE_BYTES / 8]);
 
-#[inline]
-fn unpack_inline(words: &LineWords) -> [u8; INLINE_BYTES] {
-    let mut inline = [0; INLINE_BYTES];
-    for (bytes, word) in inline.chunks_exact_mut(8).zip(&words[4..]) {
-        bytes.copy_from_slice(&word.to_le_bytes());
+impl Inline {
+    /// The first bytes of `bytes`, zero-padded.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut inline = Self::default();
+        for (word, chunk) in inline.0.iter_mut().zip(bytes.chunks(8)) {
+            *word = match chunk.first_chunk() {
+                Some(whole) => u64::from_le_bytes(*whole),
+                None => {
+                    let mut padded = [0; 8];
+                    padded[..chunk.len()].copy_from_slice(chunk);
+                    u64::from_le_bytes(padded)
+                }
+            };
+        }
+        inline
     }
-    inline
+
+    /// Copies its first bytes, as many as fit.
+    #[inline]
+    pub fn read(&self, output: &mut [u8]) {
+        for (chunk, word) in output.chunks_mut(8).zip(&self.0) {
+            let bytes = word.to_le_bytes();
+            match chunk.first_chunk_mut() {
+                Some(whole) => *whole = bytes,
+                None => chunk.copy_from_slice(&bytes[..chunk.len()]),
+            }
+        }
+    }
+
+    /// All its bytes.
+    pub fn to_bytes(&self) -> [u8; INLINE_BYTES] {
+        let mut bytes = [0; INLINE_BYTES];
+        self.read(&mut bytes);
+        bytes
+    }
+
+    #[inline]
+    fn from_line(words: &LineWords) -> Self {
+        Self([words[4], words[5], words[6], words[7]])
+    }
 }
 
 impl RequestHeader {
@@ -142,7 +171,7 @@ impl RequestHeader {
         );
         words[2] = pack(self.length, self.reply_entry);
         words[3] = pack(self.timeout_us, self.output_capacity);
-        pack_inline(&mut words, &self.inline);
+        words[4..].copy_from_slice(&self.inline.0);
         words
     }
 
@@ -165,7 +194,7 @@ impl RequestHeader {
             reply_entry: (words[2] >> 32) as u32,
             timeout_us: words[3] as u32,
             output_capacity: (words[3] >> 32) as u32,
-            inline: unpack_inline(words),
+            inline: Inline::from_line(words),
         })
     }
 }
@@ -236,7 +265,7 @@ pub struct ReplyHeader {
     /// Output bytes.
     pub length: u64,
     /// The payload if it is in the ring and `length <= INLINE_BYTES`, zero-padded.
-    pub inline: [u8; INLINE_BYTES],
+    pub inline: Inline,
 }
 
 impl ReplyHeader {
@@ -248,7 +277,7 @@ impl ReplyHeader {
             status: Status::Ok,
             code: 0,
             length,
-            inline: [0; INLINE_BYTES],
+            inline: Inline::default(),
         }
     }
     /// A failure without output.
@@ -266,7 +295,7 @@ impl ReplyHeader {
         words[0] = self.seq.0;
         words[1] = pack(u32::from(self.status as u16), self.code as u32);
         words[2] = self.length;
-        pack_inline(&mut words, &self.inline);
+        words[4..].copy_from_slice(&self.inline.0);
         words
     }
     /// From a private copy of a line.
@@ -287,7 +316,7 @@ impl ReplyHeader {
             status,
             code: (words[1] >> 32) as u32 as i32,
             length: words[2],
-            inline: unpack_inline(words),
+            inline: Inline::from_line(words),
         })
     }
 }
@@ -342,7 +371,7 @@ mod tests {
     #[test]
     fn request_round_trips() {
         let header = RequestHeader {
-            seq: Seq::new(3, u32::MAX),
+            seq: Seq::new(3, u64::MAX),
             epoch: Epoch(9),
             function: FunctionIndex(65535),
             flags: Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER),
@@ -350,9 +379,33 @@ mod tests {
             reply_entry: 63,
             timeout_us: 1_000_000,
             output_capacity: 4096,
-            inline: std::array::from_fn(|i| i as u8),
+            inline: Inline::from_bytes(&std::array::from_fn::<u8, 32, _>(|i| i as u8)),
         };
         assert_eq!(RequestHeader::decode(&header.encode()).unwrap(), header);
+    }
+
+    #[test]
+    fn inline_payload_of_every_length_comes_back() {
+        let bytes: [u8; INLINE_BYTES] = std::array::from_fn(|i| i as u8 + 1);
+        for length in 0..=INLINE_BYTES {
+            let inline = Inline::from_bytes(&bytes[..length]);
+            assert_eq!(inline.to_bytes()[..length], bytes[..length]);
+            assert!(
+                inline.to_bytes()[length..].iter().all(|byte| *byte == 0),
+                "padded"
+            );
+            let mut output = [0; INLINE_BYTES];
+            inline.read(&mut output[..length]);
+            assert_eq!(output[..length], bytes[..length]);
+        }
+    }
+
+    #[test]
+    fn no_sequence_word_comes_again() {
+        let first = Seq::new(7, 5);
+        for lap in 1..100u64 {
+            assert_ne!(Seq::new(7, 5 + (lap << 32)), first);
+        }
     }
 
     #[test]

@@ -10,8 +10,9 @@ pub const INLINE_BYTES: usize = 32;
 pub const RING_DEPTH_MAX: u32 = 4096;
 /// Entries of a ring unless asked otherwise.
 pub const RING_DEPTH_DEFAULT: u32 = 64;
-/// Payload bytes of one ring entry unless asked otherwise.
-pub const ENTRY_BYTES_DEFAULT: u32 = 4096;
+/// Payload bytes of one ring entry unless asked otherwise: with its header two whole pages, so that both
+/// stand side by side in one page.
+pub const ENTRY_BYTES_DEFAULT: u32 = 2 * 4096 - 64;
 /// Payload bytes of one ring entry.
 pub const ENTRY_BYTES_MAX: u32 = 4 << 20;
 /// Bytes of one ring (all entries).

@@ -7,13 +7,13 @@ use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_wire::code::Interface;
 use hotlease_wire::frame::{Flags, Span, Status};
 use hotlease_wire::ids::RegionId;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The registered memory of one connection, as one slot knows it.
-pub type Regions = HashMap<RegionId, Arc<Memory>>;
+pub type Regions = BTreeMap<RegionId, Arc<Memory>>;
 
 /// A checked place in memory.
 #[derive(Clone, Copy)]

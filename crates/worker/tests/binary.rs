@@ -153,7 +153,7 @@ impl Drop for Worker {
     }
 }
 
-fn wait(channel: &ClientChannel, id: u32) -> ReplyHeader {
+fn wait(channel: &ClientChannel, id: u64) -> ReplyHeader {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         if let Some(reply) = channel.poll(id) {
@@ -171,10 +171,10 @@ fn calls_of_every_size_come_back_and_are_counted() {
     let input: Vec<u8> = (0..4096).map(|i| i as u8).collect();
     let mut output = vec![0; 4096];
     for (id, size) in [0, 1, 32, 33, 100, 4096, 7].into_iter().enumerate() {
-        channel.publish(id as u32, &call, &[&input[..size]]).unwrap();
-        let header = wait(&channel, id as u32);
+        channel.publish(id as u64, &call, &[&input[..size]]).unwrap();
+        let header = wait(&channel, id as u64);
         assert_eq!(header.status, Status::Ok);
-        assert_eq!(channel.read(id as u32, &header, &mut output), size);
+        assert_eq!(channel.read(id as u64, &header, &mut output), size);
         assert_eq!(output[..size], input[..size]);
         // Long enough for the slot to go to sleep in between.
         std::thread::sleep(Duration::from_millis(3));
@@ -220,8 +220,8 @@ fn stale_epoch_unknown_function_and_too_large_an_output_are_answered() {
         (echo, Status::Ok),
     ];
     for (id, (call, status)) in cases.into_iter().enumerate() {
-        channel.publish(id as u32, &call, &[&[0; 24]]).unwrap();
-        assert_eq!(wait(&channel, id as u32).status, status, "case {id}");
+        channel.publish(id as u64, &call, &[&[0; 24]]).unwrap();
+        assert_eq!(wait(&channel, id as u64).status, status, "case {id}");
     }
 }
 

@@ -2,11 +2,11 @@
 
 use crate::doorbell::Doorbell;
 use crate::memory::MemoryError;
-use crate::ring::FarRing;
+use crate::ring::{FarRing, Line};
 use crate::shm::{NearRing, ShmRing};
 use hotlease_wire::DecodeError;
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::{Flags, ReplyHeader, RequestHeader, Seq};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, ReplyHeader, RequestHeader, Seq};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -52,7 +52,7 @@ pub struct TooLong {
 }
 
 /// The client's end. `Send + Sync`; different entries may be used from different threads at once. The
-/// caller keeps the rule of the module: it publishes `id` only while it owns entry `id % depth`.
+/// caller keeps the rule of the module: it publishes a number only while it owns its entry.
 pub struct ClientChannel<F: FarRing = ShmRing> {
     requests: F,
     replies: NearRing,
@@ -98,23 +98,34 @@ impl<F: FarRing> ClientChannel<F> {
 
     /// Writes a request and wakes the slot if it sleeps. `payload` is the concatenation of its parts.
     #[inline]
-    pub fn publish(&self, id: u32, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
-        self.publish_quiet(id, call, payload)?;
+    pub fn publish(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
+        self.publish_quiet(number, call, payload)?;
         self.requests.ring();
         Ok(())
     }
 
     /// Writes a request; a sleeping slot sees it after [`ClientChannel::ring`]. For batches.
     #[inline]
-    pub fn publish_quiet(&self, id: u32, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
+    pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
+        self.publish_in(self.entry_of(number), number, call, payload)
+    }
+
+    /// The express entry; see the module.
+    #[inline]
+    pub fn express(&self) -> ExpressEntry<'_, F> {
+        ExpressEntry(self)
+    }
+
+    #[inline]
+    fn publish_in(&self, entry: u32, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
         let bytes: usize = payload.iter().map(|part| part.len()).sum();
         let capacity = self.requests.payload_bytes();
         if bytes > capacity {
             return Err(TooLong { bytes, capacity });
         }
-        let entry = id & (self.depth() - 1);
-        let mut header = RequestHeader {
-            seq: Seq::new(self.generation, id),
+        let inline = bytes <= INLINE_BYTES;
+        let header = RequestHeader {
+            seq: Seq::new(self.generation, number),
             epoch: call.epoch,
             function: call.function,
             flags: call.flags,
@@ -122,21 +133,18 @@ impl<F: FarRing> ClientChannel<F> {
             reply_entry: entry,
             timeout_us: call.timeout_us,
             output_capacity: call.output_capacity.min(self.reply_bytes() as u32),
-            inline: [0; INLINE_BYTES],
+            inline: if inline { join(payload) } else { Inline::default() },
         };
-        let inline = bytes <= INLINE_BYTES;
-        let start = if inline {
-            header.inline.as_mut_ptr()
-        } else {
-            self.requests.payload(entry).as_ptr()
-        };
-        let mut at = 0;
-        for part in payload {
-            // SAFETY: the parts together are `bytes` long, which fits the inline area or the entry as
-            // checked above; the entry is ours until published, by the caller's rule; source and
-            // destination do not overlap, as one is a borrowed slice and the other is not.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), start.add(at), part.len()) };
-            at += part.len();
+        if !inline {
+            let mut to = self.requests.payload(entry).as_ptr();
+            for part in payload {
+                // SAFETY: the parts together fit the entry, as checked above; the entry is ours until
+                // published, by the caller's rule; a borrowed slice cannot overlap a ring.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
+                    to = to.add(part.len());
+                }
+            }
         }
         self.requests
             .publish(entry, if inline { 0 } else { bytes }, &header.encode());
@@ -149,27 +157,54 @@ impl<F: FarRing> ClientChannel<F> {
         self.requests.ring();
     }
 
-    /// A private copy of the reply to `id`, if it is there.
+    /// A private copy of the reply to `number`, if it is there.
     #[inline]
-    pub fn poll(&self, id: u32) -> Option<Result<ReplyHeader, DecodeError>> {
-        self.requests.progress();
-        let words = self.replies.line(id).poll(Seq::new(self.generation, id))?;
-        Some(ReplyHeader::decode(&words))
+    pub fn poll(&self, number: u64) -> Option<Result<ReplyHeader, DecodeError>> {
+        self.awaited(number).poll()
     }
 
-    /// Copies the output of the reply to `id` from the ring: the first `output.len()` bytes, at most
+    /// The reply to `number`, to be polled in a tight loop.
+    #[inline]
+    pub fn awaited(&self, number: u64) -> Awaited<'_, F> {
+        self.awaited_in(self.entry_of(number), number)
+    }
+
+    #[inline]
+    fn awaited_in(&self, entry: u32, number: u64) -> Awaited<'_, F> {
+        Awaited {
+            channel: self,
+            line: self.replies.line(entry),
+            seq: Seq::new(self.generation, number),
+        }
+    }
+
+    #[inline]
+    fn entry_of(&self, number: u64) -> u32 {
+        number as u32 & (self.depth() - 1)
+    }
+
+    /// Copies the output of the reply to `number` from the ring: the first `output.len()` bytes, at most
     /// `header.length` and [`ClientChannel::reply_bytes`]. Returns how many.
     #[inline]
-    pub fn read(&self, id: u32, header: &ReplyHeader, output: &mut [u8]) -> usize {
+    pub fn read(&self, number: u64, header: &ReplyHeader, output: &mut [u8]) -> usize {
+        self.read_in(self.entry_of(number), header, output)
+    }
+
+    #[inline]
+    fn read_in(&self, entry: u32, header: &ReplyHeader, output: &mut [u8]) -> usize {
         let length = usize::try_from(header.length).unwrap_or(usize::MAX);
         let bytes = output.len().min(length).min(self.reply_bytes());
         if length <= INLINE_BYTES {
-            output[..bytes].copy_from_slice(&header.inline[..bytes]);
+            header.inline.read(&mut output[..bytes]);
         } else {
             // SAFETY: bytes <= entry_bytes, the size of the entry's payload, and <= output.len(). The worker
             // is done with the entry; if it is hostile and writes on, the bytes are garbage, no more.
             unsafe {
-                std::ptr::copy_nonoverlapping(self.replies.payload(id).as_ptr(), output.as_mut_ptr(), bytes);
+                std::ptr::copy_nonoverlapping(
+                    self.replies.payload(entry).as_ptr(),
+                    output.as_mut_ptr(),
+                    bytes,
+                );
             }
         }
         bytes
@@ -179,4 +214,65 @@ impl<F: FarRing> ClientChannel<F> {
     pub(super) fn far(&self) -> &F {
         &self.requests
     }
+}
+
+/// The entry beside the ring, for one invocation at a time that somebody waits for. Its methods are those of
+/// the channel with the same names.
+pub struct ExpressEntry<'a, F: FarRing = ShmRing>(&'a ClientChannel<F>);
+
+impl<'a, F: FarRing> ExpressEntry<'a, F> {
+    /// See [`ClientChannel::publish_quiet`]. The caller owns the express entry.
+    #[inline]
+    pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
+        self.0.publish_in(EXPRESS_ENTRY, number, call, payload)
+    }
+
+    /// See [`ClientChannel::awaited`].
+    #[inline]
+    pub fn awaited(&self, number: u64) -> Awaited<'a, F> {
+        self.0.awaited_in(EXPRESS_ENTRY, number)
+    }
+
+    /// See [`ClientChannel::poll`].
+    #[inline]
+    pub fn poll(&self, number: u64) -> Option<Result<ReplyHeader, DecodeError>> {
+        self.awaited(number).poll()
+    }
+
+    /// See [`ClientChannel::read`].
+    #[inline]
+    pub fn read(&self, header: &ReplyHeader, output: &mut [u8]) -> usize {
+        self.0.read_in(EXPRESS_ENTRY, header, output)
+    }
+}
+
+/// Where a reply will appear.
+pub struct Awaited<'a, F: FarRing = ShmRing> {
+    channel: &'a ClientChannel<F>,
+    line: &'a Line,
+    seq: Seq,
+}
+
+impl<F: FarRing> Awaited<'_, F> {
+    /// A private copy of the reply, if it is there.
+    #[inline]
+    pub fn poll(&self) -> Option<Result<ReplyHeader, DecodeError>> {
+        self.channel.requests.progress();
+        Some(ReplyHeader::decode(&self.line.poll(self.seq)?))
+    }
+}
+
+/// The parts of an inline payload, one after the other.
+#[inline]
+fn join(parts: &[&[u8]]) -> Inline {
+    if let [bytes] | [bytes, []] = parts {
+        return Inline::from_bytes(bytes);
+    }
+    let mut joined = [0; INLINE_BYTES];
+    let mut at = 0;
+    for part in parts {
+        joined[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    Inline::from_bytes(&joined)
 }

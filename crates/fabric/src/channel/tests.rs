@@ -3,7 +3,7 @@
 use super::*;
 use crate::doorbell::Doorbell;
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::{Flags, RequestHeader, Seq, Status};
+use hotlease_wire::frame::{Flags, Inline, RequestHeader, Seq, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use std::os::fd::AsFd;
 
@@ -46,30 +46,31 @@ fn every_size_comes_back_whole_over_many_laps() {
     for (id, size) in (0..=300usize).chain([300, 0, 32, 33, 64, 65]).enumerate() {
         let input: Vec<u8> = (0..size).map(|i| (i * 7 + id) as u8).collect();
         let (head, tail) = input.split_at(size / 3);
-        client.publish(id as u32, &CALL, &[head, tail]).unwrap();
+        client.publish(id as u64, &CALL, &[head, tail]).unwrap();
         assert!(
-            client.poll(id as u32).is_none(),
+            client.poll(id as u64).is_none(),
             "no reply before the worker has run"
         );
         echo(&mut worker);
-        let header = client.poll(id as u32).expect("a reply").unwrap();
-        let bytes = client.read(id as u32, &header, &mut output);
+        let header = client.poll(id as u64).expect("a reply").unwrap();
+        let bytes = client.read(id as u64, &header, &mut output);
         assert_eq!(&output[..bytes], &input[..], "size {size}");
     }
 }
 
 #[test]
-fn ids_wrap_around() {
+fn numbers_go_on_past_32_bits() {
     let (client, mut worker) = pair(2, 64);
-    worker.next = u32::MAX - 2;
-    for step in 0..6u32 {
-        let id = (u32::MAX - 2).wrapping_add(step);
+    let start = u64::from(u32::MAX) - 2;
+    worker.next = start;
+    for step in 0..6 {
+        let id = start + step;
         client.publish(id, &CALL, &[&step.to_le_bytes()]).unwrap();
         echo(&mut worker);
         assert!(client.poll(id).is_some(), "id {id}");
         assert!(
-            client.poll(id.wrapping_sub(2)).is_none(),
-            "an old id must not match a new reply"
+            client.poll(id - 2).is_none(),
+            "an old number must not match a new reply"
         );
     }
 }
@@ -98,7 +99,7 @@ fn forge(client: &ClientChannel, change: impl FnOnce(&mut RequestHeader)) {
         reply_entry: 0,
         timeout_us: 0,
         output_capacity: 64,
-        inline: [0; 32],
+        inline: Inline::default(),
     };
     change(&mut header);
     crate::ring::FarRing::publish(client.far(), 0, 0, &header.encode());
@@ -138,4 +139,58 @@ fn reply_with_absurd_length_reads_no_more_than_the_entry() {
     let header = client.poll(0).unwrap().unwrap();
     let mut output = vec![0; 1000];
     assert_eq!(client.read(0, &header, &mut output), 64);
+}
+
+#[test]
+fn ring_and_express_entry_mix_in_order() {
+    let (client, mut worker) = pair(4, 100);
+    let mut output = [0; 100];
+    for id in 0..40u64 {
+        let input: Vec<u8> = (0..100).map(|i| (i * id) as u8).collect();
+        let header = if id % 3 == 0 {
+            let express = client.express();
+            express.publish_quiet(id, &CALL, &[&input]).unwrap();
+            echo(&mut worker);
+            assert!(
+                client.poll(id).is_none(),
+                "the reply goes where the request came from"
+            );
+            let header = express.poll(id).expect("a reply").unwrap();
+            assert_eq!(express.read(&header, &mut output), 100);
+            header
+        } else {
+            client.publish(id, &CALL, &[&input]).unwrap();
+            echo(&mut worker);
+            let header = client.poll(id).expect("a reply").unwrap();
+            assert_eq!(client.read(id, &header, &mut output), 100);
+            header
+        };
+        assert_eq!((header.status, &output[..]), (Status::Ok, &input[..]));
+    }
+}
+
+/// A line that was last written 2^32 invocations ago holds the same low half of the sequence word.
+#[test]
+fn line_left_unwritten_for_a_whole_lap_of_32_bits_is_not_taken_again() {
+    let (client, mut worker) = pair(2, 64);
+    let lap = 1u64 << 32;
+    client.publish(0, &CALL, &[b"ring"]).unwrap();
+    echo(&mut worker);
+    client.express().publish_quiet(1, &CALL, &[b"express"]).unwrap();
+    echo(&mut worker);
+    worker.next = lap;
+    assert!(
+        worker.take().is_none(),
+        "the ring's old request was taken for a new one"
+    );
+    assert!(
+        client.poll(lap).is_none(),
+        "the ring's old reply was taken for a new one"
+    );
+    worker.next = lap + 1;
+    assert!(
+        worker.take().is_none(),
+        "the express entry's old request was taken for a new one"
+    );
+    assert!(client.express().poll(lap + 1).is_none());
 }

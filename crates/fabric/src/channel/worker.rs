@@ -5,7 +5,7 @@ use crate::memory::MemoryError;
 use crate::ring::FarRing;
 use crate::shm::{NearRing, ShmRing};
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::{ReplyHeader, RequestHeader, Seq, Status};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Status};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -35,7 +35,7 @@ pub struct WorkerChannel<F: FarRing = ShmRing> {
     requests: NearRing,
     replies: F,
     generation: u32,
-    pub(super) next: u32,
+    pub(super) next: u64,
     /// Whether a reply was published since the client's doorbell was last looked at.
     unsettled: bool,
 }
@@ -44,13 +44,9 @@ pub struct WorkerChannel<F: FarRing = ShmRing> {
 pub struct Request {
     /// The private copy. `length`, `reply_entry` and `output_capacity` fit the channel.
     pub header: RequestHeader,
-    id: u32,
-    inline: Aligned,
+    /// Where it stands, and where its reply goes.
+    entry: u32,
 }
-
-/// Inline payload, where functions may rely on the alignment that every other input has.
-#[repr(align(64))]
-struct Aligned([u8; INLINE_BYTES]);
 
 /// A request's payload bytes.
 pub struct Input {
@@ -90,24 +86,33 @@ impl<F: FarRing> WorkerChannel<F> {
         self.requests.layout().depth()
     }
 
+    /// Where the next request stands, and a private copy of its line. It may come in its ring entry or in
+    /// the express entry; the sequence word says which.
+    #[inline]
+    fn look(&self) -> Option<(u32, LineWords)> {
+        let seq = Seq::new(self.generation, self.next);
+        if let Some(words) = self.requests.line(EXPRESS_ENTRY).poll(seq) {
+            return Some((EXPRESS_ENTRY, words));
+        }
+        let entry = self.next as u32 & (self.depth() - 1);
+        Some((entry, self.requests.line(entry).poll(seq)?))
+    }
+
     /// Whether a request is waiting; changes nothing.
     #[inline]
     pub fn has_next(&self) -> bool {
-        self.requests
-            .line(self.next)
-            .poll(Seq::new(self.generation, self.next))
-            .is_some()
+        self.look().is_some()
     }
 
     /// The next request, if it is there. A malformed one is answered here and skipped.
     #[inline]
     pub fn take(&mut self) -> Option<Request> {
-        let id = self.next;
-        let words = self.requests.line(id).poll(Seq::new(self.generation, id))?;
-        self.next = id.wrapping_add(1);
+        let (entry, words) = self.look()?;
+        let seq = Seq::new(self.generation, self.next);
+        self.next += 1;
         // The stated reply entry is checked, then the entry that it must be is used.
         let status = match RequestHeader::decode(&words) {
-            Ok(header) if header.reply_entry != id & (self.depth() - 1) => Status::BadHeader,
+            Ok(header) if header.reply_entry != entry => Status::BadHeader,
             Ok(header)
                 if header.length as usize > self.requests.layout().entry_bytes()
                     || (header.length as usize) < header.flags.span_bytes()
@@ -116,12 +121,11 @@ impl<F: FarRing> WorkerChannel<F> {
                 Status::BadLength
             }
             Ok(header) => {
-                let inline = Aligned(header.inline);
-                return Some(Request { header, id, inline });
+                return Some(Request { header, entry });
             }
             Err(_) => Status::BadHeader,
         };
-        self.publish(id, &ReplyHeader::failed(Seq::new(self.generation, id), status), 0);
+        self.publish(entry, &ReplyHeader::failed(seq, status), 0);
         None
     }
 
@@ -131,9 +135,9 @@ impl<F: FarRing> WorkerChannel<F> {
     pub fn input(&self, request: &Request) -> Input {
         let bytes = request.header.length as usize;
         let start = if bytes <= INLINE_BYTES {
-            NonNull::from(&request.inline.0).cast()
+            NonNull::from(&request.header.inline).cast()
         } else {
-            self.requests.payload(request.id)
+            self.requests.payload(request.entry)
         };
         Input { start, bytes }
     }
@@ -142,7 +146,7 @@ impl<F: FarRing> WorkerChannel<F> {
     /// start of the reply entry, whose end ([`WorkerChannel::output_bytes`]) is followed by a guard page.
     #[inline]
     pub fn output(&self, request: &Request) -> NonNull<u8> {
-        self.replies.payload(request.id & (self.depth() - 1))
+        self.replies.payload(request.entry)
     }
 
     /// Capacity of an output entry.
@@ -162,12 +166,12 @@ impl<F: FarRing> WorkerChannel<F> {
             ..ReplyHeader::ok(request.header.seq, bytes as u64)
         };
         if bytes <= INLINE_BYTES {
-            let output = self.output(request);
-            // SAFETY: bytes is at most the entry's size and the inline area's.
-            unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), header.inline.as_mut_ptr(), bytes) };
-            self.publish(request.id, &header, 0);
+            // SAFETY: the output is at least `bytes` long, and the function is done with it.
+            let output = unsafe { std::slice::from_raw_parts(self.output(request).as_ptr(), bytes) };
+            header.inline = Inline::from_bytes(output);
+            self.publish(request.entry, &header, 0);
         } else {
-            self.publish(request.id, &header, bytes);
+            self.publish(request.entry, &header, bytes);
         }
     }
 
@@ -179,16 +183,25 @@ impl<F: FarRing> WorkerChannel<F> {
             code,
             ..ReplyHeader::ok(request.header.seq, length)
         };
-        self.publish(request.id, &header, 0);
+        self.publish(request.entry, &header, 0);
     }
 
     #[inline]
-    fn publish(&mut self, id: u32, header: &ReplyHeader, payload_bytes: usize) {
-        let entry = id & (self.depth() - 1);
+    fn publish(&mut self, entry: u32, header: &ReplyHeader, payload_bytes: usize) {
         self.replies.publish(entry, payload_bytes, &header.encode());
         self.unsettled = true;
-        self.requests.line(id.wrapping_add(AHEAD)).prefetch_read();
-        self.replies.prefetch(id.wrapping_add(AHEAD));
+        // Only when more is waiting in the ring: a lone client waits for lines that it would take away.
+        let seq = Seq::new(self.generation, self.next);
+        if self
+            .requests
+            .line(self.next as u32 & (self.depth() - 1))
+            .poll(seq)
+            .is_some()
+        {
+            let ahead = (self.next as u32).wrapping_add(AHEAD) & (self.depth() - 1);
+            self.requests.line(ahead).prefetch_read();
+            self.replies.prefetch(ahead);
+        }
     }
 
     /// Wakes the client if it sleeps. Apart from publishing, because the doorbell's fence waits until the

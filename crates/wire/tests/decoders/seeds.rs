@@ -3,7 +3,7 @@
 use super::token_key;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{Answer, Order, Polling};
-use hotlease_wire::frame::{Flags, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::frame::{Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{
     AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex,
 };
@@ -31,10 +31,10 @@ pub fn request_header() -> Vec<Vec<u8>> {
         reply_entry: 0,
         timeout_us: 0,
         output_capacity: INLINE_BYTES as u32,
-        inline: [7; INLINE_BYTES],
+        inline: Inline::from_bytes(&[7; INLINE_BYTES]),
     };
     let spans = RequestHeader {
-        seq: Seq::new(u32::MAX, u32::MAX),
+        seq: Seq::new(u32::MAX, u64::from(u32::MAX)),
         epoch: Epoch(u32::MAX),
         function: FunctionIndex(u16::MAX),
         flags: Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER),
@@ -42,7 +42,7 @@ pub fn request_header() -> Vec<Vec<u8>> {
         reply_entry: RING_DEPTH_MAX - 1,
         timeout_us: 1_000_000,
         output_capacity: ENTRY_BYTES_MAX,
-        inline: [0; INLINE_BYTES],
+        inline: Inline::default(),
     };
     let ring = RequestHeader {
         length: 4096,
@@ -70,7 +70,7 @@ pub fn reply_header() -> Vec<Vec<u8>> {
         ..ReplyHeader::ok(seq, 4096)
     };
     let inline = ReplyHeader {
-        inline: [9; INLINE_BYTES],
+        inline: Inline::from_bytes(&[9; INLINE_BYTES]),
         ..ReplyHeader::ok(seq, INLINE_BYTES as u64)
     };
     failures
