@@ -1,4 +1,4 @@
-//! The worker: the process that runs functions (DESIGN sections 2 and 4).
+//! The worker: the process that runs functions.
 //!
 //! Started by an agent with a control socket as its standard input, it waits to be assigned to a lease,
 //! then runs one thread per slot. The main thread obeys the agent and serves the clients' connections;

@@ -1,5 +1,5 @@
 //! Sets the cancel flag of functions past their deadline. The agent kills the worker if one does not
-//! react (DESIGN section 6); the flag is its chance to return.
+//! react; the flag is its chance to return.
 
 use hotlease_fabric::clock::ticks;
 use hotlease_fabric::doorbell::Doorbell;
