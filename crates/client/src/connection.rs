@@ -10,6 +10,7 @@ use hotlease_fabric::channel::{ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::Memory;
 use hotlease_fabric::socket::Socket;
+use hotlease_wire::Refusal;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::ids::{Epoch, RegionId, SlotIndex, WorkerIndex};
 use std::os::fd::OwnedFd;
@@ -143,8 +144,10 @@ impl Connection {
             .await
         {
             Ok((ConnectionReply::Done, _)) => Ok(()),
-            // On a dead worker the channel says it better, with the cause.
+            // On a dead worker the channel says it better, with the cause. That may not be known yet when
+            // the socket is closed already.
             Err(_) if self.death.get().is_some() => Ok(()),
+            Err(Error::Refused(Refusal::Unavailable { .. })) => Ok(()),
             other => Err(unexpected("Register", other)),
         }
     }
