@@ -1,0 +1,281 @@
+//! What fails, resolves: in time, with its cause, and with the truth about whether the function ran.
+
+use super::{echo_of, start, submit_all};
+use crate::{EndReason, Error, Invocation, Ran};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// What the platform promises, from death to verdict.
+const PROMISED: Duration = Duration::from_millis(250);
+
+#[test]
+fn a_dead_worker_resolves_everything_in_time_and_only_the_first_may_have_run() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(1);
+    let mut held = submit_all(&echo, 0..4);
+    while platform.worker(0).served.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    platform.allow_future();
+    let killed = Instant::now();
+    platform.kill(0, true);
+    let results: Vec<_> = held.drain(..).map(Invocation::wait).collect();
+    assert!(killed.elapsed() < PROMISED, "took {:?}", killed.elapsed());
+    assert_eq!(
+        results[0].as_ref().unwrap(),
+        &echo_of(0),
+        "its reply came before the worker died"
+    );
+    let ran: Vec<Ran> = results[1..]
+        .iter()
+        .map(|result| result.as_ref().unwrap_err().ran())
+        .collect();
+    assert_eq!(ran, [Ran::Unknown, Ran::No, Ran::No]);
+    let text = results[1].as_ref().unwrap_err().to_string();
+    assert!(
+        text.contains("signal 11") && text.contains("last words"),
+        "{text}"
+    );
+    // The next call starts another incarnation.
+    let number = platform.invoker.function("number").unwrap();
+    assert_eq!(number.call(b"").unwrap(), echo_of(8));
+}
+
+#[test]
+fn an_idempotent_invocation_runs_again_on_a_new_worker() {
+    let (platform, echo) = start(|_| {});
+    let echo = echo.idempotent(true);
+    platform.allow(0);
+    let held = submit_all(&echo, 0..3);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| echo.call(b"sync"));
+        std::thread::sleep(Duration::from_millis(20));
+        platform.allow_future();
+        platform.kill(0, true);
+        assert_eq!(call.join().unwrap().unwrap(), b"sync");
+    });
+    for (number, invocation) in held.into_iter().enumerate() {
+        assert_eq!(invocation.wait().unwrap(), echo_of(number as u64));
+    }
+}
+
+#[test]
+fn what_did_not_run_is_submitted_again_even_if_not_idempotent() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    let first = echo.submit(b"first").unwrap();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| echo.call(b"second"));
+        std::thread::sleep(Duration::from_millis(20));
+        platform.allow_future();
+        platform.kill(0, true);
+        assert_eq!(second.join().unwrap().unwrap(), b"second");
+    });
+    assert_eq!(first.wait().unwrap_err().ran(), Ran::Unknown);
+}
+
+#[test]
+fn behind_a_waiting_call_nothing_has_run_either() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| echo.call(b"running"));
+        while echo.inner.open_channel(0).unwrap().load(1) == 0 {
+            std::thread::yield_now();
+        }
+        let queued = echo.submit(b"queued").unwrap();
+        platform.allow_future();
+        platform.kill(0, true);
+        assert_eq!(running.join().unwrap().unwrap_err().ran(), Ran::Unknown);
+        assert_eq!(queued.wait().unwrap_err().ran(), Ran::No);
+    });
+}
+
+#[test]
+fn a_worker_that_vanishes_without_news_leaves_an_unknown_outcome() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    let held = echo.submit(b"x").unwrap();
+    let killed = Instant::now();
+    platform.kill(0, false);
+    let error = held.wait().unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error:?}");
+    assert!(killed.elapsed() < PROMISED, "took {:?}", killed.elapsed());
+}
+
+#[test]
+fn the_end_of_the_lease_resolves_everything_and_is_final_without_renewal() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    let held = submit_all(&echo, 0..2);
+    platform.end_lease(EndReason::Expired);
+    let ran: Vec<Ran> = held
+        .into_iter()
+        .map(|invocation| match invocation.wait().unwrap_err() {
+            Error::LeaseEnded {
+                reason: EndReason::Expired,
+                ran,
+            } => ran,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ran, [Ran::Unknown, Ran::No]);
+    let error = echo.call(b"x").unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::LeaseEnded {
+                reason: EndReason::Expired,
+                ran: Ran::No
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn deallocating_resolves_what_is_in_flight_and_says_what_was_used() {
+    let (platform, echo) = start(|_| {});
+    echo.call(b"x").unwrap();
+    platform.allow(0);
+    let held = echo.submit(b"x").unwrap();
+    let usage = platform.invoker.clone().deallocate().unwrap();
+    assert_eq!(usage.invocations, 1);
+    let error = held.wait().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::LeaseEnded {
+                reason: EndReason::Released,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    let error = echo.call(b"x").unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::LeaseEnded {
+                reason: EndReason::Released,
+                ran: Ran::No
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_deadline_resolves_even_if_nobody_answers_and_its_entry_comes_back() {
+    let (platform, echo) = start(|options| options.depth = 1);
+    let echo = echo.timeout(Some(Duration::from_millis(50)));
+    platform.allow(0);
+    for attempt in 0..2 {
+        let begun = Instant::now();
+        let error = if attempt == 0 {
+            echo.call(b"x").unwrap_err()
+        } else {
+            platform.allow(1);
+            while echo.inner.open_channel(0).unwrap().load(1) > 0 {
+                assert!(
+                    begun.elapsed() < Duration::from_secs(5),
+                    "its late reply is not seen"
+                );
+                std::thread::yield_now();
+            }
+            echo.submit(b"y").unwrap().wait().unwrap_err()
+        };
+        assert!(
+            matches!(
+                error,
+                Error::Deadline {
+                    ran: Ran::Unknown,
+                    ..
+                }
+            ),
+            "attempt {attempt}: {error:?}"
+        );
+        assert!(
+            begun.elapsed() < Duration::from_millis(550 + 100),
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+    platform.allow(u64::MAX);
+    assert_eq!(echo.timeout(None).call(b"z").unwrap(), b"z");
+}
+
+#[test]
+fn nonsense_in_a_reply_closes_the_channel_and_harms_nobody_else() {
+    for name in ["garbage", "liar"] {
+        let (platform, echo) = start(|_| {});
+        let error = platform.invoker.function(name).unwrap().call(b"x").unwrap_err();
+        assert!(matches!(error, Error::Protocol { .. }), "{name}: {error:?}");
+        let error = platform
+            .invoker
+            .function(name)
+            .unwrap()
+            .submit(b"x")
+            .unwrap()
+            .wait()
+            .unwrap_err();
+        assert!(matches!(error, Error::Protocol { .. }), "{name}: {error:?}");
+        assert_eq!(echo.call(b"y").unwrap(), b"y", "a new channel was opened");
+    }
+}
+
+#[test]
+fn callbacks_and_tasks_learn_of_a_dead_worker_or_run_again() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    let (sender, receiver) = mpsc::channel();
+    echo.submit_then(b"lost", move |result| sender.send(result).unwrap())
+        .unwrap();
+    let retried = echo.clone().idempotent(true).submit(b"again").unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let awaited = runtime.block_on(async {
+        let task = tokio::spawn(retried);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        platform.allow_future();
+        platform.kill(0, true);
+        task.await.unwrap()
+    });
+    assert_eq!(awaited.unwrap(), b"again");
+    let lost = receiver
+        .recv_timeout(Duration::from_secs(5))
+        .unwrap()
+        .unwrap_err();
+    assert!(
+        matches!(
+            lost,
+            Error::WorkerDied {
+                ran: Ran::Unknown,
+                ..
+            }
+        ),
+        "{lost:?}"
+    );
+}
+
+#[test]
+fn a_replaced_worker_leaves_no_descriptors_behind() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let (platform, echo) = start(|_| {});
+    let round = || {
+        platform.kill(0, true);
+        while echo.inner.open_channel(0).is_some() {
+            std::thread::yield_now();
+        }
+        echo.call(b"x").unwrap();
+    };
+    // Other tests of this process open and close descriptors, too: look for growth with the rounds.
+    (0..3).for_each(|_| round());
+    let before = open();
+    (0..100).for_each(|_| round());
+    let after = open();
+    assert!(after < before + 100, "{before} descriptors grew to {after}");
+}
