@@ -99,12 +99,23 @@ impl Mapping {
         fd_offset: usize,
         bytes: usize,
     ) -> Result<(), Errno> {
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        self.place_as(protection, at, fd, fd_offset, bytes)
+    }
+
+    fn place_as(
+        &self,
+        protection: ProtFlags,
+        at: usize,
+        fd: BorrowedFd<'_>,
+        fd_offset: usize,
+        bytes: usize,
+    ) -> Result<(), Errno> {
         let fits = at.checked_add(bytes).is_some_and(|end| end <= self.bytes.get());
         let (Some(length), true) = (NonZeroUsize::new(bytes), fits) else {
             return Err(Errno::EINVAL);
         };
         let address = NonZeroUsize::new(self.start.as_ptr() as usize + at);
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
         // SAFETY: replaces pages of our own reservation only, as checked above, before anybody uses them.
         unsafe { mmap(address, length, protection, flags, fd, fd_offset as libc::off_t)? };
@@ -221,6 +232,40 @@ pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, MemoryError> {
     Ok(file.into())
 }
 
+/// The bytes of a memfd that nobody can change any more, mapped where they are.
+pub struct SealedBytes {
+    mapping: Mapping,
+    bytes: usize,
+}
+
+impl SealedBytes {
+    /// The first `size_bytes` of a memfd sealed against writing and resizing; refuses any other.
+    pub fn attach(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<Self, MemoryError> {
+        check_sealed(fd, size_bytes)?;
+        let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|_| MemoryError::NotSealed)?;
+        if !SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_WRITE) {
+            return Err(MemoryError::NotSealed);
+        }
+        let bytes = usize::try_from(size_bytes).map_err(|_| MemoryError::BadSize { size_bytes })?;
+        let mapping = Mapping::reserve(bytes.max(1)).map_err(system("reserve", size_bytes))?;
+        if bytes > 0 {
+            let placed = mapping.place_as(ProtFlags::PROT_READ, 0, fd, 0, bytes);
+            placed.map_err(system("map", size_bytes))?;
+        }
+        Ok(Self { mapping, bytes })
+    }
+}
+
+impl std::ops::Deref for SealedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping has that many readable bytes as long as self lives, and the seals, checked
+        // above, keep everybody from changing or removing them.
+        unsafe { std::slice::from_raw_parts(self.mapping.start().as_ptr(), self.bytes) }
+    }
+}
+
 /// A private copy of `size_bytes` of a peer's memfd; refuses what is not sealed or too small.
 pub fn read_sealed(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<Vec<u8>, MemoryError> {
     check_sealed(fd, size_bytes)?;
@@ -272,6 +317,19 @@ mod tests {
         let fd = sealed_copy("test", b"code").unwrap();
         assert_eq!(read_sealed(fd.as_fd(), 4).unwrap(), b"code");
         assert!(std::fs::File::from(fd).write_all_at(b"evil", 0).is_err());
+    }
+
+    #[test]
+    fn bytes_are_mapped_only_if_nobody_can_change_them() {
+        let fd = sealed_copy("test", b"code").unwrap();
+        assert_eq!(&*SealedBytes::attach(fd.as_fd(), 4).unwrap(), b"code");
+        assert!(SealedBytes::attach(fd.as_fd(), 5).is_err());
+        assert!(SealedBytes::attach(fd.as_fd(), 0).unwrap().is_empty());
+        let writable = Memory::create("test", 4).unwrap();
+        assert!(matches!(
+            SealedBytes::attach(writable.fd(), 4),
+            Err(MemoryError::NotSealed)
+        ));
     }
 
     #[test]

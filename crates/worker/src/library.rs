@@ -3,7 +3,7 @@
 //! Only the worker ever calls `dlopen`. The code may do anything in its constructors; if it kills the
 //! process, the agent knows that this library was being loaded and says so.
 
-use hotlease_fabric::memory::read_sealed;
+use hotlease_fabric::memory::SealedBytes;
 use hotlease_wire::code::{self, Interface};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::c_void;
@@ -43,7 +43,7 @@ impl FunctionTable {
                 self.0.len()
             ));
         }
-        let bytes = read_sealed(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
+        let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
         let names = code::functions(&bytes).map_err(|error| error.to_string())?;
         drop(bytes);
         let path = format!("/proc/self/fd/{}", code.as_raw_fd());
