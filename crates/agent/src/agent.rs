@@ -24,7 +24,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
 /// How long the time-stamp counter is compared with the clock.
-const TICK_MEASUREMENT: Duration = Duration::from_millis(20);
+const TICK_MEASUREMENT: Duration = Duration::from_millis(5);
 /// Workers in the warm pool.
 const POOL_MAX: usize = 1024;
 /// Longest request, bytes.

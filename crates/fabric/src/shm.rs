@@ -21,6 +21,7 @@ use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
 use hotlease_wire::limits::{ENTRY_BYTES_MAX, RING_BYTES_MAX, RING_DEPTH_MAX};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where things stand in a ring of a given shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +63,15 @@ impl Layout {
     /// Of the express entry, if entries are `pitch` apart.
     fn express_start(&self, pitch: usize) -> usize {
         self.lines_bytes + self.depth as usize * pitch
+    }
+
+    /// Of an entry, counted through the ring; the express entry comes last.
+    #[inline]
+    fn number(&self, entry: u32) -> u32 {
+        if entry == EXPRESS_ENTRY {
+            return self.depth;
+        }
+        entry & (self.depth - 1)
     }
 
     /// Of an entry's line. The number of an entry is reduced to the ring's depth.
@@ -146,25 +156,73 @@ impl NearRing {
 
 /// A ring in memory that the peer made and polls, with the peer's doorbell.
 pub struct ShmRing {
-    mapping: Mapping,
+    /// The ring as it is.
+    ring: Mapping,
     layout: Layout,
-    /// Distance of entries in this mapping: the stride, and the guard page if there is one.
-    pitch: usize,
+    /// Its payloads once more, if they are to have guard pages.
+    guarded: Option<Guarded>,
     doorbell: Doorbell,
+}
+
+/// Address space in which every entry of a ring has a guard page behind it. An entry is mapped there when it
+/// is first used: most channels use few, and a mapping costs 4 us.
+struct Guarded {
+    space: Mapping,
+    memory: OwnedFd,
+    /// One bit for each entry, the express entry last.
+    mapped: Box<[AtomicU64]>,
+}
+
+impl Guarded {
+    fn new(layout: &Layout, memory: OwnedFd) -> Result<Self, nix::errno::Errno> {
+        let express = layout.express_start(layout.stride + PAGE_BYTES);
+        Ok(Self {
+            space: Mapping::reserve(express + layout.express_stride + PAGE_BYTES)?,
+            memory,
+            mapped: (0..=layout.depth / 64).map(|_| AtomicU64::new(0)).collect(),
+        })
+    }
+
+    /// The payload of an entry. `None` if the kernel has no mapping left: then it goes without a guard.
+    #[inline]
+    fn payload(&self, layout: &Layout, entry: u32) -> Option<NonNull<u8>> {
+        let number = layout.number(entry);
+        let (word, bit) = (&self.mapped[number as usize / 64], 1 << (number % 64));
+        // Relaxed: an entry is used by one thread at a time, and handed on with acquire and release.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            self.map(layout, number)?;
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        let at = layout.payload_at(entry, layout.stride + PAGE_BYTES);
+        // SAFETY: inside the reservation by the layout.
+        Some(unsafe { self.space.start().add(at) })
+    }
+
+    #[cold]
+    fn map(&self, layout: &Layout, number: u32) -> Option<()> {
+        let start = |pitch| layout.lines_bytes + number as usize * pitch;
+        let bytes = if number == layout.depth {
+            layout.express_stride
+        } else {
+            layout.stride
+        };
+        let (at, offset) = (start(layout.stride + PAGE_BYTES), start(layout.stride));
+        self.space.place(at, self.memory.as_fd(), offset, bytes).ok()
+    }
 }
 
 impl ShmRing {
     /// As a client maps a request ring.
     pub fn attach(fd: OwnedFd, shape: RingShape, doorbell: Doorbell) -> Result<Self, MemoryError> {
-        Self::map(fd, shape, doorbell, 0)
+        Self::map(fd, shape, doorbell, false)
     }
 
     /// As a worker maps a reply ring: with a guard page behind each entry.
     pub fn attach_guarded(fd: OwnedFd, shape: RingShape, doorbell: Doorbell) -> Result<Self, MemoryError> {
-        Self::map(fd, shape, doorbell, PAGE_BYTES)
+        Self::map(fd, shape, doorbell, true)
     }
 
-    fn map(fd: OwnedFd, shape: RingShape, doorbell: Doorbell, guard: usize) -> Result<Self, MemoryError> {
+    fn map(fd: OwnedFd, shape: RingShape, doorbell: Doorbell, guard: bool) -> Result<Self, MemoryError> {
         let layout = Layout::of(shape).ok_or(MemoryError::BadSize {
             size_bytes: u64::from(shape.entry_bytes),
         })?;
@@ -175,32 +233,14 @@ impl ShmRing {
             size_bytes,
             source,
         };
-        let pitch = layout.stride + guard;
-        let express = layout.express_start(pitch);
-        let mapping = Mapping::reserve(express + layout.express_stride + guard).map_err(system)?;
-        let place = |at, offset, bytes| mapping.place(at, fd.as_fd(), offset, bytes).map_err(system);
-        if guard == 0 {
-            place(0, 0, layout.ring_bytes())?;
-        } else {
-            place(0, 0, layout.lines_bytes)?;
-            for entry in 0..layout.depth as usize {
-                let (at, offset) = (entry * pitch, entry * layout.stride);
-                place(
-                    layout.lines_bytes + at,
-                    layout.lines_bytes + offset,
-                    layout.stride,
-                )?;
-            }
-            place(
-                express,
-                layout.express_start(layout.stride),
-                layout.express_stride,
-            )?;
-        }
+        let ring = Mapping::reserve(layout.ring_bytes()).map_err(system)?;
+        let placed = ring.place(0, fd.as_fd(), 0, layout.ring_bytes());
+        placed.map_err(system)?;
+        let guarded = guard.then(|| Guarded::new(&layout, fd)).transpose();
         Ok(Self {
-            mapping,
+            ring,
             layout,
-            pitch,
+            guarded: guarded.map_err(system)?,
             doorbell,
         })
     }
@@ -212,20 +252,25 @@ impl ShmRing {
 
     #[inline]
     fn line(&self, entry: u32) -> &Line {
-        let at = self.layout.line_at(entry, self.pitch);
+        let at = self.layout.line_at(entry, self.layout.stride);
         // SAFETY: inside the mapping, see NearRing::line.
-        unsafe { self.mapping.start().add(at).cast::<Line>().as_ref() }
+        unsafe { self.ring.start().add(at).cast::<Line>().as_ref() }
     }
 }
 
 impl FarRing for ShmRing {
     #[inline]
     fn payload(&self, entry: u32) -> NonNull<u8> {
-        // SAFETY: inside the mapping by the layout and pitch.
+        if let Some(guarded) = &self.guarded
+            && let Some(payload) = guarded.payload(&self.layout, entry)
+        {
+            return payload;
+        }
+        // SAFETY: inside the mapping by the layout.
         unsafe {
-            self.mapping
+            self.ring
                 .start()
-                .add(self.layout.payload_at(entry, self.pitch))
+                .add(self.layout.payload_at(entry, self.layout.stride))
         }
     }
 
