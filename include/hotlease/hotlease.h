@@ -163,8 +163,8 @@ typedef struct hotlease_options {
     uint64_t memory_bytes;    /* address space limit of each worker; 0: none */
     uint64_t timeout_us;      /* longest time of an invocation; 0: none */
     uint32_t depth;           /* invocations in flight on one slot, a power of two; 0: 64 */
-    uint32_t request_bytes;   /* input that travels in the ring; larger is staged by the library; 0: 4096 */
-    uint32_t reply_bytes;     /* output outside of buffers, at most; 0: 4096 */
+    uint32_t request_bytes;   /* input that travels in the ring; larger is staged by the library; 0: 8128 */
+    uint32_t reply_bytes;     /* output outside of buffers, at most; 0: 8128 */
     int32_t retries;          /* runs of an idempotent function after a worker's death; 0: 1, -1: none */
     uint32_t no_new_lease;    /* 1: calls fail when the lease has ended; 0: they take a new lease */
     uint32_t reserved;        /* 0 */

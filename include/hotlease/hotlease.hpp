@@ -97,8 +97,8 @@ struct options {
     std::uint64_t memory_bytes = 0;                                         // 0: no limit
     std::chrono::microseconds timeout = std::chrono::microseconds::zero(); // zero: none
     std::uint32_t depth = 64;
-    std::uint32_t request_bytes = 4096;
-    std::uint32_t reply_bytes = 4096;
+    std::uint32_t request_bytes = 8128;
+    std::uint32_t reply_bytes = 8128;
     std::uint32_t retries = 1;
     bool renew_lease = true;
     std::string label = {};       // empty: the program's name

@@ -36,9 +36,7 @@ fn timed_death(lease: &mut RawLease, function: &str, timeout: Duration) -> ((Cau
         .request(lease.epoch, lease.functions.index(function), b"");
     request.timeout_us = timeout.as_micros() as u32;
     let start = Instant::now();
-    lease
-        .channel
-        .write_words(request.seq.word() as u32, &request.encode());
+    lease.channel.publish(&request);
     let (event, _) = lease.session.event(LIMIT);
     let took = start.elapsed();
     let SessionReply::WorkerDied {
@@ -351,9 +349,7 @@ fn nonsense_in_everything_that_a_worker_shares_harms_nobody_else() {
             lease
                 .channel
                 .request(lease.epoch, lease.functions.index("scribbles"), input.as_bytes());
-        lease
-            .channel
-            .write_words(request.seq.word() as u32, &request.encode());
+        lease.channel.publish(&request);
         if !dies {
             // Whatever the agent makes of the counters, it must go on; it may kill this worker.
             std::thread::sleep(Duration::from_millis(200));
@@ -388,9 +384,7 @@ fn worker_that_writes_nonsense_to_its_agent_harms_only_its_lease() {
         let request = lease
             .channel
             .request(lease.epoch, lease.functions.index(function), b"");
-        lease
-            .channel
-            .write_words(request.seq.word() as u32, &request.encode());
+        lease.channel.publish(&request);
         // The agent may end the worker for it, or go on with it: another connection tells.
         let _ = lease.channel.reply(request.seq, Duration::from_millis(200));
         let start = Instant::now();
@@ -492,9 +486,7 @@ fn function_that_stops_its_worker_is_killed_at_its_deadline() {
     let request = lease
         .channel
         .request(lease.epoch, lease.functions.index("stops"), b"");
-    lease
-        .channel
-        .write_words(request.seq.word() as u32, &request.encode());
+    lease.channel.publish(&request);
     let start = Instant::now();
     let connected = lease.session.worker(0).err();
     eprintln!("{connected:?} after {:?}", start.elapsed());

@@ -99,6 +99,11 @@ impl RawChannel {
         self.requests.ring();
     }
 
+    /// Sends a request without waiting for its answer. Counts nothing.
+    pub fn publish(&self, request: &RequestHeader) {
+        self.write_words(self.ring_entry(self.next), &request.encode());
+    }
+
     /// Writes words into the next entry and waits for the answer to it, for at most 5 seconds.
     ///
     /// # Panics
