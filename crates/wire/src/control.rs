@@ -34,7 +34,7 @@ pub enum Order {
         hot_budget_ns: u64,
         /// Ticks per second of the node's time-stamp counter, measured by the agent.
         tick_hz: u64,
-        /// Address space limit, bytes; 0: none.
+        /// Limit on private memory beyond what the worker itself needs, bytes; 0: none.
         memory_bytes: u64,
         /// Who holds the lease; given to functions.
         tenant: String,
