@@ -15,3 +15,4 @@ mod resources;
 mod retries;
 mod sockets;
 mod tokens;
+mod workers;

@@ -1,0 +1,152 @@
+//! Functions that turn against what surrounds them: the worker's sockets, shared memory and processes.
+
+use hotlease_tests::connection::SHAPE;
+use hotlease_tests::lease::{Bystander, LONG, RawLease};
+use hotlease_tests::library::library;
+use hotlease_tests::platform::{LIMIT, Platform};
+use hotlease_tests::process::Process;
+use hotlease_tests::session::RawSession;
+use hotlease_tests::wait::until_true;
+use hotlease_wire::Cause;
+use hotlease_wire::frame::Status;
+use hotlease_wire::grpc::AcquireRequest;
+use hotlease_wire::session::SessionReply;
+use std::time::{Duration, Instant};
+
+#[test]
+fn nonsense_in_everything_that_a_worker_shares_harms_nobody_else() {
+    let platform = Platform::start();
+    let mut lease = RawLease::with(&platform, &library("misbehaved"));
+    let bystander = Bystander::start(&platform);
+    for (shared, dies) in [
+        ("hotlease-usage", false),
+        ("hotlease-usage", true),
+        ("hotlease-requests", true),
+        ("hotlease-replies", true),
+        ("hotlease-doorbell", true),
+    ] {
+        let input = format!("{}{shared}", if dies { 'd' } else { 'l' });
+        let request =
+            lease
+                .channel
+                .request(lease.epoch, lease.functions.index("scribbles"), input.as_bytes());
+        lease.channel.publish(&request);
+        if !dies {
+            // Whatever the agent makes of the counters, it must go on; it may kill this worker.
+            std::thread::sleep(Duration::from_millis(200));
+            platform.manager().workers().unwrap();
+            platform.manager().leases().unwrap();
+            let pid = platform.manager().workers().unwrap();
+            let pid = pid
+                .iter()
+                .find(|worker| worker.lease == lease.grant.lease)
+                .map(|worker| worker.pid);
+            if let Some(process) = pid.and_then(|pid| Process::of(pid as i32)) {
+                process.signal(nix::sys::signal::Signal::SIGKILL);
+            }
+        }
+        let (event, _) = lease.session.event(LIMIT);
+        assert!(
+            matches!(event, SessionReply::WorkerDied { .. }),
+            "{shared}: {event:?}"
+        );
+        lease.reconnect();
+        lease.echo();
+    }
+    lease.session.release();
+    bystander.finish();
+}
+
+#[test]
+fn worker_that_writes_nonsense_to_its_agent_harms_only_its_lease() {
+    let platform = Platform::start();
+    let bystander = Bystander::start(&platform);
+    for function in ["writes_to_all_sockets", "closes_all_descriptors"] {
+        let mut lease = RawLease::with(&platform, &library("misbehaved"));
+        let request = lease
+            .channel
+            .request(lease.epoch, lease.functions.index(function), b"");
+        lease.channel.publish(&request);
+        // The agent may end the worker for it, or go on with it: another connection tells.
+        let _ = lease.channel.reply(request.seq, Duration::from_millis(200));
+        let start = Instant::now();
+        until_true(
+            &format!("{function}: the lease has a worker that serves"),
+            LIMIT,
+            || {
+                let Ok((connection, epoch)) = lease.session.worker(0) else {
+                    return false;
+                };
+                let Some(Ok(mut channel)) = connection.open(0, SHAPE, SHAPE) else {
+                    return false;
+                };
+                let request = channel.request(epoch, lease.functions.index("echo"), b"still there?");
+                let reply = channel.try_send(&request.encode(), Duration::from_secs(2));
+                reply.is_some_and(|reply| reply.status == Status::Ok)
+            },
+        );
+        eprintln!("{function}: serving again after {:?}", start.elapsed());
+        lease.session.release();
+    }
+    bystander.finish();
+}
+
+#[test]
+fn child_that_a_function_leaves_behind_is_gone_with_the_lease() {
+    let platform = Platform::start();
+    let mut lease = RawLease::with(&platform, &library("misbehaved"));
+    let request = lease
+        .channel
+        .request(lease.epoch, lease.functions.index("leaves_child"), b"");
+    let reply = lease.channel.send(&request.encode());
+    assert_eq!(reply.status, Status::Ok);
+    let child = i32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
+    if child < 0 {
+        // The sandbox forbids it: as good.
+        return;
+    }
+    let child = Process::of(child).expect("it runs");
+    lease.session.release();
+    until_true("the child is gone", Duration::from_secs(1), || !child.is_alive());
+}
+
+#[test]
+fn crash_ends_the_calls_of_both_slots_and_of_no_other_worker() {
+    let platform = Platform::start();
+    let grant = platform
+        .manager()
+        .acquire(AcquireRequest {
+            workers: 1,
+            slots_per_worker: 2,
+            ttl_ms: LONG.as_millis() as u64,
+            ..AcquireRequest::default()
+        })
+        .unwrap();
+    let mut session = RawSession::attached(&grant);
+    let functions = session.load_file(&library("misbehaved"));
+    let (connection, epoch) = session.worker(0).unwrap();
+    let channel = connection.channel(0);
+    let other = connection.channel(1);
+    let loops = other.request(epoch, functions.index("loops"), b"");
+    other.write_words(0, &loops.encode());
+    let crash = channel.request(epoch, functions.index("segfault"), b"");
+    channel.write_words(0, &crash.encode());
+    match session.event(LIMIT).0 {
+        SessionReply::WorkerDied {
+            cause:
+                Cause::Signal {
+                    signal: 11,
+                    function: Some(index),
+                },
+            ..
+        } => {
+            assert_eq!(
+                index,
+                functions.index("segfault").0,
+                "the one that crashed, not the one beside it"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    session.release();
+}
