@@ -23,6 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+/// A credit that another thread's harvest makes rings no doorbell: whoever waits for one looks this often.
+const CREDIT_LOOK: Duration = Duration::from_millis(1);
+
 /// How long dropping an invoker waits for the agent to have ended the lease.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
 /// After a slot could not be repaired in the background, how long it is left alone.
@@ -390,12 +393,20 @@ impl Inner {
                 .any(|channel| channel.is_closed() || channel.has_credit())
                 .then_some(())
         };
-        match first.wait(|start| give_up_at(start, timeout), credit) {
-            Ok(()) | Err(Interrupted::Closed) => Ok(()),
-            Err(Interrupted::TimedOut) => Err(Error::Deadline {
-                timeout: timeout.unwrap_or_default(),
-                ran: Ran::No,
-            }),
+        let until = give_up_at(Instant::now(), timeout);
+        loop {
+            let look = Instant::now() + CREDIT_LOOK;
+            let next = until.map_or(look, |until| until.min(look));
+            match first.wait(|_| Some(next), credit) {
+                Ok(()) | Err(Interrupted::Closed) => return Ok(()),
+                Err(Interrupted::TimedOut) if until.is_some_and(|until| Instant::now() >= until) => {
+                    return Err(Error::Deadline {
+                        timeout: timeout.unwrap_or_default(),
+                        ran: Ran::No,
+                    });
+                }
+                Err(Interrupted::TimedOut) => {}
+            }
         }
     }
 }

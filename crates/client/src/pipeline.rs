@@ -132,7 +132,13 @@ impl Pipeline {
     pub fn try_pop(&mut self, output: &mut [u8]) -> Result<Option<usize>, Error> {
         match self.in_flight.front() {
             Some(&seq) if self.channel.is_answered(seq) || self.channel.is_closed() => self.pop(output),
-            _ => Ok(None),
+            _ => {
+                // A slot that has gone to sleep must hear of what it has not answered.
+                if self.quiet > 0 {
+                    self.flush();
+                }
+                Ok(None)
+            }
         }
     }
 

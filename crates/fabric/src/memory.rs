@@ -31,8 +31,8 @@ pub enum MemoryError {
         /// Why.
         source: Errno,
     },
-    /// The peer's descriptor could be resized under us, or is no memfd.
-    #[error("the peer's memory is not sealed against resizing")]
+    /// The peer's descriptor could be resized under us, or is no memfd of ordinary pages.
+    #[error("the peer's memory is not a memfd of 4 KiB pages, sealed against resizing")]
     NotSealed,
     /// The peer's descriptor is smaller than it said.
     #[error("the peer's memory has {actual} bytes, not the announced {announced}")]
@@ -209,7 +209,12 @@ pub(crate) fn check_sealed(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<(), Me
     if !SealFlag::from_bits_truncate(seals).contains(RESIZE_SEALS) {
         return Err(MemoryError::NotSealed);
     }
-    let actual = fstat(fd).map_err(system("inspect", size_bytes))?.st_size as u64;
+    let status = fstat(fd).map_err(system("inspect", size_bytes))?;
+    // A memfd of huge pages would be mapped in whole huge pages, over what lies behind its place.
+    if status.st_blksize != PAGE_BYTES as libc::blksize_t {
+        return Err(MemoryError::NotSealed);
+    }
+    let actual = status.st_size as u64;
     if actual < size_bytes {
         return Err(MemoryError::TooSmall {
             actual,

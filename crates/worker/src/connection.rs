@@ -16,6 +16,9 @@ use hotlease_wire::limits::{CHANNELS_PER_SLOT_MAX, REGION_BYTES_MAX, REGIONS_MAX
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+/// Requests of one client that are served before the others'.
+const REQUESTS_PER_TURN: usize = 16;
+
 /// One client's.
 pub struct Connection {
     id: ConnectionId,
@@ -46,9 +49,10 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// Serves what is waiting on the socket; false when the connection is over.
+    /// Serves what is waiting on the socket, up to a limit so that others get their turn; false when the
+    /// connection is over.
     pub fn serve(&mut self, lease: &mut Lease) -> bool {
-        loop {
+        for _ in 0..REQUESTS_PER_TURN {
             let (request, fds) = match self.socket.receive::<ConnectionRequest>() {
                 Ok(Some(received)) => received,
                 Err(error) if error.would_block() => return true,
@@ -72,6 +76,7 @@ impl Connection {
                 return false;
             }
         }
+        true
     }
 
     /// The connection is over.

@@ -28,6 +28,27 @@ pub enum Letter {
     Functions(Arc<FunctionTable>),
 }
 
+impl Letter {
+    /// Whether this letter makes an earlier, unread one pointless. Changes one that it makes so in part.
+    fn takes_back(&self, earlier: &mut Letter) -> bool {
+        match (self, earlier) {
+            (
+                Self::Closed(closed),
+                Self::Channel(of, ..) | Self::Region(of, ..) | Self::Forget(of, _) | Self::Closed(of),
+            ) => closed == of,
+            (Self::Forget(from, forgotten), Self::Region(of, region, _) | Self::Forget(of, region)) => {
+                (from, forgotten) == (of, region)
+            }
+            (Self::Forget(from, forgotten), Self::Channel(of, _, regions)) if from == of => {
+                regions.remove(forgotten);
+                false
+            }
+            (Self::Functions(_), Self::Functions(_)) => true,
+            _ => false,
+        }
+    }
+}
+
 /// One slot's.
 pub struct Mailbox {
     letters: Mutex<Vec<Letter>>,
@@ -46,12 +67,13 @@ impl Mailbox {
         }
     }
 
-    /// Main thread: delivers and wakes the slot.
+    /// Main thread: delivers and wakes the slot. What a letter takes back is taken out of the queue too, so
+    /// that a slot that is busy for long does not keep the memory of clients that come and go meanwhile.
     pub fn put(&self, letter: Letter) {
-        self.letters
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(letter);
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.retain_mut(|queued| !letter.takes_back(queued));
+        letters.push(letter);
+        drop(letters);
         // Pairs with the acquire in `has_mail`: who sees the flag finds the letter.
         self.has_mail.store(true, Ordering::Release);
         self.doorbell.ring_always();
@@ -69,5 +91,41 @@ impl Mailbox {
         // Under the lock, so that a letter put after this sets the flag again.
         self.has_mail.store(false, Ordering::Relaxed);
         std::mem::take(&mut letters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slot may be busy for hours while clients register and forget.
+    #[test]
+    fn memory_of_unread_letters_is_given_back_with_its_region() {
+        let mailbox = Mailbox::new(Doorbell::create().unwrap());
+        let (client, region) = (ConnectionId(1), RegionId(7));
+        for _ in 0..1000 {
+            let memory = Arc::new(Memory::create("test", 4096).unwrap());
+            let kept = Arc::downgrade(&memory);
+            mailbox.put(Letter::Region(client, region, memory));
+            mailbox.put(Letter::Forget(client, region));
+            assert!(
+                kept.upgrade().is_none(),
+                "an unread letter keeps forgotten memory"
+            );
+        }
+        mailbox.put(Letter::Region(
+            ConnectionId(2),
+            region,
+            Arc::new(Memory::create("test", 1).unwrap()),
+        ));
+        mailbox.put(Letter::Closed(client));
+        let letters = mailbox.take();
+        assert!(matches!(
+            letters[..],
+            [
+                Letter::Region(ConnectionId(2), ..),
+                Letter::Closed(ConnectionId(1))
+            ]
+        ));
     }
 }

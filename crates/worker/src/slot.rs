@@ -50,6 +50,8 @@ pub struct Slot {
     clients: Vec<Client>,
     context: Context,
     idle: Idle,
+    /// The client that was served last, whose wake-up may be due.
+    last: usize,
     /// When the last call ended, ticks: arrivals are counted from here.
     ended: u64,
     /// Since when the slot polls, ticks: the end of the last call or sleep.
@@ -69,6 +71,7 @@ impl Slot {
             clients: Vec::new(),
             context,
             idle,
+            last: 0,
             ended: 0,
             hot_since: 0,
         }
@@ -83,6 +86,7 @@ impl Slot {
         loop {
             if self.mailbox.has_mail() {
                 self.read_mail();
+                self.settle(self.last);
                 // Only here, where no request of theirs is being served.
                 self.clients.retain(|client| !client.closed);
             }
@@ -121,17 +125,25 @@ impl Slot {
     fn serve_each_client(&mut self) -> bool {
         let mut served = false;
         for position in 0..self.clients.len() {
-            let channel = &mut self.clients[position].channel;
-            let request = channel.take();
-            // The last reply's wake-up: after the look for the next request, whose cache miss overlaps the
-            // reply's way out, and before anything that may take long.
-            channel.settle();
+            let request = self.clients[position].channel.take();
+            // The wake-up for the last reply: after the look for the next request, whose cache miss overlaps
+            // the reply's way out, and before anything that may take long.
+            self.settle(self.last);
+            self.settle(position);
             if let Some(request) = request {
                 self.serve(position, &request);
+                self.last = position;
                 served = true;
             }
         }
         served
+    }
+
+    #[inline]
+    fn settle(&mut self, position: usize) {
+        if let Some(client) = self.clients.get_mut(position) {
+            client.channel.settle();
+        }
     }
 
     #[inline]
