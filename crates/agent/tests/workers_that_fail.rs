@@ -70,7 +70,10 @@ impl Scene {
     async fn answers(&self, requests: Vec<Vec<u8>>) -> Vec<SessionReply> {
         let path = self.directory.join(SESSION_SOCKET);
         let asked = tokio::task::spawn_blocking(move || {
-            let socket = Socket::connect(&path).expect("listening");
+            // An agent that stops may be gone before we come: then there are no answers.
+            let Ok(socket) = Socket::connect(&path) else {
+                return Vec::new();
+            };
             socket.set_receive_timeout(Some(LIMIT)).expect("set");
             for request in requests {
                 // The agent may have closed the session already, which is what is looked at below.
