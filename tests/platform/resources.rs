@@ -42,7 +42,7 @@ impl Footprint {
             "memory of the {whose}"
         );
         assert!(
-            later.descriptors <= self.descriptors,
+            later.descriptors <= self.descriptors + Self::MARGIN_DESCRIPTORS,
             "descriptors of the {whose}"
         );
         assert!(
