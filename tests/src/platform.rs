@@ -95,13 +95,6 @@ impl Platform {
             .stdout(log.try_clone().expect("a log"))
             .stderr(log)
             .stdin(Stdio::null());
-        // SAFETY: prctl is async-signal-safe; the platform must not outlive a test program that is killed.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            });
-        }
         self.up = Some(command.spawn().expect("`hotlease up` starts"));
         let start = Instant::now();
         while !self.serves() {
@@ -185,6 +178,13 @@ impl Platform {
             .args(arguments)
             .env("HOTLEASE_RUNTIME_DIR", self.directory());
         command.stdin(Stdio::null());
+        // SAFETY: prctl is async-signal-safe; no command may outlive a test program that is killed.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
         command
     }
 
