@@ -3,7 +3,9 @@
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
-use hotlease_wire::frame::{Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::frame::{
+    EXPRESS_ENTRY, Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status,
+};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::time::{Duration, Instant};
@@ -15,6 +17,7 @@ pub struct RawChannel {
     doorbell: Doorbell,
     generation: u32,
     next: u64,
+    express_next: u64,
 }
 
 impl RawChannel {
@@ -26,6 +29,7 @@ impl RawChannel {
             doorbell,
             generation,
             next: 0,
+            express_next: 0,
         }
     }
 
@@ -53,6 +57,16 @@ impl RawChannel {
             self.write(payload);
         }
         header
+    }
+
+    /// A correct request with a small payload for the express entry, which counts its own.
+    pub fn express_request(&self, epoch: Epoch, function: FunctionIndex, payload: &[u8]) -> RequestHeader {
+        assert!(payload.len() <= INLINE_BYTES);
+        RequestHeader {
+            seq: Seq::new(self.generation, self.express_next),
+            reply_entry: EXPRESS_ENTRY,
+            ..self.request(epoch, function, payload)
+        }
     }
 
     /// A correct request whose input and output are in buffers.
@@ -115,18 +129,22 @@ impl RawChannel {
 
     /// As [`RawChannel::send`]; `None` if there is no answer within `limit`.
     pub fn try_send(&mut self, words: &LineWords, limit: Duration) -> Option<ReplyHeader> {
-        self.try_send_in(self.ring_entry(self.next), words, limit)
-    }
-
-    /// As [`RawChannel::try_send`], in any entry.
-    ///
-    /// # Panics
-    /// If the answer is malformed.
-    pub fn try_send_in(&mut self, entry: u32, words: &LineWords, limit: Duration) -> Option<ReplyHeader> {
-        let seq = self.seq();
+        let (seq, entry) = (self.seq(), self.ring_entry(self.next));
         self.skip();
         self.write_words(entry, words);
         self.reply_in(entry, seq, limit)
+    }
+
+    /// As [`RawChannel::send`], in the express entry.
+    ///
+    /// # Panics
+    /// If there is no answer, or it is malformed.
+    pub fn send_express(&mut self, words: &LineWords) -> ReplyHeader {
+        let seq = Seq::new(self.generation, self.express_next);
+        self.express_next += 1;
+        self.write_words(EXPRESS_ENTRY, words);
+        self.reply_in(EXPRESS_ENTRY, seq, Duration::from_secs(5))
+            .expect("the slot answers")
     }
 
     fn ring_entry(&self, number: u64) -> u32 {

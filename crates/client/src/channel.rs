@@ -7,6 +7,7 @@ use crate::Error;
 use crate::connection::Connection;
 use crate::death::{Death, Kind};
 use crate::entries::{Entries, Occupied, State};
+use crate::express::Express;
 use crate::options::Completion;
 use hotlease_fabric::channel::{Call, ClientChannel};
 use hotlease_fabric::doorbell::Doorbell;
@@ -102,6 +103,7 @@ pub(crate) struct Target {
 pub(crate) struct Channel {
     pub(crate) ring: ClientChannel,
     entries: Entries,
+    express: Arc<Express>,
     connection: Arc<Connection>,
     pub(crate) doorbell: Arc<Doorbell>,
     /// Index of the code's first function in this worker.
@@ -114,7 +116,7 @@ pub(crate) struct Channel {
     /// One for each living future whose entry somebody else needed.
     spilled: Mutex<HashMap<u64, Spilled>>,
     /// What abandoned invocations still use in the worker; at most one for each entry.
-    abandoned: Mutex<HashMap<u64, Box<dyn Any + Send>>>,
+    abandoned: Mutex<HashMap<Lane, Box<dyn Any + Send>>>,
 }
 
 impl Channel {
@@ -127,6 +129,7 @@ impl Channel {
     ) -> Self {
         Self {
             entries: Entries::new(ring.depth()),
+            express: Arc::default(),
             ring,
             connection,
             doorbell,
@@ -151,6 +154,11 @@ impl Channel {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Whether it is closed, but its worker not known to have ended.
+    pub(crate) fn may_still_run(&self) -> bool {
+        self.is_closed() && self.connection.death().is_none_or(|death| !death.gone)
+    }
+
     /// The connection it belongs to.
     #[inline]
     pub(crate) fn connection(&self) -> &Arc<Connection> {
@@ -169,23 +177,29 @@ impl Channel {
         }
     }
 
-    /// Whether the reply to an invocation is there, or was harvested.
+    /// Whether the reply to an invocation of the ring is there, or was harvested.
+    #[inline]
     pub(crate) fn is_answered(&self, seq: u64) -> bool {
-        if self.entries.express_user() == Some(seq) {
-            // Its ring entry is free, but not because it was harvested.
-            return self.poll(Lane::Express, seq).is_some();
-        }
         self.entries.is_past(seq) || self.ring.poll(seq).is_some()
     }
 
-    /// Unanswered invocations, counted up to `limit`.
-    pub(crate) fn load(&self, limit: u64) -> u64 {
+    /// Unanswered invocations of the ring, counted up to `limit`.
+    #[inline]
+    fn ring_load(&self, limit: u64) -> u64 {
         let next = self.entries.next();
         let most = limit.min(next).min(u64::from(self.ring.depth()));
         // Answers come in order, so counting backwards ends at the first answered one.
         (0..most)
             .find(|back| self.is_answered(next - 1 - back))
             .unwrap_or(most)
+    }
+
+    /// Unanswered invocations, counted up to `limit`.
+    #[inline]
+    pub(crate) fn load(&self, limit: u64) -> u64 {
+        let waiting = |number| self.ring.express().poll(number).is_none();
+        let express = u64::from(self.express.open().is_some_and(waiting));
+        express + self.ring_load(limit.saturating_sub(express))
     }
 
     /// Whether a claim would succeed now.
@@ -216,7 +230,7 @@ impl Channel {
                 (State::Shared | State::SharedBuffer, Some(reply)) => self.spill(occupied, reply),
                 (State::Abandoned, Some(_)) => {
                     if self.entries.take_abandoned(occupied.seq) {
-                        self.abandoned().remove(&occupied.seq);
+                        self.abandoned().remove(&Lane::Ring(occupied.seq));
                         self.entries.free(occupied.seq);
                     }
                 }
@@ -288,7 +302,16 @@ impl Channel {
     /// The error of an invocation that was unanswered when the channel closed.
     #[cold]
     pub(crate) fn unanswered(&self, seq: u64) -> Error {
-        let first = seq == 0 || self.is_answered(seq - 1);
+        self.unanswered_in(Lane::Ring(seq))
+    }
+
+    #[cold]
+    fn unanswered_in(&self, lane: Lane) -> Error {
+        // The worker takes the ring's in order, and the express entry's at any time.
+        let first = match lane {
+            Lane::Ring(seq) => seq == 0 || self.is_answered(seq - 1),
+            Lane::Express(_) => true,
+        };
         match self.connection.death() {
             Some(death) => death.error(first),
             None => Error::OutcomeUnknown {
@@ -312,7 +335,7 @@ impl Channel {
     #[inline]
     pub(crate) fn submit_quiet(&self, target: &Target, payload: &[&[u8]]) -> Result<u64, Error> {
         let seq = self.claim().ok_or(Error::NoCredit)?;
-        match self.publish_quiet(Lane::Ring, seq, target, payload) {
+        match self.publish_quiet(Lane::Ring(seq), target, payload) {
             Ok(()) => Ok(seq),
             Err(_) => Err(self.broken("a request longer than its entry was made")),
         }
@@ -326,8 +349,8 @@ impl Channel {
         output: &mut [u8],
         timeout: Option<Duration>,
     ) -> Option<Result<usize, Error>> {
-        let reply = self.poll(Lane::Ring, seq)?;
-        Some(self.finish(Lane::Ring, seq, reply, Sink::Ring(output), timeout))
+        let reply = self.ring.poll(seq)?;
+        Some(self.finish(Lane::Ring(seq), reply, Sink::Ring(output), timeout))
     }
 
     /// Whether a shared invocation can be harvested.
@@ -362,11 +385,11 @@ impl Channel {
 
     fn abandon_as(&self, seq: u64, from: State, keep: Option<Box<dyn Any + Send>>) {
         if let Some(keep) = keep {
-            self.abandoned().insert(seq, keep);
+            self.abandoned().insert(Lane::Ring(seq), keep);
         }
         if !self.entries.abandon(seq, from) {
             // A submitter was faster and has moved the reply to the heap.
-            self.abandoned().remove(&seq);
+            self.abandoned().remove(&Lane::Ring(seq));
             self.spilled().remove(&seq);
         }
     }
@@ -380,7 +403,7 @@ impl Channel {
         self.spilled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn abandoned(&self) -> MutexGuard<'_, HashMap<u64, Box<dyn Any + Send>>> {
+    fn abandoned(&self) -> MutexGuard<'_, HashMap<Lane, Box<dyn Any + Send>>> {
         self.abandoned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

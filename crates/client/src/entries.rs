@@ -19,10 +19,6 @@
 //! `n - depth` was harvested, and only the claimer of `n` can change it from then on, so the entry cannot
 //! become unusable between the check and the swap. Nothing needs to be written into the entry by a claim:
 //! a second claim of `n` fails on `next`, and one of `n + depth` does not find `Open(n + depth)`.
-//!
-//! A thread that waits for its own invocation sends it through the channel's express entry if that is free:
-//! it claims `n`, takes the express entry, and frees the ring's entry of `n` unused. The express entry has a
-//! word of its own: free, the invocation that uses it, or that of one which was given up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -76,11 +72,7 @@ pub(crate) struct Entries {
     /// The next invocation to be claimed.
     next: AtomicU64,
     words: Box<[AtomicU64]>,
-    express: AtomicU64,
 }
-
-const EXPRESS_FREE: u64 = u64::MAX;
-const EXPRESS_ABANDONED: u64 = 1 << STATE_SHIFT;
 
 impl Entries {
     /// All free. `depth` is a power of two.
@@ -90,7 +82,6 @@ impl Entries {
             words: (0..u64::from(depth))
                 .map(|seq| AtomicU64::new(word(State::Open, seq)))
                 .collect(),
-            express: AtomicU64::new(EXPRESS_FREE),
         }
     }
 
@@ -209,57 +200,6 @@ impl Entries {
         parts(self.word_of(seq).load(Ordering::Acquire)).seq > seq
     }
 
-    /// Moves a claimed, not yet published invocation to the express entry, if that is free.
-    #[inline]
-    pub(crate) fn take_express(&self, seq: u64) -> bool {
-        // Acquire pairs with the release in `free_express`, as in `claim`.
-        let taken = self.express.load(Ordering::Relaxed) == EXPRESS_FREE
-            && self
-                .express
-                .compare_exchange(EXPRESS_FREE, seq, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok();
-        if taken {
-            self.free(seq);
-        }
-        taken
-    }
-
-    /// The reply in the express entry was copied.
-    #[inline]
-    pub(crate) fn free_express(&self) {
-        self.express.store(EXPRESS_FREE, Ordering::Release);
-    }
-
-    /// The user of the express entry gives up; it is free again once its reply has come.
-    pub(crate) fn abandon_express(&self, seq: u64) {
-        self.express.store(seq | EXPRESS_ABANDONED, Ordering::Release);
-    }
-
-    /// The invocation in the express entry, given up or not.
-    #[inline]
-    pub(crate) fn express_user(&self) -> Option<u64> {
-        let word = self.express.load(Ordering::Acquire);
-        (word != EXPRESS_FREE).then_some(word & SEQ_MASK)
-    }
-
-    /// The invocation that was given up in the express entry.
-    pub(crate) fn abandoned_in_express(&self) -> Option<u64> {
-        let word = self.express.load(Ordering::Acquire);
-        (word != EXPRESS_FREE && word & EXPRESS_ABANDONED != 0).then_some(word & SEQ_MASK)
-    }
-
-    /// Frees the express entry of an abandoned invocation whose reply has come. Once.
-    pub(crate) fn free_abandoned_express(&self, seq: u64) -> bool {
-        self.express
-            .compare_exchange(
-                seq | EXPRESS_ABANDONED,
-                EXPRESS_FREE,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
-            .is_ok()
-    }
-
     /// What stands in the way of the next claim, if anything does.
     pub(crate) fn blocking(&self) -> Option<Occupied> {
         let seq = self.next();
@@ -311,24 +251,6 @@ mod tests {
         assert!(entries.take_abandoned(seq) && !entries.take_abandoned(seq));
         entries.free(seq);
         assert_eq!(entries.claim(), Ok(1));
-    }
-
-    #[test]
-    fn express_entry_is_one_more_credit() {
-        let entries = Entries::new(1);
-        let first = entries.claim().unwrap();
-        assert!(entries.take_express(first) && entries.express_user() == Some(first));
-        let second = entries.claim().expect("the ring's entry was not used");
-        assert!(!entries.take_express(second));
-        assert!(entries.claim().is_err());
-        entries.abandon_express(first);
-        assert_eq!(entries.abandoned_in_express(), Some(first));
-        assert!(entries.free_abandoned_express(first) && !entries.free_abandoned_express(first));
-        entries.free(second);
-        let third = entries.claim().unwrap();
-        assert!(entries.take_express(third) && entries.abandoned_in_express().is_none());
-        entries.free_express();
-        assert_eq!(entries.express_user(), None);
     }
 
     /// Every number goes out exactly once and never to an entry that is in use.

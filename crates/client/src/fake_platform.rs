@@ -255,12 +255,13 @@ impl FakeWorker {
         shared: &Shared,
         over: &AtomicBool,
     ) {
-        let mut id = 0u64;
+        // Of the ring and of the express entry.
+        let mut next = [0u64; 2];
         let depth = requests.layout().depth();
         while !self.dead.load(Ordering::SeqCst) && !over.load(Ordering::SeqCst) {
             let look = || {
-                let poll = |entry| Some((entry, requests.line(entry).poll(Seq::new(3, id))?));
-                poll(EXPRESS_ENTRY).or_else(|| poll(id as u32 & (depth - 1)))
+                let poll = |entry, number| Some((entry, requests.line(entry).poll(Seq::new(3, number))?));
+                poll(EXPRESS_ENTRY, next[1]).or_else(|| poll(next[0] as u32 & (depth - 1), next[0]))
             };
             let Some((entry, words)) = look() else {
                 bell.sleep_unless(|| look().is_some(), Some(Duration::from_millis(1)));
@@ -271,13 +272,13 @@ impl FakeWorker {
                 continue;
             }
             self.allowed.fetch_sub(1, Ordering::SeqCst);
-            self.served.fetch_add(1, Ordering::SeqCst);
             shared.invocations.fetch_add(1, Ordering::SeqCst);
             let header = RequestHeader::decode(&words).unwrap();
             assert_eq!(header.epoch, self.epoch, "a frame of another incarnation");
             replies.publish(entry, 0, &self.answer(&header));
+            self.served.fetch_add(1, Ordering::SeqCst);
             replies.ring();
-            id += 1;
+            next[usize::from(entry == EXPRESS_ENTRY)] += 1;
         }
     }
 

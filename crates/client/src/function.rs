@@ -218,7 +218,10 @@ impl Function {
                     let waited = self.inner.wait_for_credit(self.slot, self.timeout);
                     waited.map_err(|error| again.last(error))?;
                 }
-                Err(error) => again.after(error)?,
+                Err(error) => match request.leave(&channel, error, &self.inner.staging) {
+                    Ok(error) => again.after(error)?,
+                    Err(error) => return Err(again.last(error)),
+                },
             }
             into = &mut *into;
         }

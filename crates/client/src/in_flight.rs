@@ -224,6 +224,10 @@ impl InFlight {
         let Some(kept) = &mut self.kept else {
             return Err(error);
         };
+        let left = kept
+            .request
+            .leave(&self.channel, error, &self.function.inner.staging);
+        let error = left.map_err(|error| kept.again.last(error))?;
         let input = match (&kept.input, kept.request.tail.input_in_ring) {
             (Some(input), _) => input.as_slice(),
             (None, false) => &[],

@@ -44,6 +44,7 @@ mod control;
 mod death;
 mod entries;
 mod error;
+mod express;
 #[cfg(test)]
 mod fake_platform;
 mod function;

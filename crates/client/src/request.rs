@@ -141,6 +141,35 @@ impl Request {
         })
     }
 
+    /// After a failure on this channel, before it is submitted again or dropped. A worker that may still run may
+    /// still write to the output: memory of our own is then replaced; a buffer of the caller's cannot be, so
+    /// that `error` is final.
+    pub(crate) fn leave(
+        &mut self,
+        channel: &Channel,
+        error: Error,
+        staging: &Arc<Staging>,
+    ) -> Result<Error, Error> {
+        if !channel.may_still_run() {
+            return Ok(error);
+        }
+        if let Some(piece) = self.uses.staged_output.take() {
+            piece.discard();
+            let Ok(bytes) = usize::try_from(self.capacity) else {
+                return Err(error);
+            };
+            let Ok(piece) = staging.piece(bytes) else {
+                return Err(error);
+            };
+            let at = self.tail.span_bytes - Span::BYTES;
+            self.tail.spans[at..][..Span::BYTES].copy_from_slice(&piece.slice(..bytes).span().encode());
+            self.uses.staged_output = Some(piece);
+        } else if !self.output_in_ring() {
+            return Err(error);
+        }
+        Ok(error)
+    }
+
     /// Whether the output comes through the ring.
     pub(crate) fn output_in_ring(&self) -> bool {
         !self.target.flags.has(Flags::OUTPUT_BUFFER)

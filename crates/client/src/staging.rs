@@ -27,7 +27,7 @@ impl Staging {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             // The newest: its pages are the likeliest to be in a cache.
             let found = idle.iter().rposition(|buffer| buffer.len() == class);
-            found.map(|index| idle.swap_remove(index))
+            found.map(|index| idle.remove(index))
         };
         let buffer = match reused {
             Some(buffer) => buffer,
@@ -45,6 +45,13 @@ pub(crate) struct Piece {
     /// There until dropped.
     buffer: Option<Buffer<u8>>,
     staging: Arc<Staging>,
+}
+
+impl Piece {
+    /// Gives it up instead of back: somebody may still write to it.
+    pub(crate) fn discard(mut self) {
+        self.buffer = None;
+    }
 }
 
 impl Deref for Piece {
@@ -65,10 +72,19 @@ impl Drop for Piece {
     fn drop(&mut self) {
         let Some(buffer) = self.buffer.take() else { return };
         let mut idle = self.staging.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept: usize = idle.iter().map(|buffer| buffer.len()).sum();
-        if idle.len() < IDLE_PIECES_MAX && kept + buffer.len() <= IDLE_BYTES_MAX {
-            idle.push(buffer);
+        if buffer.len() > IDLE_BYTES_MAX {
+            return;
         }
+        idle.push(buffer);
+        // The oldest go: what was used last will be wanted next.
+        let mut bytes: usize = idle.iter().map(|buffer| buffer.len()).sum();
+        let dropped = idle.iter().take_while(|oldest| {
+            let over = bytes > IDLE_BYTES_MAX;
+            bytes -= if over { oldest.len() } else { 0 };
+            over
+        });
+        let dropped = dropped.count().max(idle.len().saturating_sub(IDLE_PIECES_MAX));
+        idle.drain(..dropped);
     }
 }
 
@@ -100,5 +116,13 @@ mod tests {
             IDLE_PIECES_MAX,
             "too large to keep"
         );
+        drop(staging.piece(IDLE_BYTES_MAX).unwrap());
+        assert_eq!(
+            staging.idle.lock().unwrap().len(),
+            1,
+            "the newest stays, the oldest make room"
+        );
+        staging.piece(IDLE_BYTES_MAX).unwrap().discard();
+        assert_eq!(staging.idle.lock().unwrap().len(), 0, "discarded, not given back");
     }
 }

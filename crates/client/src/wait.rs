@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 /// the client gives up on them. The cancel flag is set at the deadline and the worker killed 50 ms later.
 pub(crate) const GRACE: Duration = Duration::from_millis(400);
 
-/// Polls without a pause after the slot was woken: still within the time of a short function.
-const EAGER_POLLS: u32 = 1024;
-/// Polls with a pause between two looks at the clock and the channel's state: a few microseconds.
-const PAUSED_POLLS: u32 = 64;
+/// Polls, with a pause after each, between two looks at the clock and the channel's state: a few microseconds.
+const POLLS: u32 = 64;
 /// A waiting thread may share its core with the worker, so it offers the core from here on.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
 /// How long `Completion::Adaptive` spins where the last wait was over in this time...
@@ -54,14 +52,6 @@ impl Channel {
             Completion::Adaptive if self.brief.load(Ordering::Relaxed) => SPIN_BRIEF,
             Completion::Adaptive => SPIN_LONG,
         };
-        if !spin.is_zero() {
-            for _ in 0..EAGER_POLLS {
-                if let Some(value) = poll() {
-                    self.brief.store(true, Ordering::Relaxed);
-                    return Ok(value);
-                }
-            }
-        }
         loop {
             if self.is_closed() {
                 return poll().ok_or(Interrupted::Closed);
@@ -85,7 +75,7 @@ impl Channel {
                 if waited >= YIELD_AFTER {
                     std::thread::yield_now();
                 }
-                for _ in 0..PAUSED_POLLS {
+                for _ in 0..POLLS {
                     value = poll();
                     if value.is_some() {
                         break;

@@ -76,7 +76,7 @@ fn what_did_not_run_is_submitted_again_even_if_not_idempotent() {
 }
 
 #[test]
-fn behind_a_waiting_call_nothing_has_run_either() {
+fn beside_a_waiting_call_only_the_first_of_the_ring_may_have_run() {
     let (platform, echo) = start(|_| {});
     platform.allow(0);
     std::thread::scope(|scope| {
@@ -84,11 +84,13 @@ fn behind_a_waiting_call_nothing_has_run_either() {
         while echo.inner.open_channel(0).unwrap().load(1) == 0 {
             std::thread::yield_now();
         }
-        let queued = echo.submit(b"queued").unwrap();
+        let first = echo.submit(b"first").unwrap();
+        let behind = echo.submit(b"behind").unwrap();
         platform.allow_future();
         platform.kill(0, true);
         assert_eq!(running.join().unwrap().unwrap_err().ran(), Ran::Unknown);
-        assert_eq!(queued.wait().unwrap_err().ran(), Ran::No);
+        assert_eq!(first.wait().unwrap_err().ran(), Ran::Unknown);
+        assert_eq!(behind.wait().unwrap_err().ran(), Ran::No);
     });
 }
 
@@ -102,6 +104,36 @@ fn a_worker_that_vanishes_without_news_leaves_an_unknown_outcome() {
     let error = held.wait().unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error:?}");
     assert!(killed.elapsed() < PROMISED, "took {:?}", killed.elapsed());
+}
+
+/// The worker of the first attempt may still write, so no later attempt may use the same memory.
+#[test]
+fn memory_that_a_lost_worker_may_still_write_is_not_used_again() {
+    let (platform, echo) = start(|_| {});
+    let echo = echo.idempotent(true).output_bytes(1 << 20);
+    platform.allow(0);
+    let held = echo.submit(b"x").unwrap();
+    let first = platform.worker(0);
+    platform.allow_future();
+    platform.kill(0, false);
+    assert_eq!(held.wait().unwrap().len(), 5, "it ran again, on another worker");
+    let (first, second) = (
+        first.regions.lock().unwrap(),
+        platform.worker(0).regions.lock().unwrap().clone(),
+    );
+    assert!(!second.is_empty() && second.iter().all(|region| !first.contains(region)));
+}
+
+#[test]
+fn a_lost_worker_that_may_still_write_to_the_callers_buffer_ends_the_invocation() {
+    let (platform, echo) = start(|_| {});
+    let echo = echo.idempotent(true);
+    platform.allow(0);
+    let mut buffer = platform.invoker.buffer::<u8>(1000).unwrap();
+    let held = echo.submit_buffer(&b"x"[..], buffer.slice_mut(..)).unwrap();
+    platform.allow_future();
+    platform.kill(0, false);
+    assert_eq!(held.wait().unwrap_err().ran(), Ran::Unknown);
 }
 
 #[test]

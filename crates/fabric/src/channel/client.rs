@@ -216,8 +216,8 @@ impl<F: FarRing> ClientChannel<F> {
     }
 }
 
-/// The entry beside the ring, for one invocation at a time that somebody waits for. Its methods are those of
-/// the channel with the same names.
+/// The entry beside the ring, for one invocation at a time that somebody waits for, counted apart from the
+/// ring's. Its methods are those of the channel with the same names.
 pub struct ExpressEntry<'a, F: FarRing = ShmRing>(&'a ClientChannel<F>);
 
 impl<'a, F: FarRing> ExpressEntry<'a, F> {

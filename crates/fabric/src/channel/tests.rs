@@ -142,30 +142,55 @@ fn reply_with_absurd_length_reads_no_more_than_the_entry() {
 }
 
 #[test]
-fn ring_and_express_entry_mix_in_order() {
+fn ring_and_express_entry_count_apart() {
     let (client, mut worker) = pair(4, 100);
     let mut output = [0; 100];
-    for id in 0..40u64 {
-        let input: Vec<u8> = (0..100).map(|i| (i * id) as u8).collect();
-        let header = if id % 3 == 0 {
+    let (mut in_ring, mut in_express) = (0, 0);
+    for step in 0..40u64 {
+        let input: Vec<u8> = (0..100).map(|i| (i * step) as u8).collect();
+        let header = if step % 3 == 0 {
             let express = client.express();
-            express.publish_quiet(id, &CALL, &[&input]).unwrap();
+            express.publish_quiet(in_express, &CALL, &[&input]).unwrap();
             echo(&mut worker);
-            assert!(
-                client.poll(id).is_none(),
-                "the reply goes where the request came from"
-            );
-            let header = express.poll(id).expect("a reply").unwrap();
+            let header = express.poll(in_express).expect("a reply").unwrap();
             assert_eq!(express.read(&header, &mut output), 100);
+            in_express += 1;
             header
         } else {
-            client.publish(id, &CALL, &[&input]).unwrap();
+            client.publish(in_ring, &CALL, &[&input]).unwrap();
             echo(&mut worker);
-            let header = client.poll(id).expect("a reply").unwrap();
-            assert_eq!(client.read(id, &header, &mut output), 100);
+            let header = client.poll(in_ring).expect("a reply").unwrap();
+            assert_eq!(client.read(in_ring, &header, &mut output), 100);
+            in_ring += 1;
             header
         };
         assert_eq!((header.status, &output[..]), (Status::Ok, &input[..]));
+    }
+}
+
+#[test]
+fn ring_and_express_entry_are_served_in_turn() {
+    let (client, mut worker) = pair(4, 64);
+    for id in 0..3 {
+        client.publish(id, &CALL, &[b"ring"]).unwrap();
+    }
+    let mut express = 0;
+    for id in 0..3 {
+        client
+            .express()
+            .publish_quiet(express, &CALL, &[b"express"])
+            .unwrap();
+        echo(&mut worker);
+        echo(&mut worker);
+        assert!(
+            client.express().poll(express).is_some(),
+            "the ring kept it waiting"
+        );
+        assert!(
+            client.poll(id).is_some(),
+            "the express entry kept the ring waiting"
+        );
+        express += 1;
     }
 }
 
@@ -176,21 +201,12 @@ fn line_left_unwritten_for_a_whole_lap_of_32_bits_is_not_taken_again() {
     let lap = 1u64 << 32;
     client.publish(0, &CALL, &[b"ring"]).unwrap();
     echo(&mut worker);
-    client.express().publish_quiet(1, &CALL, &[b"express"]).unwrap();
+    client.express().publish_quiet(0, &CALL, &[b"express"]).unwrap();
     echo(&mut worker);
-    worker.next = lap;
+    (worker.next, worker.express_next) = (lap, lap);
+    assert!(worker.take().is_none(), "an old request was taken for a new one");
     assert!(
-        worker.take().is_none(),
-        "the ring's old request was taken for a new one"
+        client.poll(lap).is_none() && client.express().poll(lap).is_none(),
+        "an old reply was taken for a new one"
     );
-    assert!(
-        client.poll(lap).is_none(),
-        "the ring's old reply was taken for a new one"
-    );
-    worker.next = lap + 1;
-    assert!(
-        worker.take().is_none(),
-        "the express entry's old request was taken for a new one"
-    );
-    assert!(client.express().poll(lap + 1).is_none());
 }

@@ -35,7 +35,11 @@ pub struct WorkerChannel<F: FarRing = ShmRing> {
     requests: NearRing,
     replies: F,
     generation: u32,
+    /// The next request of the ring, and of the express entry, which counts its own.
     pub(super) next: u64,
+    pub(super) express_next: u64,
+    /// Whether the last request came in the express entry: then the ring has the next turn.
+    was_express: bool,
     /// Whether a reply was published since the client's doorbell was last looked at.
     unsettled: bool,
 }
@@ -76,6 +80,8 @@ impl WorkerChannel {
             replies,
             generation,
             next: 0,
+            express_next: 0,
+            was_express: false,
             unsettled: false,
         })
     }
@@ -86,16 +92,24 @@ impl<F: FarRing> WorkerChannel<F> {
         self.requests.layout().depth()
     }
 
-    /// Where the next request stands, and a private copy of its line. It may come in its ring entry or in
-    /// the express entry; the sequence word says which.
+    /// Where the next request stands, and a private copy of its line: in the ring or in the express entry, in
+    /// turn if there is one in both.
     #[inline]
     fn look(&self) -> Option<(u32, LineWords)> {
-        let seq = Seq::new(self.generation, self.next);
-        if let Some(words) = self.requests.line(EXPRESS_ENTRY).poll(seq) {
-            return Some((EXPRESS_ENTRY, words));
+        let express = || {
+            let seq = Seq::new(self.generation, self.express_next);
+            Some((EXPRESS_ENTRY, self.requests.line(EXPRESS_ENTRY).poll(seq)?))
+        };
+        let ring = || {
+            let seq = Seq::new(self.generation, self.next);
+            let entry = self.next as u32 & (self.depth() - 1);
+            Some((entry, self.requests.line(entry).poll(seq)?))
+        };
+        if self.was_express {
+            ring().or_else(express)
+        } else {
+            express().or_else(ring)
         }
-        let entry = self.next as u32 & (self.depth() - 1);
-        Some((entry, self.requests.line(entry).poll(seq)?))
     }
 
     /// Whether a request is waiting; changes nothing.
@@ -108,8 +122,14 @@ impl<F: FarRing> WorkerChannel<F> {
     #[inline]
     pub fn take(&mut self) -> Option<Request> {
         let (entry, words) = self.look()?;
-        let seq = Seq::new(self.generation, self.next);
-        self.next += 1;
+        self.was_express = entry == EXPRESS_ENTRY;
+        let next = if self.was_express {
+            &mut self.express_next
+        } else {
+            &mut self.next
+        };
+        let seq = Seq::new(self.generation, *next);
+        *next += 1;
         // The stated reply entry is checked, then the entry that it must be is used.
         let status = match RequestHeader::decode(&words) {
             Ok(header) if header.reply_entry != entry => Status::BadHeader,
