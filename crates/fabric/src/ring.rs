@@ -62,7 +62,7 @@ impl Line {
     }
 
     /// A private copy of the frame `seq`, if it is there.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&self, seq: Seq) -> Option<LineWords> {
         // Pairs with the release store in `publish`.
         if self.0[0].load(Ordering::Acquire) != seq.word() {

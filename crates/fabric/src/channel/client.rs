@@ -255,7 +255,7 @@ pub struct Awaited<'a, F: FarRing = ShmRing> {
 
 impl<F: FarRing> Awaited<'_, F> {
     /// A private copy of the reply, if it is there.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&self) -> Option<Result<ReplyHeader, DecodeError>> {
         self.channel.requests.progress();
         Some(ReplyHeader::decode(&self.line.poll(self.seq)?))
