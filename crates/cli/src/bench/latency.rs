@@ -28,7 +28,7 @@ pub(super) struct LatencyArgs {
     #[arg(long, default_value_t = LeaseOptions::default().depth)]
     depth: u32,
     /// Samples of each warm series
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     warm_samples: u32,
 }
 
