@@ -4,6 +4,7 @@
 //! * [`ring`] — the line protocol underneath, checked with loom, and the [`ring::FarRing`] seam that a
 //!   transport implements.
 //! * [`shm`] — the transport between processes of one node: sealed shared memory.
+//! * [`ofi`] — the transport between nodes: libfabric, loaded at run time.
 //! * [`doorbell`] — sleeping and waking, checked with loom.
 //! * [`memory`], [`buffer`] — memory that can be handed to a peer.
 //! * [`socket`] — descriptor passing between processes of one node.
@@ -23,6 +24,8 @@ pub mod clock;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
+pub mod ofi;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod runtime_dir;

@@ -21,6 +21,7 @@ use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
 use hotlease_wire::limits::{ENTRY_BYTES_MAX, RING_BYTES_MAX, RING_DEPTH_MAX};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where things stand in a ring of a given shape.
@@ -83,6 +84,12 @@ impl Layout {
         (entry & (self.depth - 1)) as usize * size_of::<Line>()
     }
 
+    /// Of an entry's payload, in the ring's memory.
+    #[inline]
+    pub(crate) fn near_payload_at(&self, entry: u32) -> usize {
+        self.payload_at(entry, self.stride)
+    }
+
     /// Of an entry's payload, which ends with the entry's last page.
     #[inline]
     fn payload_at(&self, entry: u32, pitch: usize) -> usize {
@@ -105,11 +112,21 @@ impl Layout {
     }
 }
 
-/// A ring in memory that this process made: what it polls.
+/// A ring in memory that this process made: what it polls. A clone is the same ring: a fabric's port holds
+/// one to put frames into it.
+#[derive(Clone)]
 pub struct NearRing {
-    memory: Memory,
+    memory: Arc<Memory>,
     layout: Layout,
+    /// Of the memory; here, so that polling does not follow one pointer more.
+    start: NonNull<u8>,
 }
+
+// SAFETY: an address in shared memory that is held; lines are atomics, and payloads belong to one side at a
+// time by the channel's protocol.
+unsafe impl Send for NearRing {}
+// SAFETY: as above.
+unsafe impl Sync for NearRing {}
 
 impl NearRing {
     /// A new, empty one.
@@ -117,8 +134,10 @@ impl NearRing {
         let layout = Layout::of(shape).ok_or(MemoryError::BadSize {
             size_bytes: u64::from(shape.entry_bytes),
         })?;
+        let memory = Arc::new(Memory::create(name, layout.ring_bytes() as u64)?);
         Ok(Self {
-            memory: Memory::create(name, layout.ring_bytes() as u64)?,
+            start: memory.start(),
+            memory,
             layout,
         })
     }
@@ -126,6 +145,11 @@ impl NearRing {
     /// To pass to the peer that writes it.
     pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.memory.fd()
+    }
+
+    /// To register it with a fabric.
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// Its shape.
@@ -139,18 +163,14 @@ impl NearRing {
         let at = self.layout.line_at(entry, self.layout.stride);
         // SAFETY: inside the mapping by the layout, which lives as long as self, and aligned; lines are only
         // ever accessed as atomics.
-        unsafe { self.memory.start().add(at).cast::<Line>().as_ref() }
+        unsafe { self.start.add(at).cast::<Line>().as_ref() }
     }
 
     /// The payload of an entry: `entry_bytes` bytes that the peer may go on writing if it is hostile.
     #[inline]
     pub fn payload(&self, entry: u32) -> NonNull<u8> {
         // SAFETY: inside the mapping by the layout.
-        unsafe {
-            self.memory
-                .start()
-                .add(self.layout.payload_at(entry, self.layout.stride))
-        }
+        unsafe { self.start.add(self.layout.payload_at(entry, self.layout.stride)) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Level 0 of hotlease: everything that crosses a process boundary, as pure codecs.
 //!
 //! * [`frame`] — request and reply headers, one cache line each: the data plane.
+//! * [`fabric`] — what goes before a frame over libfabric, and what two ends of it tell each other.
 //! * [`session`] — client ↔ agent: attach with a token, load code, connect to workers, renew, release.
 //! * [`control`] — agent ↔ worker.
 //! * [`connection`] — client ↔ worker: open channels, register memory.
@@ -22,6 +23,7 @@
 pub mod code;
 pub mod connection;
 pub mod control;
+pub mod fabric;
 pub mod frame;
 pub mod ids;
 pub mod limits;

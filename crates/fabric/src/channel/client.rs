@@ -20,6 +20,11 @@ impl ReplyRing {
         Ok(Self(NearRing::create("hotlease-replies", shape)?))
     }
 
+    /// For a fabric's port, which puts replies into it.
+    pub fn near(&self) -> &NearRing {
+        &self.0
+    }
+
     /// To pass to the worker.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
@@ -79,6 +84,21 @@ impl ClientChannel {
 }
 
 impl<F: FarRing> ClientChannel<F> {
+    /// Over any transport: `requests` is the worker's ring as that transport writes it, `generation` the
+    /// worker's.
+    pub fn over(reply: ReplyRing, generation: u32, requests: F) -> Self {
+        Self {
+            requests,
+            replies: reply.0,
+            generation: generation.max(1),
+        }
+    }
+
+    /// The transport.
+    pub fn far(&self) -> &F {
+        &self.requests
+    }
+
     /// Entries: invocations in flight.
     pub fn depth(&self) -> u32 {
         self.replies.layout().depth()
@@ -208,11 +228,6 @@ impl<F: FarRing> ClientChannel<F> {
             }
         }
         bytes
-    }
-
-    #[cfg(test)]
-    pub(super) fn far(&self) -> &F {
-        &self.requests
     }
 }
 

@@ -24,6 +24,11 @@ impl RequestRing {
         Ok(Self(NearRing::create("hotlease-requests", shape)?))
     }
 
+    /// For a fabric's port, which puts requests into it.
+    pub fn near(&self) -> &NearRing {
+        &self.0
+    }
+
     /// To pass to the client.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
@@ -88,6 +93,23 @@ impl WorkerChannel {
 }
 
 impl<F: FarRing> WorkerChannel<F> {
+    /// Over any transport: `replies` is the client's ring, of the same depth, as that transport writes it.
+    /// `generation` is not 0.
+    pub fn over(requests: RequestRing, generation: u32, replies: F) -> Self {
+        Self {
+            requests: requests.0,
+            replies,
+            generation,
+            next: 0,
+            unsettled: false,
+        }
+    }
+
+    /// The transport.
+    pub fn far(&self) -> &F {
+        &self.replies
+    }
+
     fn depth(&self) -> u32 {
         self.requests.layout().depth()
     }

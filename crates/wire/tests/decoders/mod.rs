@@ -7,9 +7,10 @@
 pub mod library;
 pub mod seeds;
 
-use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
+use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{Answer, Order};
-use hotlease_wire::frame::{LineWords, ReplyHeader, RequestHeader, Span};
+use hotlease_wire::fabric::Prefix;
+use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords, ReplyHeader, RequestHeader, Span};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
 use hotlease_wire::limits::{
     FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX, MESSAGE_BYTES_MAX, REGION_BYTES_MAX, TENANT_BYTES_MAX,
@@ -46,6 +47,11 @@ pub const DECODERS: &[Decoder] = &[
         name: "span",
         check: span,
         seeds: seeds::span,
+    },
+    Decoder {
+        name: "fabric_prefix",
+        check: fabric_prefix,
+        seeds: seeds::fabric_prefix,
     },
     Decoder {
         name: "session_request",
@@ -157,6 +163,26 @@ fn span(bytes: &[u8]) -> bool {
         end.is_some_and(|end| end <= REGION_BYTES_MAX),
         "{span:?} is larger than any buffer"
     );
+    true
+}
+
+fn fabric_prefix(bytes: &[u8]) -> bool {
+    let Ok(prefix) = Prefix::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(
+        prefix.encode(),
+        bytes[..Prefix::BYTES],
+        "an accepted prefix has one form only"
+    );
+    let shape = RingShape {
+        depth: 64,
+        entry_bytes: 8128,
+    };
+    if prefix.entry_in(shape) {
+        assert!(prefix.entry < 64 || prefix.entry == EXPRESS_ENTRY);
+        assert!(prefix.length <= 8128);
+    }
     true
 }
 

@@ -3,6 +3,7 @@
 use super::token_key;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{Answer, Order, Polling};
+use hotlease_wire::fabric::{Kind, Prefix};
 use hotlease_wire::frame::{Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{
     AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex,
@@ -98,6 +99,29 @@ pub fn span() -> Vec<Vec<u8>> {
     [whole, last, empty]
         .iter()
         .map(|span| span.encode().to_vec())
+        .collect()
+}
+
+pub fn fabric_prefix() -> Vec<Vec<u8>> {
+    let frame = Prefix {
+        kind: Kind::Frame,
+        payload_written: false,
+        channel: 0x8000_0003,
+        key: u64::MAX,
+        entry: RING_DEPTH_MAX - 1,
+        length: INLINE_BYTES as u32,
+    };
+    let written = Prefix {
+        payload_written: true,
+        entry: u32::MAX,
+        length: ENTRY_BYTES_MAX,
+        ..frame
+    };
+    let bare = [Kind::Probe, Kind::ProbeAnswer, Kind::Goodbye].map(|kind| Prefix::bare(kind, 7, 8));
+    [frame, written]
+        .iter()
+        .chain(&bare)
+        .map(|prefix| prefix.encode().to_vec())
         .collect()
 }
 

@@ -1,0 +1,97 @@
+//! Transport `ofi`: channels over libfabric, which is loaded at run time.
+//!
+//! # How a frame travels
+//!
+//! The peer's ring is memory of the peer, polled there as on `shm`; only the way into it differs.
+//!
+//! ```text
+//!  staging entry                                                       ring entry of the peer
+//!  | prefix | line | payload |  ── one message ──►  receive buffer ──►  payload, then line (release)
+//!
+//!  longer than a message:       ── RMA write ────────────────────────►  payload
+//!  | prefix | line |            ── message ──────►  receive buffer ──►  line (release)
+//!
+//!  in buffers:  the worker reads and writes spans of registered memory ([`Port::read`], [`Port::write`])
+//! ```
+//!
+//! The receiver's [`Port::progress`] takes messages from the completion queue, checks the prefix (channel,
+//! key, source, entry, length), copies payload and line into the ring and posts the buffer again. The rest
+//! of a channel (sequence words, credits, bounds) does not know what lies between. No remote completion
+//! data, RMA events or atomics are used: several providers lack them.
+//!
+//! # Who owns which buffer
+//!
+//! | buffer | is written by | until |
+//! |---|---|---|
+//! | staging entry | its ring's user, between [`crate::ring::FarRing::payload`] and `publish` | |
+//! | | nobody (the provider reads it) | every operation posted by `publish` has completed |
+//! | receive buffer | the provider | its completion; then `progress` reads it, and posts it again |
+//! | near ring entry | the peer: by message through `progress`, by RMA through the provider | as [`crate::channel`] says |
+//! | registered memory | who the channel's protocol says | the registration is held by each operation |
+//!
+//! The staging entry is the reason why `payload` may wait: the reply to a frame may be seen before the
+//! completion of its send. A count of operations for each entry says when it is free.
+//!
+//! # Why the line never comes before its payload
+//!
+//! In one message both come together, and `progress` writes the line last, with release. Written ahead, the
+//! RMA write must be visible at the peer before the message that follows it is received. Providers with
+//! FI_ORDER_SAW in both directions keep that order themselves; with others the write asks for
+//! FI_DELIVERY_COMPLETE and the message is sent after its completion. [`providers::Provider::ordered`]
+//! decides, from what the provider says and what the table knows about it.
+//! Frames of different entries may overtake each other: a reader looks for one sequence word in one entry.
+//!
+//! # Credits
+//!
+//! A channel has at most its depth (and the express entry) in flight in each direction, so a port is sent at
+//! most that, summed over its channels. Receive buffers are posted for 256 of them; what
+//! is more waits in the provider (FI_RM_ENABLED) until buffers are posted again. Sends under way are bounded
+//! by a fixed table; when it is full, or the provider says FI_EAGAIN, the sender makes progress until there
+//! is room or its deadline passes, which breaks the link. Nothing is queued.
+//!
+//! # Loss
+//!
+//! A failed operation breaks its link: every ring over it says so ([`OfiRing::is_broken`]) and drops what is
+//! published. A peer that closes says goodbye. A peer that is silent is noticed by a send that does not
+//! leave, or by [`Port::probe`]; a provider cannot tell silence from nothing to say.
+//!
+//! # Threads and sleep
+//!
+//! One mutex guards a port's state; uncontended it costs nothing beside a fabric round trip. `progress` does
+//! not wait for it. Providers make progress only inside calls: who wants its peer to read or write its
+//! memory must call `progress`, or sleep in [`Port::sleep`], meanwhile.
+//!
+//! # Trust
+//!
+//! A port receives from anybody who reaches it. Frames need the channel's random key, which only the
+//! control plane hands out; where the provider reports senders, they must be the channel's peer. Keys of
+//! registered memory are addresses, not secrets: software providers do not check them well. So a slot's
+//! port must not register memory that its clients may not see.
+
+pub mod endpoint;
+mod error;
+pub mod ffi;
+mod library;
+mod link;
+mod operation;
+mod port;
+pub mod providers;
+mod ring;
+mod staging;
+mod state;
+mod transfer;
+
+pub use error::OfiError;
+pub use library::Libfabric;
+pub use port::{Access, Peer, Port, PortOptions};
+pub use providers::{Provider, providers};
+pub use ring::{NearEnd, OfiRing};
+pub use state::Counters;
+pub use transfer::{Registration, Spans};
+
+/// Channels of one port; a power of two.
+pub const CHANNELS_MAX: usize = 1024;
+/// Peers of one port.
+pub const PEERS_MAX: usize = 1024;
+/// Registrations of one port.
+pub const REGISTRATIONS_MAX: usize = 8192;

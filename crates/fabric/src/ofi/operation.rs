@@ -1,0 +1,107 @@
+//! The operations of a port that are under way, found again by the context that the provider hands back.
+
+use super::error::OfiError;
+use super::link::{Link, RingState};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Memory that providers may use while an operation is under way (`fi_context2`).
+#[repr(C, align(64))]
+struct Context([*mut c_void; 8]);
+
+/// What to do when it completes.
+pub(super) enum Operation {
+    /// A receive buffer, which holds a message then.
+    Receive { buffer: u32 },
+    /// A control message's buffer is free again.
+    Control { buffer: u32, link: Arc<Link> },
+    /// A part of a frame is out of its staging entry.
+    Frame { ring: Arc<RingState>, entry: usize },
+    /// A piece of a transfer is done.
+    Chunk { transfer: Arc<Transfer> },
+}
+
+/// One RMA read or write of any length.
+#[derive(Default)]
+pub(super) struct Transfer {
+    pub(super) outstanding: AtomicU32,
+    pub(super) error: OnceLock<OfiError>,
+}
+
+impl Transfer {
+    pub(super) fn finish(&self, error: Option<OfiError>) {
+        if let Some(error) = error {
+            let _ = self.error.set(error);
+        }
+        // Pairs with the acquire load of who waits for it.
+        self.outstanding.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// A fixed number of places.
+pub(super) struct Operations {
+    contexts: Box<[Context]>,
+    places: Vec<Option<Place>>,
+    free: Vec<u32>,
+}
+
+struct Place {
+    operation: Operation,
+    /// Number of the registration that it uses.
+    region: Option<u32>,
+}
+
+// SAFETY: the contexts hold pointers of the provider, which has no thread affinity (FI_THREAD_DOMAIN).
+unsafe impl Send for Operations {}
+
+impl Operations {
+    pub(super) fn new(count: usize) -> Self {
+        Self {
+            contexts: (0..count).map(|_| Context([std::ptr::null_mut(); 8])).collect(),
+            places: (0..count).map(|_| None).collect(),
+            free: (0..count as u32).rev().collect(),
+        }
+    }
+
+    /// A place for an operation, and the context to post it with; `None` if all are taken.
+    #[inline]
+    pub(super) fn begin(&mut self, operation: Operation, region: Option<u32>) -> Option<(u32, *mut c_void)> {
+        let number = self.free.pop()?;
+        self.places[number as usize] = Some(Place { operation, region });
+        Some((number, self.context(number)))
+    }
+
+    #[inline]
+    pub(super) fn context(&mut self, number: u32) -> *mut c_void {
+        (&raw mut self.contexts[number as usize]).cast()
+    }
+
+    /// Of a completion; `None` for a context that is not one of ours in use.
+    #[inline]
+    pub(super) fn find(&self, context: *mut c_void) -> Option<u32> {
+        let offset = (context as usize).checked_sub(self.contexts.as_ptr() as usize)?;
+        let number = offset / size_of::<Context>();
+        let taken = self.places.get(number)?.is_some() && offset.is_multiple_of(size_of::<Context>());
+        taken.then_some(number as u32)
+    }
+
+    /// The operation in a place that [`Operations::find`] found.
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> Option<&Operation> {
+        Some(&self.places.get(number as usize)?.as_ref()?.operation)
+    }
+
+    /// Frees a place: its operation completed, or was not posted after all.
+    #[inline]
+    pub(super) fn end(&mut self, number: u32) -> Option<(Operation, Option<u32>)> {
+        let place = self.places.get_mut(number as usize)?.take()?;
+        self.free.push(number);
+        Some((place.operation, place.region))
+    }
+
+    /// Operations under way.
+    pub(super) fn count(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}

@@ -1,0 +1,528 @@
+//! A port: this end of a fabric, for any number of peers and channels.
+
+use super::endpoint::Endpoint;
+use super::error::OfiError;
+use super::ffi::{self, FI_ADDR_STR};
+use super::link::Link;
+use super::providers::{Addressing, Provider, ip_of};
+use super::ring::NearEnd;
+use super::staging::HEADER_BYTES;
+use super::state::{Channel, Counters, State};
+use super::transfer::Registration;
+use super::{CHANNELS_MAX, PEERS_MAX, REGISTRATIONS_MAX};
+use crate::memory::Memory;
+use crate::shm::NearRing;
+use hotlease_wire::connection::RingShape;
+use hotlease_wire::fabric::{ChannelEnd, Kind, PortAddress, Prefix, RemoteMemory};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a sleeper naps where the provider has nothing to sleep on.
+const NAP: Duration = Duration::from_micros(50);
+/// How long a port that is dropped waits for what it has sent to leave.
+const LINGER: Duration = Duration::from_millis(100);
+/// Idle looks before a wait gives its core away between looks.
+const SPINS: u32 = 200;
+
+/// How a port behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct PortOptions {
+    /// Have something to sleep on, if the provider can. Default: true.
+    pub sleep: bool,
+    /// How long a frame may wait for room at the provider, or for its own staging entry, before its link
+    /// counts as broken. Default: 5 s.
+    pub send_timeout: Duration,
+}
+
+impl Default for PortOptions {
+    fn default() -> Self {
+        Self {
+            sleep: true,
+            send_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Memory access given to peers with a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// None: only this end's own reads and writes use it.
+    Local,
+    /// Peers may read it.
+    PeerReads,
+    /// Peers may write it.
+    PeerWrites,
+    /// Both.
+    PeerReadsAndWrites,
+}
+
+/// This end of a fabric: one endpoint, its completion queue and its receive buffers. `Send + Sync`; rings,
+/// peers and registrations hold it, and it is closed when the last of them is gone.
+pub struct Port {
+    state: Mutex<State>,
+    /// Someone who slept behind the leader may go on.
+    followers: Condvar,
+    /// Interrupts the leader's sleep when another thread took what it waits for.
+    signal: EventFd,
+    wait_fd: Option<RawFd>,
+    provider: &'static str,
+    addressing: Addressing,
+    addr_format: u32,
+    pub(super) ordered: bool,
+    pub(super) goodbyes: bool,
+    pub(super) registers_local: bool,
+    pub(super) inject_bytes: usize,
+    pub(super) chunk_bytes: usize,
+    message_bytes: usize,
+    address: Vec<u8>,
+    pub(super) options: PortOptions,
+    probes: AtomicU32,
+}
+
+/// A peer of a port. Forgotten when dropped.
+pub struct Peer {
+    pub(super) port: Arc<Port>,
+    pub(super) link: Arc<Link>,
+    address: Vec<u8>,
+}
+
+/// Waits in small steps until a deadline.
+pub(super) struct Patience {
+    deadline: Instant,
+    idle: u32,
+}
+
+impl Patience {
+    pub(super) fn until(deadline: Instant) -> Self {
+        Self { deadline, idle: 0 }
+    }
+
+    /// After a look that found nothing: whether to look again.
+    pub(super) fn again(&mut self) -> bool {
+        self.idle += 1;
+        if self.idle > SPINS {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+        Instant::now() < self.deadline
+    }
+
+    /// Something moved.
+    pub(super) fn moved(&mut self) {
+        self.idle = 0;
+    }
+}
+
+impl Port {
+    /// With default options.
+    pub fn open(provider: &Provider) -> Result<Arc<Self>, OfiError> {
+        Self::open_with(provider, PortOptions::default())
+    }
+
+    /// An endpoint at the provider's interface, and a port number of its choice.
+    pub fn open_with(provider: &Provider, options: PortOptions) -> Result<Arc<Self>, OfiError> {
+        let endpoint = Endpoint::open(provider, options.sleep)?;
+        let address = endpoint.address()?;
+        let eager = HEADER_BYTES + provider.quirks().eager_bytes as usize;
+        let message_bytes = eager.min(endpoint.message_bytes());
+        if message_bytes <= HEADER_BYTES {
+            return Err(OfiError::Unusable {
+                provider: provider.name().into(),
+                why: format!("its messages are at most {message_bytes} bytes long"),
+            });
+        }
+        let signal = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        let signal = signal.map_err(|error| OfiError::Memory(format!("eventfd: {error}")))?;
+        Ok(Arc::new(Self {
+            followers: Condvar::new(),
+            signal,
+            wait_fd: endpoint.wait_fd().map(|fd| fd.as_raw_fd()),
+            provider: provider.name(),
+            addressing: provider.quirks().addressing,
+            addr_format: provider.info.top().addr_format,
+            ordered: provider.ordered(),
+            goodbyes: provider.quirks().survives_peer,
+            registers_local: endpoint.registers_local(),
+            inject_bytes: endpoint.inject_bytes(),
+            chunk_bytes: endpoint.message_bytes().min(super::transfer::CHUNK_BYTES),
+            message_bytes,
+            address,
+            options,
+            probes: AtomicU32::new(0),
+            state: Mutex::new(State::new(endpoint, message_bytes)?),
+        }))
+    }
+
+    /// Name of the provider.
+    pub fn provider(&self) -> &'static str {
+        self.provider
+    }
+
+    /// To tell peers.
+    pub fn address(&self) -> PortAddress {
+        PortAddress {
+            provider: self.provider.to_owned(),
+            address: self.address.clone(),
+        }
+    }
+
+    /// What has been seen so far.
+    pub fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    /// Why the port as a whole does not work any more, if so.
+    pub fn failed(&self) -> Option<OfiError> {
+        self.lock().failed.clone()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what has arrived and moves what is under way. Cheap if another thread is at it.
+    #[inline]
+    pub fn progress(&self) {
+        if let Ok(mut state) = self.state.try_lock() {
+            self.drive(&mut state);
+        }
+    }
+
+    /// As [`Port::progress`], with the lock held already.
+    #[inline]
+    pub(super) fn drive(&self, state: &mut State) {
+        let delivered = state.drive();
+        if delivered > 0 && (state.leader || state.followers > 0) {
+            self.wake(state);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, state: &State) {
+        if state.leader {
+            // Fails only if the counter is full: then the leader is being woken.
+            let _ = self.signal.write(1);
+        }
+        self.followers.notify_all();
+    }
+
+    /// Makes a peer known. `key` was drawn at random for this link and passed to both ends over the control
+    /// plane; see [`Port::probe`].
+    pub fn peer(self: &Arc<Self>, address: &PortAddress, key: u64) -> Result<Peer, OfiError> {
+        self.check_address(address)?;
+        let mut state = self.lock();
+        if state.links.len() >= PEERS_MAX {
+            return Err(OfiError::TooMany {
+                what: "peers",
+                limit: PEERS_MAX,
+            });
+        }
+        if state.links.contains_key(&key) {
+            return Err(OfiError::BadEnd {
+                why: "the link's key is in use",
+            });
+        }
+        let state = &mut *state;
+        let known = state.addresses.get_mut(&address.address);
+        let fabric_address = match known {
+            Some((fabric_address, links)) => {
+                *links += 1;
+                *fabric_address
+            }
+            None => {
+                // SAFETY: format and length were checked to be those of our own address.
+                let inserted = unsafe { state.endpoint.insert(&address.address) }?;
+                state.addresses.insert(address.address.clone(), (inserted, 1));
+                inserted
+            }
+        };
+        let link = Arc::new(Link::new(fabric_address, key));
+        state.links.insert(key, link.clone());
+        Ok(Peer {
+            port: self.clone(),
+            link,
+            address: address.address.clone(),
+        })
+    }
+
+    fn check_address(&self, address: &PortAddress) -> Result<(), OfiError> {
+        let bad = |why| {
+            Err(OfiError::BadAddress {
+                provider: self.provider.to_owned(),
+                why,
+            })
+        };
+        let bytes = &address.address[..];
+        if address.provider != self.provider {
+            return bad("it is of another provider");
+        }
+        if self.addressing == Addressing::Ip {
+            return match (ip_of(bytes), ip_of(&self.address)) {
+                (Some((ip, port)), Some((own, _))) if ip.is_ipv4() == own.is_ipv4() => {
+                    if port == 0 || ip.is_unspecified() || ip.is_multicast() {
+                        bad("no host and port")
+                    } else {
+                        Ok(())
+                    }
+                }
+                _ => bad("not a socket address of the right family"),
+            };
+        }
+        if self.addr_format == FI_ADDR_STR {
+            let text = bytes
+                .strip_suffix(&[0])
+                .filter(|text| !text.is_empty() && text.len() < 256);
+            return match text {
+                Some(text) if text.iter().all(u8::is_ascii_graphic) => Ok(()),
+                _ => bad("not a short printable name"),
+            };
+        }
+        if bytes.len() != self.address.len() {
+            return bad("wrong length");
+        }
+        Ok(())
+    }
+
+    /// Registers memory. Local access needs a registration on some providers only; it is cheap elsewhere.
+    pub fn register(
+        self: &Arc<Self>,
+        memory: &Arc<Memory>,
+        access: Access,
+    ) -> Result<Registration, OfiError> {
+        let peers = match access {
+            Access::Local => 0,
+            Access::PeerReads => ffi::FI_REMOTE_READ,
+            Access::PeerWrites => ffi::FI_REMOTE_WRITE,
+            Access::PeerReadsAndWrites => ffi::FI_REMOTE_READ | ffi::FI_REMOTE_WRITE,
+        };
+        let own = ffi::FI_SEND | ffi::FI_RECV | ffi::FI_READ | ffi::FI_WRITE;
+        let mut state = self.lock();
+        if state.regions.iter().flatten().count() >= REGISTRATIONS_MAX {
+            return Err(OfiError::TooMany {
+                what: "registrations",
+                limit: REGISTRATIONS_MAX,
+            });
+        }
+        let (number, keys) = state.register(memory, own | peers)?;
+        drop(state);
+        let remote = RemoteMemory {
+            address: keys.address,
+            key: keys.key,
+            size: memory.size_bytes(),
+        };
+        Ok(Registration::new(
+            self.clone(),
+            number,
+            keys.descriptor,
+            remote,
+            memory.clone(),
+        ))
+    }
+
+    /// Opens this end of a channel: from now on frames for it are put into `near`.
+    pub fn open_channel(self: &Arc<Self>, near: &NearRing) -> Result<NearEnd, OfiError> {
+        let registration = self.register(near.memory(), Access::PeerWrites)?;
+        let layout = near.layout();
+        let shape = RingShape {
+            depth: layout.depth(),
+            entry_bytes: layout.entry_bytes() as u32,
+        };
+        let key = rand::random();
+        let mut state = self.lock();
+        let free = state.channels.iter().position(Option::is_none);
+        let index = free.unwrap_or(state.channels.len());
+        if index >= CHANNELS_MAX {
+            return Err(OfiError::TooMany {
+                what: "channels",
+                limit: CHANNELS_MAX,
+            });
+        }
+        // The upper bits are random, so that a frame of a closed channel hits no later one.
+        let id = (rand::random::<u32>() & !(CHANNELS_MAX as u32 - 1)) | index as u32;
+        let channel = Channel {
+            id,
+            key,
+            near: near.clone(),
+            shape,
+            ring: None,
+        };
+        if free.is_none() {
+            state.channels.push(None);
+        }
+        state.channels[index] = Some(channel);
+        drop(state);
+        let end = ChannelEnd {
+            channel: id,
+            key,
+            shape,
+            ring: *registration.remote(),
+            message_bytes: self.message_bytes as u32,
+        };
+        Ok(NearEnd::new(self.clone(), end, registration))
+    }
+
+    pub(super) fn message_bytes(&self) -> usize {
+        self.message_bytes
+    }
+
+    /// Sends a byte to the peer and waits for one back: how long that took. The peer must know this link
+    /// and make progress. The first probe also sets up what the provider sets up lazily.
+    pub fn probe(&self, peer: &Peer, timeout: Duration) -> Result<Duration, OfiError> {
+        let number = self.probes.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        let begin = Instant::now();
+        let probe = Prefix::bare(Kind::Probe, number, peer.link.key);
+        let mut patience = Patience::until(begin + timeout);
+        // A peer that does not know us yet drops the probe, so it is asked again.
+        let mut next = begin;
+        let mut interval = Duration::from_millis(20);
+        loop {
+            {
+                let mut state = self.lock();
+                if Instant::now() >= next && state.control(&peer.link, probe) {
+                    next = Instant::now() + interval;
+                    interval *= 2;
+                }
+                self.drive(&mut state);
+            }
+            if peer.link.answered.load(Ordering::Acquire) == number {
+                return Ok(begin.elapsed());
+            }
+            if let Some(error) = peer.link.broken() {
+                return Err(error);
+            }
+            if !patience.again() {
+                return Err(OfiError::Timeout {
+                    what: "probe",
+                    after: timeout,
+                });
+            }
+        }
+    }
+
+    /// Readable when something may have arrived, but only after [`Port::may_sleep`] said so and until the
+    /// next progress. `None`: the provider has nothing to sleep on, nap instead.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the completion queue's, which is open as long as the port.
+        self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Whether [`Port::wait_fd`] will become readable for whatever comes next; false: make progress first.
+    /// For a port that only one thread uses; several use [`Port::sleep`].
+    pub fn may_sleep(&self) -> bool {
+        self.wait_fd.is_some() && self.lock().endpoint.may_sleep()
+    }
+
+    /// Sleeps until `ready` or `timeout`, making progress whenever something arrives; whether it is ready.
+    /// Any number of threads may sleep: one of them on the wait object, the others behind it, and none
+    /// misses a frame that another thread took.
+    pub fn sleep(&self, timeout: Duration, ready: impl Fn() -> bool) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            self.drive(&mut state);
+            if ready() {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.failed.is_some() {
+                return false;
+            }
+            let Some(fd) = self.wait_fd() else {
+                drop(state);
+                std::thread::sleep(NAP.min(left));
+                state = self.lock();
+                continue;
+            };
+            if state.leader {
+                state.followers += 1;
+                let waited = self.followers.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state.followers -= 1;
+                continue;
+            }
+            if !state.endpoint.may_sleep() {
+                drop(state);
+                std::hint::spin_loop();
+                state = self.lock();
+                continue;
+            }
+            state.leader = true;
+            drop(state);
+            wait_readable(fd, self.signal.as_fd(), left);
+            state = self.lock();
+            state.leader = false;
+            // Empty is as good as emptied.
+            let _ = self.signal.read();
+            // Somebody else has to watch the wait object now.
+            if state.followers > 0 {
+                self.followers.notify_all();
+            }
+        }
+    }
+}
+
+fn wait_readable(first: BorrowedFd<'_>, second: BorrowedFd<'_>, timeout: Duration) {
+    use nix::poll::{PollFd, PollFlags, ppoll};
+    let mut fds = [first, second].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    // A signal or an error makes the caller look, as readiness does.
+    let _ = ppoll(&mut fds, Some(timeout.into()), None);
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut patience = Patience::until(Instant::now() + LINGER);
+        while state.sending() > 0 && state.failed.is_none() {
+            state.drive();
+            if !patience.again() {
+                break;
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "port of {}", self.provider)
+    }
+}
+
+impl Peer {
+    /// Why nothing can be sent to this peer any more, if so.
+    pub fn is_broken(&self) -> Option<OfiError> {
+        self.link.broken()
+    }
+
+    /// The port that it is a peer of.
+    pub fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.port.lock().links.remove(&self.link.key);
+        // Providers do not like an address to go while something is sent there: a goodbye, usually. What
+        // does not leave keeps its address until the port is closed.
+        let mut patience = Patience::until(Instant::now() + LINGER);
+        while Arc::strong_count(&self.link) > 1 {
+            self.port.progress();
+            if !patience.again() {
+                return;
+            }
+        }
+        let mut state = self.port.lock();
+        let state = &mut *state;
+        if let Some((fabric_address, links)) = state.addresses.get_mut(&self.address) {
+            *links -= 1;
+            if *links == 0 {
+                state.endpoint.remove(*fabric_address);
+                state.addresses.remove(&self.address);
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! What is known of each libfabric provider, in one table, and which of them this machine has.
+//!
+//! Everything that a provider says itself at run time (inject size, registration modes, orders, limits) is
+//! taken from there; the table holds what it does not say, or says wrongly. Rows are sorted best first.
+
+use super::error::OfiError;
+use super::ffi;
+use super::library::{Info, Libfabric};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// How a provider's endpoints are addressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Addressing {
+    /// By IP address and port: a source address chooses the interface.
+    Ip,
+    /// By the adapter's own addresses.
+    Adapter,
+    /// By names that are good on one node only.
+    Node,
+}
+
+/// Where a row was learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tested {
+    /// The conformance suite runs on it wherever the library has it.
+    Conformance,
+    /// Coded for from manual pages and sources; no such hardware was at hand.
+    No,
+}
+
+/// What is known of a provider.
+#[derive(Debug)]
+pub struct Quirks {
+    /// libfabric's name of it.
+    pub name: &'static str,
+    /// How its endpoints are addressed.
+    pub addressing: Addressing,
+    /// Whether a message that is sent after an RMA write is received after the written bytes are visible,
+    /// if the provider claims FI_ORDER_SAW. Otherwise writes ask for delivery and are waited for.
+    pub trust_send_after_write: bool,
+    /// Whether the source address of a message can be believed and is cheap to get.
+    pub source: bool,
+    /// Longest payload that travels in the message; what is longer is written ahead by RMA.
+    pub eager_bytes: u32,
+    /// Whether a completion queue has a descriptor to sleep on.
+    pub wait_fd: bool,
+    /// Whether a message to a peer that is gone is an error at worst. Otherwise no goodbyes are sent.
+    pub survives_peer: bool,
+    /// Whether the conformance suite has seen it.
+    pub tested: Tested,
+    /// Known trouble, and what is done about it.
+    pub trouble: &'static str,
+    /// Where the row was learned.
+    pub learned: &'static str,
+}
+
+const EAGER_BYTES: u32 = 4096;
+
+/// The table, best first.
+pub const PROVIDERS: &[Quirks] = &[
+    Quirks {
+        name: "cxi",
+        addressing: Addressing::Adapter,
+        // Sends and writes may take different paths through the switches.
+        trust_send_after_write: false,
+        source: true,
+        eager_bytes: EAGER_BYTES,
+        wait_fd: true,
+        survives_peer: true,
+        tested: Tested::No,
+        trouble: "needs a service id that the user may use; wait descriptors need FI_CXI_DEFAULT_CQ_SIZE room",
+        learned: "fi_cxi(7)",
+    },
+    Quirks {
+        name: "verbs;ofi_rxm",
+        addressing: Addressing::Ip,
+        trust_send_after_write: true,
+        source: true,
+        eager_bytes: EAGER_BYTES,
+        wait_fd: true,
+        survives_peer: true,
+        tested: Tested::No,
+        trouble: "locked memory limit (ulimit -l); fork needs IBV_FORK_SAFE or kernel 5.12 copy-on-fork",
+        learned: "fi_verbs(7), fi_rxm(7); a reliable connection places in order",
+    },
+    Quirks {
+        name: "efa",
+        addressing: Addressing::Adapter,
+        // Scalable reliable datagrams arrive in any order; the provider sorts sends only.
+        trust_send_after_write: false,
+        source: true,
+        eager_bytes: EAGER_BYTES,
+        wait_fd: false,
+        survives_peer: true,
+        tested: Tested::No,
+        trouble: "no wait object before 1.20; fork needs FI_EFA_FORK_SAFE=1; RMA without delivery is emulated",
+        learned: "fi_efa(7)",
+    },
+    Quirks {
+        name: "opx",
+        addressing: Addressing::Adapter,
+        trust_send_after_write: false,
+        source: true,
+        eager_bytes: EAGER_BYTES,
+        wait_fd: false,
+        survives_peer: true,
+        tested: Tested::No,
+        trouble: "no wait object; registers by offset (FI_MR_SCALABLE only in old versions)",
+        learned: "fi_opx(7)",
+    },
+    Quirks {
+        name: "psm2",
+        addressing: Addressing::Adapter,
+        trust_send_after_write: false,
+        source: true,
+        eager_bytes: EAGER_BYTES,
+        wait_fd: false,
+        survives_peer: true,
+        tested: Tested::No,
+        trouble: "one endpoint per process unless PSM2_MULTI_EP=1; wait descriptors need a progress thread",
+        learned: "fi_psm2(7)",
+    },
+    // The same provider: RDM over TCP without a layer between was called `net` up to 1.17, `tcp` since 1.18.
+    Quirks {
+        name: "tcp",
+        addressing: Addressing::Ip,
+        trust_send_after_write: true,
+        source: true,
+        eager_bytes: EAGER_BYTES,
+        wait_fd: true,
+        survives_peer: true,
+        tested: Tested::Conformance,
+        trouble: "keys and bounds of RMA are not checked before the initiator is told of success",
+        learned: "fi_tcp(7), measured with 2.5: one stream for each peer, in order",
+    },
+    Quirks {
+        name: "net",
+        addressing: Addressing::Ip,
+        trust_send_after_write: true,
+        source: true,
+        eager_bytes: EAGER_BYTES,
+        wait_fd: true,
+        survives_peer: true,
+        tested: Tested::Conformance,
+        trouble: "as tcp",
+        learned: "measured with 1.17",
+    },
+    Quirks {
+        name: "tcp;ofi_rxm",
+        addressing: Addressing::Ip,
+        trust_send_after_write: true,
+        source: true,
+        eager_bytes: EAGER_BYTES,
+        wait_fd: true,
+        survives_peer: true,
+        tested: Tested::Conformance,
+        trouble: "8 to 10 us slower than tcp or net",
+        learned: "fi_rxm(7), measured with 1.17 and 2.5",
+    },
+    Quirks {
+        name: "udp;ofi_rxd",
+        addressing: Addressing::Ip,
+        trust_send_after_write: true,
+        source: true,
+        eager_bytes: 1024,
+        wait_fd: false,
+        survives_peer: true,
+        tested: Tested::Conformance,
+        trouble: "large transfers are slow; no wait object (FI_GETWAIT: function not implemented)",
+        learned: "fi_rxd(7), measured with 1.17 and 2.5",
+    },
+    Quirks {
+        name: "shm",
+        addressing: Addressing::Node,
+        trust_send_after_write: false,
+        source: true,
+        eager_bytes: EAGER_BYTES,
+        wait_fd: false,
+        survives_peer: false,
+        tested: Tested::Conformance,
+        trouble: "installs signal handlers; leaves files in /dev/shm when killed; a send to an endpoint of \
+                  the same process that was closed is a segmentation fault; for conformance only, the \
+                  transport shm of this crate is 2 to 4 times faster",
+        learned: "fi_shm(7), measured with 1.17 and 2.5",
+    },
+];
+
+/// A provider that this machine has, and how it would be opened.
+pub struct Provider {
+    pub(super) info: Info,
+    quirks: &'static Quirks,
+}
+
+impl std::fmt::Debug for Provider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {}", self.name(), self.domain())
+    }
+}
+
+impl Provider {
+    /// libfabric's name of it.
+    pub fn name(&self) -> &'static str {
+        self.quirks.name
+    }
+
+    /// The interface or adapter.
+    pub fn domain(&self) -> String {
+        self.info.domain_name()
+    }
+
+    /// What is known of it.
+    pub fn quirks(&self) -> &'static Quirks {
+        self.quirks
+    }
+
+    /// The library that it is of.
+    pub fn library(&self) -> &Arc<Libfabric> {
+        self.info.library()
+    }
+
+    /// Whether a message that follows an RMA write to the same peer finds the written bytes in place.
+    /// Otherwise the write must be complete at its target before the message is sent.
+    pub fn ordered(&self) -> bool {
+        let claimed = self.info.tx().msg_order & self.info.rx().msg_order & ffi::FI_ORDER_SAW != 0;
+        claimed && self.quirks.trust_send_after_write
+    }
+}
+
+/// The providers of `library` that can carry channels from this machine, best first; for those that are
+/// addressed by IP only on the interface of `source`, if that is given, else on the first that is no
+/// loopback.
+pub fn providers(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provider> {
+    let found = PROVIDERS.iter().map(|quirks| provider(library, quirks, source));
+    found.filter_map(Result::ok).collect()
+}
+
+/// The provider of this name, or why it is not there.
+pub fn named(library: &Arc<Libfabric>, name: &str, source: Option<IpAddr>) -> Result<Provider, OfiError> {
+    let quirks = PROVIDERS.iter().find(|quirks| quirks.name == name);
+    let quirks = quirks.ok_or_else(|| OfiError::Unusable {
+        provider: name.to_owned(),
+        why: "it is not in the table of providers".into(),
+    })?;
+    provider(library, quirks, source)
+}
+
+fn provider(
+    library: &Arc<Libfabric>,
+    quirks: &'static Quirks,
+    source: Option<IpAddr>,
+) -> Result<Provider, OfiError> {
+    let unusable = |why: &str| OfiError::Unusable {
+        provider: quirks.name.to_owned(),
+        why: why.to_owned(),
+    };
+    let mut hints = library.new_info().ok_or_else(|| unusable("out of memory"))?;
+    hints.set_provider(quirks.name);
+    let top = hints.top_mut();
+    top.caps = ffi::FI_MSG | ffi::FI_RMA | if quirks.source { ffi::FI_SOURCE } else { 0 };
+    top.mode = ffi::FI_CONTEXT | ffi::FI_CONTEXT2;
+    hints.endpoint_mut().type_ = ffi::FI_EP_RDM;
+    let domain = hints.domain_mut();
+    domain.threading = ffi::FI_THREAD_DOMAIN;
+    domain.control_progress = ffi::FI_PROGRESS_MANUAL;
+    domain.data_progress = ffi::FI_PROGRESS_MANUAL;
+    domain.resource_mgmt = ffi::FI_RM_ENABLED;
+    domain.mr_mode = ffi::FI_MR_LOCAL
+        | ffi::FI_MR_VIRT_ADDR
+        | ffi::FI_MR_ALLOCATED
+        | ffi::FI_MR_PROV_KEY
+        | ffi::FI_MR_ENDPOINT;
+    let by_ip = quirks.addressing == Addressing::Ip;
+    let source_text = source.filter(|_| by_ip).map(|address| address.to_string());
+    let infos = library
+        .infos(&hints, source_text.as_deref())
+        .map_err(|result| library.error(quirks.name, "fi_getinfo", result))?;
+    // libfabric also answers with layers over the named provider.
+    let mut fitting: Vec<Info> = infos
+        .into_iter()
+        .filter(|info| info.provider() == quirks.name)
+        .filter(|info| !by_ip || is_bindable(info))
+        .collect();
+    if by_ip && source.is_none() {
+        // Stable: libfabric's own order otherwise.
+        fitting.sort_by_key(is_loopback);
+    }
+    match fitting.into_iter().next() {
+        Some(info) => Ok(Provider { info, quirks }),
+        None => Err(unusable("libfabric offers it on no interface that was asked for")),
+    }
+}
+
+fn is_bindable(info: &Info) -> bool {
+    matches!(
+        info.top().addr_format,
+        ffi::FI_SOCKADDR | ffi::FI_SOCKADDR_IN | ffi::FI_SOCKADDR_IN6
+    ) && ip_of(info.source()).is_some_and(|(address, _)| !address.is_unspecified())
+}
+
+fn is_loopback(info: &Info) -> bool {
+    ip_of(info.source()).is_none_or(|(address, _)| address.is_loopback())
+}
+
+/// Address and port of a `sockaddr`, whose length must be exactly right.
+pub(super) fn ip_of(bytes: &[u8]) -> Option<(IpAddr, u16)> {
+    let family = i32::from(u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]));
+    let port = u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]);
+    let address = match family {
+        libc::AF_INET if bytes.len() == 16 => <[u8; 4]>::try_from(&bytes[4..8]).ok()?.into(),
+        libc::AF_INET6 if bytes.len() == 28 => <[u8; 16]>::try_from(&bytes[8..24]).ok()?.into(),
+        _ => return None,
+    };
+    Some((address, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_says_where_it_was_learned_and_no_name_comes_twice() {
+        for (number, row) in PROVIDERS.iter().enumerate() {
+            assert!(!row.learned.is_empty() && !row.trouble.is_empty(), "{}", row.name);
+            assert!(
+                PROVIDERS[..number].iter().all(|other| other.name != row.name),
+                "{}",
+                row.name
+            );
+        }
+    }
+
+    #[test]
+    fn socket_addresses_of_a_wrong_length_or_family_are_none() {
+        let mut v4 = [0u8; 16];
+        v4[0] = libc::AF_INET as u8;
+        v4[2..8].copy_from_slice(&[1, 2, 10, 0, 0, 7]);
+        assert_eq!(ip_of(&v4), Some(("10.0.0.7".parse().unwrap(), 258)));
+        assert_eq!(ip_of(&v4[..15]), None);
+        v4[0] = libc::AF_INET6 as u8;
+        assert_eq!(ip_of(&v4), None);
+        assert_eq!(ip_of(&[]), None);
+        assert_eq!(ip_of(&[2]), None);
+    }
+}

@@ -1,0 +1,332 @@
+//! The ends of a channel over a fabric.
+
+use super::endpoint::Posted;
+use super::error::OfiError;
+use super::link::RingState;
+use super::operation::Operation;
+use super::port::{Access, Patience, Peer, Port};
+use super::staging::{HEADER_BYTES, Staging};
+use super::state::State;
+use super::transfer::Registration;
+use crate::ring::FarRing;
+use crate::shm::Layout;
+use hotlease_wire::fabric::{ChannelEnd, Kind, Prefix};
+use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
+
+/// Our own ring, open for frames. Closed when dropped.
+pub struct NearEnd {
+    port: Arc<Port>,
+    end: ChannelEnd,
+    // Kept so that peers can write payloads ahead.
+    _registration: Registration,
+}
+
+impl NearEnd {
+    pub(super) fn new(port: Arc<Port>, end: ChannelEnd, registration: Registration) -> Self {
+        Self {
+            port,
+            end,
+            _registration: registration,
+        }
+    }
+
+    /// What the peer needs to know to write into it.
+    pub fn end(&self) -> &ChannelEnd {
+        &self.end
+    }
+
+    /// Connects it with the peer's ring. `guard`: with a guard page behind each staging entry, for a worker
+    /// whose functions write there.
+    pub fn connect(self, peer: &Arc<Peer>, far: &ChannelEnd, guard: bool) -> Result<OfiRing, OfiError> {
+        let bad = |why| OfiError::BadEnd { why };
+        let layout = Layout::of(far.shape).ok_or_else(|| bad("its shape is over the limits"))?;
+        if far.shape.depth != self.end.shape.depth {
+            return Err(bad("its depth is another"));
+        }
+        if far.ring.size < layout.ring_bytes() as u64 || far.ring.address.checked_add(far.ring.size).is_none()
+        {
+            return Err(bad("its memory is smaller than its ring"));
+        }
+        if (far.message_bytes as usize) < HEADER_BYTES {
+            return Err(bad("it receives no frames"));
+        }
+        let staging = Staging::new(layout, guard)?;
+        let registers = self.port.registers_local;
+        let registration = registers
+            .then(|| self.port.register(staging.memory(), Access::Local))
+            .transpose()?;
+        let state = Arc::new(RingState {
+            link: peer.link.clone(),
+            in_flight: (0..=layout.depth()).map(|_| AtomicU32::new(0)).collect(),
+            closed: AtomicBool::new(false),
+            _staging: staging.memory().clone(),
+        });
+        if let Some(Some(channel)) = self.port.lock().channels.get_mut(self.index()) {
+            channel.ring = Some(state.clone());
+        }
+        Ok(OfiRing {
+            message_bytes: self.port.message_bytes().min(far.message_bytes as usize),
+            far: *far,
+            staging,
+            registration,
+            state,
+            near: self,
+            peer: peer.clone(),
+        })
+    }
+
+    fn index(&self) -> usize {
+        self.end.channel as usize & (super::CHANNELS_MAX - 1)
+    }
+}
+
+impl Drop for NearEnd {
+    fn drop(&mut self) {
+        let index = self.index();
+        self.port.lock().channels[index] = None;
+    }
+}
+
+/// The peer's ring, as this end writes it over a fabric. Dropping it says goodbye to the peer.
+pub struct OfiRing {
+    far: ChannelEnd,
+    /// Longest message that both ends take.
+    message_bytes: usize,
+    staging: Staging,
+    registration: Option<Registration>,
+    state: Arc<RingState>,
+    near: NearEnd,
+    peer: Arc<Peer>,
+}
+
+impl OfiRing {
+    /// Why nothing goes over this ring any more, if so. Frames published then are dropped.
+    pub fn is_broken(&self) -> Option<OfiError> {
+        self.state.broken().or_else(|| self.port().failed())
+    }
+
+    /// The port that it sends through.
+    pub fn port(&self) -> &Arc<Port> {
+        &self.near.port
+    }
+
+    /// The peer that it sends to.
+    pub fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+
+    #[inline]
+    fn index(&self, entry: u32) -> usize {
+        let depth = self.far.shape.depth;
+        if entry == EXPRESS_ENTRY {
+            depth as usize
+        } else {
+            (entry & (depth - 1)) as usize
+        }
+    }
+
+    /// Waits until nothing uses the staging entry any more; false: the ring is broken.
+    #[inline]
+    fn reclaim(&self, index: usize) -> bool {
+        let idle = || self.state.in_flight[index].load(Ordering::Acquire) == 0;
+        idle() || self.wait("room for a frame", |_| idle().then_some(Posted::Yes))
+    }
+
+    /// Tries until `step` has posted, making progress in between; false: the ring is broken.
+    fn wait(&self, what: &'static str, mut step: impl FnMut(&mut State) -> Option<Posted>) -> bool {
+        let timeout = self.port().options.send_timeout;
+        let mut patience = Patience::until(Instant::now() + timeout);
+        loop {
+            if self.state.is_broken() {
+                return false;
+            }
+            let mut state = self.port().lock();
+            match step(&mut state) {
+                Some(Posted::Yes) => return true,
+                Some(Posted::Failed(result)) => {
+                    let code = result.unsigned_abs() as i32;
+                    let why = state.endpoint.text(code);
+                    self.state
+                        .link
+                        .break_off(OfiError::LinkBroken { what, code, why });
+                    return false;
+                }
+                Some(Posted::Again) | None => self.port().drive(&mut state),
+            }
+            drop(state);
+            if !patience.again() {
+                self.state
+                    .link
+                    .break_off(OfiError::Timeout { what, after: timeout });
+                return false;
+            }
+        }
+    }
+
+    /// Posts one part of the frame in a staging entry; `None`: no operation is free.
+    #[inline]
+    fn post(&self, state: &mut State, index: usize, part: Part) -> Option<Posted> {
+        let operation = Operation::Frame {
+            ring: self.state.clone(),
+            entry: index,
+        };
+        let region = self.registration.as_ref().map(Registration::number);
+        let descriptor = self
+            .registration
+            .as_ref()
+            .map_or(std::ptr::null_mut(), Registration::descriptor);
+        let (number, context) = state.begin(operation, region)?;
+        self.state.in_flight[index].fetch_add(1, Ordering::Relaxed);
+        let peer = self.state.link.address;
+        let message = self.staging.message(index);
+        // SAFETY: message and payload lie in the staging entry, which stays as it is until in_flight is 0
+        // (reclaim) and mapped until the operation ends (RingState holds it). The far address is inside the
+        // ring that the peer announced, by its layout.
+        let posted = unsafe {
+            match part {
+                Part::Message { bytes } => {
+                    state
+                        .endpoint
+                        .send(message.as_ptr(), bytes, descriptor, peer, context)
+                }
+                Part::Payload { bytes, at, delivered } => {
+                    let payload = message.add(HEADER_BYTES);
+                    let (address, key) = (self.far.ring.address + at, self.far.ring.key);
+                    state.endpoint.write(
+                        payload.as_ptr(),
+                        bytes,
+                        descriptor,
+                        peer,
+                        address,
+                        key,
+                        context,
+                        delivered,
+                    )
+                }
+            }
+        };
+        if posted != Posted::Yes {
+            drop(state.end(number));
+            self.state.in_flight[index].fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(posted)
+    }
+
+    /// Writes the payload into the peer's entry, so that a message sent afterwards finds it there.
+    fn write_ahead(&self, entry: u32, index: usize, bytes: usize) -> bool {
+        let delivered = !self.port().ordered;
+        let at = self.staging.layout().near_payload_at(entry) as u64;
+        let part = Part::Payload { bytes, at, delivered };
+        self.wait("RMA write", |state| self.post(state, index, part)) && (!delivered || self.reclaim(index))
+    }
+}
+
+/// What goes over the fabric from a staging entry.
+#[derive(Clone, Copy)]
+enum Part {
+    Message { bytes: usize },
+    Payload { bytes: usize, at: u64, delivered: bool },
+}
+
+impl FarRing for OfiRing {
+    /// May wait for an earlier frame of the entry to leave.
+    #[inline]
+    fn payload(&self, entry: u32) -> NonNull<u8> {
+        let index = self.index(entry);
+        // On a broken ring what is overwritten is of no use to anybody.
+        self.reclaim(index);
+        self.staging.payload(index)
+    }
+
+    #[inline]
+    fn payload_bytes(&self) -> usize {
+        self.staging.layout().entry_bytes()
+    }
+
+    #[inline]
+    fn publish(&self, entry: u32, payload_bytes: usize, words: &LineWords) {
+        let index = self.index(entry);
+        let payload_bytes = payload_bytes.min(self.payload_bytes());
+        if self.state.is_broken() || !self.reclaim(index) {
+            return;
+        }
+        let ahead = HEADER_BYTES + payload_bytes > self.message_bytes;
+        if ahead && !self.write_ahead(entry, index, payload_bytes) {
+            return;
+        }
+        let prefix = Prefix {
+            kind: Kind::Frame,
+            payload_written: ahead,
+            channel: self.far.channel,
+            key: self.far.key,
+            entry: if entry == EXPRESS_ENTRY {
+                entry
+            } else {
+                index as u32
+            },
+            length: payload_bytes as u32,
+        };
+        let bytes = HEADER_BYTES + if ahead { 0 } else { payload_bytes };
+        let start = self.staging.message(index).as_ptr();
+        // SAFETY: the message's header, in our staging entry, from which nothing but the payload of this
+        // same frame is under way.
+        unsafe {
+            std::ptr::copy_nonoverlapping(prefix.encode().as_ptr(), start, Prefix::BYTES);
+            for (at, word) in words.iter().enumerate() {
+                start
+                    .add(Prefix::BYTES)
+                    .cast::<u64>()
+                    .add(at)
+                    .write_unaligned(word.to_le());
+            }
+        }
+        let posted = {
+            let mut state = self.port().lock();
+            self.send(&mut state, index, bytes)
+        };
+        if posted != Some(Posted::Yes) {
+            self.wait("send", |state| self.send(state, index, bytes));
+        }
+    }
+
+    /// A message wakes a sleeping peer by itself; this only moves what could not leave at once.
+    #[inline]
+    fn ring(&self) {
+        self.port().progress();
+    }
+
+    #[inline]
+    fn progress(&self) {
+        self.port().progress();
+    }
+}
+
+impl OfiRing {
+    #[inline]
+    fn send(&self, state: &mut State, index: usize, bytes: usize) -> Option<Posted> {
+        if bytes > self.port().inject_bytes {
+            return self.post(state, index, Part::Message { bytes });
+        }
+        // SAFETY: the message was built by `publish` and is not written during the call.
+        let message = unsafe { std::slice::from_raw_parts(self.staging.message(index).as_ptr(), bytes) };
+        Some(state.endpoint.inject(message, self.state.link.address))
+    }
+}
+
+impl Drop for OfiRing {
+    fn drop(&mut self) {
+        if self.state.is_broken() || !self.port().goodbyes {
+            return;
+        }
+        let goodbye = Prefix::bare(Kind::Goodbye, self.far.channel, self.far.key);
+        let mut state = self.port().lock();
+        if !state.control(&self.state.link, goodbye) {
+            state.drive();
+            state.control(&self.state.link, goodbye);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Where a frame is built before it is sent: for each entry of the peer's ring, a message ready to go.
+//!
+//! ```text
+//! entry    | unused | prefix 32 | line 64 | payload, up to the end of the entry's last page |
+//! ```
+//!
+//! Prefix, line and payload stand side by side, so that a frame is one contiguous message and nothing is
+//! copied to send it. A worker's functions write their output here, so each entry is mapped a second time
+//! with an inaccessible guard page behind it; the fabric reads through the plain mapping, which is the one
+//! that is registered.
+
+use super::error::OfiError;
+use crate::memory::{Mapping, Memory, PAGE_BYTES};
+use crate::shm::Layout;
+use hotlease_wire::fabric::Prefix;
+use hotlease_wire::frame::LineWords;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a message before its payload.
+pub(super) const HEADER_BYTES: usize = Prefix::BYTES + size_of::<LineWords>();
+
+pub(super) struct Staging {
+    memory: Arc<Memory>,
+    layout: Layout,
+    stride: usize,
+    guarded: Option<Guarded>,
+}
+
+/// The second mapping; an entry is mapped when it is first used.
+struct Guarded {
+    space: Mapping,
+    mapped: Box<[AtomicU64]>,
+}
+
+impl Staging {
+    pub(super) fn new(layout: Layout, guard: bool) -> Result<Self, OfiError> {
+        let stride = (HEADER_BYTES + padded(&layout)).next_multiple_of(PAGE_BYTES);
+        let entries = layout.depth() as usize + 1;
+        let memory = Arc::new(Memory::create("hotlease-staging", (entries * stride) as u64)?);
+        let guarded = guard.then(|| {
+            let space = Mapping::reserve(entries * (stride + PAGE_BYTES));
+            let space = space.map_err(|error| OfiError::Memory(format!("guard pages: {error}")))?;
+            let mapped = (0..=entries / 64).map(|_| AtomicU64::new(0)).collect();
+            Ok::<_, OfiError>(Guarded { space, mapped })
+        });
+        Ok(Self {
+            memory,
+            layout,
+            stride,
+            guarded: guarded.transpose()?,
+        })
+    }
+
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Of the payload of the entry of this index (the express entry is the last), into the memory.
+    #[inline]
+    pub(super) fn payload_at(&self, index: usize) -> usize {
+        (index + 1) * self.stride - padded(&self.layout)
+    }
+
+    /// Where the message of an entry begins, in the registered mapping.
+    #[inline]
+    pub(super) fn message(&self, index: usize) -> NonNull<u8> {
+        // SAFETY: inside the memory, by the layout.
+        unsafe { self.memory.start().add(self.payload_at(index) - HEADER_BYTES) }
+    }
+
+    /// Where the payload of an entry is built.
+    #[inline]
+    pub(super) fn payload(&self, index: usize) -> NonNull<u8> {
+        if let Some(guarded) = &self.guarded
+            && let Some(start) = self.guarded_entry(guarded, index)
+        {
+            // SAFETY: inside the entry's mapping, by the layout.
+            return unsafe { start.add(self.stride - padded(&self.layout)) };
+        }
+        // SAFETY: inside the memory, by the layout.
+        unsafe { self.memory.start().add(self.payload_at(index)) }
+    }
+
+    /// `None` if the kernel has no mapping left: then the entry goes without a guard.
+    #[inline]
+    fn guarded_entry(&self, guarded: &Guarded, index: usize) -> Option<NonNull<u8>> {
+        let at = index * (self.stride + PAGE_BYTES);
+        let (word, bit) = (&guarded.mapped[index / 64], 1 << (index % 64));
+        // Relaxed: an entry is used by one thread at a time, and handed on with acquire and release.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            let placed = guarded
+                .space
+                .place(at, self.memory.fd(), index * self.stride, self.stride);
+            placed.ok()?;
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        // SAFETY: inside the reservation.
+        Some(unsafe { guarded.space.start().add(at) })
+    }
+}
+
+fn padded(layout: &Layout) -> usize {
+    layout.entry_bytes().next_multiple_of(64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::connection::RingShape;
+
+    #[test]
+    fn both_mappings_show_the_same_payload_and_entries_stand_apart() {
+        for entry_bytes in [1, 33, 4000, 4096, 8128, 70_000] {
+            let layout = Layout::of(RingShape {
+                depth: 4,
+                entry_bytes,
+            })
+            .unwrap();
+            let staging = Staging::new(layout, true).unwrap();
+            for index in 0..5 {
+                let payload = staging.payload(index);
+                assert_eq!(payload.as_ptr() as usize % 64, 0, "payloads are aligned");
+                // SAFETY: first and last byte of the payload, in both mappings.
+                unsafe {
+                    payload.write(index as u8 + 1);
+                    payload.add(entry_bytes as usize - 1).write(index as u8 + 1);
+                    let plain = staging.message(index).add(HEADER_BYTES);
+                    assert_eq!(plain.read(), index as u8 + 1);
+                    assert_eq!(plain.add(entry_bytes as usize - 1).read(), index as u8 + 1);
+                }
+            }
+            for index in 0..5 {
+                // SAFETY: as above.
+                assert_eq!(unsafe { staging.payload(index).read() }, index as u8 + 1);
+            }
+        }
+    }
+}

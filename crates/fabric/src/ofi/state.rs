@@ -1,0 +1,543 @@
+//! What a port's mutex guards: its endpoint, the operations under way, and everything that a completion or
+//! a message may touch.
+
+use super::endpoint::{Completions, Endpoint, Failure, Posted, Region, RegionKeys};
+use super::error::OfiError;
+use super::ffi::{self, FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};
+use super::link::{Link, RingState};
+use super::operation::{Operation, Operations};
+use super::staging::HEADER_BYTES;
+use crate::memory::Memory;
+use crate::shm::NearRing;
+use hotlease_wire::connection::RingShape;
+use hotlease_wire::fabric::{Kind, Prefix};
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Completions taken by one call, so that a flood does not keep the mutex.
+const BATCH: usize = 16;
+const BATCHES_MAX: usize = 4;
+/// Control messages (probes, answers, goodbyes) under way.
+const CONTROL_BUFFERS: u32 = 32;
+const CONTROL_BYTES: usize = 64;
+/// Sends and RMA operations under way on one port.
+pub(super) const OPERATIONS_MAX: usize = 512;
+/// Receive buffers of one port. More messages than that are held back by the provider (FI_RM_ENABLED).
+pub(super) const RECEIVES_MAX: usize = 256;
+
+/// What a port has seen. Frames that are refused change nothing but these counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Frames put into rings.
+    pub delivered: u64,
+    /// Messages that are too short, or of a kind or version that does not exist.
+    pub malformed: u64,
+    /// Frames of a channel that is not open.
+    pub unknown_channel: u64,
+    /// Messages with a key that is not the channel's or link's.
+    pub wrong_key: u64,
+    /// Messages from somebody else than the channel's or link's peer.
+    pub wrong_source: u64,
+    /// Frames for an entry that the ring does not have, or longer than the entry.
+    pub bad_entry: u64,
+    /// Frames whose length is not that of the message.
+    pub bad_length: u64,
+    /// Receives that failed, too long a message for instance.
+    pub receive_errors: u64,
+    /// Failures that belong to no operation known.
+    pub unattributed: u64,
+}
+
+/// Why a message was dropped.
+enum Refused {
+    UnknownChannel,
+    WrongKey,
+    WrongSource,
+    BadEntry,
+    BadLength,
+}
+
+/// A ring that peers' frames are put into.
+pub(super) struct Channel {
+    pub(super) id: u32,
+    pub(super) key: u64,
+    pub(super) near: NearRing,
+    pub(super) shape: RingShape,
+    /// From the moment that the peer is known.
+    pub(super) ring: Option<Arc<RingState>>,
+}
+
+/// A registration and what keeps it.
+pub(super) struct Registered {
+    region: Region,
+    /// Must stay mapped as long as the region is open.
+    _memory: Arc<Memory>,
+    in_flight: u32,
+    released: bool,
+}
+
+pub(super) struct State {
+    // Closed before everything that its operations use.
+    pub(super) endpoint: Endpoint,
+    pub(super) operations: Operations,
+    pub(super) channels: Vec<Option<Channel>>,
+    pub(super) links: HashMap<u64, Arc<Link>>,
+    /// Addresses in the address vector, and how many links use each.
+    pub(super) addresses: HashMap<Vec<u8>, (fi_addr_t, u32)>,
+    pub(super) regions: Vec<Option<Registered>>,
+    pub(super) counters: Counters,
+    /// The completion queue itself failed.
+    pub(super) failed: Option<OfiError>,
+    /// A thread sleeps on the wait object; others may wait for it.
+    pub(super) leader: bool,
+    pub(super) followers: u32,
+    buffers: Buffers,
+}
+
+/// Receive buffers and control messages, in one piece of memory.
+struct Buffers {
+    memory: Arc<Memory>,
+    descriptor: *mut std::ffi::c_void,
+    region: Option<u32>,
+    message_bytes: usize,
+    pitch: usize,
+    receives: u32,
+    free_control: Vec<u32>,
+    /// Receive operations that the provider had no room for.
+    unposted: Vec<u32>,
+}
+
+// SAFETY: the descriptor is the provider's, without thread affinity.
+unsafe impl Send for Buffers {}
+
+impl State {
+    pub(super) fn new(endpoint: Endpoint, message_bytes: usize) -> Result<Self, OfiError> {
+        let (transmits, receives) = endpoint.sizes();
+        let receives = receives.clamp(1, RECEIVES_MAX) as u32;
+        let pitch = message_bytes.next_multiple_of(64);
+        let bytes = receives as usize * pitch + CONTROL_BUFFERS as usize * CONTROL_BYTES;
+        let mut state = Self {
+            operations: Operations::new(transmits.clamp(1, OPERATIONS_MAX) + receives as usize),
+            endpoint,
+            channels: Vec::new(),
+            links: HashMap::new(),
+            addresses: HashMap::new(),
+            regions: Vec::new(),
+            counters: Counters::default(),
+            failed: None,
+            leader: false,
+            followers: 0,
+            buffers: Buffers {
+                memory: Arc::new(Memory::create("hotlease-messages", bytes as u64)?),
+                descriptor: std::ptr::null_mut(),
+                region: None,
+                message_bytes,
+                pitch,
+                receives,
+                free_control: (0..CONTROL_BUFFERS).collect(),
+                unposted: Vec::new(),
+            },
+        };
+        if state.endpoint.registers_local() {
+            let memory = state.buffers.memory.clone();
+            let (region, keys) = state.register(&memory, ffi::FI_SEND | ffi::FI_RECV)?;
+            state.buffers.descriptor = keys.descriptor;
+            state.buffers.region = Some(region);
+        }
+        for buffer in 0..receives {
+            let begun = state.operations.begin(Operation::Receive { buffer }, None);
+            let (number, _) = begun.expect("there is a place for each receive");
+            state.buffers.unposted.push(number);
+        }
+        state.post_receives();
+        match state.failed.take() {
+            None => Ok(state),
+            Some(error) => Err(error),
+        }
+    }
+
+    fn post_receives(&mut self) {
+        while let Some(number) = self.buffers.unposted.pop() {
+            let Some(&Operation::Receive { buffer }) = self.operations.get(number) else {
+                continue;
+            };
+            let start = self.buffer(buffer).as_ptr();
+            let (bytes, descriptor) = (self.buffers.message_bytes, self.buffers.descriptor);
+            let context = self.operations.context(number);
+            // SAFETY: the buffer is this operation's alone, and it and the context live until the endpoint
+            // is closed.
+            match unsafe { self.endpoint.receive(start, bytes, descriptor, context) } {
+                Posted::Yes => {}
+                Posted::Again => {
+                    self.buffers.unposted.push(number);
+                    return;
+                }
+                Posted::Failed(result) => {
+                    self.buffers.unposted.push(number);
+                    self.failed.get_or_insert(self.endpoint.error("fi_recv", result));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn buffer(&self, buffer: u32) -> NonNull<u8> {
+        // SAFETY: one of the receive buffers, inside the memory.
+        unsafe {
+            self.buffers
+                .memory
+                .start()
+                .add(buffer as usize * self.buffers.pitch)
+        }
+    }
+
+    /// Registers memory under a random key; it is held until released and no operation uses it.
+    pub(super) fn register(
+        &mut self,
+        memory: &Arc<Memory>,
+        access: u64,
+    ) -> Result<(u32, RegionKeys), OfiError> {
+        let bytes = usize::try_from(memory.size_bytes()).unwrap_or(usize::MAX);
+        let mut tries = 0;
+        let (region, keys) = loop {
+            // SAFETY: the memory is mapped as long as the Arc is held, which is until the region is closed;
+            // `Memory` is made to be written by peers.
+            let made = unsafe {
+                self.endpoint
+                    .register(memory.start(), bytes, access, rand::random())
+            };
+            tries += 1;
+            match made {
+                // A key that is taken.
+                Err(OfiError::Call { code: 266, .. }) if tries < 8 => {}
+                other => break other?,
+            }
+        };
+        let registered = Registered {
+            region,
+            _memory: memory.clone(),
+            in_flight: 0,
+            released: false,
+        };
+        let free = self.regions.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.regions.len());
+        if free.is_none() {
+            self.regions.push(None);
+        }
+        self.regions[number] = Some(registered);
+        Ok((number as u32, keys))
+    }
+
+    /// Nobody needs the registration any more, except operations under way.
+    pub(super) fn release(&mut self, number: u32) {
+        if let Some(Some(registered)) = self.regions.get_mut(number as usize) {
+            registered.released = true;
+            self.close_if_idle(number);
+        }
+    }
+
+    fn close_if_idle(&mut self, number: u32) {
+        let place = &mut self.regions[number as usize];
+        if let Some(registered) = place.take_if(|found| found.released && found.in_flight == 0) {
+            self.endpoint.deregister(registered.region);
+        }
+    }
+
+    /// A place for an operation that uses a registration.
+    #[inline]
+    pub(super) fn begin(
+        &mut self,
+        operation: Operation,
+        region: Option<u32>,
+    ) -> Option<(u32, *mut std::ffi::c_void)> {
+        let begun = self.operations.begin(operation, region)?;
+        if let Some(Some(registered)) = region.and_then(|number| self.regions.get_mut(number as usize)) {
+            registered.in_flight += 1;
+        }
+        Some(begun)
+    }
+
+    /// The operation is over, or was not posted.
+    #[inline]
+    pub(super) fn end(&mut self, number: u32) -> Option<Operation> {
+        let (operation, region) = self.operations.end(number)?;
+        if let Some(region) = region
+            && let Some(Some(registered)) = self.regions.get_mut(region as usize)
+        {
+            registered.in_flight -= 1;
+            self.close_if_idle(region);
+        }
+        Some(operation)
+    }
+
+    /// Takes completions and puts messages into rings; how many frames.
+    #[inline]
+    pub(super) fn drive(&mut self) -> u64 {
+        let before = self.counters.delivered;
+        let nothing = fi_cq_msg_entry {
+            op_context: std::ptr::null_mut(),
+            flags: 0,
+            len: 0,
+        };
+        let mut entries = [nothing; BATCH];
+        let mut sources = [FI_ADDR_NOTAVAIL; BATCH];
+        for _ in 0..BATCHES_MAX {
+            match self.endpoint.completions(&mut entries, &mut sources) {
+                Completions::Read(count) => {
+                    for (entry, source) in entries.iter().zip(sources).take(count) {
+                        self.completed(entry, source);
+                    }
+                    if count < BATCH {
+                        break;
+                    }
+                }
+                Completions::Error(failure) => self.operation_failed(&failure),
+                Completions::Failed(result) => {
+                    self.failed
+                        .get_or_insert(self.endpoint.error("fi_cq_read", result));
+                    break;
+                }
+            }
+        }
+        if !self.buffers.unposted.is_empty() {
+            self.post_receives();
+        }
+        self.counters.delivered - before
+    }
+
+    #[inline]
+    fn completed(&mut self, entry: &fi_cq_msg_entry, source: fi_addr_t) {
+        let Some(number) = self.operations.find(entry.op_context) else {
+            self.counters.unattributed += 1;
+            return;
+        };
+        if let Some(&Operation::Receive { buffer }) = self.operations.get(number) {
+            let length = entry.len.min(self.buffers.message_bytes);
+            // SAFETY: the message lies in its buffer, which the provider gave back; nobody writes it until
+            // it is posted again.
+            let message = unsafe { std::slice::from_raw_parts(self.buffer(buffer).as_ptr(), length) };
+            self.received(message, source);
+            self.buffers.unposted.push(number);
+            return;
+        }
+        let ended = self.end(number);
+        self.settle(ended, None);
+    }
+
+    fn settle(&mut self, operation: Option<Operation>, error: Option<OfiError>) {
+        match operation {
+            Some(Operation::Frame { ring, entry }) => {
+                if let Some(error) = error {
+                    ring.link.break_off(error);
+                }
+                // Pairs with the acquire load of who waits for the staging entry.
+                ring.in_flight[entry].fetch_sub(1, Ordering::Release);
+            }
+            Some(Operation::Control { buffer, link }) => {
+                self.buffers.free_control.push(buffer);
+                if let Some(error) = error {
+                    link.break_off(error);
+                }
+            }
+            Some(Operation::Chunk { transfer }) => transfer.finish(error),
+            Some(Operation::Receive { .. }) | None => {}
+        }
+    }
+
+    #[cold]
+    fn operation_failed(&mut self, failure: &Failure) {
+        let broken = |what: &'static str, endpoint: &Endpoint| OfiError::LinkBroken {
+            what,
+            code: failure.code,
+            why: endpoint.text(failure.code),
+        };
+        let Some(number) = self.operations.find(failure.context) else {
+            // An injected message has no context. With one peer it is clear whose it was.
+            let mut links = self.links.values();
+            match (links.next(), links.next()) {
+                (Some(only), None) if failure.flags & ffi::FI_RECV == 0 => {
+                    only.break_off(broken("send", &self.endpoint));
+                }
+                _ => self.counters.unattributed += 1,
+            }
+            return;
+        };
+        if matches!(self.operations.get(number), Some(Operation::Receive { .. })) {
+            self.counters.receive_errors += 1;
+            self.buffers.unposted.push(number);
+            return;
+        }
+        let ended = self.end(number);
+        let what = match ended {
+            Some(Operation::Chunk { .. }) => "RMA",
+            _ => "send",
+        };
+        let error = broken(what, &self.endpoint);
+        self.settle(ended, Some(error));
+    }
+
+    /// A message from anybody at all.
+    #[inline]
+    fn received(&mut self, message: &[u8], source: fi_addr_t) {
+        let Ok(prefix) = Prefix::decode(message) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        match prefix.kind {
+            Kind::Frame => match self.frame(&prefix, message, source) {
+                Ok(()) => self.counters.delivered += 1,
+                Err(why) => self.refuse(why),
+            },
+            Kind::Probe | Kind::ProbeAnswer => self.probed(&prefix, source),
+            Kind::Goodbye => match self.channel(&prefix, source) {
+                Ok(channel) => {
+                    if let Some(ring) = &channel.ring {
+                        ring.closed.store(true, Ordering::Release);
+                    }
+                }
+                Err(why) => self.refuse(why),
+            },
+        }
+    }
+
+    /// The open channel that a message names, if its key and source are right; else it is counted.
+    #[inline]
+    fn channel(&self, prefix: &Prefix, source: fi_addr_t) -> Result<&Channel, Refused> {
+        let index = (prefix.channel as usize) & (super::CHANNELS_MAX - 1);
+        let found = self.channels.get(index).and_then(Option::as_ref);
+        let channel = found.filter(|found| found.id == prefix.channel);
+        let channel = channel.ok_or(Refused::UnknownChannel)?;
+        if channel.key != prefix.key {
+            return Err(Refused::WrongKey);
+        }
+        if let Some(ring) = &channel.ring
+            && self.endpoint.knows_sources()
+            && source != ring.link.address
+        {
+            return Err(Refused::WrongSource);
+        }
+        Ok(channel)
+    }
+
+    #[cold]
+    fn refuse(&mut self, why: Refused) {
+        let counter = match why {
+            Refused::UnknownChannel => &mut self.counters.unknown_channel,
+            Refused::WrongKey => &mut self.counters.wrong_key,
+            Refused::WrongSource => &mut self.counters.wrong_source,
+            Refused::BadEntry => &mut self.counters.bad_entry,
+            Refused::BadLength => &mut self.counters.bad_length,
+        };
+        *counter += 1;
+    }
+
+    #[inline]
+    fn frame(&self, prefix: &Prefix, message: &[u8], source: fi_addr_t) -> Result<(), Refused> {
+        let channel = self.channel(prefix, source)?;
+        if !prefix.entry_in(channel.shape) {
+            return Err(Refused::BadEntry);
+        }
+        let in_message = if prefix.payload_written {
+            0
+        } else {
+            prefix.length as usize
+        };
+        if message.len() != HEADER_BYTES + in_message {
+            return Err(Refused::BadLength);
+        }
+        let (header, payload) = message.split_at(HEADER_BYTES);
+        // SAFETY: the payload is as long as the message says, which is at most an entry; entry and ring
+        // were checked. The entry is the sender's until the line is published, by the channel's protocol; a
+        // hostile one scribbles over its own requests or replies.
+        unsafe {
+            let to = channel.near.payload(prefix.entry).as_ptr();
+            std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len());
+        }
+        let mut words = [0u64; 8];
+        for (word, bytes) in words.iter_mut().zip(header[Prefix::BYTES..].chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+        }
+        channel.near.line(prefix.entry).publish(&words);
+        Ok(())
+    }
+
+    #[cold]
+    fn probed(&mut self, prefix: &Prefix, source: fi_addr_t) {
+        let Some(link) = self.links.get(&prefix.key).cloned() else {
+            self.counters.wrong_key += 1;
+            return;
+        };
+        if self.endpoint.knows_sources() && source != link.address {
+            self.counters.wrong_source += 1;
+            return;
+        }
+        if prefix.kind == Kind::ProbeAnswer {
+            link.answered.store(prefix.channel, Ordering::Release);
+        } else {
+            // Without room for the answer the prober asks again.
+            self.control(&link, Prefix::bare(Kind::ProbeAnswer, prefix.channel, link.key));
+        }
+    }
+
+    /// Sends a control message if there is room; whether it is under way.
+    pub(super) fn control(&mut self, link: &Arc<Link>, message: Prefix) -> bool {
+        let Some(buffer) = self.buffers.free_control.pop() else {
+            return false;
+        };
+        let begun = self.begin(
+            Operation::Control {
+                buffer,
+                link: link.clone(),
+            },
+            self.buffers.region,
+        );
+        let Some((number, context)) = begun else {
+            self.buffers.free_control.push(buffer);
+            return false;
+        };
+        let receives = self.buffers.receives as usize * self.buffers.pitch;
+        // SAFETY: one of the control buffers, behind the receive buffers; free until the operation ends, so
+        // ours to write and then the provider's to read.
+        let posted = unsafe {
+            let start = self
+                .buffers
+                .memory
+                .start()
+                .add(receives + buffer as usize * CONTROL_BYTES);
+            std::ptr::copy_nonoverlapping(message.encode().as_ptr(), start.as_ptr(), Prefix::BYTES);
+            let (start, descriptor) = (start.as_ptr(), self.buffers.descriptor);
+            self.endpoint
+                .send(start, Prefix::BYTES, descriptor, link.address, context)
+        };
+        if posted == Posted::Yes {
+            return true;
+        }
+        let ended = self.end(number);
+        let error = match posted {
+            Posted::Failed(result) => Some(OfiError::LinkBroken {
+                what: "send",
+                code: result.unsigned_abs() as i32,
+                why: self.endpoint.text(result as i32),
+            }),
+            _ => None,
+        };
+        self.settle(ended, error);
+        false
+    }
+
+    /// Operations under way other than receives.
+    pub(super) fn sending(&self) -> usize {
+        self.operations.count() - self.buffers.receives as usize
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.endpoint.close_transfers();
+        for registered in self.regions.drain(..).flatten() {
+            self.endpoint.deregister(registered.region);
+        }
+    }
+}

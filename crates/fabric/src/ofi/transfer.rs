@@ -1,0 +1,258 @@
+//! Large data: reading and writing spans of a peer's registered memory.
+
+use super::endpoint::Posted;
+use super::error::OfiError;
+use super::operation::{Operation, Transfer};
+use super::port::{Patience, Peer, Port};
+use super::state::State;
+use crate::memory::Memory;
+use hotlease_wire::fabric::RemoteMemory;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Longest single operation.
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
+/// Operations of one transfer under way.
+const WINDOW: u32 = 8;
+
+/// Registered memory of this end. Deregistered when dropped, or when the last operation on it has ended;
+/// the memory is held until then.
+pub struct Registration {
+    port: Arc<Port>,
+    number: u32,
+    descriptor: *mut c_void,
+    remote: RemoteMemory,
+    memory: Arc<Memory>,
+}
+
+// SAFETY: the descriptor is the provider's, without thread affinity.
+unsafe impl Send for Registration {}
+// SAFETY: nothing is changed through a shared reference.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    pub(super) fn new(
+        port: Arc<Port>,
+        number: u32,
+        descriptor: *mut c_void,
+        remote: RemoteMemory,
+        memory: Arc<Memory>,
+    ) -> Self {
+        Self {
+            port,
+            number,
+            descriptor,
+            remote,
+            memory,
+        }
+    }
+
+    /// How peers reach it, if it was registered for them.
+    pub fn remote(&self) -> &RemoteMemory {
+        &self.remote
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) fn descriptor(&self) -> *mut c_void {
+        self.descriptor
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.port.lock().release(self.number);
+    }
+}
+
+/// A piece of a peer's memory and a piece of ours, equally long.
+#[derive(Clone, Copy)]
+pub struct Spans<'a> {
+    /// The peer's memory.
+    pub remote: &'a RemoteMemory,
+    /// First byte there.
+    pub remote_offset: u64,
+    /// Our memory.
+    pub local: &'a Registration,
+    /// First byte here.
+    pub local_offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+impl Port {
+    /// Copies from the peer's memory into ours, and returns when it is there. Makes progress meanwhile.
+    ///
+    /// After a timeout pieces may still be under way: the local memory is held, and may still change.
+    pub fn read(&self, peer: &Peer, spans: Spans<'_>, timeout: Duration) -> Result<(), OfiError> {
+        self.transfer(peer, spans, timeout, Direction::Read)
+    }
+
+    /// Copies from our memory into the peer's. When this returns, a frame published afterwards to the same
+    /// peer finds the bytes in place; until then our memory must not change.
+    pub fn write(&self, peer: &Peer, spans: Spans<'_>, timeout: Duration) -> Result<(), OfiError> {
+        self.transfer(peer, spans, timeout, Direction::Write)
+    }
+
+    fn transfer(
+        &self,
+        peer: &Peer,
+        spans: Spans<'_>,
+        timeout: Duration,
+        direction: Direction,
+    ) -> Result<(), OfiError> {
+        if !std::ptr::eq(self, &*spans.local.port) || !std::ptr::eq(self, &*peer.port) {
+            return Err(OfiError::BadEnd {
+                why: "memory or peer is of another port",
+            });
+        }
+        inside(
+            "remote memory",
+            spans.remote_offset,
+            spans.length,
+            spans.remote.size,
+        )?;
+        inside(
+            "local memory",
+            spans.local_offset,
+            spans.length,
+            spans.local.memory.size_bytes(),
+        )?;
+        if spans.remote.address.checked_add(spans.remote.size).is_none() {
+            return Err(OfiError::BadEnd {
+                why: "remote memory wraps",
+            });
+        }
+        let transfer = Arc::new(Transfer::default());
+        let mut patience = Patience::until(Instant::now() + timeout);
+        let mut done = 0;
+        loop {
+            let mut moved = false;
+            {
+                let mut state = self.lock();
+                let before = transfer.outstanding.load(Ordering::Acquire);
+                self.drive(&mut state);
+                moved |= transfer.outstanding.load(Ordering::Acquire) != before;
+                let unfailed = transfer.error.get().is_none() && !peer.link.is_broken();
+                while unfailed && done < spans.length && transfer.outstanding.load(Ordering::Acquire) < WINDOW
+                {
+                    let bytes = (spans.length - done).min(self.chunk_bytes as u64);
+                    match self.chunk(&mut state, peer, &spans, done, bytes, &transfer, direction) {
+                        Some(Posted::Yes) => done += bytes,
+                        Some(Posted::Failed(result)) => {
+                            let call = if direction == Direction::Read {
+                                "fi_read"
+                            } else {
+                                "fi_write"
+                            };
+                            let _ = transfer.error.set(state.endpoint.error(call, result));
+                            break;
+                        }
+                        Some(Posted::Again) | None => break,
+                    }
+                    moved = true;
+                }
+            }
+            let outstanding = transfer.outstanding.load(Ordering::Acquire);
+            let error = transfer.error.get().cloned().or_else(|| peer.link.broken());
+            match error {
+                None if outstanding == 0 && done == spans.length => return Ok(()),
+                Some(error) if outstanding == 0 => return Err(error),
+                _ => {}
+            }
+            if moved {
+                patience.moved();
+            }
+            if !patience.again() {
+                let error = transfer.error.get().cloned().or_else(|| peer.link.broken());
+                return Err(error.unwrap_or(OfiError::Timeout {
+                    what: "RMA transfer",
+                    after: timeout,
+                }));
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn chunk(
+        &self,
+        state: &mut State,
+        peer: &Peer,
+        spans: &Spans<'_>,
+        done: u64,
+        bytes: u64,
+        transfer: &Arc<Transfer>,
+        direction: Direction,
+    ) -> Option<Posted> {
+        let operation = Operation::Chunk {
+            transfer: transfer.clone(),
+        };
+        let (number, context) = state.begin(operation, Some(spans.local.number))?;
+        transfer.outstanding.fetch_add(1, Ordering::Relaxed);
+        let local = &spans.local;
+        let remote = spans.remote.address + spans.remote_offset + done;
+        let (key, address, length) = (spans.remote.key, peer.link.address, bytes as usize);
+        // SAFETY: both spans were checked; the registration, and with it the mapping, is held by the
+        // operation until it ends. `Memory` is shared with peers by design, so nothing else is assumed of
+        // its bytes.
+        let posted = unsafe {
+            let start = local
+                .memory
+                .start()
+                .add((spans.local_offset + done) as usize)
+                .as_ptr();
+            match direction {
+                Direction::Read => {
+                    state
+                        .endpoint
+                        .read(start, length, local.descriptor, address, remote, key, context)
+                }
+                Direction::Write => {
+                    let delivered = !self.ordered;
+                    state.endpoint.write(
+                        start,
+                        length,
+                        local.descriptor,
+                        address,
+                        remote,
+                        key,
+                        context,
+                        delivered,
+                    )
+                }
+            }
+        };
+        if posted != Posted::Yes {
+            drop(state.end(number));
+            transfer.outstanding.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(posted)
+    }
+}
+
+fn inside(what: &'static str, offset: u64, length: u64, size: u64) -> Result<(), OfiError> {
+    match offset.checked_add(length) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(OfiError::OutOfBounds {
+            what,
+            offset,
+            length,
+            size,
+        }),
+    }
+}

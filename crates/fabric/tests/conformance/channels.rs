@@ -1,0 +1,103 @@
+//! What a channel promises over any transport.
+
+use crate::served::{CALL, Served, Wait, pattern};
+use crate::transport::{Pair, shape};
+
+const DEFAULT: u32 = 8128;
+
+pub fn every_size_and_alignment_comes_back_whole<P: Pair>(pair: &P) {
+    let entry = 70_000;
+    let served = Served::start(
+        pair.connect(shape(4, entry), shape(4, entry)),
+        Wait::Poll,
+        Wait::Poll,
+    );
+    let sizes = (0..=66)
+        .chain([
+            100, 928, 1023, 1024, 1025, 4000, 4095, 4096, 4097, 8128, 16_384, 65_537,
+        ])
+        .chain([entry as usize - 1, entry as usize]);
+    let mut number = 0;
+    for bytes in sizes {
+        served.round_trip(number, &pattern(number, bytes));
+        number += 1;
+    }
+    // The user's data stands anywhere; short, in the message, and ahead of it.
+    for alignment in 0..=64 {
+        for bytes in [24, 1000, 9000] {
+            let buffer = pattern(number, alignment + bytes);
+            served.round_trip(number, &buffer[alignment..]);
+            number += 1;
+        }
+    }
+}
+
+pub fn pipelined_invocations_come_back_in_order_over_many_laps<P: Pair>(pair: &P) {
+    for (depth, bytes, count) in [
+        (1u32, 8usize, 200u64),
+        (2, 5000, 200),
+        (8, 100, 2000),
+        (64, 8, 5000),
+        (16, 8128, 500),
+    ] {
+        let ends = pair.connect(shape(depth, DEFAULT), shape(depth, DEFAULT));
+        let served = Served::start(ends, Wait::Poll, Wait::Poll);
+        let input = |number: u64| pattern(number, bytes - (number % 5) as usize);
+        let harvest = |number: u64| {
+            let header = served.reply(number);
+            served.check(number, &header, &input(number));
+        };
+        for number in 0..count {
+            if let Some(oldest) = number.checked_sub(u64::from(depth)) {
+                harvest(oldest);
+            }
+            served.client.publish(number, &CALL, &[&input(number)]).unwrap();
+        }
+        (count - u64::from(depth)..count).for_each(harvest);
+    }
+}
+
+pub fn express_entry_and_ring_mix<P: Pair>(pair: &P) {
+    let ends = pair.connect(shape(4, DEFAULT), shape(4, DEFAULT));
+    let served = Served::start(ends, Wait::Poll, Wait::Poll);
+    for number in 0..300 {
+        let input = pattern(number, [0, 8, 33, 4000, 8128][number as usize % 5]);
+        if number % 3 == 0 {
+            let express = served.client.express();
+            express.publish_quiet(number, &CALL, &[&input]).unwrap();
+            served.client.ring();
+            let header = served.express_reply(number);
+            let mut output = vec![0; input.len()];
+            assert_eq!(express.read(&header, &mut output), input.len());
+            assert!(output == input, "express invocation {number}");
+        } else {
+            served.round_trip(number, &input);
+        }
+    }
+}
+
+pub fn both_ends_may_sleep<P: Pair>(pair: &P) {
+    waits(pair, Wait::Sleep, Wait::Sleep);
+}
+
+pub fn sleeping_ends_and_polling_ends_mix<P: Pair>(pair: &P) {
+    waits(pair, Wait::Sleep, Wait::Poll);
+    waits(pair, Wait::Poll, Wait::Sleep);
+}
+
+/// If a wake-up were lost, each invocation would take a sleeper's whole 100 ms.
+fn waits<P: Pair>(pair: &P, client: Wait, worker: Wait) {
+    let ends = pair.connect(shape(4, DEFAULT), shape(4, DEFAULT));
+    let served = Served::start(ends, client, worker);
+    served.round_trip(0, b"the first sets up the connection");
+    let begin = std::time::Instant::now();
+    let count = 300;
+    for number in 1..=count {
+        served.round_trip(number, &pattern(number, [8, 1000, 8128][number as usize % 3]));
+    }
+    let each = begin.elapsed() / count as u32;
+    assert!(
+        each < std::time::Duration::from_millis(50),
+        "{each:?} for an invocation: wake-ups are lost ({client:?} client, {worker:?} worker)"
+    );
+}

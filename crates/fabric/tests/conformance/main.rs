@@ -1,0 +1,87 @@
+//! One suite for all transports: what a channel promises holds over `shm` and over every libfabric provider
+//! that this machine has, with each libfabric that is found.
+//!
+//! The system's libfabric is used, and the one that `HOTLEASE_LIBFABRIC_TEST` names. A provider that a
+//! library does not have is skipped, with a line that says so. Tests run one at a time: most of them keep
+//! two threads polling.
+
+mod channels;
+mod ports;
+mod served;
+mod spans;
+mod transport;
+
+use transport::{Fabric, Shm, Which};
+
+/// The tests of channels, over one transport.
+macro_rules! channel_tests {
+    ($on:expr) => {
+        channel_tests! { $on,
+            every_size_and_alignment_comes_back_whole
+            pipelined_invocations_come_back_in_order_over_many_laps
+            express_entry_and_ring_mix
+            both_ends_may_sleep
+            sleeping_ends_and_polling_ends_mix
+        }
+    };
+    ($on:expr, $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $on(|pair| crate::channels::$name(pair));
+            }
+        )*
+    };
+}
+
+/// The tests of ports, over one provider.
+macro_rules! port_tests {
+    ($on:expr, $($module:ident :: $name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $on(|fabric| crate::$module::$name(fabric));
+            }
+        )*
+    };
+}
+
+mod shm {
+    channel_tests!(|test: fn(&crate::Shm)| test(&crate::Shm));
+}
+
+macro_rules! fabric {
+    ($($module:ident: $which:expr, $provider:literal;)*) => {
+        $(
+            mod $module {
+                fn on(test: fn(&crate::Fabric)) {
+                    crate::Fabric::with($which, $provider, test);
+                }
+                channel_tests!(on);
+                port_tests! { on,
+                    ports::probe_measures_the_link_and_needs_the_key
+                    ports::addresses_of_another_format_are_refused
+                    ports::many_channels_share_a_port
+                    ports::many_clients_share_a_port
+                    ports::two_threads_may_sleep_on_one_port
+                    spans::spans_of_every_size_are_read_and_written
+                    spans::spans_outside_of_the_memory_are_refused
+                    spans::written_span_is_in_place_before_the_frame_that_follows
+                }
+            }
+        )*
+    };
+}
+
+fabric! {
+    net: crate::Which::System, "net";
+    tcp: crate::Which::System, "tcp";
+    tcp_rxm: crate::Which::System, "tcp;ofi_rxm";
+    udp_rxd: crate::Which::System, "udp;ofi_rxd";
+    ofi_shm: crate::Which::System, "shm";
+    verbs_rxm: crate::Which::System, "verbs;ofi_rxm";
+    second_tcp: crate::Which::Second, "tcp";
+    second_tcp_rxm: crate::Which::Second, "tcp;ofi_rxm";
+    second_udp_rxd: crate::Which::Second, "udp;ofi_rxd";
+    second_ofi_shm: crate::Which::Second, "shm";
+}

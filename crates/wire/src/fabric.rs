@@ -1,0 +1,230 @@
+//! What travels over a fabric before a frame, and what two ends tell each other to reach one another.
+//!
+//! A message over a fabric is a [`Prefix`], then for a frame its header line and, unless that was written
+//! ahead by RMA, its payload:
+//!
+//! ```text
+//! byte  0     1         2      4         8     16       20      24        32       96
+//!       | kind| version | flags| channel | key | entry  | length| reserved| line   | payload ... |
+//! ```
+//!
+//! The receiver's memory is reached by number (channel and entry), never by an address in the message. Keys
+//! are drawn at random for each channel and each link, and passed over the authenticated control plane: who
+//! only knows a port's address can put nothing into a ring.
+
+use crate::DecodeError;
+use crate::connection::RingShape;
+use crate::frame::EXPRESS_ENTRY;
+use serde::{Deserialize, Serialize};
+
+/// Version of this layout; other versions are refused.
+const VERSION: u8 = 1;
+/// The payload was written into the entry by RMA before this message.
+const PAYLOAD_WRITTEN: u16 = 1;
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A frame of a channel.
+    Frame = 1,
+    /// Asks for a [`Kind::ProbeAnswer`]: proves that bytes go over the link in both directions.
+    Probe = 2,
+    /// To a probe: the same number.
+    ProbeAnswer = 3,
+    /// The sender has closed the channel.
+    Goodbye = 4,
+}
+
+/// The first bytes of every message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
+    /// What it is.
+    pub kind: Kind,
+    /// The payload stands in the entry already.
+    pub payload_written: bool,
+    /// The receiver's number of the channel; for probes the number of the probe.
+    pub channel: u32,
+    /// The channel's, for probes the link's.
+    pub key: u64,
+    /// Entry of the receiver's ring, or [`EXPRESS_ENTRY`].
+    pub entry: u32,
+    /// Payload bytes.
+    pub length: u32,
+}
+
+impl Prefix {
+    /// Encoded size.
+    pub const BYTES: usize = 32;
+
+    /// A probe, an answer to one, or a goodbye.
+    pub fn bare(kind: Kind, channel: u32, key: u64) -> Self {
+        Self {
+            kind,
+            payload_written: false,
+            channel,
+            key,
+            entry: 0,
+            length: 0,
+        }
+    }
+
+    /// As bytes.
+    #[inline]
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let flags = if self.payload_written { PAYLOAD_WRITTEN } else { 0 };
+        let mut bytes = [0; Self::BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[1] = VERSION;
+        bytes[2..4].copy_from_slice(&flags.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.channel.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.entry.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+
+    /// From the first [`Prefix::BYTES`] of a message. Checks form only: that the channel exists, the key is
+    /// its own, the entry is in its ring and the length fits both entry and message is checked against the
+    /// channel; see [`Prefix::entry_in`].
+    #[inline]
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let malformed = DecodeError::Malformed {
+            what: "fabric prefix",
+        };
+        let Some((head, _)) = bytes.split_first_chunk::<{ Self::BYTES }>() else {
+            return Err(malformed);
+        };
+        let half = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word = |at: usize| u64::from(half(at)) | u64::from(half(at + 4)) << 32;
+        let kind = match head[0] {
+            1 => Kind::Frame,
+            2 => Kind::Probe,
+            3 => Kind::ProbeAnswer,
+            4 => Kind::Goodbye,
+            _ => return Err(malformed),
+        };
+        let flags = u16::from_le_bytes([head[2], head[3]]);
+        let bare = kind != Kind::Frame && (flags != 0 || half(16) != 0 || half(20) != 0);
+        if head[1] != VERSION || flags & !PAYLOAD_WRITTEN != 0 || word(24) != 0 || bare {
+            return Err(malformed);
+        }
+        Ok(Self {
+            kind,
+            payload_written: flags & PAYLOAD_WRITTEN != 0,
+            channel: half(4),
+            key: word(8),
+            entry: half(16),
+            length: half(20),
+        })
+    }
+
+    /// Whether the entry is one of a ring of this shape and the payload fits it.
+    #[inline]
+    pub fn entry_in(&self, shape: RingShape) -> bool {
+        (self.entry < shape.depth || self.entry == EXPRESS_ENTRY) && self.length <= shape.entry_bytes
+    }
+}
+
+/// Memory of a peer that may be read or written over the fabric. An address, not a secret: software
+/// providers do not check it, and who guesses it reaches the same bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteMemory {
+    /// Where its first byte is, in the peer's terms: a virtual address, or 0.
+    pub address: u64,
+    /// The provider's key of it.
+    pub key: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// How a port is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortAddress {
+    /// Name of the provider, the same on both ends.
+    pub provider: String,
+    /// In the provider's format.
+    pub address: Vec<u8>,
+}
+
+/// What the owner of a ring tells the peer that will write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelEnd {
+    /// The owner's number of the channel.
+    pub channel: u32,
+    /// To be in every frame.
+    pub key: u64,
+    /// The ring's shape.
+    pub shape: RingShape,
+    /// The ring's memory, for payloads that are written ahead.
+    pub ring: RemoteMemory,
+    /// Longest message that the owner's port receives.
+    pub message_bytes: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: Prefix = Prefix {
+        kind: Kind::Frame,
+        payload_written: true,
+        channel: 0x0102_0304,
+        key: u64::MAX - 1,
+        entry: EXPRESS_ENTRY,
+        length: 8128,
+    };
+
+    #[test]
+    fn prefixes_round_trip() {
+        for prefix in [
+            FRAME,
+            Prefix {
+                payload_written: false,
+                entry: 63,
+                length: 0,
+                ..FRAME
+            },
+            Prefix::bare(Kind::Probe, 7, 8),
+            Prefix::bare(Kind::ProbeAnswer, u32::MAX, 0),
+            Prefix::bare(Kind::Goodbye, 0, 1),
+        ] {
+            assert_eq!(Prefix::decode(&prefix.encode()), Ok(prefix));
+        }
+    }
+
+    #[test]
+    fn anything_unknown_is_refused() {
+        let good = FRAME.encode();
+        for (at, value) in [(0, 0), (0, 5), (1, 0), (1, 2), (2, 2), (3, 1), (24, 1), (31, 128)] {
+            let mut bytes = good;
+            bytes[at] = value;
+            assert!(Prefix::decode(&bytes).is_err(), "byte {at} = {value}");
+        }
+        assert!(Prefix::decode(&good[..31]).is_err());
+        let mut probe = Prefix::bare(Kind::Probe, 1, 2).encode();
+        probe[20] = 1;
+        assert!(Prefix::decode(&probe).is_err(), "a probe has no payload");
+    }
+
+    #[test]
+    fn entries_and_lengths_outside_of_the_ring_do_not_fit() {
+        let shape = RingShape {
+            depth: 64,
+            entry_bytes: 8128,
+        };
+        assert!(FRAME.entry_in(shape));
+        assert!(Prefix { entry: 63, ..FRAME }.entry_in(shape));
+        for (entry, length) in [(64, 0), (u32::MAX - 1, 0), (0, 8129), (EXPRESS_ENTRY, u32::MAX)] {
+            assert!(
+                !Prefix {
+                    entry,
+                    length,
+                    ..FRAME
+                }
+                .entry_in(shape),
+                "{entry} {length}"
+            );
+        }
+    }
+}
