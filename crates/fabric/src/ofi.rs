@@ -73,20 +73,22 @@ mod error;
 pub mod ffi;
 mod library;
 mod link;
+mod message;
 mod operation;
 mod port;
 pub mod providers;
 mod ring;
+mod sleep;
 mod staging;
 mod state;
 mod transfer;
 
 pub use error::OfiError;
 pub use library::Libfabric;
+pub use message::Counters;
 pub use port::{Access, Peer, Port, PortOptions};
 pub use providers::{Provider, providers};
 pub use ring::{NearEnd, OfiRing};
-pub use state::Counters;
 pub use transfer::{Registration, Spans};
 
 /// Channels of one port; a power of two.

@@ -4,10 +4,11 @@ use super::endpoint::Endpoint;
 use super::error::OfiError;
 use super::ffi::{self, FI_ADDR_STR};
 use super::link::Link;
+use super::message::Counters;
 use super::providers::{Addressing, Provider, ip_of};
 use super::ring::NearEnd;
 use super::staging::HEADER_BYTES;
-use super::state::{Channel, Counters, State};
+use super::state::{Channel, State};
 use super::transfer::Registration;
 use super::{CHANNELS_MAX, PEERS_MAX, REGISTRATIONS_MAX};
 use crate::memory::Memory;
@@ -15,13 +16,11 @@ use crate::shm::NearRing;
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::fabric::{ChannelEnd, Kind, PortAddress, Prefix, RemoteMemory};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a sleeper naps where the provider has nothing to sleep on.
-const NAP: Duration = Duration::from_micros(50);
 /// How long a port that is dropped waits for what it has sent to leave.
 const LINGER: Duration = Duration::from_millis(100);
 /// Idle looks before a wait gives its core away between looks.
@@ -62,17 +61,18 @@ pub enum Access {
 /// This end of a fabric: one endpoint, its completion queue and its receive buffers. `Send + Sync`; rings,
 /// peers and registrations hold it, and it is closed when the last of them is gone.
 pub struct Port {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// Someone who slept behind the leader may go on.
-    followers: Condvar,
+    pub(super) followers: Condvar,
     /// Interrupts the leader's sleep when another thread took what it waits for.
-    signal: EventFd,
-    wait_fd: Option<RawFd>,
+    pub(super) signal: EventFd,
+    pub(super) wait_fd: Option<RawFd>,
     provider: &'static str,
     addressing: Addressing,
     addr_format: u32,
     pub(super) ordered: bool,
-    pub(super) goodbyes: bool,
+    /// Otherwise peers are neither told goodbye nor forgotten.
+    pub(super) survives_peers: bool,
     pub(super) registers_local: bool,
     pub(super) inject_bytes: usize,
     pub(super) chunk_bytes: usize,
@@ -145,7 +145,7 @@ impl Port {
             addressing: provider.quirks().addressing,
             addr_format: provider.info.top().addr_format,
             ordered: provider.ordered(),
-            goodbyes: provider.quirks().survives_peer,
+            survives_peers: provider.quirks().survives_peer,
             registers_local: endpoint.registers_local(),
             inject_bytes: endpoint.inject_bytes(),
             chunk_bytes: endpoint.message_bytes().min(super::transfer::CHUNK_BYTES),
@@ -402,74 +402,6 @@ impl Port {
             }
         }
     }
-
-    /// Readable when something may have arrived, but only after [`Port::may_sleep`] said so and until the
-    /// next progress. `None`: the provider has nothing to sleep on, nap instead.
-    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the completion queue's, which is open as long as the port.
-        self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
-    }
-
-    /// Whether [`Port::wait_fd`] will become readable for whatever comes next; false: make progress first.
-    /// For a port that only one thread uses; several use [`Port::sleep`].
-    pub fn may_sleep(&self) -> bool {
-        self.wait_fd.is_some() && self.lock().endpoint.may_sleep()
-    }
-
-    /// Sleeps until `ready` or `timeout`, making progress whenever something arrives; whether it is ready.
-    /// Any number of threads may sleep: one of them on the wait object, the others behind it, and none
-    /// misses a frame that another thread took.
-    pub fn sleep(&self, timeout: Duration, ready: impl Fn() -> bool) -> bool {
-        let deadline = Instant::now() + timeout;
-        let mut state = self.lock();
-        loop {
-            self.drive(&mut state);
-            if ready() {
-                return true;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || state.failed.is_some() {
-                return false;
-            }
-            let Some(fd) = self.wait_fd() else {
-                drop(state);
-                std::thread::sleep(NAP.min(left));
-                state = self.lock();
-                continue;
-            };
-            if state.leader {
-                state.followers += 1;
-                let waited = self.followers.wait_timeout(state, left);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                state.followers -= 1;
-                continue;
-            }
-            if !state.endpoint.may_sleep() {
-                drop(state);
-                std::hint::spin_loop();
-                state = self.lock();
-                continue;
-            }
-            state.leader = true;
-            drop(state);
-            wait_readable(fd, self.signal.as_fd(), left);
-            state = self.lock();
-            state.leader = false;
-            // Empty is as good as emptied.
-            let _ = self.signal.read();
-            // Somebody else has to watch the wait object now.
-            if state.followers > 0 {
-                self.followers.notify_all();
-            }
-        }
-    }
-}
-
-fn wait_readable(first: BorrowedFd<'_>, second: BorrowedFd<'_>, timeout: Duration) {
-    use nix::poll::{PollFd, PollFlags, ppoll};
-    let mut fds = [first, second].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-    // A signal or an error makes the caller look, as readiness does.
-    let _ = ppoll(&mut fds, Some(timeout.into()), None);
 }
 
 impl Drop for Port {
@@ -506,6 +438,9 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         self.port.lock().links.remove(&self.link.key);
+        if !self.port.survives_peers {
+            return;
+        }
         // Providers do not like an address to go while something is sent there: a goodbye, usually. What
         // does not leave keeps its address until the port is closed.
         let mut patience = Patience::until(Instant::now() + LINGER);

@@ -45,7 +45,8 @@ pub struct Quirks {
     pub eager_bytes: u32,
     /// Whether a completion queue has a descriptor to sleep on.
     pub wait_fd: bool,
-    /// Whether a message to a peer that is gone is an error at worst. Otherwise no goodbyes are sent.
+    /// Whether a message to a peer that is gone is an error at worst. Otherwise peers are told no
+    /// goodbye, and stay in the address vector until the port is closed.
     pub survives_peer: bool,
     /// Whether the conformance suite has seen it.
     pub tested: Tested,
@@ -132,7 +133,7 @@ pub const PROVIDERS: &[Quirks] = &[
         survives_peer: true,
         tested: Tested::Conformance,
         trouble: "keys and bounds of RMA are not checked before the initiator is told of success",
-        learned: "fi_tcp(7), measured with 2.5: one stream for each peer, in order",
+        learned: "fi_tcp(7), measured with 2.4: one stream for each peer, in order",
     },
     Quirks {
         name: "net",
@@ -156,19 +157,20 @@ pub const PROVIDERS: &[Quirks] = &[
         survives_peer: true,
         tested: Tested::Conformance,
         trouble: "8 to 10 us slower than tcp or net",
-        learned: "fi_rxm(7), measured with 1.17 and 2.5",
+        learned: "fi_rxm(7), measured with 1.17 and 2.4",
     },
     Quirks {
         name: "udp;ofi_rxd",
         addressing: Addressing::Ip,
         trust_send_after_write: true,
-        source: true,
+        // With several peers it names the wrong ones (measured with 1.17 and 2.4).
+        source: false,
         eager_bytes: 1024,
         wait_fd: false,
         survives_peer: true,
         tested: Tested::Conformance,
         trouble: "large transfers are slow; no wait object (FI_GETWAIT: function not implemented)",
-        learned: "fi_rxd(7), measured with 1.17 and 2.5",
+        learned: "fi_rxd(7), measured with 1.17 and 2.4",
     },
     Quirks {
         name: "shm",
@@ -179,10 +181,11 @@ pub const PROVIDERS: &[Quirks] = &[
         wait_fd: false,
         survives_peer: false,
         tested: Tested::Conformance,
-        trouble: "installs signal handlers; leaves files in /dev/shm when killed; a send to an endpoint of \
+        trouble: "installs signal handlers; leaves files in /dev/shm when killed; a send to, or the removal \
+                  of, an endpoint of \
                   the same process that was closed is a segmentation fault; for conformance only, the \
                   transport shm of this crate is 2 to 4 times faster",
-        learned: "fi_shm(7), measured with 1.17 and 2.5",
+        learned: "fi_shm(7), measured with 1.17 and 2.4",
     },
 ];
 

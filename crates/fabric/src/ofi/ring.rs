@@ -319,7 +319,7 @@ impl OfiRing {
 
 impl Drop for OfiRing {
     fn drop(&mut self) {
-        if self.state.is_broken() || !self.port().goodbyes {
+        if self.state.is_broken() || !self.port().survives_peers {
             return;
         }
         let goodbye = Prefix::bare(Kind::Goodbye, self.far.channel, self.far.key);

@@ -5,12 +5,11 @@ use super::endpoint::{Completions, Endpoint, Failure, Posted, Region, RegionKeys
 use super::error::OfiError;
 use super::ffi::{self, FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};
 use super::link::{Link, RingState};
+use super::message::Counters;
 use super::operation::{Operation, Operations};
-use super::staging::HEADER_BYTES;
 use crate::memory::Memory;
 use crate::shm::NearRing;
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::fabric::{Kind, Prefix};
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -21,43 +20,11 @@ const BATCH: usize = 16;
 const BATCHES_MAX: usize = 4;
 /// Control messages (probes, answers, goodbyes) under way.
 const CONTROL_BUFFERS: u32 = 32;
-const CONTROL_BYTES: usize = 64;
+pub(super) const CONTROL_BYTES: usize = 64;
 /// Sends and RMA operations under way on one port.
 pub(super) const OPERATIONS_MAX: usize = 512;
 /// Receive buffers of one port. More messages than that are held back by the provider (FI_RM_ENABLED).
 pub(super) const RECEIVES_MAX: usize = 256;
-
-/// What a port has seen. Frames that are refused change nothing but these counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Frames put into rings.
-    pub delivered: u64,
-    /// Messages that are too short, or of a kind or version that does not exist.
-    pub malformed: u64,
-    /// Frames of a channel that is not open.
-    pub unknown_channel: u64,
-    /// Messages with a key that is not the channel's or link's.
-    pub wrong_key: u64,
-    /// Messages from somebody else than the channel's or link's peer.
-    pub wrong_source: u64,
-    /// Frames for an entry that the ring does not have, or longer than the entry.
-    pub bad_entry: u64,
-    /// Frames whose length is not that of the message.
-    pub bad_length: u64,
-    /// Receives that failed, too long a message for instance.
-    pub receive_errors: u64,
-    /// Failures that belong to no operation known.
-    pub unattributed: u64,
-}
-
-/// Why a message was dropped.
-enum Refused {
-    UnknownChannel,
-    WrongKey,
-    WrongSource,
-    BadEntry,
-    BadLength,
-}
 
 /// A ring that peers' frames are put into.
 pub(super) struct Channel {
@@ -93,20 +60,20 @@ pub(super) struct State {
     /// A thread sleeps on the wait object; others may wait for it.
     pub(super) leader: bool,
     pub(super) followers: u32,
-    buffers: Buffers,
+    pub(super) buffers: Buffers,
 }
 
 /// Receive buffers and control messages, in one piece of memory.
-struct Buffers {
-    memory: Arc<Memory>,
-    descriptor: *mut std::ffi::c_void,
-    region: Option<u32>,
-    message_bytes: usize,
-    pitch: usize,
-    receives: u32,
-    free_control: Vec<u32>,
+pub(super) struct Buffers {
+    pub(super) memory: Arc<Memory>,
+    pub(super) descriptor: *mut std::ffi::c_void,
+    pub(super) region: Option<u32>,
+    pub(super) message_bytes: usize,
+    pub(super) pitch: usize,
+    pub(super) receives: u32,
+    pub(super) free_control: Vec<u32>,
     /// Receive operations that the provider had no room for.
-    unposted: Vec<u32>,
+    pub(super) unposted: Vec<u32>,
 }
 
 // SAFETY: the descriptor is the provider's, without thread affinity.
@@ -326,7 +293,7 @@ impl State {
         self.settle(ended, None);
     }
 
-    fn settle(&mut self, operation: Option<Operation>, error: Option<OfiError>) {
+    pub(super) fn settle(&mut self, operation: Option<Operation>, error: Option<OfiError>) {
         match operation {
             Some(Operation::Frame { ring, entry }) => {
                 if let Some(error) = error {
@@ -376,155 +343,6 @@ impl State {
         };
         let error = broken(what, &self.endpoint);
         self.settle(ended, Some(error));
-    }
-
-    /// A message from anybody at all.
-    #[inline]
-    fn received(&mut self, message: &[u8], source: fi_addr_t) {
-        let Ok(prefix) = Prefix::decode(message) else {
-            self.counters.malformed += 1;
-            return;
-        };
-        match prefix.kind {
-            Kind::Frame => match self.frame(&prefix, message, source) {
-                Ok(()) => self.counters.delivered += 1,
-                Err(why) => self.refuse(why),
-            },
-            Kind::Probe | Kind::ProbeAnswer => self.probed(&prefix, source),
-            Kind::Goodbye => match self.channel(&prefix, source) {
-                Ok(channel) => {
-                    if let Some(ring) = &channel.ring {
-                        ring.closed.store(true, Ordering::Release);
-                    }
-                }
-                Err(why) => self.refuse(why),
-            },
-        }
-    }
-
-    /// The open channel that a message names, if its key and source are right; else it is counted.
-    #[inline]
-    fn channel(&self, prefix: &Prefix, source: fi_addr_t) -> Result<&Channel, Refused> {
-        let index = (prefix.channel as usize) & (super::CHANNELS_MAX - 1);
-        let found = self.channels.get(index).and_then(Option::as_ref);
-        let channel = found.filter(|found| found.id == prefix.channel);
-        let channel = channel.ok_or(Refused::UnknownChannel)?;
-        if channel.key != prefix.key {
-            return Err(Refused::WrongKey);
-        }
-        if let Some(ring) = &channel.ring
-            && self.endpoint.knows_sources()
-            && source != ring.link.address
-        {
-            return Err(Refused::WrongSource);
-        }
-        Ok(channel)
-    }
-
-    #[cold]
-    fn refuse(&mut self, why: Refused) {
-        let counter = match why {
-            Refused::UnknownChannel => &mut self.counters.unknown_channel,
-            Refused::WrongKey => &mut self.counters.wrong_key,
-            Refused::WrongSource => &mut self.counters.wrong_source,
-            Refused::BadEntry => &mut self.counters.bad_entry,
-            Refused::BadLength => &mut self.counters.bad_length,
-        };
-        *counter += 1;
-    }
-
-    #[inline]
-    fn frame(&self, prefix: &Prefix, message: &[u8], source: fi_addr_t) -> Result<(), Refused> {
-        let channel = self.channel(prefix, source)?;
-        if !prefix.entry_in(channel.shape) {
-            return Err(Refused::BadEntry);
-        }
-        let in_message = if prefix.payload_written {
-            0
-        } else {
-            prefix.length as usize
-        };
-        if message.len() != HEADER_BYTES + in_message {
-            return Err(Refused::BadLength);
-        }
-        let (header, payload) = message.split_at(HEADER_BYTES);
-        // SAFETY: the payload is as long as the message says, which is at most an entry; entry and ring
-        // were checked. The entry is the sender's until the line is published, by the channel's protocol; a
-        // hostile one scribbles over its own requests or replies.
-        unsafe {
-            let to = channel.near.payload(prefix.entry).as_ptr();
-            std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len());
-        }
-        let mut words = [0u64; 8];
-        for (word, bytes) in words.iter_mut().zip(header[Prefix::BYTES..].chunks_exact(8)) {
-            *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
-        }
-        channel.near.line(prefix.entry).publish(&words);
-        Ok(())
-    }
-
-    #[cold]
-    fn probed(&mut self, prefix: &Prefix, source: fi_addr_t) {
-        let Some(link) = self.links.get(&prefix.key).cloned() else {
-            self.counters.wrong_key += 1;
-            return;
-        };
-        if self.endpoint.knows_sources() && source != link.address {
-            self.counters.wrong_source += 1;
-            return;
-        }
-        if prefix.kind == Kind::ProbeAnswer {
-            link.answered.store(prefix.channel, Ordering::Release);
-        } else {
-            // Without room for the answer the prober asks again.
-            self.control(&link, Prefix::bare(Kind::ProbeAnswer, prefix.channel, link.key));
-        }
-    }
-
-    /// Sends a control message if there is room; whether it is under way.
-    pub(super) fn control(&mut self, link: &Arc<Link>, message: Prefix) -> bool {
-        let Some(buffer) = self.buffers.free_control.pop() else {
-            return false;
-        };
-        let begun = self.begin(
-            Operation::Control {
-                buffer,
-                link: link.clone(),
-            },
-            self.buffers.region,
-        );
-        let Some((number, context)) = begun else {
-            self.buffers.free_control.push(buffer);
-            return false;
-        };
-        let receives = self.buffers.receives as usize * self.buffers.pitch;
-        // SAFETY: one of the control buffers, behind the receive buffers; free until the operation ends, so
-        // ours to write and then the provider's to read.
-        let posted = unsafe {
-            let start = self
-                .buffers
-                .memory
-                .start()
-                .add(receives + buffer as usize * CONTROL_BYTES);
-            std::ptr::copy_nonoverlapping(message.encode().as_ptr(), start.as_ptr(), Prefix::BYTES);
-            let (start, descriptor) = (start.as_ptr(), self.buffers.descriptor);
-            self.endpoint
-                .send(start, Prefix::BYTES, descriptor, link.address, context)
-        };
-        if posted == Posted::Yes {
-            return true;
-        }
-        let ended = self.end(number);
-        let error = match posted {
-            Posted::Failed(result) => Some(OfiError::LinkBroken {
-                what: "send",
-                code: result.unsigned_abs() as i32,
-                why: self.endpoint.text(result as i32),
-            }),
-            _ => None,
-        };
-        self.settle(ended, error);
-        false
     }
 
     /// Operations under way other than receives.

@@ -18,8 +18,9 @@ pub fn attended<R>(port: &Arc<Port>, test: impl FnOnce() -> R) -> R {
                 std::thread::yield_now();
             }
         });
+        let guard = stop.guard();
         let result = test();
-        stop.set();
+        drop(guard);
         attendant.join().unwrap();
         result
     })
@@ -82,6 +83,7 @@ pub fn many_channels_share_a_port(fabric: &Fabric) {
     }
     let stop = Stop::default();
     std::thread::scope(|scope| {
+        let guard = stop.guard();
         let side = &sides[0].1;
         let worker = scope.spawn(|| echo(&mut workers, side, &stop, Wait::Poll));
         for number in 0..40u64 {
@@ -103,7 +105,7 @@ pub fn many_channels_share_a_port(fabric: &Fabric) {
                 assert!(output == input, "channel {channel}, invocation {number}");
             }
         }
-        stop.set();
+        drop(guard);
         worker.join().unwrap();
     });
 }
@@ -120,6 +122,7 @@ pub fn many_clients_share_a_port(fabric: &Fabric) {
     }
     let stop = Stop::default();
     std::thread::scope(|scope| {
+        let guard = stop.guard();
         let side = &sides[0].1;
         let worker = scope.spawn(|| echo(&mut workers, side, &stop, Wait::Sleep));
         for number in 0..50u64 {
@@ -132,7 +135,12 @@ pub fn many_clients_share_a_port(fabric: &Fabric) {
                 let header = loop {
                     match client.poll(number) {
                         Some(header) => break header.unwrap(),
-                        None => assert!(begin.elapsed() < LONG, "no reply to client {who}"),
+                        None => assert!(
+                            begin.elapsed() < LONG,
+                            "no reply to client {who}: {:?} {:?}",
+                            slot.counters(),
+                            client.far().port().counters()
+                        ),
                     }
                 };
                 let mut output = vec![0; input(who).len()];
@@ -140,7 +148,7 @@ pub fn many_clients_share_a_port(fabric: &Fabric) {
                 assert!(output == input(who), "client {who}, invocation {number}");
             }
         }
-        stop.set();
+        drop(guard);
         worker.join().unwrap();
     });
     assert!(slot.counters().delivered >= 400);

@@ -30,11 +30,23 @@ pub enum Wait {
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
+    /// Sets it when dropped, so that a failing test ends its threads too.
+    pub fn guard(&self) -> StopGuard {
+        StopGuard(self.clone())
+    }
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+pub struct StopGuard(Stop);
+
+impl Drop for StopGuard {
+    fn drop(&mut self) {
+        self.0.set();
     }
 }
 

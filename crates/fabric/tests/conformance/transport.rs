@@ -104,21 +104,21 @@ impl Fabric {
             Which::System => "libfabric.so.1".into(),
             Which::Second => match std::env::var("HOTLEASE_LIBFABRIC_TEST") {
                 Ok(path) if !path.is_empty() => path,
-                _ => return println!("skipped: HOTLEASE_LIBFABRIC_TEST names no second libfabric"),
+                _ => return eprintln!("skipped: HOTLEASE_LIBFABRIC_TEST names no second libfabric"),
             },
         };
         let library = match Libfabric::load_from(Path::new(&path)) {
             Ok(library) => library,
-            Err(error) if which == Which::System => return println!("skipped: {error}"),
+            Err(error) if which == Which::System => return eprintln!("skipped: {error}"),
             Err(error) => panic!("{error}"),
         };
         let loopback = "127.0.0.1".parse().unwrap();
         match providers::named(&library, name, Some(loopback)) {
             Ok(provider) => {
-                println!("{library:?}: {provider:?}");
+                eprintln!("{library:?}: {provider:?}");
                 test(&Self { provider });
             }
-            Err(error) => println!("skipped: {library:?}: {error}"),
+            Err(error) => eprintln!("skipped: {library:?}: {error}"),
         }
     }
 

@@ -1,0 +1,195 @@
+//! What becomes of a message that was received, and the messages that are no frames.
+
+use super::endpoint::Posted;
+use super::error::OfiError;
+use super::ffi::fi_addr_t;
+use super::link::Link;
+use super::operation::Operation;
+use super::staging::HEADER_BYTES;
+use super::state::{CONTROL_BYTES, Channel, State};
+use hotlease_wire::fabric::{Kind, Prefix};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a port has seen. Frames that are refused change nothing but these counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Frames put into rings.
+    pub delivered: u64,
+    /// Messages that are too short, or of a kind or version that does not exist.
+    pub malformed: u64,
+    /// Frames of a channel that is not open.
+    pub unknown_channel: u64,
+    /// Messages with a key that is not the channel's or link's.
+    pub wrong_key: u64,
+    /// Messages from somebody else than the channel's or link's peer.
+    pub wrong_source: u64,
+    /// Frames for an entry that the ring does not have, or longer than the entry.
+    pub bad_entry: u64,
+    /// Frames whose length is not that of the message.
+    pub bad_length: u64,
+    /// Receives that failed, too long a message for instance.
+    pub receive_errors: u64,
+    /// Failures that belong to no operation known.
+    pub unattributed: u64,
+}
+
+/// Why a message was dropped.
+enum Refused {
+    UnknownChannel,
+    WrongKey,
+    WrongSource,
+    BadEntry,
+    BadLength,
+}
+
+impl State {
+    /// A message from anybody at all.
+    #[inline]
+    pub(super) fn received(&mut self, message: &[u8], source: fi_addr_t) {
+        let Ok(prefix) = Prefix::decode(message) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        match prefix.kind {
+            Kind::Frame => match self.frame(&prefix, message, source) {
+                Ok(()) => self.counters.delivered += 1,
+                Err(why) => self.refuse(why),
+            },
+            Kind::Probe | Kind::ProbeAnswer => self.probed(&prefix, source),
+            Kind::Goodbye => match self.channel(&prefix, source) {
+                Ok(channel) => {
+                    if let Some(ring) = &channel.ring {
+                        ring.closed.store(true, Ordering::Release);
+                    }
+                }
+                Err(why) => self.refuse(why),
+            },
+        }
+    }
+
+    /// The open channel that a message names, if its key and source are right; else it is counted.
+    #[inline]
+    fn channel(&self, prefix: &Prefix, source: fi_addr_t) -> Result<&Channel, Refused> {
+        let index = (prefix.channel as usize) & (super::CHANNELS_MAX - 1);
+        let found = self.channels.get(index).and_then(Option::as_ref);
+        let channel = found.filter(|found| found.id == prefix.channel);
+        let channel = channel.ok_or(Refused::UnknownChannel)?;
+        if channel.key != prefix.key {
+            return Err(Refused::WrongKey);
+        }
+        if let Some(ring) = &channel.ring
+            && self.endpoint.knows_sources()
+            && source != ring.link.address
+        {
+            return Err(Refused::WrongSource);
+        }
+        Ok(channel)
+    }
+
+    #[cold]
+    fn refuse(&mut self, why: Refused) {
+        let counter = match why {
+            Refused::UnknownChannel => &mut self.counters.unknown_channel,
+            Refused::WrongKey => &mut self.counters.wrong_key,
+            Refused::WrongSource => &mut self.counters.wrong_source,
+            Refused::BadEntry => &mut self.counters.bad_entry,
+            Refused::BadLength => &mut self.counters.bad_length,
+        };
+        *counter += 1;
+    }
+
+    #[inline]
+    fn frame(&self, prefix: &Prefix, message: &[u8], source: fi_addr_t) -> Result<(), Refused> {
+        let channel = self.channel(prefix, source)?;
+        if !prefix.entry_in(channel.shape) {
+            return Err(Refused::BadEntry);
+        }
+        let in_message = if prefix.payload_written {
+            0
+        } else {
+            prefix.length as usize
+        };
+        if message.len() != HEADER_BYTES + in_message {
+            return Err(Refused::BadLength);
+        }
+        let (header, payload) = message.split_at(HEADER_BYTES);
+        // SAFETY: the payload is as long as the message says, which is at most an entry; entry and ring
+        // were checked. The entry is the sender's until the line is published, by the channel's protocol; a
+        // hostile one scribbles over its own requests or replies.
+        unsafe {
+            let to = channel.near.payload(prefix.entry).as_ptr();
+            std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len());
+        }
+        let mut words = [0u64; 8];
+        for (word, bytes) in words.iter_mut().zip(header[Prefix::BYTES..].chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+        }
+        channel.near.line(prefix.entry).publish(&words);
+        Ok(())
+    }
+
+    #[cold]
+    fn probed(&mut self, prefix: &Prefix, source: fi_addr_t) {
+        let Some(link) = self.links.get(&prefix.key).cloned() else {
+            self.counters.wrong_key += 1;
+            return;
+        };
+        if self.endpoint.knows_sources() && source != link.address {
+            self.counters.wrong_source += 1;
+            return;
+        }
+        if prefix.kind == Kind::ProbeAnswer {
+            link.answered.store(prefix.channel, Ordering::Release);
+        } else {
+            // Without room for the answer the prober asks again.
+            self.control(&link, Prefix::bare(Kind::ProbeAnswer, prefix.channel, link.key));
+        }
+    }
+
+    /// Sends a control message if there is room; whether it is under way.
+    pub(super) fn control(&mut self, link: &Arc<Link>, message: Prefix) -> bool {
+        let Some(buffer) = self.buffers.free_control.pop() else {
+            return false;
+        };
+        let begun = self.begin(
+            Operation::Control {
+                buffer,
+                link: link.clone(),
+            },
+            self.buffers.region,
+        );
+        let Some((number, context)) = begun else {
+            self.buffers.free_control.push(buffer);
+            return false;
+        };
+        let receives = self.buffers.receives as usize * self.buffers.pitch;
+        // SAFETY: one of the control buffers, behind the receive buffers; free until the operation ends, so
+        // ours to write and then the provider's to read.
+        let posted = unsafe {
+            let start = self
+                .buffers
+                .memory
+                .start()
+                .add(receives + buffer as usize * CONTROL_BYTES);
+            std::ptr::copy_nonoverlapping(message.encode().as_ptr(), start.as_ptr(), Prefix::BYTES);
+            let (start, descriptor) = (start.as_ptr(), self.buffers.descriptor);
+            self.endpoint
+                .send(start, Prefix::BYTES, descriptor, link.address, context)
+        };
+        if posted == Posted::Yes {
+            return true;
+        }
+        let ended = self.end(number);
+        let error = match posted {
+            Posted::Failed(result) => Some(OfiError::LinkBroken {
+                what: "send",
+                code: result.unsigned_abs() as i32,
+                why: self.endpoint.text(result as i32),
+            }),
+            _ => None,
+        };
+        self.settle(ended, error);
+        false
+    }
+}

@@ -1,0 +1,79 @@
+//! Sleeping on a port, for one thread or several.
+
+use super::port::Port;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// How long a sleeper naps where the provider has nothing to sleep on.
+const NAP: Duration = Duration::from_micros(50);
+
+impl Port {
+    /// Readable when something may have arrived, but only after [`Port::may_sleep`] said so and until the
+    /// next progress. `None`: the provider has nothing to sleep on, nap instead.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the completion queue's, which is open as long as the port.
+        self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Whether [`Port::wait_fd`] will become readable for whatever comes next; false: make progress first.
+    /// For a port that only one thread uses; several use [`Port::sleep`].
+    pub fn may_sleep(&self) -> bool {
+        self.wait_fd.is_some() && self.lock().endpoint.may_sleep()
+    }
+
+    /// Sleeps until `ready` or `timeout`, making progress whenever something arrives; whether it is ready.
+    /// Any number of threads may sleep: one of them on the wait object, the others behind it, and none
+    /// misses a frame that another thread took.
+    pub fn sleep(&self, timeout: Duration, ready: impl Fn() -> bool) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            self.drive(&mut state);
+            if ready() {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.failed.is_some() {
+                return false;
+            }
+            let Some(fd) = self.wait_fd() else {
+                drop(state);
+                std::thread::sleep(NAP.min(left));
+                state = self.lock();
+                continue;
+            };
+            if state.leader {
+                state.followers += 1;
+                let waited = self.followers.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state.followers -= 1;
+                continue;
+            }
+            if !state.endpoint.may_sleep() {
+                drop(state);
+                std::hint::spin_loop();
+                state = self.lock();
+                continue;
+            }
+            state.leader = true;
+            drop(state);
+            wait_readable(fd, self.signal.as_fd(), left);
+            state = self.lock();
+            state.leader = false;
+            // Empty is as good as emptied.
+            let _ = self.signal.read();
+            // Somebody else has to watch the wait object now.
+            if state.followers > 0 {
+                self.followers.notify_all();
+            }
+        }
+    }
+}
+
+fn wait_readable(first: BorrowedFd<'_>, second: BorrowedFd<'_>, timeout: Duration) {
+    use nix::poll::{PollFd, PollFlags, ppoll};
+    let mut fds = [first, second].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    // A signal or an error makes the caller look, as readiness does.
+    let _ = ppoll(&mut fds, Some(timeout.into()), None);
+}
