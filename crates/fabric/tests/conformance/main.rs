@@ -6,6 +6,8 @@
 //! two threads polling.
 
 mod channels;
+mod forged;
+mod loss;
 mod ports;
 mod served;
 mod spans;
@@ -67,6 +69,12 @@ macro_rules! fabric {
                     spans::spans_of_every_size_are_read_and_written
                     spans::spans_outside_of_the_memory_are_refused
                     spans::written_span_is_in_place_before_the_frame_that_follows
+                    forged::forged_frames_are_counted_and_change_nothing
+                    loss::peer_that_closes_is_noticed
+                    loss::peer_that_vanishes_with_frames_in_flight_hangs_nobody
+                    loss::peer_that_vanishes_during_a_transfer_hangs_nobody
+                    loss::silent_peer_hangs_nobody
+                    loss::broken_connections_leave_nothing_behind
                 }
             }
         )*

@@ -2,7 +2,7 @@
 
 use hotlease_fabric::channel::{ClientChannel, ReplyRing, RequestRing, WorkerChannel};
 use hotlease_fabric::doorbell::Doorbell;
-use hotlease_fabric::ofi::{Libfabric, OfiRing, Peer, Port, Provider, providers};
+use hotlease_fabric::ofi::{Libfabric, OfiRing, Peer, Port, PortOptions, Provider, providers};
 use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::ShmRing;
 use hotlease_wire::connection::RingShape;
@@ -124,6 +124,15 @@ impl Fabric {
 
     pub fn port(&self) -> Arc<Port> {
         Port::open(&self.provider).unwrap()
+    }
+
+    /// With little patience.
+    pub fn impatient_port(&self, send_timeout: Duration) -> Arc<Port> {
+        let options = PortOptions {
+            send_timeout,
+            ..PortOptions::default()
+        };
+        Port::open_with(&self.provider, options).unwrap()
     }
 }
 

@@ -1,0 +1,205 @@
+//! A peer that goes, in every state, and one that stays and does nothing.
+
+use crate::served::{CALL, Served, Wait, pattern};
+use crate::transport::{Fabric, LONG, introduce, open, shape};
+use hotlease_fabric::memory::Memory;
+use hotlease_fabric::ofi::{Access, OfiError, Spans};
+use hotlease_fabric::ring::FarRing;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_millis(500);
+/// The deadline, and what a loaded machine and the provider's own teardown add.
+const HANGS: Duration = Duration::from_secs(20);
+
+fn crashes(fabric: &Fabric) -> bool {
+    let crashes = !fabric.provider.quirks().survives_peer;
+    if crashes {
+        eprintln!("skipped: a send to an endpoint that was closed crashes inside this provider");
+    }
+    crashes
+}
+
+pub fn peer_that_closes_is_noticed(fabric: &Fabric) {
+    if crashes(fabric) {
+        return;
+    }
+    let (to_worker, to_client) = introduce(&fabric.port(), &fabric.port());
+    let ends = open(&to_worker, &to_client, shape(4, 8128), shape(4, 8128));
+    let mut worker = ends.worker;
+    ends.client.publish(0, &CALL, &[b"hello"]).unwrap();
+    let begin = Instant::now();
+    while worker.take().is_none() {
+        assert!(begin.elapsed() < LONG);
+        ends.client_side.progress();
+        ends.worker_side.progress();
+    }
+    let slot = to_client.port().clone();
+    drop(worker);
+    let begin = Instant::now();
+    let error = loop {
+        if let Some(error) = ends.client.far().is_broken() {
+            break error;
+        }
+        assert!(begin.elapsed() < LONG, "the client was never told");
+        slot.progress();
+        ends.client_side.progress();
+    };
+    assert_eq!(error, OfiError::PeerClosed);
+    // Publishing is harmless then, and quick.
+    let begin = Instant::now();
+    for number in 1..100 {
+        ends.client
+            .publish(number, &CALL, &[&pattern(number, 8128)])
+            .unwrap();
+    }
+    assert!(begin.elapsed() < PATIENCE, "publishing on a closed channel waits");
+}
+
+pub fn peer_that_vanishes_with_frames_in_flight_hangs_nobody(fabric: &Fabric) {
+    if crashes(fabric) {
+        return;
+    }
+    for bytes in [8, 2000, 8000] {
+        let (to_worker, to_client) = introduce(&fabric.impatient_port(PATIENCE), &fabric.port());
+        let ends = open(&to_worker, &to_client, shape(64, 8128), shape(64, 8128));
+        let input = pattern(0, bytes);
+        for number in 0..8 {
+            ends.client.publish(number, &CALL, &[&input]).unwrap();
+            ends.worker_side.progress();
+            ends.client_side.progress();
+        }
+        drop((ends.worker, ends.worker_side, to_client));
+        let begin = Instant::now();
+        for number in 8..200 {
+            ends.client.publish(number % 64, &CALL, &[&input]).unwrap();
+        }
+        assert!(
+            begin.elapsed() < HANGS,
+            "publishing to a vanished peer hung for {:?}",
+            begin.elapsed()
+        );
+        while ends.client.far().is_broken().is_none() && begin.elapsed() < Duration::from_secs(2) {
+            ends.client_side.progress();
+        }
+        let broken = ends.client.far().is_broken();
+        // Over datagrams there is nobody who could tell before the provider gives up.
+        if fabric.provider.name() != "udp;ofi_rxd" {
+            assert!(broken.is_some(), "{bytes} bytes: a vanished peer was not noticed");
+        }
+        assert!(!to_worker.port().sleep(Duration::from_millis(5), || false));
+    }
+}
+
+pub fn peer_that_vanishes_during_a_transfer_hangs_nobody(fabric: &Fabric) {
+    if crashes(fabric) {
+        return;
+    }
+    for reads in [true, false] {
+        let (client, worker) = (fabric.port(), fabric.impatient_port(PATIENCE));
+        let (to_worker, to_client) = introduce(&client, &worker);
+        let size = 64 << 20;
+        let far = Arc::new(Memory::create("test", size).unwrap());
+        let near = Arc::new(Memory::create("test", size).unwrap());
+        let lent = client.register(&far, Access::PeerReadsAndWrites).unwrap();
+        let remote = *lent.remote();
+        let local = worker.register(&near, Access::Local).unwrap();
+        let leaves = std::thread::spawn(move || {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(15) {
+                client.progress();
+            }
+            drop((lent, to_worker, client));
+        });
+        let begin = Instant::now();
+        let mut result = Ok(());
+        // Until the client has left.
+        while result.is_ok() && begin.elapsed() < LONG {
+            let spans = Spans {
+                remote: &remote,
+                remote_offset: 0,
+                local: &local,
+                local_offset: 0,
+                length: size,
+            };
+            result = match reads {
+                true => worker.read(&to_client, spans, 2 * PATIENCE),
+                false => worker.write(&to_client, spans, 2 * PATIENCE),
+            };
+        }
+        let took = begin.elapsed();
+        leaves.join().unwrap();
+        let error = result.expect_err("the transfer went on without a peer");
+        assert!(took < HANGS, "the transfer hung for {took:?}: {error}");
+        drop((local, to_client, worker));
+    }
+}
+
+pub fn silent_peer_hangs_nobody(fabric: &Fabric) {
+    let (client, slot) = (fabric.impatient_port(PATIENCE), fabric.port());
+    let (to_worker, to_client) = introduce(&client, &slot);
+    let ends = open(&to_worker, &to_client, shape(256, 65_536), shape(256, 64));
+    let input = pattern(0, 65_536);
+    // The slot's port stands still.
+    let begin = Instant::now();
+    for number in 0..256 {
+        ends.client.publish(number, &CALL, &[&input]).unwrap();
+    }
+    assert!(
+        begin.elapsed() < HANGS,
+        "publishing to a silent peer hung for {:?}",
+        begin.elapsed()
+    );
+    let begin = Instant::now();
+    let error = client.probe(&to_worker, PATIENCE).unwrap_err();
+    assert!(begin.elapsed() < HANGS, "probing a silent peer hung");
+    assert!(
+        matches!(error, OfiError::Timeout { .. } | OfiError::LinkBroken { .. }),
+        "{error}"
+    );
+    assert!(!client.sleep(Duration::from_millis(50), || ends.client.poll(0).is_some()));
+}
+
+/// Descriptors of this process, and pages that it holds.
+fn footprint() -> (usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    (descriptors, pages)
+}
+
+pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
+    if crashes(fabric) {
+        return;
+    }
+    let connection = |number: u64| {
+        let (to_worker, to_client) = introduce(&fabric.impatient_port(PATIENCE), &fabric.port());
+        let ends = open(&to_worker, &to_client, shape(4, 8128), shape(4, 8128));
+        if number.is_multiple_of(2) {
+            // Closed in order by one side, with frames under way.
+            ends.client.publish(0, &CALL, &[b"lost"]).unwrap();
+            ends.client_side.progress();
+        } else {
+            let served = Served::start(ends, Wait::Poll, Wait::Poll);
+            served.round_trip(0, &pattern(number, 5000));
+        }
+    };
+    let count = match std::env::var("HOTLEASE_TEST_CONNECTIONS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
+        Some(count) => count,
+        None => 100,
+    };
+    (0..20).for_each(connection);
+    let (descriptors, pages) = footprint();
+    (0..count).for_each(connection);
+    let (descriptors_after, pages_after) = footprint();
+    assert!(
+        descriptors_after <= descriptors + 2,
+        "{descriptors} descriptors, and {descriptors_after} after {count} connections"
+    );
+    let grown = pages_after.saturating_sub(pages) * 4;
+    assert!(grown < 16 * 1024, "{grown} KiB more after {count} connections");
+    eprintln!("{count} connections: {descriptors} -> {descriptors_after} descriptors, {grown} KiB more");
+}
