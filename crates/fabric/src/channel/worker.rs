@@ -101,6 +101,8 @@ impl<F: FarRing> WorkerChannel<F> {
             replies,
             generation,
             next: 0,
+            express_next: 0,
+            was_express: false,
             unsettled: false,
         }
     }

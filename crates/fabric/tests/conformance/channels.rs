@@ -60,18 +60,21 @@ pub fn pipelined_invocations_come_back_in_order_over_many_laps<P: Pair>(pair: &P
 pub fn express_entry_and_ring_mix<P: Pair>(pair: &P) {
     let ends = pair.connect(shape(4, DEFAULT), shape(4, DEFAULT));
     let served = Served::start(ends, Wait::Poll, Wait::Poll);
-    for number in 0..300 {
-        let input = pattern(number, [0, 8, 33, 4000, 8128][number as usize % 5]);
-        if number % 3 == 0 {
+    let (mut in_ring, mut in_express) = (0, 0);
+    for step in 0..300 {
+        let input = pattern(step, [0, 8, 33, 4000, 8128][step as usize % 5]);
+        if step % 3 == 0 {
             let express = served.client.express();
-            express.publish_quiet(number, &CALL, &[&input]).unwrap();
+            express.publish_quiet(in_express, &CALL, &[&input]).unwrap();
             served.client.ring();
-            let header = served.express_reply(number);
+            let header = served.express_reply(in_express);
             let mut output = vec![0; input.len()];
             assert_eq!(express.read(&header, &mut output), input.len());
-            assert!(output == input, "express invocation {number}");
+            assert!(output == input, "express invocation {in_express}");
+            in_express += 1;
         } else {
-            served.round_trip(number, &input);
+            served.round_trip(in_ring, &input);
+            in_ring += 1;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Messages that nobody of this transport would send.
 
 use crate::served::{CALL, pattern};
-use crate::transport::{Fabric, GENERATION, LONG, introduce, open, shape};
+use crate::transport::{Fabric, GENERATION, LONG, connected, open, shape};
 use hotlease_fabric::channel::{ReplyRing, RequestRing, WorkerChannel};
 use hotlease_fabric::ofi::Counters;
 use hotlease_fabric::ring::FarRing;
@@ -84,7 +84,7 @@ pub fn forged_frames_are_counted_and_change_nothing(fabric: &Fabric) {
 /// the next honest one.
 fn refused(fabric: &Fabric, forgery: &Forgery) {
     let (client, slot) = (fabric.port(), fabric.port());
-    let (to_worker, to_client) = introduce(&client, &slot);
+    let (to_worker, to_client) = connected(&client, &slot);
     let real = shape(4, 64);
     let request_ring = RequestRing::create(real).unwrap();
     let worker_end = slot.open_channel(request_ring.near()).unwrap();
@@ -142,8 +142,8 @@ fn stranger_is_refused(fabric: &Fabric) {
         return eprintln!("a frame with stolen keys gets through: the provider names no sources");
     }
     let (client, slot, stranger) = (fabric.port(), fabric.port(), fabric.port());
-    let (to_worker, to_client) = introduce(&client, &slot);
-    let (stolen, _known) = introduce(&stranger, &slot);
+    let (to_worker, to_client) = connected(&client, &slot);
+    let (stolen, _known) = connected(&stranger, &slot);
     let request_ring = RequestRing::create(shape(4, 64)).unwrap();
     let worker_end = slot.open_channel(request_ring.near()).unwrap();
     let told = *worker_end.end();
@@ -164,7 +164,7 @@ fn stranger_is_refused(fabric: &Fabric) {
     assert!(worker.take().is_none(), "a frame from somebody else got through");
     drop((client_end, to_worker));
     // The channel goes on for those who own it.
-    let (to_worker, to_client) = introduce(&client, &slot);
+    let (to_worker, to_client) = connected(&client, &slot);
     let ends = open(&to_worker, &to_client, shape(4, 64), shape(4, 64));
     ends.client.publish(0, &CALL, &[&pattern(1, 40)]).unwrap();
     let mut worker = ends.worker;

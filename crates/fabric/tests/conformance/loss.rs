@@ -1,10 +1,9 @@
 //! A peer that goes, in every state, and one that stays and does nothing.
 
 use crate::served::{CALL, Served, Wait, pattern};
-use crate::transport::{Fabric, LONG, introduce, open, shape};
+use crate::transport::{Fabric, LONG, connected, open, shape};
 use hotlease_fabric::memory::Memory;
 use hotlease_fabric::ofi::{Access, OfiError, Spans};
-use hotlease_fabric::ring::FarRing;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ pub fn peer_that_closes_is_noticed(fabric: &Fabric) {
     if crashes(fabric) {
         return;
     }
-    let (to_worker, to_client) = introduce(&fabric.port(), &fabric.port());
+    let (to_worker, to_client) = connected(&fabric.port(), &fabric.port());
     let ends = open(&to_worker, &to_client, shape(4, 8128), shape(4, 8128));
     let mut worker = ends.worker;
     ends.client.publish(0, &CALL, &[b"hello"]).unwrap();
@@ -61,7 +60,7 @@ pub fn peer_that_vanishes_with_frames_in_flight_hangs_nobody(fabric: &Fabric) {
         return;
     }
     for bytes in [8, 2000, 8000] {
-        let (to_worker, to_client) = introduce(&fabric.impatient_port(PATIENCE), &fabric.port());
+        let (to_worker, to_client) = connected(&fabric.impatient_port(PATIENCE), &fabric.port());
         let ends = open(&to_worker, &to_client, shape(64, 8128), shape(64, 8128));
         let input = pattern(0, bytes);
         for number in 0..8 {
@@ -97,7 +96,7 @@ pub fn peer_that_vanishes_during_a_transfer_hangs_nobody(fabric: &Fabric) {
     }
     for reads in [true, false] {
         let (client, worker) = (fabric.port(), fabric.impatient_port(PATIENCE));
-        let (to_worker, to_client) = introduce(&client, &worker);
+        let (to_worker, to_client) = connected(&client, &worker);
         let size = 64 << 20;
         let far = Arc::new(Memory::create("test", size).unwrap());
         let near = Arc::new(Memory::create("test", size).unwrap());
@@ -137,7 +136,7 @@ pub fn peer_that_vanishes_during_a_transfer_hangs_nobody(fabric: &Fabric) {
 
 pub fn silent_peer_hangs_nobody(fabric: &Fabric) {
     let (client, slot) = (fabric.impatient_port(PATIENCE), fabric.port());
-    let (to_worker, to_client) = introduce(&client, &slot);
+    let (to_worker, to_client) = connected(&client, &slot);
     let ends = open(&to_worker, &to_client, shape(256, 65_536), shape(256, 64));
     let input = pattern(0, 65_536);
     // The slot's port stands still.
@@ -173,7 +172,7 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         return;
     }
     let connection = |number: u64| {
-        let (to_worker, to_client) = introduce(&fabric.impatient_port(PATIENCE), &fabric.port());
+        let (to_worker, to_client) = connected(&fabric.impatient_port(PATIENCE), &fabric.port());
         let ends = open(&to_worker, &to_client, shape(4, 8128), shape(4, 8128));
         if number.is_multiple_of(2) {
             // Closed in order by one side, with frames under way.
@@ -189,6 +188,8 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         .and_then(|text| text.parse().ok())
     {
         Some(count) => count,
+        // Each takes a quarter of a second there: acknowledgements in software.
+        None if fabric.provider.name() == "udp;ofi_rxd" => 20,
         None => 100,
     };
     (0..20).for_each(connection);
@@ -200,6 +201,10 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         "{descriptors} descriptors, and {descriptors_after} after {count} connections"
     );
     let grown = pages_after.saturating_sub(pages) * 4;
+    if fabric.provider.name() == "tcp;ofi_rxm" && fabric.provider.library().version() < (2, 0) {
+        // See the table of providers.
+        return eprintln!("memory is not checked: rxm of 1.17 leaks; {grown} KiB by {count} connections");
+    }
     assert!(grown < 16 * 1024, "{grown} KiB more after {count} connections");
     eprintln!("{count} connections: {descriptors} -> {descriptors_after} descriptors, {grown} KiB more");
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long anything may take that must happen.
-pub const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(20);
 
 /// One end's way to make progress and to sleep.
 pub enum Side {
@@ -142,6 +142,14 @@ pub fn introduce(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<Peer>, Arc<Peer>
     let seen_by_first = first.peer(&second.address(), key).unwrap();
     let seen_by_second = second.peer(&first.address(), key).unwrap();
     (Arc::new(seen_by_first), Arc::new(seen_by_second))
+}
+
+/// As [`introduce`], with the connection set up: a first send needs both ends to make progress.
+pub fn connected(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<Peer>, Arc<Peer>) {
+    let (to_second, to_first) = introduce(first, second);
+    crate::ports::attended(second, || first.probe(&to_second, LONG).unwrap());
+    crate::ports::attended(first, || second.probe(&to_first, LONG).unwrap());
+    (to_second, to_first)
 }
 
 /// Opens a channel between two peers: `to_worker` is of the client's port.

@@ -1,0 +1,23 @@
+//! What the transport `ofi` is compared with: the least that two ends can do over libfabric to exchange a
+//! message or to move memory, with no channel, no keys, no checks, no ring and no locks.
+//!
+//! * [`Client::echo`] and [`Peer::answer`] — one message each way, polling or sleeping on the completion
+//!   queue's descriptor.
+//! * [`Client::write`] — RMA writes into the peer's memory, then one echo, so that the bytes are there.
+//!
+//! Both use the same libfabric, provider, operation table and modes as the transport
+//! ([`hotlease_fabric::ofi::endpoint`]), and nothing else of it. The program of this crate measures both in
+//! turn, in the same seconds.
+
+mod raw;
+
+pub use raw::{Client, Hello, Peer, Silent};
+
+/// What an echoing function does with its input.
+///
+/// # Safety
+/// `bytes` may be read from `input` and written to `output`, which do not overlap.
+pub unsafe fn copy(input: std::ptr::NonNull<u8>, output: std::ptr::NonNull<u8>, bytes: usize) {
+    // SAFETY: by the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(input.as_ptr(), output.as_ptr(), bytes) }
+}

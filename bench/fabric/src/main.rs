@@ -1,0 +1,196 @@
+//! Measures the transport `ofi` beside raw libfabric, in turn, over every provider that is there.
+//!
+//! `hotlease-bench-fabric [LIBRARY [PROVIDER ...]]`; one JSON object a line, as all benchmarks.
+#![allow(clippy::print_stdout)]
+
+mod channel;
+
+use channel::Channel;
+use hdrhistogram::Histogram;
+use hotlease_bench_fabric::{Client, Peer};
+use hotlease_fabric::memory::Memory;
+use hotlease_fabric::ofi::{Libfabric, Provider, providers};
+use serde_json::json;
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+const BLOCKS: usize = 30;
+const PER_BLOCK: usize = 200;
+const MIB: usize = 1 << 20;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn pin(core: usize) {
+    let mut cores = nix::sched::CpuSet::new();
+    // Where pinning is not allowed the figures are noisier, no more.
+    let _ = cores
+        .set(core)
+        .and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cores));
+}
+
+/// Runs `serve` on core 1 until `ask` is done.
+fn beside<R>(
+    serve: impl FnOnce(&AtomicBool) -> Result<(), Failure> + Send,
+    ask: impl FnOnce() -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            pin(1);
+            serve(&stop)
+        });
+        let result = ask();
+        stop.store(true, Ordering::Relaxed);
+        server.join().map_err(|_| "the server panicked")??;
+        result
+    })
+}
+
+fn timed(times: &mut Histogram<u64>, mut trip: impl FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
+    // The first of a block wakes caches and clocks.
+    trip()?;
+    for _ in 0..PER_BLOCK {
+        let begin = Instant::now();
+        trip()?;
+        times.saturating_record(begin.elapsed().as_nanos() as u64);
+    }
+    Ok(())
+}
+
+fn quantiles(times: &Histogram<u64>) -> serde_json::Value {
+    json!({"p50": times.value_at_quantile(0.5), "p99": times.value_at_quantile(0.99)})
+}
+
+fn latency(provider: &Provider, library: &str, sleeps: bool) -> Result<(), Failure> {
+    if sleeps && !provider.quirks().wait_fd {
+        return Ok(());
+    }
+    let memory = Arc::new(Memory::create("bench", 4096)?);
+    let mut peer = Peer::open(provider, &memory, sleeps)?;
+    let mut client = Client::open(provider, &memory, &peer.hello()?, sleeps)?;
+    peer.meet(&client.hello()?)?;
+    let mut channel = Channel::open(provider, sleeps)?;
+    for bytes in [8usize, 1024, 4096] {
+        let histogram = || Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3);
+        let (mut raw, mut ours) = (histogram()?, histogram()?);
+        let input = vec![7; bytes];
+        let mut output = vec![0; bytes];
+        for _ in 0..BLOCKS {
+            beside(
+                |stop| Ok(peer.answer(stop)?),
+                || timed(&mut raw, || Ok(client.echo(&input, &mut output).map(drop)?)),
+            )?;
+            let (asking, serving) = channel.split();
+            beside(
+                |stop| serving.echo(stop),
+                || timed(&mut ours, || asking.round_trip(&input, &mut output)),
+            )?;
+        }
+        let (measured, baseline) = (quantiles(&ours), quantiles(&raw));
+        let ratio = |at: &str| measured[at].as_f64().unwrap_or(0.0) / baseline[at].as_f64().unwrap_or(1.0);
+        let line = json!({
+            "bench": "fabric_latency",
+            "params": {
+                "provider": provider.name(), "library": library,
+                "mode": if sleeps { "warm" } else { "hot" }, "size_bytes": bytes,
+            },
+            "unit": "ns", "samples": ours.len(),
+            "baseline": {"name": "raw libfabric ping-pong", "p50": baseline["p50"], "p99": baseline["p99"]},
+            "measured": measured, "ratio_p50": ratio("p50"), "ratio_p99": ratio("p99"),
+        });
+        println!("{line}");
+    }
+    Ok(())
+}
+
+fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
+    // Datagrams in software: megabytes take a second.
+    let sizes: &[usize] = if provider.name() == "udp;ofi_rxd" {
+        &[1]
+    } else {
+        &[1, 16, 256]
+    };
+    let largest = sizes.last().copied().unwrap_or(1) * MIB;
+    let memory = || Memory::create("bench", largest as u64).map(Arc::new);
+    let (raw_from, raw_to) = (memory()?, memory()?);
+    let mut peer = Peer::open(provider, &raw_to, false)?;
+    let mut client = Client::open(provider, &raw_from, &peer.hello()?, false)?;
+    peer.meet(&client.hello()?)?;
+    let mut channel = Channel::open(provider, false)?;
+    let (from, to) = (memory()?, memory()?);
+    let spans = channel.lend(&from, &to)?;
+    for &mebibytes in sizes {
+        let bytes = mebibytes * MIB;
+        let rounds = (512 / mebibytes).clamp(4, 40);
+        let mut best = [f64::INFINITY; 2];
+        let mut all: [Vec<f64>; 2] = Default::default();
+        for _ in 0..rounds {
+            let raw = beside(
+                |stop| Ok(peer.answer(stop)?),
+                || {
+                    let begin = Instant::now();
+                    client.write(bytes, MIB)?;
+                    Ok(begin.elapsed())
+                },
+            )?;
+            let (asking, serving) = channel.split();
+            let ours = beside(
+                |stop| serving.echo(stop),
+                || {
+                    let begin = Instant::now();
+                    asking.write(&spans, bytes as u64)?;
+                    Ok(begin.elapsed())
+                },
+            )?;
+            for (place, took) in [raw, ours].into_iter().enumerate() {
+                best[place] = best[place].min(took.as_secs_f64());
+                all[place].push(took.as_secs_f64());
+            }
+        }
+        let median = |times: &mut Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            bytes as f64 / times[times.len() / 2]
+        };
+        let (raw, ours) = (median(&mut all[0]), median(&mut all[1]));
+        let line = json!({
+            "bench": "fabric_bandwidth",
+            "params": {"provider": provider.name(), "library": library, "size_bytes": bytes},
+            "unit": "B/s", "samples": rounds,
+            "baseline": {"name": "raw libfabric write", "per_second": raw.round(), "best": (bytes as f64 / best[0]).round()},
+            "measured": {"per_second": ours.round(), "best": (bytes as f64 / best[1]).round()},
+            "ratio_p50": ours / raw,
+        });
+        println!("{line}");
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let library = match arguments.next() {
+        Some(path) => Libfabric::load_from(Path::new(&path))?,
+        None => Libfabric::load()?,
+    };
+    let (major, minor) = library.version();
+    let version = format!("libfabric {major}.{minor}");
+    let wanted: Vec<String> = arguments.collect();
+    pin(0);
+    for provider in providers(&library, Some("127.0.0.1".parse()?)) {
+        if !wanted.is_empty() && !wanted.iter().any(|name| name == provider.name()) {
+            continue;
+        }
+        for result in [
+            latency(&provider, &version, false),
+            latency(&provider, &version, true),
+            bandwidth(&provider, &version),
+        ] {
+            if let Err(error) = result {
+                eprintln!("{provider:?}: {error}");
+            }
+        }
+    }
+    Ok(())
+}

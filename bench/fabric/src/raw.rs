@@ -1,0 +1,356 @@
+//! The two raw ends.
+
+use hotlease_fabric::memory::Memory;
+use hotlease_fabric::ofi::endpoint::{Completions, Endpoint, Posted, RegionKeys};
+use hotlease_fabric::ofi::ffi::{self, fi_addr_t, fi_cq_msg_entry};
+use hotlease_fabric::ofi::{OfiError, Provider};
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Looks between two looks at the clock.
+const SPINS: u32 = 1 << 12;
+/// Longest message.
+pub const MESSAGE_BYTES: usize = 8192;
+/// Messages that may arrive before one is taken.
+const RECEIVES: usize = 4;
+/// Operations that are no receives: a send, and writes.
+const SEND: usize = RECEIVES;
+const WRITES: usize = 8;
+
+/// The other end has not answered for seconds, or an operation failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silent(pub String);
+
+impl std::fmt::Display for Silent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the raw ping-pong stopped: {}", self.0)
+    }
+}
+
+impl std::error::Error for Silent {}
+
+/// What one end needs to know of the other.
+#[derive(Debug, Clone)]
+pub struct Hello {
+    address: Vec<u8>,
+    memory: u64,
+    key: u64,
+}
+
+#[repr(C, align(64))]
+struct Context([u64; 8]);
+
+/// One end: an endpoint, buffers, and memory for RMA.
+struct End {
+    endpoint: Endpoint,
+    contexts: Box<[Context]>,
+    buffers: Arc<Memory>,
+    buffer_descriptor: *mut c_void,
+    memory: Arc<Memory>,
+    keys: RegionKeys,
+    peer: fi_addr_t,
+    ordered: bool,
+    sends: usize,
+    writes: usize,
+    sleeps: bool,
+}
+
+// SAFETY: handles and addresses without thread affinity; one thread uses it at a time.
+unsafe impl Send for End {}
+
+impl End {
+    fn open(provider: &Provider, memory: &Arc<Memory>, sleeps: bool) -> Result<Self, OfiError> {
+        let mut endpoint = Endpoint::open(provider, sleeps)?;
+        let buffers = Arc::new(Memory::create(
+            "raw-buffers",
+            ((RECEIVES + 1) * MESSAGE_BYTES) as u64,
+        )?);
+        let access = ffi::FI_SEND | ffi::FI_RECV | ffi::FI_READ | ffi::FI_WRITE;
+        // The regions are never closed: they end with the process, as the endpoint does not outlive it.
+        // SAFETY: both memories are held by self, which also holds the endpoint and drops it first.
+        let (buffer_descriptor, keys) = unsafe {
+            let bytes = buffers.size_bytes() as usize;
+            let (_, local) = endpoint.register(buffers.start(), bytes, access, 1)?;
+            let bytes = memory.size_bytes() as usize;
+            let remote = access | ffi::FI_REMOTE_READ | ffi::FI_REMOTE_WRITE;
+            (
+                local.descriptor,
+                endpoint.register(memory.start(), bytes, remote, 2)?.1,
+            )
+        };
+        let mut end = Self {
+            endpoint,
+            contexts: (0..=SEND + 1).map(|_| Context([0; 8])).collect(),
+            buffers,
+            buffer_descriptor,
+            memory: memory.clone(),
+            keys,
+            peer: 0,
+            ordered: provider.ordered(),
+            sends: 0,
+            writes: 0,
+            sleeps,
+        };
+        for number in 0..RECEIVES {
+            end.post(number);
+        }
+        Ok(end)
+    }
+
+    fn hello(&self) -> Result<Hello, OfiError> {
+        let address = self.endpoint.address()?;
+        Ok(Hello {
+            address,
+            memory: self.keys.address,
+            key: self.keys.key,
+        })
+    }
+
+    fn meet(&mut self, other: &Hello) -> Result<(), OfiError> {
+        // SAFETY: an address of an endpoint of the same provider.
+        self.peer = unsafe { self.endpoint.insert(&other.address) }?;
+        Ok(())
+    }
+
+    fn buffer(&self, number: usize) -> *mut u8 {
+        // SAFETY: inside the buffers.
+        unsafe { self.buffers.start().as_ptr().add(number * MESSAGE_BYTES) }
+    }
+
+    fn context(&mut self, number: usize) -> *mut c_void {
+        (&raw mut self.contexts[number]).cast()
+    }
+
+    fn post(&mut self, number: usize) {
+        let (buffer, context) = (self.buffer(number), self.context(number));
+        // SAFETY: buffer and context belong to this receive until it completes, and live with self.
+        while unsafe {
+            self.endpoint
+                .receive(buffer, MESSAGE_BYTES, self.buffer_descriptor, context)
+        } == Posted::Again
+        {}
+    }
+
+    /// Takes completions; the number and length of a message that arrived.
+    #[inline]
+    fn poll(&mut self) -> Result<Option<(usize, usize)>, Silent> {
+        let mut entry = [fi_cq_msg_entry {
+            op_context: std::ptr::null_mut(),
+            flags: 0,
+            len: 0,
+        }];
+        match self.endpoint.completions(&mut entry, &mut [0]) {
+            Completions::Read(0) => Ok(None),
+            Completions::Read(_) => {
+                let offset = entry[0].op_context as usize - self.contexts.as_ptr() as usize;
+                match offset / size_of::<Context>() {
+                    SEND => self.sends -= 1,
+                    number if number < RECEIVES => return Ok(Some((number, entry[0].len))),
+                    _ => self.writes -= 1,
+                }
+                Ok(None)
+            }
+            Completions::Error(failure) => Err(Silent(self.endpoint.text(failure.code))),
+            Completions::Failed(result) => Err(Silent(self.endpoint.text(result as i32))),
+        }
+    }
+
+    /// Sends the first bytes of the send buffer.
+    #[inline]
+    fn send(&mut self, bytes: usize) -> Result<(), Silent> {
+        let (buffer, context) = (self.buffer(SEND), self.context(SEND));
+        let begin = Instant::now();
+        loop {
+            let posted = if bytes <= self.endpoint.inject_bytes() {
+                // SAFETY: the send buffer, which nobody else writes.
+                self.endpoint
+                    .inject(unsafe { std::slice::from_raw_parts(buffer, bytes) }, self.peer)
+            } else {
+                self.sends += 1;
+                let descriptor = self.buffer_descriptor;
+                // SAFETY: the buffer is not written until `sends` is 0 again.
+                let posted = unsafe { self.endpoint.send(buffer, bytes, descriptor, self.peer, context) };
+                self.sends -= usize::from(posted != Posted::Yes);
+                posted
+            };
+            match posted {
+                Posted::Yes => return Ok(()),
+                Posted::Failed(result) => return Err(Silent(self.endpoint.text(result as i32))),
+                Posted::Again if begin.elapsed() > PATIENCE => return Err(Silent("no room".into())),
+                // Only during connection set-up, when nothing else can arrive.
+                Posted::Again => drop(self.poll()?),
+            }
+        }
+    }
+
+    /// The next message, unless told to stop.
+    #[inline]
+    fn next(&mut self, stop: Option<&AtomicBool>) -> Result<Option<(usize, usize)>, Silent> {
+        let begin = Instant::now();
+        loop {
+            for _ in 0..SPINS {
+                if let Some(message) = self.poll()? {
+                    return Ok(Some(message));
+                }
+                if self.sleeps && self.endpoint.may_sleep() {
+                    self.doze();
+                    break;
+                }
+            }
+            match stop {
+                Some(stop) if stop.load(Ordering::Relaxed) => return Ok(None),
+                None if begin.elapsed() > PATIENCE => return Err(Silent("no answer".into())),
+                _ => {}
+            }
+        }
+    }
+
+    fn doze(&self) {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        if let Some(fd) = self.endpoint.wait_fd() {
+            // A signal makes the caller look, as readiness does.
+            let _ = poll(
+                &mut [PollFd::new(fd, PollFlags::POLLIN)],
+                PollTimeout::from(100u8),
+            );
+        }
+    }
+
+    /// Until the send buffer is free.
+    #[inline]
+    fn settle(&mut self) -> Result<(), Silent> {
+        while self.sends > 0 {
+            self.poll()?;
+        }
+        Ok(())
+    }
+}
+
+/// The end that answers.
+pub struct Peer(End);
+
+impl Peer {
+    /// With memory that clients may write to. `sleeps`: waits on the descriptor instead of polling.
+    pub fn open(provider: &Provider, memory: &Arc<Memory>, sleeps: bool) -> Result<Self, OfiError> {
+        End::open(provider, memory, sleeps).map(Self)
+    }
+
+    /// For the client.
+    pub fn hello(&self) -> Result<Hello, OfiError> {
+        self.0.hello()
+    }
+
+    /// Knows its client from now on.
+    pub fn meet(&mut self, client: &Hello) -> Result<(), OfiError> {
+        self.0.meet(client)
+    }
+
+    /// Sends back what arrives, copied once, until told to stop.
+    pub fn answer(&mut self, stop: &AtomicBool) -> Result<(), Silent> {
+        let end = &mut self.0;
+        while let Some((number, bytes)) = end.next(Some(stop))? {
+            end.settle()?;
+            let bytes = bytes.min(MESSAGE_BYTES);
+            // SAFETY: two buffers of the same size, neither under way.
+            unsafe { std::ptr::copy_nonoverlapping(end.buffer(number), end.buffer(SEND), bytes) };
+            end.post(number);
+            end.send(bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// The end that asks.
+pub struct Client {
+    end: End,
+    far: Hello,
+}
+
+impl Client {
+    /// With memory to write from. `sleeps`: waits on the descriptor instead of polling.
+    pub fn open(
+        provider: &Provider,
+        memory: &Arc<Memory>,
+        peer: &Hello,
+        sleeps: bool,
+    ) -> Result<Self, OfiError> {
+        let mut end = End::open(provider, memory, sleeps)?;
+        end.meet(peer)?;
+        Ok(Self {
+            end,
+            far: peer.clone(),
+        })
+    }
+
+    /// For the peer.
+    pub fn hello(&self) -> Result<Hello, OfiError> {
+        self.end.hello()
+    }
+
+    /// One round trip of at most [`MESSAGE_BYTES`]; how many bytes came back.
+    #[inline]
+    pub fn echo(&mut self, input: &[u8], output: &mut [u8]) -> Result<usize, Silent> {
+        let end = &mut self.end;
+        let bytes = input.len().min(MESSAGE_BYTES);
+        end.settle()?;
+        // SAFETY: the send buffer is free, and at least that long.
+        unsafe { std::ptr::copy_nonoverlapping(input.as_ptr(), end.buffer(SEND), bytes) };
+        end.send(bytes)?;
+        let Some((number, bytes)) = end.next(None)? else {
+            return Ok(0);
+        };
+        let bytes = bytes.min(output.len());
+        // SAFETY: a message of that length lies in its buffer.
+        unsafe { std::ptr::copy_nonoverlapping(end.buffer(number), output.as_mut_ptr(), bytes) };
+        end.post(number);
+        Ok(bytes)
+    }
+
+    /// Writes the first `bytes` of our memory to the peer's, in pieces of `chunk`, and returns when they are
+    /// there: the echo that follows is behind them.
+    pub fn write(&mut self, bytes: usize, chunk: usize) -> Result<(), Silent> {
+        let end = &mut self.end;
+        let context = end.context(SEND + 1);
+        let mut done = 0;
+        let begin = Instant::now();
+        while done < bytes || end.writes > 0 {
+            if done < bytes && end.writes < WRITES {
+                let length = chunk.min(bytes - done);
+                // SAFETY: inside of the memory, which is registered and not changed meanwhile. The context
+                // is shared: no provider here asks for one (their mode bits are clear).
+                let posted = unsafe {
+                    let start = end.memory.start().as_ptr().add(done);
+                    let (address, key) = (self.far.memory + done as u64, self.far.key);
+                    let descriptor = end.keys.descriptor;
+                    end.endpoint.write(
+                        start,
+                        length,
+                        descriptor,
+                        end.peer,
+                        address,
+                        key,
+                        context,
+                        !end.ordered,
+                    )
+                };
+                match posted {
+                    Posted::Yes => {
+                        end.writes += 1;
+                        done += length;
+                        continue;
+                    }
+                    Posted::Failed(result) => return Err(Silent(end.endpoint.text(result as i32))),
+                    Posted::Again => {}
+                }
+            }
+            end.poll()?;
+            if begin.elapsed() > 6 * PATIENCE {
+                return Err(Silent("writes do not complete".into()));
+            }
+        }
+        self.echo(&[1; 8], &mut [0; 8]).map(drop)
+    }
+}
