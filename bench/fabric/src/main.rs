@@ -73,7 +73,7 @@ fn latency(provider: &Provider, library: &str, sleeps: bool) -> Result<(), Failu
     let mut client = Client::open(provider, &memory, &peer.hello()?, sleeps)?;
     peer.meet(&client.hello()?)?;
     let mut channel = Channel::open(provider, sleeps)?;
-    for bytes in [8usize, 1024, 4096] {
+    for bytes in [8usize, 1024, 4096, 8128] {
         let histogram = || Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3);
         let (mut raw, mut ours) = (histogram()?, histogram()?);
         let input = vec![7; bytes];

@@ -58,11 +58,13 @@ impl Port {
             }
             state.leader = true;
             drop(state);
-            wait_readable(fd, self.signal.as_fd(), left);
+            let signalled = wait_readable(fd, self.signal.as_fd(), left);
             state = self.lock();
             state.leader = false;
-            // Empty is as good as emptied.
-            let _ = self.signal.read();
+            if signalled {
+                // Empty is as good as emptied. A signal after the wait interrupts the next one, no more.
+                let _ = self.signal.read();
+            }
             // Somebody else has to watch the wait object now.
             if state.followers > 0 {
                 self.followers.notify_all();
@@ -71,9 +73,11 @@ impl Port {
     }
 }
 
-fn wait_readable(first: BorrowedFd<'_>, second: BorrowedFd<'_>, timeout: Duration) {
+/// Until one of them is readable, or a while; whether the second is.
+fn wait_readable(first: BorrowedFd<'_>, second: BorrowedFd<'_>, timeout: Duration) -> bool {
     use nix::poll::{PollFd, PollFlags, ppoll};
     let mut fds = [first, second].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     // A signal or an error makes the caller look, as readiness does.
     let _ = ppoll(&mut fds, Some(timeout.into()), None);
+    fds[1].any().unwrap_or(true)
 }

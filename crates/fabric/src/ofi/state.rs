@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Completions taken by one call, so that a flood does not keep the mutex.
-const BATCH: usize = 16;
-const BATCHES_MAX: usize = 4;
+const BATCH: usize = 4;
+const BATCHES_MAX: usize = 16;
 /// Control messages (probes, answers, goodbyes) under way.
 const CONTROL_BUFFERS: u32 = 32;
 pub(super) const CONTROL_BYTES: usize = 64;

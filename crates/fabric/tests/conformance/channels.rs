@@ -39,8 +39,9 @@ pub fn pipelined_invocations_come_back_in_order_over_many_laps<P: Pair>(pair: &P
         (8, 100, 2000),
         (64, 8, 5000),
         (16, 8128, 500),
+        (4, 16_000, 200),
     ] {
-        let ends = pair.connect(shape(depth, DEFAULT), shape(depth, DEFAULT));
+        let ends = pair.connect(shape(depth, 16_000), shape(depth, 16_000));
         let served = Served::start(ends, Wait::Poll, Wait::Poll);
         let input = |number: u64| pattern(number, bytes - (number % 5) as usize);
         let harvest = |number: u64| {

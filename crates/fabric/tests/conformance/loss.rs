@@ -59,9 +59,9 @@ pub fn peer_that_vanishes_with_frames_in_flight_hangs_nobody(fabric: &Fabric) {
     if crashes(fabric) {
         return;
     }
-    for bytes in [8, 2000, 8000] {
+    for bytes in [8, 2000, 16_000] {
         let (to_worker, to_client) = connected(&fabric.impatient_port(PATIENCE), &fabric.port());
-        let ends = open(&to_worker, &to_client, shape(64, 8128), shape(64, 8128));
+        let ends = open(&to_worker, &to_client, shape(64, 16_000), shape(64, 16_000));
         let input = pattern(0, bytes);
         for number in 0..8 {
             ends.client.publish(number, &CALL, &[&input]).unwrap();

@@ -76,7 +76,7 @@ pub fn many_channels_share_a_port(fabric: &Fabric) {
     let (to_worker, to_client) = introduce(&fabric.port(), &fabric.port());
     let (mut clients, mut workers, mut sides) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..24 {
-        let ends = open(&to_worker, &to_client, shape(8, 8128), shape(8, 8128));
+        let ends = open(&to_worker, &to_client, shape(8, 12_000), shape(8, 12_000));
         clients.push(ends.client);
         workers.push(ends.worker);
         sides.push((ends.client_side, ends.worker_side));
@@ -88,7 +88,7 @@ pub fn many_channels_share_a_port(fabric: &Fabric) {
         let worker = scope.spawn(|| echo(&mut workers, side, &stop, Wait::Poll));
         for number in 0..40u64 {
             for (channel, client) in clients.iter().enumerate() {
-                let input = pattern(number + channel as u64, [8, 500, 6000][channel % 3]);
+                let input = pattern(number + channel as u64, [8, 500, 12_000][channel % 3]);
                 client.publish(number, &CALL, &[&input]).unwrap();
             }
             for (channel, client) in clients.iter().enumerate() {
@@ -99,7 +99,7 @@ pub fn many_channels_share_a_port(fabric: &Fabric) {
                         None => assert!(begin.elapsed() < LONG, "no reply on channel {channel}"),
                     }
                 };
-                let input = pattern(number + channel as u64, [8, 500, 6000][channel % 3]);
+                let input = pattern(number + channel as u64, [8, 500, 12_000][channel % 3]);
                 let mut output = vec![0; input.len()];
                 client.read(number, &header, &mut output);
                 assert!(output == input, "channel {channel}, invocation {number}");
@@ -115,7 +115,7 @@ pub fn many_clients_share_a_port(fabric: &Fabric) {
     let (mut clients, mut workers, mut sides) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..8 {
         let (to_worker, to_client) = introduce(&fabric.port(), &slot);
-        let ends = open(&to_worker, &to_client, shape(8, 8128), shape(8, 8128));
+        let ends = open(&to_worker, &to_client, shape(8, 12_000), shape(8, 12_000));
         clients.push(ends.client);
         workers.push(ends.worker);
         sides.push((ends.client_side, ends.worker_side));
@@ -126,7 +126,7 @@ pub fn many_clients_share_a_port(fabric: &Fabric) {
         let side = &sides[0].1;
         let worker = scope.spawn(|| echo(&mut workers, side, &stop, Wait::Sleep));
         for number in 0..50u64 {
-            let input = |who: usize| pattern(number * 8 + who as u64, [8, 3000, 8000][who % 3]);
+            let input = |who: usize| pattern(number * 8 + who as u64, [8, 3000, 12_000][who % 3]);
             for (who, client) in clients.iter().enumerate() {
                 client.publish(number, &CALL, &[&input(who)]).unwrap();
             }
