@@ -103,7 +103,7 @@ impl Socket {
         self.send_bytes(&encode(message), fds)
     }
 
-    /// Sends bytes as they are, as a misbehaving peer would.
+    /// Sends bytes as they are, as one who passes messages on does, or a peer that misbehaves.
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if bytes.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
             return Err(io::Error::new(
@@ -126,12 +126,18 @@ impl Socket {
 
     /// The next message and its descriptors (closed on exec); `None` when the peer has closed.
     pub fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<OwnedFd>)>, SocketError> {
+        match self.receive_undecoded()? {
+            Some((bytes, fds)) => Ok(Some((decode(&bytes)?, fds))),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`receive`](Self::receive), for those who only pass messages on.
+    pub fn receive_undecoded(&self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let (length, fds) = self.receive_bytes(&mut bytes)?;
-        if length == 0 {
-            return Ok(None);
-        }
-        Ok(Some((decode(&bytes[..length])?, fds)))
+        bytes.truncate(length);
+        Ok((length > 0).then_some((bytes, fds)))
     }
 
     fn receive_bytes(&self, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), SocketError> {

@@ -5,6 +5,7 @@
 //! * [`session`] — client ↔ agent: attach with a token, load code, connect to workers, renew, release.
 //! * [`control`] — agent ↔ worker.
 //! * [`connection`] — client ↔ worker: open channels, register memory.
+//! * [`tunnel`] — sessions and connections, carried from host to host.
 //! * [`token`] — the MAC'd capability that a lease is.
 //! * [`code`] — which functions a shared library offers, read from its bytes.
 //! * [`grpc`] — client ↔ manager ↔ agent (feature `grpc`).
@@ -31,6 +32,7 @@ mod message;
 pub mod refusal;
 pub mod session;
 pub mod token;
+pub mod tunnel;
 
 /// gRPC messages and service stubs, generated from `proto/hotlease.proto`.
 #[cfg(feature = "grpc")]

@@ -267,6 +267,20 @@ pub enum Refusal {
         /// What, and why.
         what: String,
     },
+    /// The agent has no sandbox for this tenant's code.
+    #[error("tenant {tenant} is not served by this agent, which serves {served}; its operator names tenants with `hotlease agent --tenant`")]
+    TenantNotServed {
+        /// Who asked.
+        tenant: String,
+        /// Whom it serves.
+        served: String,
+    },
+    /// Descriptors were to go to another host.
+    #[error("{what} is shared memory, and the worker is on another host, to which this version carries no invocations; run the client on the worker's host")]
+    NeedsSharedMemory {
+        /// What.
+        what: String,
+    },
 }
 
 fn last_output(output: &str) -> String {

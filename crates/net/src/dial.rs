@@ -1,0 +1,184 @@
+//! Connecting to a daemon of the site, and knowing that it is one.
+
+use crate::address::Address;
+use crate::identity::{Identity, Protocol};
+use crate::peer::{Peer, Role, describe};
+use crate::tuning::{tune, Purpose};
+use crate::NetError;
+use rustls::{AlertDescription, CertificateError};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::AsyncBufReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// How long one of a host's addresses may take to answer.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How long all of connecting may take.
+const DIAL_WITHIN: Duration = Duration::from_secs(5);
+
+/// A connection to a peer whose certificate was checked, and which has let us in.
+pub(crate) struct Dialled {
+    pub(crate) stream: TlsStream<TcpStream>,
+    pub(crate) peer: Peer,
+}
+
+/// Connects, and waits for the first bytes from there: whoever refuses our certificate says so only after
+/// its handshake, and whoever takes it speaks first.
+pub(crate) async fn dial(
+    address: &Address,
+    identity: &Identity,
+    protocol: Protocol,
+    needed: Role,
+) -> Result<Dialled, NetError> {
+    let whom = format!("the {needed} at {address}");
+    let dialled = timeout(DIAL_WITHIN, connect(&whom, address, identity, protocol)).await;
+    let mut dialled = dialled.map_err(|_| NetError::Silent {
+        whom: whom.clone(),
+        after: DIAL_WITHIN,
+    })??;
+    dialled.stream.get_ref().0.set_nodelay(true).map_err(NetError::local("set up a connection"))?;
+    let found = dialled.peer.role;
+    if found != needed {
+        return Err(NetError::WrongRole { whom, found, needed });
+    }
+    let greeted = timeout(DIAL_WITHIN, dialled.stream.fill_buf()).await;
+    match greeted {
+        Err(_) => Err(NetError::Silent {
+            whom,
+            after: DIAL_WITHIN,
+        }),
+        Ok(Ok([])) => Err(NetError::Closed { whom, why: None }),
+        Ok(Ok(_)) => Ok(dialled),
+        Ok(Err(error)) => Err(explain(&whom, error)),
+    }
+}
+
+async fn connect(
+    whom: &str,
+    address: &Address,
+    identity: &Identity,
+    protocol: Protocol,
+) -> Result<Dialled, NetError> {
+    let credentials = identity.credentials();
+    let connector = TlsConnector::from(credentials.client(protocol));
+    let name = address.server_name()?;
+    let tcp = connect_tcp(whom, address.resolve().await?, protocol).await?;
+    let stream = connector
+        .connect(name, tcp)
+        .await
+        .map_err(|error| explain(whom, error))?;
+    let certificates = stream.get_ref().1.peer_certificates();
+    let certificate = certificates.and_then(<[_]>::first);
+    let described = describe(certificate.map(|der| der.as_ref()).unwrap_or_default());
+    let described = described.map_err(|source| NetError::NotOurs {
+        whom: whom.to_owned(),
+        source,
+    })?;
+    Ok(Dialled {
+        stream,
+        peer: described.peer,
+    })
+}
+
+/// To the first of the addresses that answers.
+async fn connect_tcp(
+    whom: &str,
+    addresses: Vec<SocketAddr>,
+    protocol: Protocol,
+) -> Result<TcpStream, NetError> {
+    let mut why = String::new();
+    for address in addresses {
+        let connected = timeout(CONNECT_WITHIN, TcpStream::connect(address)).await;
+        match connected {
+            Ok(Ok(stream)) => {
+                let purpose = match protocol {
+                    Protocol::Grpc => Purpose::Requests,
+                    Protocol::Session => Purpose::Session,
+                };
+                tune(&stream, purpose).map_err(NetError::local("set up a connection"))?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => why = error.to_string(),
+            Err(_) => why = format!("no answer within {CONNECT_WITHIN:?}"),
+        }
+    }
+    Err(NetError::Unreachable {
+        whom: whom.to_owned(),
+        why,
+    })
+}
+
+/// What a failed handshake means for the one who has to do something about it.
+pub(crate) fn explain(whom: &str, error: io::Error) -> NetError {
+    let whom = whom.to_owned();
+    let tls = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::InvalidCertificate(certificate)) => NetError::NotTrusted {
+            whom,
+            why: distrust(certificate),
+        },
+        Some(rustls::Error::AlertReceived(alert)) => NetError::NotLetIn {
+            whom,
+            why: alerted(*alert),
+        },
+        Some(rustls::Error::InvalidMessage(_)) => NetError::Protocol {
+            whom,
+            why: "what answers there is no TLS".into(),
+        },
+        Some(error) => NetError::Protocol {
+            whom,
+            why: error.to_string(),
+        },
+        None if error.kind() == io::ErrorKind::UnexpectedEof => NetError::Closed {
+            whom,
+            why: Some("during the handshake".into()),
+        },
+        None => NetError::Closed {
+            whom,
+            why: Some(error.to_string()),
+        },
+    }
+}
+
+fn distrust(error: &CertificateError) -> String {
+    match error {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired; its operator issues a new one with `hotlease identity issue`".into()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet; compare the clocks".into()
+        }
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "its certificate is of another site's authority than ours".into()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("{error}; its identity was issued with other --host names")
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "its certificate is not one of a daemon".into()
+        }
+        error => error.to_string(),
+    }
+}
+
+fn alerted(alert: AlertDescription) -> String {
+    match alert {
+        AlertDescription::CertificateRequired => "it takes nobody without a certificate".into(),
+        AlertDescription::CertificateExpired => {
+            "our certificate has expired; get a new one from `hotlease identity issue`".into()
+        }
+        AlertDescription::UnknownCA => "our certificate is of another site's authority than its".into(),
+        AlertDescription::BadCertificate
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::DecryptError => "it does not accept our certificate".into(),
+        AlertDescription::NoApplicationProtocol => "it does not offer what is asked for there".into(),
+        alert => format!("it answered with the TLS alert {alert:?}"),
+    }
+}

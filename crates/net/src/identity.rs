@@ -1,0 +1,264 @@
+//! The identity of this process: a folder with its certificate, its key, and the authority of its site.
+
+use crate::error::IdentityError;
+use crate::peer::{Described, Role, describe};
+use crate::{NetError, Peer};
+use rustls::client::Resumption;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
+use std::env;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+/// File of the authority's certificate.
+pub const CA_FILE: &str = "ca.pem";
+/// File of the certificate.
+pub const CERTIFICATE_FILE: &str = "cert.pem";
+/// File of the key.
+pub const KEY_FILE: &str = "key.pem";
+
+/// What a connection carries; its name in the TLS handshake (ALPN).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// gRPC.
+    Grpc,
+    /// A session with an agent, see [`crate::tunnel`].
+    Session,
+}
+
+impl Protocol {
+    fn alpn(self) -> Vec<u8> {
+        match self {
+            Self::Grpc => b"h2".to_vec(),
+            Self::Session => b"hotlease-session/1".to_vec(),
+        }
+    }
+
+    pub(crate) fn of_alpn(alpn: Option<&[u8]>) -> Option<Self> {
+        let known = [Self::Grpc, Self::Session];
+        known.into_iter().find(|known| Some(known.alpn().as_slice()) == alpn)
+    }
+}
+
+/// What TLS needs to know of us.
+pub(crate) struct Credentials {
+    pub(crate) described: Described,
+    pub(crate) server: Arc<ServerConfig>,
+    grpc: Arc<ClientConfig>,
+    session: Arc<ClientConfig>,
+}
+
+impl Credentials {
+    pub(crate) fn client(&self, protocol: Protocol) -> Arc<ClientConfig> {
+        match protocol {
+            Protocol::Grpc => Arc::clone(&self.grpc),
+            Protocol::Session => Arc::clone(&self.session),
+        }
+    }
+}
+
+struct Held {
+    written: Option<SystemTime>,
+    credentials: Arc<Credentials>,
+}
+
+/// An identity folder in use. A certificate that is replaced in it counts from the next connection on.
+/// `Send + Sync`.
+pub struct Identity {
+    dir: PathBuf,
+    held: Mutex<Held>,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Identity({})", self.dir.display())
+    }
+}
+
+impl Identity {
+    /// Reads a folder that `hotlease identity issue` made; refuses one whose key others could have read.
+    pub fn load(dir: &Path) -> Result<Self, IdentityError> {
+        let written = written(dir);
+        Ok(Self {
+            dir: dir.to_owned(),
+            held: Mutex::new(Held {
+                written,
+                credentials: Arc::new(read(dir)?),
+            }),
+        })
+    }
+
+    /// As [`load`](Self::load), and only if it is for this role.
+    pub fn load_as(dir: &Path, needed: Role) -> Result<Self, IdentityError> {
+        let identity = Self::load(dir)?;
+        let found = identity.peer().role;
+        if found != needed {
+            return Err(IdentityError::WrongRole {
+                path: dir.to_owned(),
+                article: if found == Role::Agent { "an" } else { "a" },
+                found,
+                needed,
+            });
+        }
+        Ok(identity)
+    }
+
+    /// The folder that is used when none is named: `$HOTLEASE_IDENTITY`, else
+    /// `$XDG_CONFIG_HOME/hotlease/identity`, else `~/.config/hotlease/identity`.
+    pub fn default_dir() -> Result<PathBuf, IdentityError> {
+        let from = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(dir) = from("HOTLEASE_IDENTITY") {
+            return Ok(dir);
+        }
+        let config = from("XDG_CONFIG_HOME").or_else(|| Some(from("HOME")?.join(".config")));
+        let dir = config.unwrap_or_default().join("hotlease/identity");
+        if dir.is_dir() {
+            return Ok(dir);
+        }
+        Err(IdentityError::Missing { path: dir })
+    }
+
+    /// Who we are.
+    pub fn peer(&self) -> Peer {
+        self.credentials().described.peer.clone()
+    }
+
+    /// Who we are, where, and until when.
+    pub fn described(&self) -> Described {
+        self.credentials().described.clone()
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn credentials(&self) -> Arc<Credentials> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = written(&self.dir);
+        if now.is_some() && now != held.written {
+            // Once for each change: what is half written now has another time when it is whole.
+            held.written = now;
+            match read(&self.dir) {
+                // Who we are does not change while we run.
+                Ok(new) if same(&new.described.peer, &held.credentials.described.peer) => {
+                    tracing::info!(dir = %self.dir.display(), "the certificate was replaced");
+                    held.credentials = Arc::new(new);
+                }
+                Ok(_) => tracing::warn!(dir = %self.dir.display(), "the new certificate is another's; kept the old one"),
+                Err(error) => tracing::warn!(%error, "kept the old certificate"),
+            }
+        }
+        Arc::clone(&held.credentials)
+    }
+}
+
+fn same(a: &Peer, b: &Peer) -> bool {
+    (a.role, &a.name, &a.tenant) == (b.role, &b.name, &b.tenant)
+}
+
+fn written(dir: &Path) -> Option<SystemTime> {
+    let modified = |file: &str| fs::metadata(dir.join(file)).and_then(|file| file.modified()).ok();
+    // Both: certificate and key are written one after the other.
+    modified(CERTIFICATE_FILE).max(modified(KEY_FILE))
+}
+
+fn read(dir: &Path) -> Result<Credentials, IdentityError> {
+    private(dir)?;
+    private(&dir.join(KEY_FILE))?;
+    let file = |name: &str| {
+        let path = dir.join(name);
+        let read = fs::read(&path).map_err(|source| IdentityError::File {
+            path: path.clone(),
+            source: Arc::new(source),
+        });
+        read.map(|bytes| (path, bytes))
+    };
+    let malformed = |path: &Path, why: String| IdentityError::Malformed {
+        path: path.to_owned(),
+        why,
+    };
+    let (path, pem) = file(CA_FILE)?;
+    let authority = CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(authority)
+        .map_err(|error| malformed(&path, error.to_string()))?;
+    let roots = Arc::new(roots);
+
+    let (path, pem) = file(CERTIFICATE_FILE)?;
+    let certificate =
+        CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
+    let described = describe(&certificate).map_err(|error| malformed(&path, error.to_string()))?;
+
+    let (path, pem) = file(KEY_FILE)?;
+    let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
+    let unusable = |error: rustls::Error| malformed(&path, error.to_string());
+
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+        .build()
+        .map_err(|error| malformed(&dir.join(CA_FILE), error.to_string()))?;
+    let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(unusable)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![certificate.clone()], key.clone_key())
+        .map_err(unusable)?;
+    // A resumed connection would outlive the certificate that it began with.
+    server.send_tls13_tickets = 0;
+    server.alpn_protocols = match described.peer.role {
+        Role::Agent => vec![Protocol::Grpc.alpn(), Protocol::Session.alpn()],
+        Role::Manager | Role::Client => vec![Protocol::Grpc.alpn()],
+    };
+    let mut client = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(unusable)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![certificate], key)
+        .map_err(unusable)?;
+    client.resumption = Resumption::disabled();
+    let with = |protocol: Protocol| {
+        let mut client = client.clone();
+        client.alpn_protocols = vec![protocol.alpn()];
+        Arc::new(client)
+    };
+    Ok(Credentials {
+        described,
+        server: Arc::new(server),
+        grpc: with(Protocol::Grpc),
+        session: with(Protocol::Session),
+    })
+}
+
+/// Refuses what others can read, or own.
+fn private(path: &Path) -> Result<(), IdentityError> {
+    let metadata = fs::metadata(path).map_err(|source| IdentityError::File {
+        path: path.to_owned(),
+        source: Arc::new(source),
+    })?;
+    let own = nix::unistd::geteuid().as_raw();
+    let why = if metadata.uid() != own && metadata.uid() != 0 {
+        "it belongs to another user"
+    } else if metadata.mode() & 0o077 != 0 {
+        "others can access it"
+    } else {
+        return Ok(());
+    };
+    Err(IdentityError::Unsafe {
+        path: path.to_owned(),
+        why,
+    })
+}
+
+impl From<IdentityError> for hotlease_wire::Refusal {
+    fn from(error: IdentityError) -> Self {
+        NetError::from(error).into()
+    }
+}

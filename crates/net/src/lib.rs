@@ -1,0 +1,34 @@
+//! Level 1 of hotlease, the higher half: how manager, agents and clients on different hosts know each other,
+//! and talk.
+//!
+//! * [`Identity`] — who this process is: a folder with a certificate of the site's authority. [`Peer`] is
+//!   who somebody else is: role and tenant stand in the certificate, and nothing else is asked.
+//! * [`authority`] — making such folders (feature `authority`).
+//! * [`Listener`] — the TLS port of a daemon: bounded before and after it is known who connects.
+//! * [`grpc`] — gRPC between verified peers.
+//! * [`tunnel`] — the sessions and worker connections of one host, carried to another.
+//!
+//! Only TLS 1.3 is spoken, both sides show a certificate, and neither resumes an earlier connection. Nothing
+//! here is used between processes of one machine and user: Unix sockets are better at that.
+
+#![forbid(unsafe_code)]
+
+pub mod address;
+#[cfg(feature = "authority")]
+pub mod authority;
+mod dial;
+mod error;
+pub mod grpc;
+pub mod identity;
+mod listener;
+mod node;
+pub mod peer;
+mod tuning;
+pub mod tunnel;
+
+pub use address::Address;
+pub use error::{IdentityError, NetError};
+pub use identity::{Identity, Protocol};
+pub use listener::{Admitted, Limits, Listener, Place};
+pub use node::node_id;
+pub use peer::{Described, Peer, Role};

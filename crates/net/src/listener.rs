@@ -1,0 +1,261 @@
+//! The TLS port of a daemon: who is let in, how many, and how long the handshake may take.
+//!
+//! Nothing is known of whoever connects, so until its certificate is verified a connection costs a bounded
+//! number of places, bytes and seconds: connections that shake hands are counted, in all and for each
+//! address, and dropped when they take too long. Afterwards they are counted for each peer.
+
+use crate::NetError;
+use crate::identity::{Identity, Protocol};
+use crate::peer::{Peer, describe};
+use crate::tuning::{Purpose, tune};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How much of a daemon strangers and peers may occupy.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections that shake hands at a time (default: 512).
+    pub handshakes: usize,
+    /// The same of one address (default: 64).
+    pub handshakes_per_address: usize,
+    /// How long a handshake may take (default: 5 s).
+    pub handshake: Duration,
+    /// Connections of verified peers at a time (default: 16384).
+    pub connections: usize,
+    /// The same of one peer, by name and role (default: 1024).
+    pub connections_per_peer: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            handshakes: 512,
+            handshakes_per_address: 64,
+            handshake: Duration::from_secs(5),
+            connections: 16 * 1024,
+            connections_per_peer: 1024,
+        }
+    }
+}
+
+/// A connection of a verified peer, counted as long as it lives.
+pub struct Admitted {
+    /// The connection.
+    pub stream: TlsStream<TcpStream>,
+    /// Who it is.
+    pub peer: Peer,
+    /// What it wants to talk.
+    pub protocol: Protocol,
+    /// Dropped with the connection.
+    pub place: Place,
+}
+
+/// A place among the connections of a daemon and of a peer.
+pub struct Place {
+    _all: OwnedSemaphorePermit,
+    _of_peer: Counted<(crate::Role, String)>,
+}
+
+/// See the module.
+pub struct Listener {
+    tcp: TcpListener,
+    identity: Arc<Identity>,
+    limits: Limits,
+}
+
+impl Listener {
+    /// Listens at an address; port 0 for any free one.
+    pub async fn bind(address: SocketAddr, identity: Arc<Identity>, limits: Limits) -> io::Result<Self> {
+        Ok(Self {
+            tcp: TcpListener::bind(address).await?,
+            identity,
+            limits,
+        })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
+    /// Accepts until nobody takes the connections any more.
+    pub async fn accept_into(self, admitted: mpsc::Sender<Admitted>) {
+        let limits = self.limits;
+        let door = Arc::new(Door {
+            identity: self.identity,
+            limits,
+            connections: Arc::new(Semaphore::new(limits.connections)),
+            addresses: Counts::new(limits.handshakes_per_address),
+            peers: Counts::new(limits.connections_per_peer),
+        });
+        let handshakes = Arc::new(Semaphore::new(limits.handshakes));
+        // Dropped, and with it whoever still shakes hands, when this returns.
+        let mut at_the_door = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                () = admitted.closed() => return,
+                Some(_) = at_the_door.join_next() => continue,
+                accepted = self.tcp.accept() => accepted,
+            };
+            let (tcp, from) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            // Many at once are not worth a line each: a stranger would fill the log.
+            let Ok(turn) = Arc::clone(&handshakes).try_acquire_owned() else {
+                tracing::debug!(%from, "closed a connection: too many are shaking hands");
+                continue;
+            };
+            let Some(counted) = door.addresses.count(from.ip()) else {
+                tracing::debug!(%from, "closed a connection: too many of its address are shaking hands");
+                continue;
+            };
+            let (door, admitted) = (Arc::clone(&door), admitted.clone());
+            at_the_door.spawn(async move {
+                match timeout(door.limits.handshake, door.admit(tcp)).await {
+                    Ok(Ok(peer)) => {
+                        tracing::debug!(%from, peer = %peer.peer, "connected");
+                        drop((turn, counted));
+                        // An error says that the daemon is stopping.
+                        let _ = admitted.send(peer).await;
+                    }
+                    Ok(Err(error)) => tracing::info!(%from, %error, "closed a connection"),
+                    Err(_) => tracing::info!(%from, "closed a connection: its handshake took too long"),
+                }
+            });
+        }
+    }
+}
+
+struct Door {
+    identity: Arc<Identity>,
+    limits: Limits,
+    connections: Arc<Semaphore>,
+    addresses: Counts<IpAddr>,
+    peers: Counts<(crate::Role, String)>,
+}
+
+impl Door {
+    async fn admit(&self, tcp: TcpStream) -> Result<Admitted, NetError> {
+        let closed = |why: String| NetError::Closed {
+            whom: "the peer".into(),
+            why: Some(why),
+        };
+        tune(&tcp, Purpose::Requests).map_err(NetError::local("set up a connection"))?;
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.identity.credentials().server));
+        let stream = acceptor.accept(tcp).await;
+        let stream = stream.map_err(|error| crate::dial::explain("the peer", error))?;
+        let connection = stream.get_ref().1;
+        let protocol = Protocol::of_alpn(connection.alpn_protocol());
+        let protocol = protocol.ok_or_else(|| closed("it does not say what it wants to talk".into()))?;
+        let certificate = connection.peer_certificates().and_then(<[_]>::first);
+        let described = describe(certificate.map(|der| der.as_ref()).unwrap_or_default());
+        let peer = described
+            .map_err(|source| NetError::NotOurs {
+                whom: "the peer".into(),
+                source,
+            })?
+            .peer;
+        if protocol == Protocol::Session {
+            tune(stream.get_ref().0, Purpose::Session).map_err(NetError::local("set up a connection"))?;
+        }
+        let all = Arc::clone(&self.connections).try_acquire_owned();
+        let all = all.map_err(|_| closed(format!("over the limit of {} connections", self.limits.connections)))?;
+        let of_peer = self.peers.count((peer.role, peer.name.clone())).ok_or_else(|| {
+            let limit = self.limits.connections_per_peer;
+            closed(format!("{peer} has {limit} connections already"))
+        })?;
+        Ok(Admitted {
+            stream,
+            peer,
+            protocol,
+            place: Place {
+                _all: all,
+                _of_peer: of_peer,
+            },
+        })
+    }
+}
+
+type Table<K> = Arc<Mutex<HashMap<K, usize>>>;
+
+/// How many there are of each; an entry lives as long as something is counted in it.
+struct Counts<K> {
+    table: Table<K>,
+    most: usize,
+}
+
+impl<K: Eq + Hash + Clone> Counts<K> {
+    fn new(most: usize) -> Self {
+        Self {
+            table: Arc::default(),
+            most,
+        }
+    }
+
+    /// Counts one more, unless there are too many.
+    fn count(&self, key: K) -> Option<Counted<K>> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = table.entry(key.clone()).or_default();
+        if *count >= self.most {
+            return None;
+        }
+        *count += 1;
+        Some(Counted {
+            table: Arc::clone(&self.table),
+            key,
+        })
+    }
+}
+
+struct Counted<K: Eq + Hash> {
+    table: Table<K>,
+    key: K,
+}
+
+impl<K: Eq + Hash> Drop for Counted<K> {
+    fn drop(&mut self) {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = table.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                table.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_so_many_places_and_no_entry_stays_behind() {
+        let counts = Counts::new(2);
+        let first = counts.count("a").expect("free");
+        let second = counts.count("a").expect("free");
+        assert!(counts.count("a").is_none(), "a third place of two");
+        assert!(counts.count("b").is_some(), "another's places are its own");
+        drop(first);
+        assert!(counts.count("a").is_some(), "the place is free again");
+        drop(second);
+        assert!(counts.table.lock().unwrap().is_empty(), "entries are left");
+    }
+}

@@ -1,0 +1,13 @@
+//! Which machine this is.
+
+use hotlease_wire::ids::BootId;
+use std::fs;
+
+/// Names the machine, until it is booted again: processes with different ones share no memory. Equal ones do
+/// not prove that two processes can reach each other's sockets; containers of one machine have the same.
+pub fn node_id() -> Option<BootId> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let hash = blake3::derive_key("hotlease 2026 node id", boot.trim().as_bytes());
+    let (id, _) = hash.split_first_chunk::<8>()?;
+    Some(BootId(*id))
+}

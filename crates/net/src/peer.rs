@@ -1,0 +1,193 @@
+//! Who somebody is: read from the certificate, and from nothing else.
+
+use std::fmt;
+use std::str::FromStr;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Longest name of a peer or tenant, bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// What every address of ours in a certificate begins with.
+pub(crate) const SCHEME: &str = "hotlease:";
+
+/// What a certificate lets its holder be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Knows the agents; asks them for grants.
+    Manager,
+    /// Owns a node's cores.
+    Agent,
+    /// Takes leases.
+    Client,
+}
+
+impl Role {
+    /// As written in certificates and on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Manager => "manager",
+            Self::Agent => "agent",
+            Self::Client => "client",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that is no [`Role`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no role: manager, agent or client")]
+pub struct UnknownRole {
+    text: String,
+}
+
+impl FromStr for Role {
+    type Err = UnknownRole;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRole> {
+        let all = [Self::Manager, Self::Agent, Self::Client];
+        let known = all.into_iter().find(|role| role.name() == text);
+        known.ok_or_else(|| UnknownRole {
+            text: text.to_owned(),
+        })
+    }
+}
+
+/// Why a certificate says not who its holder is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the certificate {why}")]
+pub struct NotOurs {
+    why: &'static str,
+}
+
+/// The holder of a certificate of the site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// What it may be.
+    pub role: Role,
+    /// For logs, and to tell one daemon from another: the first host of a daemon, the tenant of a client.
+    pub name: String,
+    /// Who pays; every client has one.
+    pub tenant: Option<String>,
+    /// BLAKE3 of the certificate.
+    pub fingerprint: [u8; 32],
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.role, self.name)
+    }
+}
+
+/// Whether a tenant may be called so. No colon: `uid:0` is a name that only the kernel gives.
+pub fn is_tenant_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// Whether a peer may be called so: a tenant's name, a host's name or an address.
+pub(crate) fn is_peer_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// What a certificate is for, beside its holder's identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// Its holder.
+    pub peer: Peer,
+    /// Host names and addresses that it is valid for.
+    pub hosts: Vec<String>,
+    /// When it begins to be valid, seconds since 1970.
+    pub not_before: i64,
+    /// When it ends to be valid, seconds since 1970.
+    pub not_after: i64,
+}
+
+/// Reads a certificate, which somebody else has verified or will; total on any bytes.
+pub fn describe(der: &[u8]) -> Result<Described, NotOurs> {
+    let not_ours = |why| NotOurs { why };
+    let (_, certificate) =
+        X509Certificate::from_der(der).map_err(|_| not_ours("is not a certificate at all"))?;
+    let names = certificate
+        .subject_alternative_name()
+        .map_err(|_| not_ours("has malformed names"))?
+        .ok_or(not_ours("was not issued by `hotlease identity issue`: it has no names"))?;
+    let (mut role, mut name, mut tenant, mut hosts) = (None, None, None, Vec::new());
+    for general in &names.value.general_names {
+        match general {
+            GeneralName::DNSName(host) => hosts.push((*host).to_owned()),
+            GeneralName::IPAddress(bytes) => hosts.extend(ip(bytes)),
+            GeneralName::URI(uri) => {
+                let Some((key, value)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')) else {
+                    continue;
+                };
+                let place = match key {
+                    "role" => &mut role,
+                    "name" => &mut name,
+                    "tenant" => &mut tenant,
+                    _ => return Err(not_ours("says more than this version understands")),
+                };
+                // Two would let its holder choose.
+                if place.replace(value).is_some() {
+                    return Err(not_ours("says twice who its holder is"));
+                }
+            }
+            _ => {}
+        }
+    }
+    let role = role
+        .and_then(|role| role.parse().ok())
+        .ok_or(not_ours("has no role of hotlease"))?;
+    let name = name.filter(|name| is_peer_name(name));
+    let name = name.ok_or(not_ours("has no name of a holder"))?.to_owned();
+    if tenant.is_some_and(|tenant| !is_tenant_name(tenant)) {
+        return Err(not_ours("names a tenant that no tenant can be called"));
+    }
+    if role == Role::Client && tenant.is_none() {
+        return Err(not_ours("is a client's, and names no tenant"));
+    }
+    Ok(Described {
+        peer: Peer {
+            role,
+            name,
+            tenant: tenant.map(str::to_owned),
+            fingerprint: *blake3::hash(der).as_bytes(),
+        },
+        hosts,
+        not_before: certificate.validity().not_before.timestamp(),
+        not_after: certificate.validity().not_after.timestamp(),
+    })
+}
+
+fn ip(bytes: &[u8]) -> Option<String> {
+    if let Ok(bytes) = <[u8; 4]>::try_from(bytes) {
+        return Some(std::net::Ipv4Addr::from(bytes).to_string());
+    }
+    let bytes = <[u8; 16]>::try_from(bytes).ok()?;
+    Some(std::net::Ipv6Addr::from(bytes).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_certificate_can_pass_for_a_local_user() {
+        for name in ["uid:0", "", "a b", "alice/bob", "ü", &"x".repeat(65)] {
+            assert!(!is_tenant_name(name), "{name:?} would be taken for a tenant");
+        }
+        assert!(is_tenant_name("alice") && is_tenant_name("group-7.chem"));
+    }
+
+    #[test]
+    fn bytes_that_are_no_certificate_are_nobody() {
+        for bytes in [&b""[..], b"0", &[0x30, 0x82, 0xff, 0xff], &[0; 4096]] {
+            assert!(describe(bytes).is_err());
+        }
+    }
+}

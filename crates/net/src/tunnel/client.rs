@@ -1,0 +1,117 @@
+//! The client's end: a session with an agent on another host, as a local socket.
+
+use super::frames::{Incoming, Outgoing, halves};
+use super::local::Local;
+use super::relay::{Side, relay};
+use crate::address::Address;
+use crate::dial::dial;
+use crate::identity::{Identity, Protocol};
+use crate::peer::Role;
+use crate::NetError;
+use hotlease_fabric::socket::Socket;
+use hotlease_wire::Refusal;
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use hotlease_wire::tunnel::{Frame, Ticket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+type Stream = TlsStream<TcpStream>;
+
+/// How long an agent may take to begin.
+const BEGIN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Connects to the session endpoint of an agent; the socket that it returns is used like one from the agent's
+/// own machine. `silence` is [`super::silence_of`] the lease. Relays in tasks of the current tokio runtime.
+pub async fn session(address: Address, identity: Arc<Identity>, silence: Duration) -> Result<Socket, NetError> {
+    let dialler = Arc::new(Dialler {
+        address,
+        identity,
+        silence,
+    });
+    let begin = Frame::Session {
+        version: PROTOCOL_VERSION,
+        silence_ms: dialler.silence_ms(),
+    };
+    let stream = dialler.begin(&begin).await?;
+    let side = Side::ClientSession {
+        dialler: Arc::clone(&dialler),
+    };
+    dialler.relayed(stream, side)
+}
+
+/// Makes streams to one agent.
+pub(super) struct Dialler {
+    address: Address,
+    identity: Arc<Identity>,
+    silence: Duration,
+}
+
+impl Dialler {
+    fn silence_ms(&self) -> u64 {
+        u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// A stream that the agent has accepted.
+    async fn begin(&self, begin: &Frame) -> Result<(Incoming<Stream>, Outgoing<Stream>), NetError> {
+        let dialled = dial(&self.address, &self.identity, Protocol::Session, Role::Agent).await?;
+        let whom = format!("the agent at {}", self.address);
+        let (mut incoming, mut outgoing) = halves(dialled.stream, &whom, BEGIN_WITHIN);
+        match incoming.next().await? {
+            Frame::Hello { version } if version == PROTOCOL_VERSION => {}
+            Frame::Hello { version } => {
+                return Err(NetError::Refused(Refusal::Version {
+                    theirs: version,
+                    ours: PROTOCOL_VERSION,
+                }));
+            }
+            Frame::Refused(refusal) => return Err(NetError::Refused(refusal)),
+            _ => return Err(wrong(&whom)),
+        }
+        outgoing.send(begin).await?;
+        match incoming.next().await? {
+            Frame::Accepted => {}
+            Frame::Refused(refusal) => return Err(NetError::Refused(refusal)),
+            _ => return Err(wrong(&whom)),
+        }
+        incoming.silence = self.silence;
+        Ok((incoming, outgoing))
+    }
+
+    /// The local end of a stream.
+    fn relayed(&self, stream: (Incoming<Stream>, Outgoing<Stream>), side: Side) -> Result<Socket, NetError> {
+        let what = "make a socket";
+        let (ours, theirs) = Socket::pair().map_err(NetError::local(what))?;
+        let local = Local::new(ours).map_err(NetError::local(what))?;
+        tokio::spawn(relay(local, stream, side));
+        Ok(theirs)
+    }
+
+    /// The socket that waits under a ticket. A worker whose connection cannot be made is to its client like
+    /// one that has closed it: the session goes on.
+    pub async fn fetch(&self, ticket: Ticket) -> Result<OwnedFd, NetError> {
+        let join = Frame::Join {
+            ticket,
+            silence_ms: self.silence_ms(),
+        };
+        let socket = match self.begin(&join).await {
+            Ok(stream) => self.relayed(stream, Side::connection())?,
+            Err(error) => {
+                tracing::warn!(%error, "no connection to a worker");
+                let (ours, theirs) = Socket::pair().map_err(NetError::local("make a socket"))?;
+                drop(ours);
+                theirs
+            }
+        };
+        Ok(socket.into())
+    }
+}
+
+fn wrong(whom: &str) -> NetError {
+    NetError::Protocol {
+        whom: whom.to_owned(),
+        why: "it began with something else".into(),
+    }
+}

@@ -1,0 +1,110 @@
+//! Frames on a stream.
+
+use crate::NetError;
+use hotlease_wire::tunnel::{Frame, PREFIX_BYTES};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::time::timeout;
+
+/// A stream in halves.
+pub(super) fn halves<S: AsyncRead + AsyncWrite>(
+    stream: S,
+    whom: &str,
+    silence: Duration,
+) -> (Incoming<S>, Outgoing<S>) {
+    let (read, write) = split(stream);
+    let whom: Arc<str> = whom.into();
+    let incoming = Incoming {
+        stream: read,
+        whom: Arc::clone(&whom),
+        silence,
+    };
+    (incoming, Outgoing { stream: write, whom })
+}
+
+/// What the other host says.
+pub(super) struct Incoming<S> {
+    stream: ReadHalf<S>,
+    whom: Arc<str>,
+    /// How long it may say nothing.
+    pub silence: Duration,
+}
+
+impl<S: AsyncRead> Incoming<S> {
+    /// Who is there, for messages.
+    pub fn whom(&self) -> &str {
+        &self.whom
+    }
+
+    /// The next frame.
+    pub async fn next(&mut self) -> Result<Frame, NetError> {
+        let mut prefix = [0; PREFIX_BYTES];
+        self.fill(&mut prefix).await?;
+        let size = Frame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
+        let mut body = vec![0; size];
+        self.fill(&mut body).await?;
+        Frame::decode(&body).map_err(NetError::malformed(&self.whom))
+    }
+
+    /// As many bytes as fit.
+    pub async fn fill(&mut self, bytes: &mut [u8]) -> Result<(), NetError> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            // Each read has its own limit: whatever comes proves that somebody is there.
+            match timeout(self.silence, self.stream.read(&mut bytes[filled..])).await {
+                Ok(Ok(0)) => return Err(self.closed(None)),
+                Ok(Ok(read)) => filled += read,
+                Ok(Err(error)) => return Err(self.closed(Some(error))),
+                Err(_) => {
+                    return Err(NetError::Silent {
+                        whom: self.whom.to_string(),
+                        after: self.silence,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn closed(&self, error: Option<io::Error>) -> NetError {
+        // Without TLS's own goodbye: the process there was killed.
+        let error = error.filter(|error| error.kind() != io::ErrorKind::UnexpectedEof);
+        NetError::Closed {
+            whom: self.whom.to_string(),
+            why: error.map(|error| error.to_string()),
+        }
+    }
+}
+
+/// What is said to the other host.
+pub(super) struct Outgoing<S> {
+    stream: WriteHalf<S>,
+    whom: Arc<str>,
+}
+
+impl<S: AsyncWrite> Outgoing<S> {
+    /// Sends a frame.
+    pub async fn send(&mut self, frame: &Frame) -> Result<(), NetError> {
+        self.put(&frame.encode()).await?;
+        self.stream.flush().await.map_err(|error| self.lost(error))
+    }
+
+    /// Sends bytes that a frame has announced; [`send`](Self::send) flushes them.
+    pub async fn put(&mut self, bytes: &[u8]) -> Result<(), NetError> {
+        self.stream.write_all(bytes).await.map_err(|error| self.lost(error))
+    }
+
+    /// Sends what is left, and says goodbye.
+    pub async fn close(&mut self) -> Result<(), NetError> {
+        self.stream.shutdown().await.map_err(|error| self.lost(error))
+    }
+
+    fn lost(&self, error: io::Error) -> NetError {
+        NetError::Closed {
+            whom: self.whom.to_string(),
+            why: Some(error.to_string()),
+        }
+    }
+}

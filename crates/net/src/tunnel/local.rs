@@ -1,0 +1,42 @@
+//! The local end of a relay: a message socket inside the runtime.
+
+use hotlease_fabric::socket::{Socket, SocketError};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use tokio::io::unix::AsyncFd;
+
+/// See the module.
+pub(super) struct Local(AsyncFd<Socket>);
+
+impl Local {
+    pub fn new(socket: Socket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns
+        // one for its whole life, and this crate has no unsafe code.
+        #[allow(deprecated)]
+        AsyncFd::new(socket).map(Self)
+    }
+
+    /// The next message; `None` when the other end has closed. Loses nothing when dropped before it is done.
+    pub async fn receive(&self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, SocketError> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            match self.0.get_ref().receive_undecoded() {
+                Err(error) if error.would_block() => ready.clear_ready(),
+                received => return received,
+            }
+        }
+    }
+
+    /// Waits until the other end takes the message.
+    pub async fn send(&self, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        loop {
+            let mut ready = self.0.writable().await?;
+            match self.0.get_ref().send_bytes(bytes, &fds) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                done => return done,
+            }
+        }
+    }
+}

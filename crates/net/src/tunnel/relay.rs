@@ -1,0 +1,268 @@
+//! Between a local socket and a stream to another host: both directions, until one of them ends.
+
+use super::client::Dialler;
+use super::frames::{Incoming, Outgoing};
+use super::local::Local;
+use super::memory::{self, Sealed};
+use super::tickets::Tickets;
+use crate::NetError;
+use crate::peer::Peer;
+use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
+use hotlease_wire::limits::CODE_BYTES_MAX;
+use hotlease_wire::tunnel::{Attachment, Frame};
+use hotlease_wire::{Refusal, decode, encode};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// How often something is said, at most and at least.
+const ALIVE_MIN: Duration = Duration::from_millis(50);
+const ALIVE_MAX: Duration = Duration::from_secs(2);
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Requests to a worker that wait for their answers.
+const WAITING_MAX: usize = 64;
+/// How long libraries may take to arrive: this, and as many seconds as they have megabytes.
+const ARRIVAL: Duration = Duration::from_secs(10);
+/// Unit of the budget for what arrives.
+const KIB: u64 = 1024;
+
+/// What a relay may do with descriptors.
+pub(super) enum Side {
+    /// The agent's end of a session: sockets are left under tickets, memory arrives.
+    AgentSession {
+        tickets: Arc<Tickets>,
+        peer: Peer,
+        /// KiB of memory that may be arriving, of all sessions.
+        budget: Arc<Semaphore>,
+        /// Whether memory is arriving.
+        receiving: Arc<AtomicBool>,
+    },
+    /// The client's end of a session: sockets are fetched, memory is sent.
+    ClientSession { dialler: Arc<Dialler> },
+    /// The agent's end of a worker's connection: messages only.
+    Worker,
+    /// The client's end of it: what needs shared memory is answered here.
+    Connection { turns: Mutex<VecDeque<Turn>> },
+}
+
+/// Whose answer is next.
+pub(super) enum Turn {
+    /// The worker's.
+    Theirs,
+    /// Ours, which is this.
+    Ours(Vec<u8>),
+}
+
+impl Side {
+    pub fn connection() -> Self {
+        Self::Connection {
+            turns: Mutex::default(),
+        }
+    }
+}
+
+/// Passes on until one end closes, fails, or is silent for too long; then both are closed.
+pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
+    local: Local,
+    (mut incoming, mut outgoing): (Incoming<S>, Outgoing<S>),
+    side: Side,
+) {
+    let alive = (incoming.silence / 4).clamp(ALIVE_MIN, ALIVE_MAX);
+    let ended = tokio::select! {
+        ended = outward(&local, &mut outgoing, &side, alive) => ended,
+        ended = inward(&mut incoming, &local, &side) => ended,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection to another host ended");
+    }
+    // The local end first: whoever waits there should not wait for the farewell.
+    drop(local);
+    let _ = timeout(FAREWELL, outgoing.close()).await;
+}
+
+async fn outward<S: AsyncWrite>(
+    local: &Local,
+    outgoing: &mut Outgoing<S>,
+    side: &Side,
+    alive: Duration,
+) -> Result<(), NetError> {
+    let mut ticks = interval(alive);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let received = tokio::select! {
+            received = local.receive() => received,
+            _ = ticks.tick() => {
+                outgoing.send(&Frame::Alive).await?;
+                continue;
+            }
+        };
+        let received = received.map_err(|error| NetError::Protocol {
+            whom: "the local end".into(),
+            why: error.to_string(),
+        })?;
+        let Some((bytes, fds)) = received else {
+            return Ok(());
+        };
+        send(local, outgoing, side, bytes, fds).await?;
+    }
+}
+
+async fn send<S: AsyncWrite>(
+    local: &Local,
+    outgoing: &mut Outgoing<S>,
+    side: &Side,
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+) -> Result<(), NetError> {
+    let mut memories = Vec::new();
+    let mut attachments = Vec::new();
+    match side {
+        Side::AgentSession { tickets, peer, .. } => {
+            for socket in fds {
+                let ticket = tickets.leave(socket, peer).map_err(NetError::Refused)?;
+                attachments.push(Attachment::Socket { ticket });
+            }
+        }
+        Side::ClientSession { .. } => {
+            for fd in fds {
+                let sealed = Sealed::of(fd).filter(|memory| (1..=CODE_BYTES_MAX).contains(&memory.size_bytes));
+                let sealed = sealed.ok_or_else(|| unexpected("the client", "memory that is not sealed"))?;
+                attachments.push(Attachment::Memory {
+                    size_bytes: sealed.size_bytes,
+                });
+                memories.push(sealed);
+            }
+        }
+        Side::Worker if fds.is_empty() => {}
+        Side::Worker => return Err(unexpected("the worker", "a descriptor")),
+        Side::Connection { turns } => {
+            let mut turns = turns.lock().await;
+            if turns.len() >= WAITING_MAX {
+                return Err(unexpected("the client", "too many requests without waiting for answers"));
+            }
+            if !fds.is_empty() {
+                let refusal = refusal(&bytes);
+                if turns.is_empty() {
+                    return local.send(&refusal, &[]).await.map_err(NetError::local("answer"));
+                }
+                turns.push_back(Turn::Ours(refusal));
+                return Ok(());
+            }
+            turns.push_back(Turn::Theirs);
+        }
+    }
+    outgoing.send(&Frame::Message { bytes, attachments }).await?;
+    for memory in &memories {
+        memory.send(outgoing).await?;
+    }
+    if !memories.is_empty() {
+        // Flushes what was put.
+        outgoing.send(&Frame::Alive).await?;
+    }
+    Ok(())
+}
+
+/// What a worker on another host would answer to a request with shared memory.
+fn refusal(request: &[u8]) -> Vec<u8> {
+    let what = match decode::<ConnectionRequest>(request) {
+        Ok(ConnectionRequest::Open { .. }) => "a channel's ring",
+        Ok(ConnectionRequest::Register { .. }) => "a registered buffer",
+        _ => "what goes with this request",
+    };
+    encode(&ConnectionReply::Refused(Refusal::NeedsSharedMemory {
+        what: what.into(),
+    }))
+}
+
+async fn inward<S: AsyncRead>(
+    incoming: &mut Incoming<S>,
+    local: &Local,
+    side: &Side,
+) -> Result<(), NetError> {
+    loop {
+        let (bytes, attachments) = match incoming.next().await? {
+            Frame::Message { bytes, attachments } => (bytes, attachments),
+            Frame::Alive => continue,
+            Frame::Refused(refusal) => return Err(NetError::Refused(refusal)),
+            _ => return Err(unexpected(incoming.whom(), "a beginning in the middle")),
+        };
+        let fds = descriptors(incoming, side, attachments).await?;
+        // Gone: the outward direction ends as well.
+        let gone = NetError::local("pass a message on");
+        let Side::Connection { turns } = side else {
+            local.send(&bytes, &fds).await.map_err(gone)?;
+            continue;
+        };
+        // Held until the answer is delivered, so that no later one overtakes it.
+        let mut turns = turns.lock().await;
+        local.send(&bytes, &fds).await.map_err(gone)?;
+        if matches!(turns.front(), Some(Turn::Theirs)) {
+            turns.pop_front();
+        }
+        while let Some(Turn::Ours(answer)) = turns.front() {
+            local.send(answer, &[]).await.map_err(NetError::local("answer"))?;
+            turns.pop_front();
+        }
+    }
+}
+
+/// What stands for descriptors, as descriptors.
+async fn descriptors<S: AsyncRead>(
+    incoming: &mut Incoming<S>,
+    side: &Side,
+    attachments: Vec<Attachment>,
+) -> Result<Vec<OwnedFd>, NetError> {
+    let mut fds = Vec::new();
+    for attachment in attachments {
+        fds.push(match (attachment, side) {
+            (Attachment::Memory { size_bytes }, Side::AgentSession { budget, receiving, .. }) => {
+                let _receiving = Receiving::begin(receiving);
+                let kib = size_bytes.div_ceil(KIB) as u32;
+                let limit = ARRIVAL + Duration::from_secs(size_bytes >> 20);
+                let arrived = timeout(limit, async {
+                    // Never closed, so this waits for memory or its time.
+                    let _share = budget.acquire_many(kib).await;
+                    memory::receive(incoming, size_bytes).await
+                });
+                arrived.await.unwrap_or_else(|_| {
+                    Err(NetError::Silent {
+                        whom: "a function library".into(),
+                        after: limit,
+                    })
+                })?
+            }
+            (Attachment::Socket { ticket }, Side::ClientSession { dialler }) => dialler.fetch(ticket).await?,
+            _ => return Err(unexpected(incoming.whom(), "an attachment that has no business there")),
+        });
+    }
+    Ok(fds)
+}
+
+/// Set while memory is arriving.
+struct Receiving<'a>(&'a AtomicBool);
+
+impl<'a> Receiving<'a> {
+    fn begin(flag: &'a AtomicBool) -> Self {
+        flag.store(true, Ordering::Relaxed);
+        Self(flag)
+    }
+}
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+fn unexpected(whom: &str, what: &str) -> NetError {
+    NetError::Protocol {
+        whom: whom.to_owned(),
+        why: format!("it sent {what}"),
+    }
+}

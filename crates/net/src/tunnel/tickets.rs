@@ -1,0 +1,123 @@
+//! Sockets that wait for the client on another host to come for them.
+
+use crate::peer::Peer;
+use hotlease_wire::Refusal;
+use hotlease_wire::tunnel::Ticket;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// How long a socket waits.
+pub(super) const WAITS: Duration = Duration::from_secs(5);
+/// Sockets that wait at a time, of all peers.
+const WAITING_MAX: usize = 1024;
+/// Sockets that wait for one peer: a lease of many workers is connected to all of them at once.
+const WAITING_OF_PEER_MAX: usize = 256;
+
+struct Waiting {
+    socket: OwnedFd,
+    /// Nobody else gets it.
+    peer: Peer,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Tickets {
+    waiting: Mutex<HashMap<Ticket, Waiting>>,
+}
+
+impl Tickets {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Ticket, Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a socket for a peer; closed if nobody comes in time.
+    pub fn leave(self: &Arc<Self>, socket: OwnedFd, peer: &Peer) -> Result<Ticket, Refusal> {
+        let ticket = Ticket(rand::random());
+        {
+            let mut waiting = self.waiting();
+            let of_peer = waiting.values().filter(|waiting| waiting.peer == *peer).count();
+            if waiting.len() >= WAITING_MAX || of_peer >= WAITING_OF_PEER_MAX {
+                return Err(Refusal::TooMany {
+                    what: "connections to workers that nobody has come for".into(),
+                    limit: WAITING_OF_PEER_MAX as u64,
+                });
+            }
+            let peer = peer.clone();
+            waiting.insert(ticket, Waiting { socket, peer });
+        }
+        let tickets = Arc::clone(self);
+        tokio::spawn(async move {
+            sleep(WAITS).await;
+            tickets.waiting().remove(&ticket);
+        });
+        Ok(ticket)
+    }
+
+    /// Gives the socket to the peer that it was kept for, once.
+    pub fn take(&self, ticket: Ticket, peer: &Peer) -> Option<OwnedFd> {
+        let mut waiting = self.waiting();
+        if waiting.get(&ticket)?.peer != *peer {
+            return None;
+        }
+        waiting.remove(&ticket).map(|waiting| waiting.socket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Role;
+    use hotlease_fabric::socket::Socket;
+
+    fn peer(name: &str) -> Peer {
+        Peer {
+            role: Role::Client,
+            name: name.into(),
+            tenant: Some(name.into()),
+            fingerprint: [0; 32],
+        }
+    }
+
+    fn socket() -> (OwnedFd, Socket) {
+        let (a, b) = Socket::pair().expect("a pair");
+        (a.into(), b)
+    }
+
+    #[tokio::test]
+    async fn a_ticket_is_good_once_and_for_its_peer_only() {
+        let tickets = Arc::new(Tickets::default());
+        let ticket = tickets.leave(socket().0, &peer("alice")).expect("room");
+        assert!(tickets.take(ticket, &peer("mallory")).is_none(), "another's socket");
+        let renewed = Peer {
+            fingerprint: [1; 32],
+            ..peer("alice")
+        };
+        assert!(tickets.take(ticket, &renewed).is_none(), "another certificate");
+        assert!(tickets.take(Ticket([0; 16]), &peer("alice")).is_none(), "guessed");
+        assert!(tickets.take(ticket, &peer("alice")).is_some());
+        assert!(tickets.take(ticket, &peer("alice")).is_none(), "used twice");
+    }
+
+    #[tokio::test]
+    async fn one_peer_cannot_fill_the_table() {
+        let tickets = Arc::new(Tickets::default());
+        for _ in 0..WAITING_OF_PEER_MAX {
+            tickets.leave(socket().0, &peer("mallory")).expect("room");
+        }
+        assert!(tickets.leave(socket().0, &peer("mallory")).is_err());
+        assert!(tickets.leave(socket().0, &peer("alice")).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_nobody_comes_for_is_closed() {
+        let tickets = Arc::new(Tickets::default());
+        let (socket, other) = socket();
+        let ticket = tickets.leave(socket, &peer("alice")).expect("room");
+        sleep(WAITS + Duration::from_millis(1)).await;
+        assert!(tickets.take(ticket, &peer("alice")).is_none(), "it still waits");
+        assert!(other.receive_undecoded().expect("readable").is_none(), "not closed");
+    }
+}
