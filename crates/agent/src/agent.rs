@@ -1,27 +1,38 @@
 //! The life of an agent: start, serve, stop.
 
-use crate::config::{AGENT_SOCKET, SESSION_SOCKET};
+use crate::caller::Tenants;
+use crate::config::{AGENT_SOCKET, Network, SESSION_SOCKET};
 use crate::cores;
-use crate::listener::{GrpcListener, SessionListener};
+use crate::listener::{GrpcListener, SessionListener, SocketFile};
 use crate::lock::DirectoryLock;
 use crate::membership::Membership;
+use crate::network;
 use crate::node::{Identity, Node};
 use crate::pool::Pool;
 use crate::service::Service;
+use crate::session::SESSIONS_MAX;
 use crate::watchdog;
 use crate::{AgentConfig, AgentError};
 use hotlease_fabric::clock::measure_tick_hz;
+use hotlease_net::grpc::channel;
+use hotlease_net::peer::is_tenant_name;
+use hotlease_net::{Address, Listener as TlsListener, Role};
 use hotlease_lease::agent::{Event, TTL_MAX, TTL_MIN};
 use hotlease_sandbox::Launcher;
 use hotlease_wire::grpc::agent_server::AgentServer;
 use hotlease_wire::ids::{AgentId, BootId};
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server;
+use tonic::transport::server::Connected;
+use tonic::transport::{Channel, Endpoint, Server};
 
 /// How long the time-stamp counter is compared with the clock.
 const TICK_MEASUREMENT: Duration = Duration::from_millis(5);
@@ -35,6 +46,10 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 const STREAMS_MAX: u32 = 256;
 /// Accepted connections that wait for the server.
 const ACCEPTED_MAX: usize = 16;
+/// How long a manager of this machine may take to accept.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// Idle and dead peers of the TLS port are found out by asking them this often.
+const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How long killed workers may take to be gone when the agent stops.
 const WORKERS_GONE_LIMIT: Duration = Duration::from_secs(5);
 /// How long requests at work may take then.
@@ -47,6 +62,7 @@ pub struct Agent {
     stop: watch::Sender<bool>,
     stopped: watch::Receiver<bool>,
     registered: watch::Receiver<bool>,
+    endpoint: Option<Address>,
 }
 
 impl Agent {
@@ -73,6 +89,15 @@ impl Agent {
         let agent = lock.identity()?;
         let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
         let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
+        let tls = match &config.network {
+            Some(network) => Some(listen(network).await?),
+            None => None,
+        };
+        let endpoint = match (&config.network, &tls) {
+            (Some(network), Some((_, address))) => Some(endpoint(network, *address)),
+            _ => None,
+        };
+        let elsewhere = config.network.as_ref().and_then(|network| network.manager.as_ref());
         let pool = Pool::new(
             launcher.clone(),
             config.pool.unwrap_or(offered.len().min(POOL_MAX)),
@@ -80,7 +105,14 @@ impl Agent {
         let identity = Identity {
             agent,
             boot: BootId(rand::random()),
-            address: config.runtime_dir.join(AGENT_SOCKET),
+            address: match (&endpoint, elsewhere) {
+                (Some(endpoint), Some(_)) => endpoint.to_string(),
+                _ => config.runtime_dir.join(AGENT_SOCKET).display().to_string(),
+            },
+            endpoint: endpoint.clone(),
+            tenants: Tenants(
+                config.network.as_ref().map(|network| network.tenants.clone()).unwrap_or_default(),
+            ),
             session_socket: config.runtime_dir.join(SESSION_SOCKET),
             cores: offered,
             memory_bytes: config.memory_bytes.unwrap_or_else(cores::memory_bytes),
@@ -89,21 +121,22 @@ impl Agent {
         tracing::info!(%agent, cores = ?identity.cores, worker = %launcher.binary().display(), "agent starts");
         let node = Arc::new(Node::new(identity, launcher, Arc::new(pool)));
         let (registered, is_registered) = watch::channel(false);
-        let membership = match &config.manager_socket {
-            Some(socket) => {
-                let membership = Membership::new(Arc::clone(&node), socket, registered);
-                Some(membership.map_err(|error| AgentError::Config {
-                    what: format!("the manager's socket {}: {error}", socket.display()),
-                })?)
+        let manager = match (&config.network, elsewhere, &config.manager_socket) {
+            (Some(network), Some(address), _) => {
+                let identity = Arc::clone(&network.identity);
+                Some(channel(address.clone(), identity, Role::Manager))
             }
-            None => None,
+            (_, _, Some(socket)) => Some(local_manager(socket)?),
+            _ => None,
         };
+        let membership = manager.map(|manager| Membership::new(Arc::clone(&node), manager, registered));
         let (stop, stopping) = watch::channel(false);
         let (finished, stopped) = watch::channel(false);
         let parts = Parts {
             node,
             grpc,
             sessions,
+            tls: tls.map(|(listener, _)| listener),
             membership,
         };
         tokio::spawn(async move {
@@ -116,7 +149,13 @@ impl Agent {
             stop,
             stopped,
             registered: is_registered,
+            endpoint,
         })
+    }
+
+    /// What other hosts are told to connect to.
+    pub fn endpoint(&self) -> Option<&Address> {
+        self.endpoint.as_ref()
     }
 
     /// Its name.
@@ -144,6 +183,41 @@ impl Agent {
     }
 }
 
+async fn listen(network: &Network) -> Result<(TlsListener, SocketAddr), AgentError> {
+    let unusable = |tenant: &&String| !is_tenant_name(tenant);
+    if let Some(tenant) = network.tenants.iter().find(unusable) {
+        return Err(AgentError::Config {
+            what: format!("{tenant:?} is no name of a tenant"),
+        });
+    }
+    let failed = |source| AgentError::Listen {
+        address: network.listen,
+        source,
+    };
+    let bound = TlsListener::bind(network.listen, Arc::clone(&network.identity), network.limits);
+    let bound = bound.await.map_err(failed)?;
+    let address = bound.local_addr().map_err(failed)?;
+    Ok((bound, address))
+}
+
+/// What other hosts are told to connect to.
+fn endpoint(network: &Network, address: SocketAddr) -> Address {
+    if let Some(advertised) = &network.advertise {
+        return advertised.clone();
+    }
+    let everywhere = address.ip().is_unspecified();
+    let named = network.identity.peer().hosts.into_iter().next().filter(|_| everywhere);
+    Address::new(named.unwrap_or_else(|| address.ip().to_string()), address.port())
+}
+
+fn local_manager(socket: &Path) -> Result<Channel, AgentError> {
+    let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()));
+    let endpoint = endpoint.map_err(|error| AgentError::Config {
+        what: format!("the manager's socket {}: {error}", socket.display()),
+    })?;
+    Ok(endpoint.connect_timeout(CONNECT_LIMIT).connect_lazy())
+}
+
 /// Until the value is true or its sender is gone.
 async fn until_true(mut watched: watch::Receiver<bool>) {
     // An error says that the sender is gone, which means the same here.
@@ -154,6 +228,7 @@ struct Parts {
     node: Arc<Node>,
     grpc: GrpcListener,
     sessions: SessionListener,
+    tls: Option<TlsListener>,
     membership: Option<Membership>,
 }
 
@@ -172,11 +247,21 @@ impl Parts {
         let membership = self
             .membership
             .map(|membership| tokio::spawn(membership.run(leaving)));
-        let sessions = tokio::spawn(self.sessions.serve(Arc::clone(&node), closing.clone()));
+        let places = Arc::new(Semaphore::new(SESSIONS_MAX));
+        let local = self.sessions.serve(Arc::clone(&node), Arc::clone(&places), closing.clone());
+        let sessions = tokio::spawn(local);
         let service = Service {
             node: Arc::clone(&node),
             stopping: stopping.clone(),
         };
+        let network = self.tls.map(|listener| {
+            let (requests, connections) = mpsc::channel(ACCEPTED_MAX);
+            let server = serve_on(service.clone(), connections, closing.clone());
+            let accepting = network::serve(listener, Arc::clone(&node), places, requests, closing.clone());
+            tokio::spawn(async {
+                tokio::join!(accepting, server);
+            })
+        });
         let grpc = tokio::spawn(serve_grpc(service, self.grpc, closing));
 
         until_true(stopping).await;
@@ -197,6 +282,9 @@ impl Parts {
         }
         close.send_replace(true);
         finish("sessions", sessions).await;
+        if let Some(network) = network {
+            finish("the TLS port", network).await;
+        }
         node.pool.close();
         if timeout(WORKERS_GONE_LIMIT, node.launcher().all_gone())
             .await
@@ -221,13 +309,30 @@ fn measure_ticks(node: Arc<Node>) {
 }
 
 async fn serve_grpc(service: Service, listener: GrpcListener, closing: watch::Receiver<bool>) {
+    let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
+    let accepting = tokio::spawn(listener.accept_into(accepted));
+    serve_on(service, connections, closing).await;
+    match accepting.await {
+        Ok(file) => drop::<SocketFile>(file),
+        Err(error) => tracing::error!(%error, "the accepting task failed"),
+    }
+}
+
+/// Serves connections until told to stop, and a moment longer.
+async fn serve_on<C>(
+    service: Service,
+    connections: mpsc::Receiver<io::Result<C>>,
+    closing: watch::Receiver<bool>,
+) where
+    C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,
+{
     let service = AgentServer::new(service)
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .max_encoding_message_size(ANSWER_BYTES_MAX);
-    let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
-    let accepting = tokio::spawn(listener.accept_into(accepted));
     let server = Server::builder()
         .max_concurrent_streams(STREAMS_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(service)
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), until_true(closing.clone()));
     tokio::pin!(server);
@@ -239,9 +344,5 @@ async fn serve_grpc(service: Service, listener: GrpcListener, closing: watch::Re
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::error!(%error, "the agent's gRPC service failed"),
         Err(_) => tracing::debug!("cut connections that did not close"),
-    }
-    match accepting.await {
-        Ok(file) => drop(file),
-        Err(error) => tracing::error!(%error, "the accepting task failed"),
     }
 }

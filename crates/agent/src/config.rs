@@ -1,8 +1,11 @@
 //! What an agent is told at its start.
 
+use hotlease_net::{Address, Identity, Limits};
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Name of the agent's gRPC socket in the runtime directory.
@@ -13,6 +16,38 @@ pub const SESSION_SOCKET: &str = "session.sock";
 pub const AGENT_LOCK: &str = "agent.lock";
 /// Name of the file in the runtime directory that keeps the agent's identity over restarts.
 pub const AGENT_ID: &str = "agent.id";
+
+/// Where an agent serves other hosts, beside its Unix sockets.
+#[derive(Debug, Clone)]
+pub struct Network {
+    /// Address of its TLS port; port 0 for any free one.
+    pub listen: SocketAddr,
+    /// What other hosts are told to connect to (default: `listen`, or where that is all addresses the first
+    /// host of the certificate).
+    pub advertise: Option<Address>,
+    /// Who it is; of role agent.
+    pub identity: Arc<Identity>,
+    /// The manager to register with, instead of that of its own machine.
+    pub manager: Option<Address>,
+    /// Tenants whose code may run here (default: the one in the certificate, if there is one).
+    pub tenants: Vec<String>,
+    /// How much of the port strangers and peers may occupy.
+    pub limits: Limits,
+}
+
+impl Network {
+    /// The defaults.
+    pub fn new(listen: SocketAddr, identity: Arc<Identity>) -> Self {
+        Self {
+            listen,
+            advertise: None,
+            tenants: identity.peer().tenant.into_iter().collect(),
+            identity,
+            manager: None,
+            limits: Limits::default(),
+        }
+    }
+}
 
 /// What an agent is told at its start. Change what [`AgentConfig::new`] sets as needed.
 #[derive(Debug, Clone)]
@@ -32,6 +67,8 @@ pub struct AgentConfig {
     pub memory_bytes: Option<u64>,
     /// Time to live of leases that ask for none (default: 5 s).
     pub ttl: Duration,
+    /// Where it serves other hosts (default: nowhere).
+    pub network: Option<Network>,
 }
 
 impl AgentConfig {
@@ -46,6 +83,7 @@ impl AgentConfig {
             pool: None,
             memory_bytes: None,
             ttl: Duration::from_secs(5),
+            network: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use hotlease_sandbox::SandboxError;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Why an agent did not start. Nothing of it is left running.
@@ -28,6 +29,14 @@ pub enum AgentError {
     PathTooLong {
         /// The path.
         path: PathBuf,
+    },
+    /// The address for other hosts cannot be listened on.
+    #[error("agent cannot listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
     },
     /// The cores asked for are not there.
     #[error("cannot offer {asked}: this process may run on {allowed}; see `taskset -p $$`")]

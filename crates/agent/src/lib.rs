@@ -8,6 +8,8 @@
 //!                                       watchdog ---'        `-> outbox -> session
 //! ```
 //!
+//! Clients and managers on other hosts come through `network`, and from there on take the same way.
+//!
 //! All decisions about cores, leases and epochs are the book's ([`hotlease_lease::agent`]); everything
 //! here carries them out. [`Agent::start`] runs one within the current tokio runtime:
 //!
@@ -25,6 +27,7 @@
 
 mod active_lease;
 mod agent;
+mod caller;
 mod cause;
 mod code;
 mod config;
@@ -35,6 +38,7 @@ mod listener;
 mod listing;
 mod lock;
 mod membership;
+mod network;
 mod node;
 mod outbox;
 mod pool;
@@ -47,6 +51,6 @@ mod worker;
 
 pub use agent::Agent;
 pub use config::{
-    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, SESSION_SOCKET,
+    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, Network, SESSION_SOCKET,
 };
 pub use error::AgentError;

@@ -1,11 +1,11 @@
 //! The agent's two sockets: who is let in, and how many.
 
 use crate::AgentError;
+use crate::caller::Caller;
 use crate::lock::DirectoryLock;
 use crate::node::Node;
 use crate::session;
 use hotlease_fabric::socket::{Listener as SocketListener, Socket};
-use hotlease_wire::Refusal;
 use hotlease_wire::session::SessionReply;
 use std::fs::{self, Permissions};
 use std::io;
@@ -19,8 +19,6 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Sessions at a time.
-const SESSIONS_MAX: usize = 1024;
 /// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long sessions may take to hear of the agent's end.
@@ -70,9 +68,8 @@ impl SessionListener {
     }
 
     /// Serves sessions until told to stop; then those that are left hear of the end, and are cut.
-    pub async fn serve(self, node: Arc<Node>, mut stop: watch::Receiver<bool>) {
+    pub async fn serve(self, node: Arc<Node>, places: Arc<Semaphore>, mut stop: watch::Receiver<bool>) {
         let Self { listener, file } = self;
-        let places = Arc::new(Semaphore::new(SESSIONS_MAX));
         let mut sessions = JoinSet::new();
         loop {
             let socket = tokio::select! {
@@ -81,8 +78,8 @@ impl SessionListener {
                 Some(_) = sessions.join_next() => continue,
                 socket = accept(&listener) => socket,
             };
-            let tenant = match socket.peer() {
-                Ok(peer) if admits(peer.uid) => format!("uid:{}", peer.uid),
+            let caller = match socket.peer() {
+                Ok(peer) if admits(peer.uid) => Caller::Local { uid: peer.uid },
                 Ok(peer) => {
                     tracing::warn!(uid = peer.uid, "closed a session of another user");
                     continue;
@@ -98,7 +95,7 @@ impl SessionListener {
             };
             let node = Arc::clone(&node);
             sessions.spawn(async move {
-                session::serve(node, socket, tenant).await;
+                session::serve(node, socket, caller, Arc::default()).await;
                 drop(place);
             });
         }
@@ -129,10 +126,7 @@ async fn accept(listener: &AsyncFd<SocketListener>) -> Socket {
 }
 
 fn refuse(socket: &Socket) {
-    let refusal = Refusal::TooMany {
-        what: "sessions with this agent".into(),
-        limit: SESSIONS_MAX as u64,
-    };
+    let refusal = session::too_many();
     tracing::warn!(%refusal, "closed a session");
     // The socket is new and its buffer empty; a client that is gone already need not hear it.
     if let Err(error) = socket.send(&SessionReply::Refused(refusal), &[]) {

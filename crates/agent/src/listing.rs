@@ -1,12 +1,16 @@
 //! What there is, for listings and heartbeats.
 
 use crate::active_lease::ActiveLease;
+use crate::code::Code;
 use crate::incarnation::State;
 use crate::node::{Node, Tables};
 use crate::usage;
 use hotlease_lease::agent::{EndedLease, Lease};
 use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, LeaseInfo, Usage, WorkerInfo};
+use hotlease_wire::ids::CodeHash;
 use hotlease_wire::session::UsageTotals;
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of function names that are listed of one library.
@@ -29,7 +33,7 @@ pub(crate) fn agent(node: &Node, availability: Availability) -> AgentInfo {
     AgentInfo {
         id: identity.agent.to_string(),
         boot: identity.boot.to_string(),
-        address: identity.address.display().to_string(),
+        address: identity.address.clone(),
         session_socket: identity.session_socket.display().to_string(),
         cores: identity.cores.clone(),
         free_cores: match availability {
@@ -45,6 +49,7 @@ pub(crate) fn agent(node: &Node, availability: Availability) -> AgentInfo {
         .into(),
         last_heartbeat_ms: 0,
         pool: node.pool.ready() as u32,
+        endpoint: node.endpoint(),
     }
 }
 
@@ -68,6 +73,15 @@ pub(crate) fn status(node: &Node, availability: Availability, tenant: &str) -> A
     for lease in active.iter().filter(|lease| concerns(&lease.terms.tenant)) {
         workers_of(node, lease, &mut workers);
     }
+    // Of one tenant only what its leases have loaded, so that names of functions stay with their owners. A
+    // lease that is loading just now is listed the next time.
+    let loaded: Option<HashSet<CodeHash>> = (!tenant.is_empty()).then(|| {
+        let own = active.iter().filter(|lease| concerns(&lease.terms.tenant));
+        let codes = own.filter_map(|lease| lease.codes.try_lock().ok());
+        codes
+            .flat_map(|codes| codes.iter().map(|loaded| loaded.code.hash).collect::<Vec<_>>())
+            .collect()
+    });
     workers.sort_by(|a, b| (&a.lease, a.index).cmp(&(&b.lease, b.index)));
     if tenant.is_empty() {
         workers.extend(pooled(node));
@@ -76,7 +90,7 @@ pub(crate) fn status(node: &Node, availability: Availability, tenant: &str) -> A
         agent: Some(agent),
         leases,
         workers,
-        codes: codes(node),
+        codes: codes(node, &loaded),
     }
 }
 
@@ -173,8 +187,9 @@ fn pooled(node: &Node) -> impl Iterator<Item = WorkerInfo> {
     })
 }
 
-fn codes(node: &Node) -> Vec<CodeInfo> {
-    let codes = node.codes.list().into_iter();
+fn codes(node: &Node, only: &Option<HashSet<CodeHash>>) -> Vec<CodeInfo> {
+    let listed = |code: &Arc<Code>| only.as_ref().is_none_or(|only| only.contains(&code.hash));
+    let codes = node.codes.list().into_iter().filter(listed);
     codes
         .map(|code| CodeInfo {
             hash: code.hash.to_string(),

@@ -3,15 +3,15 @@
 
 use crate::listing::{self, Availability};
 use crate::node::Node;
+use hotlease_net::grpc::refusal;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{HeartbeatRequest, RegisterRequest};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 /// Pause between heartbeats until the manager says another.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -48,21 +48,15 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Of the manager at this socket. `registered` will say whether it knows us.
-    pub fn new(
-        node: Arc<Node>,
-        manager_socket: &Path,
-        registered: watch::Sender<bool>,
-    ) -> Result<Self, tonic::transport::Error> {
-        let endpoint = Endpoint::from_shared(format!("unix:{}", manager_socket.display()))?;
-        let channel = endpoint.connect_timeout(ANSWER_LIMIT).connect_lazy();
-        Ok(Self {
+    /// Of the manager that this channel leads to. `registered` will say whether it knows us.
+    pub fn new(node: Arc<Node>, channel: Channel, registered: watch::Sender<bool>) -> Self {
+        Self {
             node,
             manager: ManagerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX),
             registered,
             heartbeat: HEARTBEAT,
             reported: Duration::ZERO,
-        })
+        }
     }
 
     /// Keeps up the membership until told to stop, then says goodbye.
@@ -150,7 +144,7 @@ async fn in_time<R>(
 ) -> Result<R, Refusal> {
     match timeout(ANSWER_LIMIT, answer).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(status.into()),
+        Ok(Err(status)) => Err(refusal(status)),
         Err(_) => Err(Refusal::Timeout {
             what: "the manager".into(),
             after_ms: ANSWER_LIMIT.as_millis() as u64,

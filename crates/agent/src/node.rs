@@ -2,11 +2,13 @@
 //! book says.
 
 use crate::active_lease::{ActiveLease, Terms};
+use crate::caller::{Caller, Origin, Tenants};
 use crate::cause::KillReason;
 use crate::code::CodeCache;
 use crate::incarnation::{Incarnation, State as WorkerState};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
+use hotlease_net::{Address, node_id};
 use hotlease_lease::agent::{Action, Event, GrantRequest, Lease, LeaseBook, SessionId};
 use hotlease_sandbox::{KIND, Launcher};
 use hotlease_wire::Refusal;
@@ -34,8 +36,12 @@ pub(crate) struct Identity {
     pub agent: AgentId,
     /// This run.
     pub boot: BootId,
-    /// Of its gRPC socket.
-    pub address: PathBuf,
+    /// What the manager connects to: its gRPC socket, or its endpoint where the manager is elsewhere.
+    pub address: String,
+    /// Where it serves other hosts.
+    pub endpoint: Option<Address>,
+    /// Whose code may run here.
+    pub tenants: Tenants,
     /// Of its session socket.
     pub session_socket: PathBuf,
     /// Cores that it offers.
@@ -231,7 +237,12 @@ impl Node {
 
     /// As [`grant`](Self::grant), but waits for cores that are about to be free: who has just lost or
     /// dropped a lease and asks for the next one would otherwise be refused for want of milliseconds.
-    pub async fn grant_soon(self: &Arc<Self>, request: AcquireRequest) -> Result<Grant, Refusal> {
+    pub async fn grant_soon(
+        self: &Arc<Self>,
+        request: AcquireRequest,
+        origin: Origin,
+    ) -> Result<Grant, Refusal> {
+        self.identity.tenants.admit(&request.tenant, origin)?;
         let mut active = self.active_leases();
         let until = tokio::time::Instant::now() + FREEING_LIMIT;
         let mut first = true;
@@ -324,14 +335,23 @@ impl Node {
             epoch: lease.epoch.0,
             ttl_ms: lease.ttl.as_millis() as u64,
             cores: lease.cores(),
+            endpoint: self.endpoint(),
+            boot: self.identity.boot.to_string(),
+            node: node_id().map(|node| node.to_string()).unwrap_or_default(),
         }
+    }
+
+    /// Where it serves other hosts; empty: nowhere.
+    pub fn endpoint(&self) -> String {
+        let endpoint = self.identity.endpoint.as_ref();
+        endpoint.map(ToString::to_string).unwrap_or_default()
     }
 
     /// Binds a session to the lease that its token names.
     pub fn attach(
         self: &Arc<Self>,
         token: &[u8],
-        tenant: String,
+        caller: Caller,
         outbox: &Arc<Outbox>,
     ) -> Result<Attachment, Refusal> {
         // Which of the checks failed is of use to a forger only.
@@ -339,6 +359,7 @@ impl Node {
         if claims.agent != self.identity.agent || claims.boot != self.identity.boot {
             return Err(Refusal::BadToken);
         }
+        let tenant = self.identity.tenants.of_session(caller, &claims.tenant);
         let mut tables = self.tables();
         tables.last_session += 1;
         let session = SessionId(tables.last_session);

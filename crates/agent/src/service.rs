@@ -1,8 +1,11 @@
 //! The agent's gRPC service: what managers ask.
 
+use crate::caller::Origin;
 use crate::listing::{self, Availability};
 use crate::node::Node;
 use hotlease_lease::agent::Event;
+use hotlease_net::Role;
+use hotlease_net::grpc::PeerInfo;
 use hotlease_wire::grpc::agent_server;
 use hotlease_wire::grpc::{AcquireRequest, AgentStatus, Grant, ListRequest, ReleaseReply, ReleaseRequest};
 use hotlease_wire::ids::LeaseId;
@@ -15,6 +18,7 @@ use tonic::{Request, Response, Status};
 const ROOT: &str = "uid:0";
 
 /// See the module.
+#[derive(Clone)]
 pub(crate) struct Service {
     /// What it serves.
     pub node: Arc<Node>,
@@ -22,17 +26,31 @@ pub(crate) struct Service {
     pub stopping: watch::Receiver<bool>,
 }
 
+/// Who is let in by the socket is a manager; of other hosts, who has the certificate of one.
+fn origin<T>(request: &Request<T>) -> Result<Origin, Refusal> {
+    match request.extensions().get::<PeerInfo>() {
+        None => Ok(Origin::Local),
+        Some(PeerInfo(peer)) if peer.role == Role::Manager => Ok(Origin::Remote),
+        Some(PeerInfo(peer)) => Err(Refusal::NotPermitted {
+            what: format!("an agent answers managers, and this is the certificate of the {peer}"),
+        }),
+    }
+}
+
 #[tonic::async_trait]
 impl agent_server::Agent for Service {
     async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
-        Ok(Response::new(self.node.grant_soon(request.into_inner()).await?))
+        let origin = origin(&request)?;
+        Ok(Response::new(self.node.grant_soon(request.into_inner(), origin).await?))
     }
 
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
+        origin(&request)?;
         Ok(Response::new(self.end(request.into_inner()).await?))
     }
 
     async fn status(&self, request: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {
+        origin(&request)?;
         let tenant = request.into_inner().tenant;
         let availability = match *self.stopping.borrow() {
             false => Availability::Serving,

@@ -3,6 +3,7 @@
 //! The socket is read also while a request is being worked on, so that the end of a client is noticed at
 //! once, whatever it was waiting for.
 
+use crate::caller::Caller;
 use crate::incarnation::{ORDER_LIMIT, died};
 use crate::node::{Attachment, Node};
 use crate::outbox::Outbox;
@@ -19,9 +20,12 @@ use hotlease_wire::{EndReason, Refusal};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, interval_at, timeout};
 
+/// Sessions at a time.
+pub(crate) const SESSIONS_MAX: usize = 1024;
 /// A session that has not attached by then is closed.
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
 /// Requests that a client may send ahead of their answers.
@@ -31,8 +35,17 @@ const CONNECT_ATTEMPTS: usize = 3;
 
 type Request = (SessionRequest, Vec<OwnedFd>);
 
-/// Serves a client until it goes or its lease ends.
-pub(crate) async fn serve(node: Arc<Node>, socket: Socket, tenant: String) {
+/// What a session over the limit is told.
+pub(crate) fn too_many() -> Refusal {
+    Refusal::TooMany {
+        what: "sessions with this agent".into(),
+        limit: SESSIONS_MAX as u64,
+    }
+}
+
+/// Serves a client until it goes or its lease ends. While `receiving`, a message of the client is on its way
+/// that holds up its renewals.
+pub(crate) async fn serve(node: Arc<Node>, socket: Socket, caller: Caller, receiving: Arc<AtomicBool>) {
     let socket = match AsyncSocket::new(socket) {
         Ok(socket) => Arc::new(socket),
         Err(error) => {
@@ -45,8 +58,9 @@ pub(crate) async fn serve(node: Arc<Node>, socket: Socket, tenant: String) {
         node,
         socket,
         ahead: VecDeque::new(),
+        receiving,
     };
-    session.run(tenant).await;
+    session.run(caller).await;
 }
 
 struct Session {
@@ -54,14 +68,15 @@ struct Session {
     socket: Arc<AsyncSocket>,
     outbox: Arc<Outbox>,
     ahead: VecDeque<Request>,
+    receiving: Arc<AtomicBool>,
 }
 
 impl Session {
-    async fn run(mut self, tenant: String) {
+    async fn run(mut self, caller: Caller) {
         let Ok(Some(first)) = timeout(ATTACH_LIMIT, self.next()).await else {
             return;
         };
-        match self.attach(first, tenant) {
+        match self.attach(first, caller) {
             Ok(attachment) => self.attached(attachment).await,
             Err(refusal) => self.close(refusal).await,
         }
@@ -73,7 +88,7 @@ impl Session {
         self.outbox.run().await;
     }
 
-    fn attach(&self, (request, _): Request, tenant: String) -> Result<Attachment, Refusal> {
+    fn attach(&self, (request, _): Request, caller: Caller) -> Result<Attachment, Refusal> {
         let SessionRequest::Attach { version, token } = request else {
             return Err(Refusal::BadRequest {
                 what: "the first request of a session must be to attach".into(),
@@ -85,7 +100,7 @@ impl Session {
                 ours: PROTOCOL_VERSION,
             });
         }
-        self.node.attach(&token, tenant, &self.outbox)
+        self.node.attach(&token, caller, &self.outbox)
     }
 
     /// The session proper. The attachment is dropped on every way out, which may end the lease.
@@ -111,7 +126,7 @@ impl Session {
                 self.outbox.tell(reply, Vec::new());
             }
         }
-        while let Some(request) = self.next().await {
+        while let Some(request) = self.next_of(&attachment).await {
             let node = Arc::clone(&self.node);
             let Some(answer) = self
                 .meanwhile(&attachment, answer(&node, &attachment, request))
@@ -141,6 +156,27 @@ impl Session {
             biased;
             () = outbox.run() => None,
             received = socket.receive() => self.understood(received).await,
+        }
+    }
+
+    /// The next request. A lease whose client is sending a large library is kept alive meanwhile.
+    async fn next_of(&mut self, attachment: &Attachment) -> Option<Request> {
+        let (node, receiving) = (Arc::clone(&self.node), Arc::clone(&self.receiving));
+        let (lease, period) = (attachment.lease.id, self.renewal_period(attachment));
+        let keep_alive = async {
+            let mut renewal = interval_at(Instant::now() + period, period);
+            loop {
+                renewal.tick().await;
+                if receiving.load(Ordering::Relaxed) {
+                    // Refused if it ended; then that is told.
+                    let _ = node.step(Event::Renew { lease });
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            request = self.next() => request,
+            () = keep_alive => None,
         }
     }
 

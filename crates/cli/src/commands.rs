@@ -5,6 +5,7 @@ pub(crate) mod agents;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod functions;
+pub(crate) mod identity;
 pub(crate) mod leases;
 pub(crate) mod manager;
 pub(crate) mod ps;

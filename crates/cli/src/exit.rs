@@ -3,6 +3,7 @@
 use hotlease_agent::AgentError;
 use hotlease_client::Error as ClientError;
 use hotlease_manager::ManagerError;
+use hotlease_net::NetError;
 use hotlease_wire::{Ran, Refusal};
 use serde_json::json;
 use std::io::{self, Write};
@@ -14,13 +15,15 @@ Exit status:
   0  success
   1  the function or the request failed
   2  the command line makes no sense
-  3  the platform is not running here (start it with `hotlease up`)
+  3  the platform is not running here (start it with `hotlease up`), or not reached on its host
   4  no capacity: no agent, or not enough free cores now
   5  the platform runs already (`up`, `manager`, `agent`)
   6  outcome unknown: the function may have run, and its result is lost
 
 Environment:
   HOTLEASE_RUNTIME_DIR  where sockets and logs are ($XDG_RUNTIME_DIR/hotlease or /tmp/hotlease-UID)
+  HOTLEASE_MANAGER      the manager of a site, https://HOST:PORT, for all commands but the daemons' own
+  HOTLEASE_IDENTITY     the identity folder of whoever asks it
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
   HOTLEASE_WORKER       the worker's binary, where it is not found beside this one";
 
@@ -117,11 +120,15 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
     if let Some(error) = find::<ClientError>(error) {
         return match error {
             ClientError::NotRunning { .. } => NOT_RUNNING,
+            ClientError::Network(error) => of_network(error),
             ClientError::Options { .. } => USAGE,
             ClientError::Refused(refusal) => of_refusal(refusal),
             error if error.ran() == Ran::Unknown => OUTCOME_UNKNOWN,
             _ => FAILED,
         };
+    }
+    if let Some(error) = find::<NetError>(error) {
+        return of_network(error);
     }
     if let Some(refusal) = find::<Refusal>(error) {
         return of_refusal(refusal);
@@ -132,6 +139,15 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
         return RUNS_ALREADY;
     }
     FAILED
+}
+
+fn of_network(error: &NetError) -> u8 {
+    match error {
+        NetError::Unresolved { .. } | NetError::Unreachable { .. } | NetError::Silent { .. } => NOT_RUNNING,
+        NetError::Address { .. } => USAGE,
+        NetError::Refused(refusal) => of_refusal(refusal),
+        _ => FAILED,
+    }
 }
 
 fn of_refusal(refusal: &Refusal) -> u8 {

@@ -14,7 +14,7 @@ mod platform;
 mod quantity;
 
 use clap::{Parser, Subcommand};
-use commands::{agent, agents, doctor, down, functions, leases, manager, ps, run, up, version};
+use commands::{agent, agents, doctor, down, functions, identity, leases, manager, ps, run, up, version};
 use output::Output;
 use std::process::ExitCode;
 
@@ -44,6 +44,7 @@ enum Command {
     Leases(leases::LeasesArgs),
     Agents(agents::AgentsArgs),
     Functions(functions::FunctionsArgs),
+    Identity(identity::IdentityArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
     Version(version::VersionArgs),
@@ -69,6 +70,7 @@ impl Command {
             Self::Leases(args) => leases::carry_out(args, output),
             Self::Agents(args) => agents::carry_out(args, output),
             Self::Functions(args) => functions::carry_out(args, output),
+            Self::Identity(args) => identity::carry_out(args, output),
             Self::Doctor(args) => doctor::carry_out(args, output),
             Self::Bench(args) => bench::carry_out(args, output),
             Self::Version(args) => version::carry_out(args, output),

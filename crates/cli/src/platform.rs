@@ -1,14 +1,16 @@
-//! The running platform, as commands reach it: its runtime directory and its manager.
+//! The running platform, as commands reach it: by its runtime directory, or on another host.
 
 use crate::exit::CommandError;
+use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_SOCKET;
+use hotlease_net::{Role, Site, grpc};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::Info;
 use hotlease_wire::grpc::InfoRequest;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
@@ -19,6 +21,25 @@ use tonic::{Response, Status};
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Longest listing.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
+
+/// Which manager a command talks to: the same arguments for all of them.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct SiteArgs {
+    /// The manager of a site, https://HOST:PORT [default: this machine's]
+    #[arg(long, value_name = "URL", env = "HOTLEASE_MANAGER")]
+    pub(crate) manager: Option<String>,
+    /// Who asks it: a folder of `hotlease identity issue` [default: hotlease/identity in the
+    /// configuration directory]
+    #[arg(long, value_name = "DIR", env = "HOTLEASE_IDENTITY")]
+    pub(crate) identity: Option<PathBuf>,
+}
+
+impl SiteArgs {
+    /// The site that is meant, if it is not this machine's platform.
+    pub(crate) fn site(&self) -> anyhow::Result<Option<Site>> {
+        Ok(Site::find(self.manager.as_deref(), self.identity.as_deref(), true)?)
+    }
+}
 
 /// A connection to the manager, for commands that ask one thing after the other.
 pub(crate) struct Platform {
@@ -36,6 +57,26 @@ impl Platform {
         Ok(Self { runtime, client })
     }
 
+    /// Connects to what the arguments name; fails as [`connect`](Self::connect), or with the first question.
+    pub(crate) fn of(args: &SiteArgs) -> anyhow::Result<Self> {
+        match args.site()? {
+            Some(site) => Self::of_site(&site),
+            None => Self::connect(&RuntimeDir::resolve()?),
+        }
+    }
+
+    /// Of a manager on another host.
+    pub(crate) fn of_site(site: &Site) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let within = runtime.enter();
+        let channel = grpc::channel(site.manager.clone(), site.identity.clone(), Role::Manager);
+        drop(within);
+        let client = ManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        Ok(Self { runtime, client })
+    }
+
     /// One question.
     pub(crate) fn ask<T>(
         &mut self,
@@ -43,7 +84,11 @@ impl Platform {
     ) -> anyhow::Result<T> {
         let asked = async { tokio::time::timeout(ANSWER_WITHIN, question(&mut self.client)).await };
         match self.runtime.block_on(asked) {
-            Ok(answer) => Ok(answer.map_err(Refusal::from)?.into_inner()),
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(match grpc::cause(&status) {
+                Some(error) => error.clone().into(),
+                None => Refusal::from(status).into(),
+            }),
             Err(_) => Err(Refusal::Timeout {
                 what: "the manager".into(),
                 after_ms: ANSWER_WITHIN.as_millis() as u64,

@@ -2,6 +2,7 @@
 
 use hotlease_fabric::memory::MemoryError;
 use hotlease_fabric::runtime_dir::RuntimeDirError;
+use hotlease_net::NetError;
 use hotlease_wire::code::CodeError;
 use hotlease_wire::frame::Status;
 use hotlease_wire::{Cause, EndReason, Ran, Refusal};
@@ -23,6 +24,9 @@ pub enum Error {
         /// The manager's, or the agent's.
         socket: PathBuf,
     },
+    /// A daemon on another host cannot be reached, or one side does not let the other in.
+    #[error("{0}")]
+    Network(Arc<NetError>),
     /// There is no safe place where the platform's sockets could be.
     #[error("{why}")]
     RuntimeDirectory {
@@ -186,6 +190,13 @@ impl Error {
                 | Self::LeaseEnded { .. }
                 | Self::NoCredit
                 | Self::NotRunning { .. } => true,
+                Self::Network(error) => matches!(
+                    **error,
+                    NetError::Unresolved { .. }
+                        | NetError::Unreachable { .. }
+                        | NetError::Silent { .. }
+                        | NetError::Closed { .. }
+                ),
                 Self::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
                 Self::Refused(refusal) => matches!(
                     refusal,
@@ -218,6 +229,15 @@ impl Error {
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
+    }
+}
+
+impl From<NetError> for Error {
+    fn from(error: NetError) -> Self {
+        match error {
+            NetError::Refused(refusal) => Self::Refused(refusal),
+            error => Self::Network(Arc::new(error)),
+        }
     }
 }
 

@@ -113,7 +113,7 @@ impl Invoker {
     pub fn usage(&self) -> Result<UsageTotals, Error> {
         let options = self.inner.plan.options.clone();
         let lease = self.lease();
-        Control::get()?.run(async move { Manager::at(options.runtime_dir.as_deref())?.usage(lease).await })
+        Control::get()?.run(async move { Manager::of(&options)?.usage(lease).await })
     }
 
     /// Zeroed registered memory for `elements` elements, made known to all workers of this invoker.

@@ -12,7 +12,6 @@ use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
 use hotlease_wire::session::{StartPhases, UsageTotals};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -77,17 +76,12 @@ impl Lease {
         let mut phases = ColdPhases::default();
         let mut lap = stopwatch();
 
-        let manager = Manager::at(options.runtime_dir.as_deref())?;
+        let manager = Manager::of(options)?;
         let grant = manager.acquire(options.acquire_request()).await?;
         phases.acquire = lap();
 
-        let session = match Session::attach(
-            Path::new(&grant.session_socket),
-            grant.token,
-            usize::from(options.workers),
-        )
-        .await
-        {
+        let workers = usize::from(options.workers);
+        let session = match Session::attach(&grant, manager.site(), workers).await {
             Ok(session) => session,
             Err(error) => {
                 // Without a session nobody else would give it back before its attach window is over.

@@ -75,6 +75,7 @@ pub use lease::ColdPhases;
 pub use options::{Completion, LeaseOptions, Polling};
 pub use pipeline::Pipeline;
 
+pub use hotlease_net::{IdentityError, NetError};
 pub use hotlease_wire::code::Interface;
 pub use hotlease_wire::ids::{CodeHash, LeaseId};
 pub use hotlease_wire::session::{StartPhases, UsageTotals};

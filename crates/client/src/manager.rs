@@ -1,7 +1,9 @@
-//! Requests to the manager, by gRPC over its Unix socket.
+//! Requests to the manager, by gRPC: over its Unix socket, or to another host over TLS.
 
 use crate::Error;
+use crate::options::LeaseOptions;
 use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_net::{NetError, Role, Site, grpc};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{AcquireRequest, Grant, ListRequest, ReleaseRequest};
@@ -10,7 +12,7 @@ use hotlease_wire::session::UsageTotals;
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -22,39 +24,58 @@ use tower::service_fn;
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// The manager of a runtime directory.
+/// Where a manager is.
+#[derive(Clone)]
+enum At {
+    /// On this machine, at this socket.
+    Machine(PathBuf),
+    /// On another host.
+    Elsewhere(Site),
+}
+
+/// A manager.
 #[derive(Clone)]
 pub(crate) struct Manager {
-    socket: PathBuf,
+    at: At,
     client: ManagerClient<Channel>,
 }
 
-/// One HTTP/2 connection for each manager, made when first used and again when it breaks.
-static CHANNELS: LazyLock<Mutex<HashMap<PathBuf, Channel>>> = LazyLock::new(Mutex::default);
+/// One HTTP/2 connection for each manager (and identity), made when first used and again when it breaks.
+static CHANNELS: LazyLock<Mutex<HashMap<String, Channel>>> = LazyLock::new(Mutex::default);
 
 impl Manager {
-    /// On the control thread.
-    pub(crate) fn at(runtime_dir: Option<&Path>) -> Result<Self, Error> {
-        let dir = match runtime_dir {
-            Some(path) => RuntimeDir::at(path)?,
-            None => RuntimeDir::resolve()?,
+    /// The one that the options name. On the control thread.
+    pub(crate) fn of(options: &LeaseOptions) -> Result<Self, Error> {
+        let local = options.runtime_dir.is_some();
+        let site = Site::find(options.manager.as_deref(), options.identity.as_deref(), local)?;
+        let at = match (site, &options.runtime_dir) {
+            (Some(site), _) => At::Elsewhere(site),
+            (None, Some(path)) => At::Machine(RuntimeDir::at(path)?.join("manager.sock")),
+            (None, None) => At::Machine(RuntimeDir::resolve()?.join("manager.sock")),
         };
-        let socket = dir.join("manager.sock");
+        let name = match &at {
+            At::Machine(socket) => socket.display().to_string(),
+            At::Elsewhere(site) => format!("{} {}", site.manager, site.identity.dir().display()),
+        };
         let mut channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = channels.entry(socket.clone()).or_insert_with(|| {
-            let path = socket.clone();
-            // The address is only what HTTP/2 calls the peer; the connector goes to the socket.
-            Endpoint::from_static("http://manager.hotlease").connect_with_connector_lazy(service_fn(
-                move |_: Uri| {
-                    let path = path.clone();
-                    async move { UnixStream::connect(path).await.map(TokioIo::new) }
-                },
-            ))
+        let channel = channels.entry(name).or_insert_with(|| match &at {
+            At::Machine(socket) => local_channel(socket.clone()),
+            At::Elsewhere(site) => {
+                grpc::channel(site.manager.clone(), site.identity.clone(), Role::Manager)
+            }
         });
         Ok(Self {
             client: ManagerClient::new(channel.clone()),
-            socket,
+            at,
         })
+    }
+
+    /// For a manager on another host: what its agents are reached with.
+    pub(crate) fn site(&self) -> Option<&Site> {
+        match &self.at {
+            At::Machine(_) => None,
+            At::Elsewhere(site) => Some(site),
+        }
     }
 
     async fn ask<T>(
@@ -65,9 +86,9 @@ impl Manager {
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) if status.code() == Code::Unavailable && status.details().is_empty() => {
-                Err(self.unavailable(&status).await)
+                Err(self.unavailable(status).await)
             }
-            Ok(Err(status)) => Err(Refusal::from(status).into()),
+            Ok(Err(status)) => Err(failed(status)),
             Err(_) => Err(Error::Refused(Refusal::Timeout {
                 what: "the manager".into(),
                 after_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
@@ -76,13 +97,16 @@ impl Manager {
     }
 
     /// The transport failed: nobody there, or somebody who does not speak to us?
-    async fn unavailable(&self, status: &Status) -> Error {
-        match UnixStream::connect(&self.socket).await {
+    async fn unavailable(&self, status: Status) -> Error {
+        let At::Machine(socket) = &self.at else {
+            return failed(status);
+        };
+        match UnixStream::connect(socket).await {
             Err(_) => Error::NotRunning {
-                socket: self.socket.clone(),
+                socket: socket.clone(),
             },
             Ok(_) => Refusal::Unavailable {
-                what: format!("the manager at {}: {}", self.socket.display(), status.message()),
+                what: format!("the manager at {}: {}", socket.display(), status.message()),
             }
             .into(),
         }
@@ -127,5 +151,22 @@ impl Manager {
             compute_ns: usage.compute_ns,
             invocations: usage.invocations,
         })
+    }
+}
+
+fn local_channel(socket: PathBuf) -> Channel {
+    // The address is only what HTTP/2 calls the peer; the connector goes to the socket.
+    Endpoint::from_static("http://manager.hotlease").connect_with_connector_lazy(service_fn(move |_: Uri| {
+        let path = socket.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    }))
+}
+
+/// What a manager answered, or why it did not.
+fn failed(status: Status) -> Error {
+    match grpc::cause(&status) {
+        Some(NetError::Refused(refusal)) => refusal.clone().into(),
+        Some(error) => error.clone().into(),
+        None => Refusal::from(status).into(),
     }
 }

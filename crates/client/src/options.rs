@@ -78,6 +78,13 @@ pub struct LeaseOptions {
     pub renew_lease: bool,
     /// Shown in listings; at most 64 bytes. Default: the program's name.
     pub label: String,
+    /// A manager on another host, `https://HOST:PORT`. Default (`None`): `$HOTLEASE_MANAGER` where
+    /// `runtime_dir` is not set, else the manager of this machine.
+    pub manager: Option<String>,
+    /// Who asks a manager on another host: the folder that `hotlease identity issue --role client` made.
+    /// Default (`None`): `$HOTLEASE_IDENTITY`, else `$XDG_CONFIG_HOME/hotlease/identity`, else
+    /// `~/.config/hotlease/identity`.
+    pub identity: Option<PathBuf>,
     /// Where the platform's sockets are. Default (`None`): `$HOTLEASE_RUNTIME_DIR`, else
     /// `$XDG_RUNTIME_DIR/hotlease`, else `/tmp/hotlease-UID`.
     pub runtime_dir: Option<PathBuf>,
@@ -100,6 +107,8 @@ impl Default for LeaseOptions {
             retries: 1,
             renew_lease: true,
             label: program_name(),
+            manager: None,
+            identity: None,
             runtime_dir: None,
         }
     }
@@ -147,6 +156,9 @@ impl LeaseOptions {
         }
         if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&self.ttl) {
             return fail(format!("ttl must be 100 ms to 1 h, not {:?}", self.ttl));
+        }
+        if self.manager.is_some() && self.runtime_dir.is_some() {
+            return fail("manager and runtime_dir name two platforms; set one of them".into());
         }
         if self.label.len() > LABEL_BYTES_MAX {
             return fail(format!("label must be at most {LABEL_BYTES_MAX} bytes"));

@@ -5,6 +5,9 @@ use crate::code::Code;
 use crate::death::{Death, Kind};
 use crate::link::Link;
 use hotlease_fabric::socket::Socket;
+use hotlease_net::tunnel::{self, silence_of};
+use hotlease_net::{Site, node_id};
+use hotlease_wire::grpc::Grant;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
@@ -68,15 +71,34 @@ pub(crate) struct Shared {
 }
 
 impl Session {
-    /// Binds to a lease. On the control thread.
-    pub(crate) async fn attach(path: &Path, token: Vec<u8>, workers: usize) -> Result<Self, Error> {
-        let socket = Socket::connect(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NotRunning {
-                socket: path.to_owned(),
-            },
-            _ => Error::local("connect to the agent")(error),
-        })?;
-        Self::over(socket, token, workers).await
+    /// Binds to a lease, which a manager on another host may have got. On the control thread.
+    pub(crate) async fn attach(grant: &Grant, site: Option<&Site>, workers: usize) -> Result<Self, Error> {
+        let path = Path::new(&grant.session_socket);
+        let Some(site) = site else {
+            let socket = Socket::connect(path).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NotRunning {
+                    socket: path.to_owned(),
+                },
+                _ => Error::local("connect to the agent")(error),
+            })?;
+            return Self::over(socket, grant.token.clone(), workers).await;
+        };
+        if let Some(socket) = same_machine(grant, path) {
+            match Self::over(socket, grant.token.clone(), workers).await {
+                // Another agent, which happens to have its socket at the same place.
+                Err(Error::Refused(refusal @ (Refusal::BadToken | Refusal::WrongTenant))) => {
+                    tracing::debug!(%refusal, "the agent is not the one of this machine");
+                }
+                attached => return attached,
+            }
+        }
+        if grant.endpoint.is_empty() {
+            let what = "the agent that granted the lease serves its own machine only".into();
+            return Err(Refusal::Unavailable { what }.into());
+        }
+        let silence = silence_of(Duration::from_millis(grant.ttl_ms));
+        let socket = tunnel::session(grant.endpoint.parse()?, site.identity.clone(), silence).await?;
+        Self::over(socket, grant.token.clone(), workers).await
     }
 
     /// As `attach`, over a connected socket.
@@ -149,6 +171,18 @@ impl Session {
             (_, answer) => Err(unexpected("Release", answer)),
         }
     }
+}
+
+/// The agent's own socket, if it may be on this machine and runs as our user. Only an agent that can open
+/// the token is the right one: that is proved when it is presented. It is presented to nobody else's process.
+fn same_machine(grant: &Grant, path: &Path) -> Option<Socket> {
+    let here = node_id().is_some_and(|node| node.to_string() == grant.node);
+    if !here {
+        return None;
+    }
+    let socket = Socket::connect(path).ok()?;
+    let own = nix::unistd::geteuid().as_raw();
+    (socket.peer().ok()?.uid == own).then_some(socket)
 }
 
 impl Drop for Session {

@@ -1,6 +1,8 @@
 //! What a manager is told at its start.
 
+use hotlease_net::{Identity, Limits};
 use hotlease_store::{MemoryStore, Store};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +11,17 @@ use std::time::Duration;
 pub const MANAGER_SOCKET: &str = "manager.sock";
 /// Name of the file in the runtime directory that a running manager holds locked.
 pub const MANAGER_LOCK: &str = "manager.lock";
+
+/// Where a manager serves other hosts, beside its Unix socket.
+#[derive(Debug, Clone)]
+pub struct Network {
+    /// Address of its TLS port; port 0 for any free one.
+    pub listen: SocketAddr,
+    /// Who it is; of role manager.
+    pub identity: Arc<Identity>,
+    /// How much of it strangers and peers may occupy.
+    pub limits: Limits,
+}
 
 /// What a manager is told at its start. Change what [`ManagerConfig::new`] sets as needed.
 pub struct ManagerConfig {
@@ -24,6 +37,8 @@ pub struct ManagerConfig {
     pub grant_timeout: Duration,
     /// How long an agent may take to end a lease, workers reaped included (default: 5 s).
     pub end_timeout: Duration,
+    /// Where it serves other hosts (default: nowhere).
+    pub network: Option<Network>,
 }
 
 impl ManagerConfig {
@@ -36,6 +51,7 @@ impl ManagerConfig {
             listing_timeout: Duration::from_secs(1),
             grant_timeout: Duration::from_secs(3),
             end_timeout: Duration::from_secs(5),
+            network: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Why a manager did not start.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Why a manager did not start. Nothing of it is left running.
@@ -19,6 +20,14 @@ pub enum ManagerError {
         what: &'static str,
         /// On what.
         path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The address for other hosts cannot be listened on.
+    #[error("manager cannot listen on {address}: {source}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
         /// What the system said.
         source: io::Error,
     },

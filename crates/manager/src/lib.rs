@@ -6,6 +6,7 @@
 //!
 //! * [`Manager`] — the running daemon; [`ManagerConfig`] says where.
 //! * `listener` — the Unix socket: one manager to a runtime directory, peers checked on accept.
+//! * `caller` — who asks, and what that lets them ask.
 //! * `service` — the gRPC service; `acquire`, `membership` and `listing` do its work.
 //! * `links` — connections to the agents.
 //!
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod acquire;
+mod caller;
 mod config;
 mod error;
 mod links;
@@ -33,7 +35,7 @@ mod records;
 mod service;
 mod state;
 
-pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig};
+pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig, Network};
 pub use error::ManagerError;
 pub use hotlease_lease::manager::AgentRecord;
 pub use manager::Manager;

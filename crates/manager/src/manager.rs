@@ -5,13 +5,20 @@ use crate::service::Service;
 use crate::state::State;
 use crate::{ManagerConfig, ManagerError, membership};
 use hotlease_lease::manager::AgentRecord;
+use hotlease_net::grpc::PeerStream;
+use hotlease_net::Listener as TlsListener;
 use hotlease_wire::grpc::manager_server::ManagerServer;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
+use tonic::transport::server::Connected;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 /// Longest request, bytes: a heartbeat of an agent full of leases.
@@ -42,6 +49,7 @@ pub struct Manager {
     stop: watch::Sender<bool>,
     /// True: its socket is gone and no request is at work.
     stopped: watch::Receiver<bool>,
+    address: Option<SocketAddr>,
 }
 
 impl Manager {
@@ -49,15 +57,39 @@ impl Manager {
     /// clients and agents can connect.
     pub async fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
         let listener = Listener::bind(&config.runtime_dir)?;
+        let tls = match &config.network {
+            Some(network) => {
+                let bound = TlsListener::bind(network.listen, Arc::clone(&network.identity), network.limits);
+                let failed = |source| ManagerError::Listen {
+                    address: network.listen,
+                    source,
+                };
+                let bound = bound.await.map_err(failed)?;
+                Some((bound.local_addr().map_err(failed)?, bound))
+            }
+            None => None,
+        };
+        let address = tls.as_ref().map(|(address, _)| *address);
+        let tls = tls.map(|(_, listener)| listener);
         let state = Arc::new(State::new(config));
         let (stop, stopping) = watch::channel(false);
         let (finished, stopped) = watch::channel(false);
-        let serving = serve(Arc::clone(&state), listener, stopping);
+        let serving = serve(Arc::clone(&state), listener, tls, stopping);
         tokio::spawn(async move {
             serving.await;
             finished.send_replace(true);
         });
-        Ok(Self { state, stop, stopped })
+        Ok(Self {
+            state,
+            stop,
+            stopped,
+            address,
+        })
+    }
+
+    /// Where it serves other hosts.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
     }
 
     /// Returns once a client has sent `Shutdown`. The manager goes on until [`Self::shutdown`]: who owns
@@ -95,43 +127,74 @@ async fn wait_for(mut watched: watch::Receiver<bool>) {
     let _ = watched.wait_for(|value| *value).await;
 }
 
-async fn serve(state: Arc<State>, listener: Listener, stopping: watch::Receiver<bool>) {
-    let service = ManagerServer::new(Service(Arc::clone(&state)))
-        .max_decoding_message_size(REQUEST_BYTES_MAX)
-        .max_encoding_message_size(ANSWER_BYTES_MAX);
+async fn serve(
+    state: Arc<State>,
+    listener: Listener,
+    tls: Option<TlsListener>,
+    stopping: watch::Receiver<bool>,
+) {
+    let requests = GlobalConcurrencyLimitLayer::new(REQUESTS_MAX);
+    let service = Service(Arc::clone(&state));
     let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
     let accepting = tokio::spawn(listener.accept_into(accepted));
+    let ticking = tokio::spawn(tick(state));
+
+    let local = serve_on(
+        service.clone(),
+        requests.clone(),
+        ReceiverStream::new(connections),
+        stopping.clone(),
+    );
+    let remote = async {
+        let Some(listener) = tls else { return };
+        let (admitted, connections) = mpsc::channel(ACCEPTED_MAX);
+        let accepting = tokio::spawn(listener.accept_into(admitted));
+        let connections = ReceiverStream::new(connections).map(|peer| Ok(PeerStream::new(peer)));
+        serve_on(service, requests, connections, stopping).await;
+        accepting.abort();
+    };
+    tokio::join!(local, remote);
+    tracing::info!("manager stopped");
+    ticking.abort();
+    match accepting.await {
+        // Removes the socket's file, and only now releases the lock.
+        Ok(listener) => drop(listener),
+        Err(error) => tracing::error!(%error, "the accepting task failed"),
+    }
+}
+
+/// Serves connections until told to stop, and a moment longer.
+async fn serve_on<C>(
+    service: Service,
+    requests: GlobalConcurrencyLimitLayer,
+    connections: impl Stream<Item = io::Result<C>>,
+    stopping: watch::Receiver<bool>,
+) where
+    C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,
+{
+    let service = ManagerServer::new(service)
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .max_encoding_message_size(ANSWER_BYTES_MAX);
     let server = Server::builder()
-        .layer(GlobalConcurrencyLimitLayer::new(REQUESTS_MAX))
+        .layer(requests)
         .timeout(REQUEST_TIMEOUT)
         .max_concurrent_streams(STREAMS_MAX)
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(service)
-        .serve_with_incoming_shutdown(ReceiverStream::new(connections), wait_for(stopping.clone()));
-    let ticking = tokio::spawn(tick(state));
-
-    // tonic drops the connections' receiver when it is told to stop, which ends `accepting`; then it
+        .serve_with_incoming_shutdown(connections, wait_for(stopping.clone()));
+    // tonic drops the connections' receiver when it is told to stop, which ends the accepting task; then it
     // waits for connections to close, and one that does not is cut.
-    let stopped_in_time = async {
-        tokio::pin!(server);
-        tokio::select! {
-            result = &mut server => return Ok(result),
-            () = wait_for(stopping) => {}
-        }
-        timeout(FINISH_WITHIN, server).await
+    tokio::pin!(server);
+    let stopped_in_time = tokio::select! {
+        result = &mut server => Ok(result),
+        () = wait_for(stopping) => timeout(FINISH_WITHIN, server).await,
     };
-    match stopped_in_time.await {
-        Ok(Ok(())) => tracing::info!("manager stopped"),
+    match stopped_in_time {
+        Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::error!(%error, "manager failed"),
         Err(_) => tracing::warn!("manager stopped with connections open"),
-    }
-    ticking.abort();
-    match accepting.await {
-        // Removes the socket's file, and only now releases the lock.
-        Ok(listener) => drop(listener),
-        Err(error) => tracing::error!(%error, "the accepting task failed"),
     }
 }
 

@@ -9,6 +9,8 @@
 
 use crate::records::{agent_ids, agent_record, bad, lease_record};
 use crate::state::State;
+use hotlease_lease::manager::AgentState;
+use hotlease_net::Peer;
 use hotlease_store::{AgentRecord, LeaseRecord, LeaseState, Store, StoreError};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest};
@@ -20,8 +22,12 @@ const LEASES_MAX: usize = 16 * 1024;
 /// The state in which an agent says goodbye.
 const LEAVING: &str = "gone";
 
-pub(crate) async fn register(state: &State, request: RegisterRequest) -> Result<RegisterReply, Refusal> {
-    let record = agent_record(request.agent.ok_or_else(|| bad("the agent is missing"))?)?;
+pub(crate) async fn register(
+    state: &State,
+    request: RegisterRequest,
+    owner: Option<&Peer>,
+) -> Result<RegisterReply, Refusal> {
+    let record = agent_record(request.agent.ok_or_else(|| bad("the agent is missing"))?, owner)?;
     let durable = AgentRecord {
         id: record.id,
         boot: record.boot,
@@ -29,6 +35,7 @@ pub(crate) async fn register(state: &State, request: RegisterRequest) -> Result<
         cores: record.cores.clone(),
     };
     let _changing = state.membership.lock().await;
+    check_owner(state, record.id, owner)?;
     state.store(move |store| store.put_agent(durable)).await?;
     let (id, boot, cores) = (record.id, record.boot, record.cores.len());
     let now = state.now();
@@ -45,9 +52,31 @@ pub(crate) async fn register(state: &State, request: RegisterRequest) -> Result<
     })
 }
 
-pub(crate) async fn heartbeat(state: &State, request: HeartbeatRequest) -> Result<HeartbeatReply, Refusal> {
+/// An agent that is known is spoken for by the certificate it registered with (or by our own machine) until
+/// it is gone: whoever learns its id cannot end its leases or bill for it.
+fn check_owner(state: &State, agent: AgentId, owner: Option<&Peer>) -> Result<(), Refusal> {
+    let registry = state.registry();
+    let Some((known, heard, _)) = registry.agent(agent) else {
+        return Ok(());
+    };
+    let owner = owner.map_or("", |peer| peer.name.as_str());
+    if known.owner == owner || heard == AgentState::Gone {
+        return Ok(());
+    }
+    tracing::warn!(%agent, owner, "somebody else speaks for an agent");
+    Err(Refusal::NotPermitted {
+        what: format!("agent {agent} is registered with another certificate"),
+    })
+}
+
+pub(crate) async fn heartbeat(
+    state: &State,
+    request: HeartbeatRequest,
+    owner: Option<&Peer>,
+) -> Result<HeartbeatReply, Refusal> {
     let info = request.agent.ok_or_else(|| bad("the agent is missing"))?;
     let (agent, boot) = agent_ids(&info)?;
+    check_owner(state, agent, owner)?;
     if request.leases.len() > LEASES_MAX {
         return Err(bad(format!("more than {LEASES_MAX} leases in one heartbeat")));
     }

@@ -1,6 +1,7 @@
 //! Messages from agents, checked and turned into typed records, and back.
 
 use hotlease_lease::manager::{AgentRecord, AgentState};
+use hotlease_net::{Address, Peer};
 use hotlease_store::{LeaseRecord, LeaseState, LedgerRow};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AgentInfo, LeaseInfo, Usage};
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 /// Cores of one agent.
 const CORES_MAX: usize = 8192;
-/// Bytes of an agent's addresses: paths of Unix sockets.
-const ADDRESS_BYTES_MAX: usize = 107;
+/// Bytes of the path of a Unix socket.
+const PATH_BYTES_MAX: usize = 107;
 /// Bytes of any other text an agent reports.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -45,21 +46,46 @@ pub(crate) fn agent_ids(info: &AgentInfo) -> Result<(AgentId, BootId), Refusal> 
 }
 
 fn socket_path(what: &str, path: &str) -> Result<String, Refusal> {
-    within(what, path.len(), ADDRESS_BYTES_MAX)?;
+    within(what, path.len(), PATH_BYTES_MAX)?;
     if !path.starts_with('/') || path.contains('\0') {
         return Err(bad(format!("{what} is not an absolute path of a Unix socket")));
     }
     Ok(path.to_owned())
 }
 
-pub(crate) fn agent_record(info: AgentInfo) -> Result<AgentRecord, Refusal> {
+/// Where an agent serves other hosts. A certificate speaks for its own hosts only: an agent cannot have
+/// another's asked in its name.
+fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Refusal> {
+    let address: Address = text
+        .parse()
+        .map_err(|error: hotlease_net::NetError| bad(format!("agent endpoint: {error}")))?;
+    match owner {
+        Some(peer) if !peer.hosts.iter().any(|host| host == address.host()) => Err(bad(format!(
+            "the agent says that it is at {address}, and its certificate is for {}",
+            peer.hosts.join(", ")
+        ))),
+        _ => Ok(address.to_string()),
+    }
+}
+
+/// `owner`: the certificate that it came with; none over the local socket.
+pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<AgentRecord, Refusal> {
     let (id, boot) = agent_ids(&info)?;
     within("number of cores", info.cores.len(), CORES_MAX)?;
     Ok(AgentRecord {
         id,
         boot,
-        address: socket_path("agent address", &info.address)?,
+        // An agent on another host must not send us to a socket of ours.
+        address: match owner {
+            None => socket_path("agent address", &info.address)?,
+            Some(_) => endpoint(&info.address, owner)?,
+        },
         session_socket: socket_path("session socket", &info.session_socket)?,
+        endpoint: match info.endpoint.as_str() {
+            "" => String::new(),
+            text => endpoint(text, owner)?,
+        },
+        owner: owner.map(|peer| peer.name.clone()).unwrap_or_default(),
         free_cores: info.free_cores.min(info.cores.len() as u32),
         cores: info.cores,
         memory_bytes: info.memory_bytes,
@@ -79,6 +105,7 @@ pub(crate) fn agent_info(record: &AgentRecord, state: AgentState, silent: Durati
         state: state.to_string(),
         last_heartbeat_ms: silent.as_millis() as u64,
         pool: record.pool,
+        endpoint: record.endpoint.clone(),
     }
 }
 
@@ -176,23 +203,47 @@ mod tests {
 
     #[test]
     fn an_agent_cannot_register_nonsense() {
-        let record = agent_record(info()).unwrap();
+        let record = agent_record(info(), None).unwrap();
         assert_eq!(record.free_cores, 2, "no more are free than it has");
-        let spoiled: [fn(&mut AgentInfo); 6] = [
+        let spoiled: [fn(&mut AgentInfo); 7] = [
             |info| info.id.clear(),
             |info| info.boot.push('0'),
             |info| info.address = "http://elsewhere".into(),
             |info| info.session_socket = format!("/{}", "x".repeat(200)),
             |info| info.cores = vec![0; CORES_MAX + 1],
             |info| info.address = "/run/\0".into(),
+            |info| info.endpoint = "https://".into(),
         ];
         for (number, spoil) in spoiled.iter().enumerate() {
             let mut info = info();
             spoil(&mut info);
             assert!(
-                agent_record(info).is_err(),
+                agent_record(info, None).is_err(),
                 "spoiled message {number} was accepted"
             );
+        }
+    }
+
+    #[test]
+    fn an_agent_of_another_host_speaks_for_its_own_hosts_only() {
+        let owner = Peer {
+            role: hotlease_net::Role::Agent,
+            name: "node1".into(),
+            tenant: None,
+            hosts: vec!["node1".into(), "10.0.0.1".into()],
+            fingerprint: [0; 32],
+        };
+        let at = |address: &str| {
+            let info = AgentInfo {
+                address: address.into(),
+                endpoint: address.into(),
+                ..info()
+            };
+            agent_record(info, Some(&owner))
+        };
+        assert_eq!(at("https://10.0.0.1:7071").unwrap().owner, "node1");
+        for elsewhere in ["https://node2:7071", "/run/agent.sock", "https://10.0.0.2:1", ""] {
+            assert!(at(elsewhere).is_err(), "node1 was taken for {elsewhere:?}");
         }
     }
 

@@ -5,6 +5,7 @@
 //!   who somebody else is: role and tenant stand in the certificate, and nothing else is asked.
 //! * [`authority`] — making such folders (feature `authority`).
 //! * [`Listener`] — the TLS port of a daemon: bounded before and after it is known who connects.
+//! * [`Site`] — which manager a client talks to.
 //! * [`grpc`] — gRPC between verified peers.
 //! * [`tunnel`] — the sessions and worker connections of one host, carried to another.
 //!
@@ -23,6 +24,7 @@ pub mod identity;
 mod listener;
 mod node;
 pub mod peer;
+mod site;
 mod tuning;
 pub mod tunnel;
 
@@ -32,3 +34,4 @@ pub use identity::{Identity, Protocol};
 pub use listener::{Admitted, Limits, Listener, Place};
 pub use node::node_id;
 pub use peer::{Described, Peer, Role};
+pub use site::{MANAGER_VARIABLE, Site};

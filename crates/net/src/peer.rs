@@ -73,6 +73,8 @@ pub struct Peer {
     pub name: String,
     /// Who pays; every client has one.
     pub tenant: Option<String>,
+    /// Host names and addresses that the certificate is valid for.
+    pub hosts: Vec<String>,
     /// BLAKE3 of the certificate.
     pub fingerprint: [u8; 32],
 }
@@ -100,8 +102,6 @@ pub(crate) fn is_peer_name(name: &str) -> bool {
 pub struct Described {
     /// Its holder.
     pub peer: Peer,
-    /// Host names and addresses that it is valid for.
-    pub hosts: Vec<String>,
     /// When it begins to be valid, seconds since 1970.
     pub not_before: i64,
     /// When it ends to be valid, seconds since 1970.
@@ -156,9 +156,9 @@ pub fn describe(der: &[u8]) -> Result<Described, NotOurs> {
             role,
             name,
             tenant: tenant.map(str::to_owned),
+            hosts,
             fingerprint: *blake3::hash(der).as_bytes(),
         },
-        hosts,
         not_before: certificate.validity().not_before.timestamp(),
         not_after: certificate.validity().not_after.timestamp(),
     })

@@ -3,21 +3,63 @@
 use crate::commands::up::signals::Signals;
 use crate::output::Output;
 use clap::Args;
-use hotlease_agent::{Agent, AgentConfig, CoreChoice};
+use hotlease_agent::{Agent, AgentConfig, CoreChoice, Network};
 use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_net::{Address, Identity, Role};
 use serde::Serialize;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Run only an agent, in the foreground
 ///
 /// Serves until SIGINT or SIGTERM; then its leases end and its workers are stopped. It registers with
-/// the manager of the same runtime directory as soon as that runs. With `--json`, an object when it
-/// serves: pid and runtime_dir.
+/// the manager of the same runtime directory as soon as that runs, or with one on another host. Functions
+/// run as the agent's own user, so it serves only the tenants that it is told. With `--json`, an object when
+/// it serves: pid, runtime_dir and endpoint (or null).
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
     offer: Offer,
+    #[command(flatten)]
+    network: NetworkArgs,
+}
+
+/// How an agent serves other hosts.
+#[derive(Debug, Clone, Args)]
+struct NetworkArgs {
+    /// Serve other hosts at this address, such as 0.0.0.0:7071 or [::]:7071
+    #[arg(long, value_name = "ADDR:PORT", requires = "identity")]
+    listen: Option<SocketAddr>,
+    /// Who it is: a folder of `hotlease identity issue --role agent`
+    #[arg(long, value_name = "DIR", requires = "listen")]
+    identity: Option<PathBuf>,
+    /// Register with the manager at https://HOST:PORT instead of this machine's
+    #[arg(long, value_name = "URL", requires = "listen")]
+    manager: Option<Address>,
+    /// What other hosts connect to [default: the address it listens on; where that is all, the first host
+    /// of its identity]
+    #[arg(long, value_name = "URL", requires = "listen")]
+    advertise: Option<Address>,
+    /// Tenant whose functions may run here; may be given more than once [default: its identity's]
+    #[arg(long = "tenant", value_name = "NAME", requires = "listen")]
+    tenants: Vec<String>,
+}
+
+impl NetworkArgs {
+    fn config(self) -> anyhow::Result<Option<Network>> {
+        let (Some(listen), Some(identity)) = (self.listen, &self.identity) else {
+            return Ok(None);
+        };
+        let mut network = Network::new(listen, Arc::new(Identity::load_as(identity, Role::Agent)?));
+        network.manager = self.manager;
+        network.advertise = self.advertise;
+        if !self.tenants.is_empty() {
+            network.tenants = self.tenants;
+        }
+        Ok(Some(network))
+    }
 }
 
 /// What an agent offers: the same arguments for `agent` and `up`.
@@ -66,6 +108,7 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
 struct Serving {
     pid: u32,
     runtime_dir: PathBuf,
+    endpoint: Option<String>,
 }
 
 pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -76,15 +119,20 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
         .build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let agent = Agent::start(args.offer.config(&dir)).await?;
+        let mut config = args.offer.config(&dir);
+        config.network = args.network.config()?;
+        let agent = Agent::start(config).await?;
         let serving = Serving {
             pid: std::process::id(),
             runtime_dir: dir.path().into(),
+            endpoint: agent.endpoint().map(ToString::to_string),
         };
         output.answer(&serving, || {
+            let elsewhere = serving.endpoint.as_ref().map(|endpoint| format!(" and at {endpoint}"));
             format!(
-                "the agent serves in {} (pid {})",
+                "the agent serves in {}{} (pid {})",
                 serving.runtime_dir.display(),
+                elsewhere.unwrap_or_default(),
                 serving.pid
             )
         })?;

@@ -2,19 +2,22 @@
 
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
-use crate::platform::Platform;
+use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
 use clap::Args;
-use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_wire::grpc::{AgentInfo, ListRequest};
 use serde::Serialize;
 
 /// List agents
 ///
 /// With `--json`, an object for each agent: id, boot, address, session_socket, cores, free_cores,
-/// memory_bytes, state (serving, draining, suspected, gone), last_heartbeat_ms (its age), pool.
+/// memory_bytes, state (serving, draining, suspected, gone), last_heartbeat_ms (its age), pool, endpoint
+/// (for clients of other hosts, or empty).
 #[derive(Debug, Args)]
-pub(crate) struct AgentsArgs {}
+pub(crate) struct AgentsArgs {
+    #[command(flatten)]
+    site: SiteArgs,
+}
 
 #[derive(Serialize)]
 struct Row {
@@ -28,6 +31,7 @@ struct Row {
     state: String,
     last_heartbeat_ms: u64,
     pool: u32,
+    endpoint: String,
 }
 
 impl From<AgentInfo> for Row {
@@ -43,12 +47,13 @@ impl From<AgentInfo> for Row {
             state: info.state,
             last_heartbeat_ms: info.last_heartbeat_ms,
             pool: info.pool,
+            endpoint: info.endpoint,
         }
     }
 }
 
-pub(crate) fn carry_out(_: AgentsArgs, output: &mut Output) -> anyhow::Result<()> {
-    let mut platform = Platform::connect(&RuntimeDir::resolve()?)?;
+pub(crate) fn carry_out(args: AgentsArgs, output: &mut Output) -> anyhow::Result<()> {
+    let mut platform = Platform::of(&args.site)?;
     let list = platform.ask(async |client| client.list_agents(ListRequest::default()).await)?;
     let rows: Vec<Row> = list.agents.into_iter().map(Row::from).collect();
     let columns = [

@@ -3,17 +3,22 @@
 mod kernel;
 mod machine;
 mod running;
+mod site;
 
 use crate::output::{Output, printable};
+use crate::platform::SiteArgs;
 use clap::Args;
 use serde::Serialize;
 
 /// Check what this machine and the platform need
 ///
-/// Exit status 1 if a check fails. With `--json`, an object for each check: check, verdict (ok, warn,
+/// With a manager on another host, whether it can be reached, and who we are to it. /// Exit status 1 if a check fails. With `--json`, an object for each check: check, verdict (ok, warn,
 /// fail), finding, advice (what to do, or null).
 #[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {}
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    site: SiteArgs,
+}
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -63,20 +68,25 @@ impl Finding {
     }
 }
 
-pub(crate) fn carry_out(_: DoctorArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: DoctorArgs, output: &mut Output) -> anyhow::Result<()> {
     let mut failed = 0;
     // One after the other and shown at once: a check that hangs shows which one it is.
-    for check in machine::CHECKS
+    let checks = machine::CHECKS
         .iter()
         .chain(kernel::CHECKS)
-        .chain(running::CHECKS)
-    {
-        for finding in check() {
+        .chain(running::CHECKS);
+    let mut tell = |findings: Vec<Finding>| -> anyhow::Result<()> {
+        for finding in findings {
             failed += usize::from(finding.verdict == Verdict::Fail);
             show(&finding, output)?;
             output.flush()?;
         }
+        Ok(())
+    };
+    for check in checks {
+        tell(check())?;
     }
+    tell(site::check(&args.site))?;
     if failed > 0 {
         anyhow::bail!("{failed} of the checks above failed; each says what to do");
     }

@@ -2,11 +2,10 @@
 
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
-use crate::platform::Platform;
+use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
 use clap::Args;
 use hotlease_client::Code;
-use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_wire::code::Interface;
 use hotlease_wire::grpc::{CodeInfo, ListRequest};
 use serde::Serialize;
@@ -21,6 +20,8 @@ pub(crate) struct FunctionsArgs {
     /// A shared library; without one, the libraries that the platform has cached are listed
     #[arg(value_name = "LIB.so")]
     library: Option<PathBuf>,
+    #[command(flatten)]
+    site: SiteArgs,
 }
 
 #[derive(Serialize)]
@@ -53,7 +54,7 @@ impl From<CodeInfo> for CodeRow {
 pub(crate) fn carry_out(args: FunctionsArgs, output: &mut Output) -> anyhow::Result<()> {
     match args.library {
         Some(library) => of_library(&library, output),
-        None => cached(output),
+        None => cached(&args.site, output),
     }
 }
 
@@ -90,8 +91,8 @@ fn of_library(library: &Path, output: &mut Output) -> anyhow::Result<()> {
     })
 }
 
-fn cached(output: &mut Output) -> anyhow::Result<()> {
-    let mut platform = Platform::connect(&RuntimeDir::resolve()?)?;
+fn cached(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
+    let mut platform = Platform::of(site)?;
     let list = platform.ask(async |client| client.list_functions(ListRequest::default()).await)?;
     let rows: Vec<CodeRow> = list.codes.into_iter().map(CodeRow::from).collect();
     let columns = [

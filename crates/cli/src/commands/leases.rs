@@ -3,10 +3,9 @@
 use crate::exit::CommandError;
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
-use crate::platform::Platform;
+use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
 use clap::Args;
-use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest, Usage};
 use serde::Serialize;
 
@@ -26,6 +25,8 @@ pub(crate) struct LeasesArgs {
     /// End this lease: its id, or the beginning of it if no other lease has the same
     #[arg(long, value_name = "ID", conflicts_with_all = ["all", "tenant"])]
     release: Option<String>,
+    #[command(flatten)]
+    site: SiteArgs,
 }
 
 /// What was used; all zero where nothing was reported.
@@ -100,7 +101,7 @@ struct Released {
 }
 
 pub(crate) fn carry_out(args: LeasesArgs, output: &mut Output) -> anyhow::Result<()> {
-    let mut platform = Platform::connect(&RuntimeDir::resolve()?)?;
+    let mut platform = Platform::of(&args.site)?;
     if let Some(id) = args.release {
         return release(&mut platform, &id, output);
     }

@@ -4,24 +4,50 @@ use crate::commands::up::signals::Signals;
 use crate::output::Output;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
+use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, Network};
+use hotlease_net::{Identity, Limits, Role};
 use serde::Serialize;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Run only the manager, in the foreground
 ///
 /// Serves until SIGINT, SIGTERM or `hotlease down`. Running leases survive it: agents keep them, and
-/// register again with the next manager. With `--json`, an object when it serves: pid and socket.
+/// register again with the next manager. With `--listen`, agents and clients of other hosts come in whom a
+/// certificate of the same authority names. With `--json`, an object when it serves: pid, socket and
+/// listen (or null).
 #[derive(Debug, Args)]
-pub(crate) struct ManagerArgs {}
+pub(crate) struct ManagerArgs {
+    /// Serve other hosts at this address, such as 0.0.0.0:7070 or [::]:7070
+    #[arg(long, value_name = "ADDR:PORT", requires = "identity")]
+    listen: Option<SocketAddr>,
+    /// Who it is: a folder of `hotlease identity issue --role manager`
+    #[arg(long, value_name = "DIR", requires = "listen")]
+    identity: Option<PathBuf>,
+}
+
+impl ManagerArgs {
+    fn network(&self) -> anyhow::Result<Option<Network>> {
+        let (Some(listen), Some(identity)) = (self.listen, &self.identity) else {
+            return Ok(None);
+        };
+        Ok(Some(Network {
+            listen,
+            identity: Arc::new(Identity::load_as(identity, Role::Manager)?),
+            limits: Limits::default(),
+        }))
+    }
+}
 
 #[derive(Serialize)]
 struct Serving {
     pid: u32,
     socket: PathBuf,
+    listen: Option<SocketAddr>,
 }
 
-pub(crate) fn carry_out(_: ManagerArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -29,15 +55,20 @@ pub(crate) fn carry_out(_: ManagerArgs, output: &mut Output) -> anyhow::Result<(
         .build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let manager = Manager::start(ManagerConfig::new(dir.path())).await?;
+        let mut config = ManagerConfig::new(dir.path());
+        config.network = args.network()?;
+        let manager = Manager::start(config).await?;
         let serving = Serving {
             pid: std::process::id(),
             socket: dir.join(MANAGER_SOCKET),
+            listen: manager.address(),
         };
         output.answer(&serving, || {
+            let elsewhere = serving.listen.map(|address| format!(" and {address}"));
             format!(
-                "the manager serves {} (pid {})",
+                "the manager serves {}{} (pid {})",
                 serving.socket.display(),
+                elsewhere.unwrap_or_default(),
                 serving.pid
             )
         })?;

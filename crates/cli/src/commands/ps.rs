@@ -3,10 +3,9 @@
 use crate::commands::leases::UsageRow;
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
-use crate::platform::Platform;
+use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
 use clap::Args;
-use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_wire::grpc::{ListRequest, WorkerInfo};
 use serde::Serialize;
 
@@ -20,6 +19,8 @@ pub(crate) struct PsArgs {
     /// Only workers that serve a lease, not those waiting in the warm pool
     #[arg(long)]
     leased: bool,
+    #[command(flatten)]
+    site: SiteArgs,
 }
 
 #[derive(Serialize)]
@@ -52,7 +53,7 @@ impl From<WorkerInfo> for Row {
 }
 
 pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()> {
-    let mut platform = Platform::connect(&RuntimeDir::resolve()?)?;
+    let mut platform = Platform::of(&args.site)?;
     let list = platform.ask(async |client| client.list_workers(ListRequest::default()).await)?;
     let mut rows: Vec<Row> = list.workers.into_iter().map(Row::from).collect();
     rows.retain(|row| !args.leased || !row.lease.is_empty());

@@ -2,6 +2,7 @@
 
 use crate::commands::leases::UsageRow;
 use crate::output::Output;
+use crate::platform::SiteArgs;
 use crate::quantity;
 use anyhow::Context;
 use base64::Engine;
@@ -58,6 +59,8 @@ pub(crate) struct RunArgs {
     /// Tell on stderr what it took and what it used
     #[arg(long, short)]
     verbose: bool,
+    #[command(flatten)]
+    site: SiteArgs,
 }
 
 /// [`Polling`], on the command line.
@@ -180,6 +183,8 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
         timeout: args.timeout.map(Duration::from_millis),
         // One call at a time on each slot: few entries, and large enough that most data stays in them.
         depth: 2,
+        manager: args.site.manager.clone().filter(|manager| !manager.is_empty()),
+        identity: args.site.identity.clone(),
         request_bytes: entry(input_bytes),
         reply_bytes: entry(args.output_bytes),
         ..LeaseOptions::default()

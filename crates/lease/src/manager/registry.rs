@@ -24,8 +24,12 @@ pub struct AgentRecord {
     pub boot: BootId,
     /// Where it serves gRPC.
     pub address: String,
-    /// Where it takes client sessions.
+    /// Where it takes client sessions of its own machine.
     pub session_socket: String,
+    /// Where it takes those from other hosts; empty: nowhere.
+    pub endpoint: String,
+    /// Name of the certificate that it registered with; empty: it came over the local socket.
+    pub owner: String,
     /// Cores that it offers.
     pub cores: Vec<u32>,
     /// How many of them no lease holds.
@@ -221,6 +225,8 @@ mod tests {
             boot: BootId([number; 8]),
             address: format!("/run/agent{number}.sock"),
             session_socket: format!("/run/session{number}.sock"),
+            endpoint: String::new(),
+            owner: String::new(),
             cores: (0..offered).collect(),
             free_cores,
             memory_bytes: 1 << 30,

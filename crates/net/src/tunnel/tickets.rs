@@ -77,6 +77,7 @@ mod tests {
             role: Role::Client,
             name: name.into(),
             tenant: Some(name.into()),
+            hosts: Vec::new(),
             fingerprint: [0; 32],
         }
     }

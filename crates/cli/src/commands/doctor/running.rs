@@ -103,7 +103,7 @@ fn unreachable(check: &'static str, dir: &RuntimeDir, error: &anyhow::Error) -> 
     }
 }
 
-fn agents(platform: &mut Platform) -> Vec<Finding> {
+pub(super) fn agents(platform: &mut Platform) -> Vec<Finding> {
     const CHECK: &str = "agents";
     let listed = platform.ask(async |client| client.list_agents(ListRequest::default()).await);
     let agents = match listed {

@@ -1,0 +1,46 @@
+//! The manager on another host, if one is named: who we are to it, and whether it answers.
+
+use super::Finding;
+use super::running::agents;
+use crate::commands::identity::{now, validity};
+use crate::platform::{Platform, SiteArgs};
+
+/// Validity that is worth a word, seconds: a week.
+const SOON: i64 = 7 * 24 * 3600;
+
+pub(super) fn check(args: &SiteArgs) -> Vec<Finding> {
+    const IDENTITY: &str = "identity";
+    const MANAGER: &str = "manager";
+    let advice = "the site's operator issues identities with `hotlease identity issue`";
+    let site = match args.site() {
+        Ok(None) => return Vec::new(),
+        Ok(Some(site)) => site,
+        Err(error) => return vec![Finding::fail(IDENTITY, format!("{error:#}"), advice)],
+    };
+    let described = site.identity.described();
+    let until = validity(described.not_before, described.not_after);
+    let found = format!("{}; its validity {until}", described.peer);
+    let left = described.not_after - now();
+    let identity = match left {
+        ..0 => Finding::fail(IDENTITY, found, advice),
+        0..SOON => Finding::warn(IDENTITY, found, advice),
+        _ => Finding::ok(IDENTITY, found),
+    };
+    let mut findings = vec![identity];
+    let asked = Platform::of_site(&site).and_then(|mut platform| {
+        let info = platform.info()?;
+        Ok((platform, info))
+    });
+    match asked {
+        Ok((mut platform, info)) => {
+            let found = format!("{} answers, version {}", site.manager, info.version);
+            findings.push(Finding::ok(MANAGER, found));
+            findings.extend(agents(&mut platform));
+        }
+        Err(error) => {
+            let advice = "see whether it runs with --listen, and its log";
+            findings.push(Finding::fail(MANAGER, format!("{error:#}"), advice));
+        }
+    }
+    findings
+}
