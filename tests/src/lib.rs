@@ -8,18 +8,22 @@
 //!   hand so that it can be spoken wrongly.
 //! * [`garbage`] — messages that are nearly right.
 //! * [`lease`] — all of these together; a bystander that notices any disturbance.
+//! * [`hosts`] — several hosts on one machine; a network that misbehaves.
+//! * [`site`] — a manager and agents on hosts that know each other by certificates, and clients of them.
 //! * [`wait`] — waiting for a condition, with a limit.
 //!
-//! The tests themselves are the modules of `platform/main.rs`. They drive what `make build` left beside
+//! The tests themselves are the modules of `platform/main.rs` and, across hosts, `hosts/main.rs`. They drive what `make build` left beside
 //! the test program, and never build anything themselves.
 
 pub mod channel;
 pub mod connection;
 pub mod garbage;
+pub mod hosts;
 pub mod lease;
 pub mod library;
 pub mod manager;
 pub mod platform;
 pub mod process;
 pub mod session;
+pub mod site;
 pub mod wait;

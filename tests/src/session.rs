@@ -35,11 +35,15 @@ pub enum NoAnswer {
 impl RawSession {
     /// To an agent's session socket.
     pub fn connect(path: &Path) -> std::io::Result<Self> {
-        let socket = Socket::connect(path)?;
-        Ok(Self {
+        Socket::connect(path).map(Self::over)
+    }
+
+    /// Over a socket that leads to one.
+    pub fn over(socket: Socket) -> Self {
+        Self {
             socket,
             events: Vec::new(),
-        })
+        }
     }
 
     /// Bound to the lease of a grant.

@@ -1,0 +1,11 @@
+//! Manager, agents and clients on different hosts.
+//!
+//! * [`remote`] — leases and sessions over TLS, on this machine's loopback.
+//! * [`identities`] — who is refused, and what that says.
+//! * [`strangers`] — what anybody can send to a TLS port.
+//! * [`several`] — on hosts of their own: both address families, links that lose, delay and break.
+
+mod identities;
+mod remote;
+mod several;
+mod strangers;

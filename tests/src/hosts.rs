@@ -1,0 +1,77 @@
+//! Several hosts on one machine: network namespaces, joined by veth pairs and a bridge.
+//!
+//! Every host has an address of each family, files of its own, and a link that can be cut, made slow, or made
+//! to lose packets. What differs from real hosts: processes and processors are one, and so is the kernel.
+//!
+//! The bridge is in a namespace of its own, so nothing is seen or changed outside. All namespaces of a test
+//! program begin with `hlt-PID-`; those of one that was killed are removed by the next. Needs root.
+
+mod host;
+mod namespace;
+mod proxy;
+
+pub use host::Host;
+pub use proxy::{Mischief, Proxy};
+
+use namespace::{Namespace, remove_stale};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
+
+/// Hosts that can all reach each other.
+pub struct Hosts {
+    hosts: Vec<Host>,
+    /// Where the links meet.
+    _hub: Namespace,
+    _files: TempDir,
+}
+
+impl Hosts {
+    /// Hosts of these names; `None`, which is said, where this is not root or the system cannot make them.
+    ///
+    /// # Panics
+    /// If it is root, and making them fails half-way.
+    pub fn new(names: &[&str]) -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: several hosts on one machine need root");
+            return None;
+        }
+        if let Err(error) = namespace::ip(&["netns", "list"]) {
+            eprintln!("skipped: several hosts on one machine need the program ip (iproute2): {error}");
+            return None;
+        }
+        remove_stale();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("hlt-{}-{number}", std::process::id());
+        let hub = Namespace::new(&format!("{prefix}-hub"));
+        hub.ip(&["link", "add", "hub", "type", "bridge", "stp_state", "0"]);
+        hub.ip(&["link", "set", "hub", "up"]);
+        let files = crate::platform::private_directory();
+        let hosts = names.iter().zip(1..).map(|(name, position)| {
+            let namespace = Namespace::new(&format!("{prefix}-{name}"));
+            // At most 15 bytes; the namespaces keep them apart.
+            let port = format!("to-{name}");
+            let addresses = (
+                Ipv4Addr::new(10, 77, 0, position),
+                Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, position.into()),
+            );
+            namespace.join(&hub, &port, addresses);
+            Host::new(name, namespace, port, hub.name(), addresses, files.path())
+        });
+        Some(Self {
+            hosts: hosts.collect(),
+            _hub: hub,
+            _files: files,
+        })
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// If there is none of this name.
+    pub fn host(&self, name: &str) -> &Host {
+        let found = self.hosts.iter().find(|host| host.name() == name);
+        found.unwrap_or_else(|| panic!("no host {name}"))
+    }
+}

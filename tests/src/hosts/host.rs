@@ -1,0 +1,223 @@
+//! One host: its link, its files, and programs and threads on it.
+
+use super::namespace::{Namespace, ip, run};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// A host, or with [`Host::here`] this machine as it is.
+pub struct Host {
+    name: String,
+    network: Option<Network>,
+    /// Its files, as the test sees them.
+    directory: PathBuf,
+    /// The same, as its programs see them: every host has its own at the same path, as real ones have.
+    run: PathBuf,
+    v4: Ipv4Addr,
+    v6: Ipv6Addr,
+    _own: Option<TempDir>,
+}
+
+struct Network {
+    namespace: Namespace,
+    port: String,
+    hub: String,
+}
+
+/// What a thread or process does to be on a host.
+struct Entry {
+    namespace: File,
+    directory: PathBuf,
+    run: PathBuf,
+}
+
+impl Entry {
+    /// Only system calls, on what was prepared before: also between fork and exec.
+    fn enter(&self) -> nix::Result<()> {
+        setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        const NONE: Option<&str> = None;
+        // Or the mount below would be seen everywhere.
+        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
+        mount(Some(&self.directory), &self.run, NONE, MsFlags::MS_BIND, NONE)
+    }
+}
+
+impl Host {
+    pub(super) fn new(
+        name: &str,
+        namespace: Namespace,
+        port: String,
+        hub: &str,
+        (v4, v6): (Ipv4Addr, Ipv6Addr),
+        files: &Path,
+    ) -> Self {
+        let (directory, run) = (files.join(name), files.join("run"));
+        for made in [&directory, &run] {
+            fs::create_dir_all(made).expect("a directory");
+            fs::set_permissions(made, Permissions::from_mode(0o700)).expect("made private");
+        }
+        Self {
+            name: name.to_owned(),
+            network: Some(Network {
+                namespace,
+                port,
+                hub: hub.to_owned(),
+            }),
+            directory,
+            run,
+            v4,
+            v6,
+            _own: None,
+        }
+    }
+
+    /// This machine, with a directory of its own.
+    pub fn here() -> Self {
+        let own = crate::platform::private_directory();
+        Self {
+            name: "here".into(),
+            network: None,
+            directory: own.path().to_owned(),
+            run: own.path().to_owned(),
+            v4: Ipv4Addr::LOCALHOST,
+            v6: Ipv6Addr::LOCALHOST,
+            _own: Some(own),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address.
+    pub fn address(&self) -> IpAddr {
+        self.v4.into()
+    }
+
+    /// Its address of the other family.
+    pub fn address_v6(&self) -> IpAddr {
+        self.v6.into()
+    }
+
+    /// Its files, as the test sees them.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The runtime directory, as its programs see it.
+    pub fn runtime_dir(&self) -> &Path {
+        &self.run
+    }
+
+    fn entry(&self) -> Option<Entry> {
+        self.network.as_ref().map(|network| Entry {
+            namespace: network.namespace.open(),
+            directory: self.directory.clone(),
+            run: self.run.clone(),
+        })
+    }
+
+    /// A program on this host, with its runtime directory; ends with the test program.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("HOTLEASE_RUNTIME_DIR", &self.run)
+            .env_remove("HOTLEASE_MANAGER")
+            .env_remove("HOTLEASE_IDENTITY")
+            .stdin(Stdio::null());
+        let entry = self.entry();
+        // SAFETY: system calls only, on what this closure owns; prctl is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                match &entry {
+                    Some(entry) => entry.enter().map_err(io::Error::from),
+                    None => Ok(()),
+                }
+            });
+        }
+        command
+    }
+
+    /// Runs something in a thread on this host; so are the threads that it starts.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let entry = self.entry();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                if let Some(entry) = entry {
+                    entry.enter().expect("the host is there");
+                }
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn network(&self) -> &Network {
+        self.network.as_ref().expect("this machine's own link stays as it is")
+    }
+
+    /// Plugs its cable in, or pulls it out. Addresses and routes stay.
+    pub fn link(&self, up: bool) {
+        let network = self.network();
+        let state = if up { "up" } else { "down" };
+        ip(&["-n", &network.hub, "link", "set", &network.port, state]).expect("its link");
+    }
+
+    fn nft(&self, arguments: &[&str]) -> Result<String, String> {
+        let inside = ["netns", "exec", self.network().namespace.name(), "nft"];
+        run("ip", &[&inside, arguments].concat())
+    }
+
+    /// Loses so many percent of the packets that arrive, of all kinds; 0 for none. False, which is said, where
+    /// the program `nft` is missing.
+    pub fn lose(&self, percent: u32) -> bool {
+        if let Err(error) = run("nft", &["--version"]) {
+            eprintln!("skipped: losing packets needs nftables: {error}");
+            return false;
+        }
+        let rule = format!("numgen random mod 100 < {percent} drop");
+        self.filter(&rule);
+        true
+    }
+
+    /// Loses every packet that arrives, while those that leave pass: what a one-sided fault is like.
+    pub fn deaf(&self, deaf: bool) -> bool {
+        self.lose(if deaf { 100 } else { 0 })
+    }
+
+    fn filter(&self, rule: &str) {
+        // Loopback is not the network.
+        let text = format!(
+            "table inet test\ndelete table inet test\ntable inet test {{ chain arriving {{ \
+             type filter hook input priority 0; iifname != \"lo\" {rule}; }} }}\n"
+        );
+        let file = self.directory.join("rules.nft");
+        fs::write(&file, text).expect("a file of rules");
+        self.nft(&["-f", &file.display().to_string()]).expect("rules");
+    }
+
+    /// Sends at most so fast; `None`: as fast as it goes.
+    pub fn limit(&self, megabit_per_second: Option<u32>) {
+        let name = self.network().namespace.name();
+        let tc = |arguments: &[&str]| run("tc", &[&["-n", name, "qdisc"], arguments].concat());
+        // There may be none.
+        let _ = tc(&["del", "dev", "eth0", "root"]);
+        if let Some(rate) = megabit_per_second {
+            let rate = format!("{rate}mbit");
+            let bucket = ["burst", "128kb", "latency", "100ms"];
+            let add = ["add", "dev", "eth0", "root", "tbf", "rate", &rate];
+            tc(&[&add[..], &bucket].concat()).expect("a token bucket");
+        }
+    }
+}
+

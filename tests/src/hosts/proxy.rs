@@ -1,0 +1,133 @@
+//! A network that misbehaves: a proxy that delays, splits, reorders and repeats what passes through it.
+//!
+//! A connection is a stream, and TLS protects it: whoever reorders or repeats its bytes breaks it. What the
+//! endpoints must do then is to notice, end that connection, and go on with another.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::sleep;
+
+/// What is done to the bytes of both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mischief {
+    /// Passed on.
+    None,
+    /// Passed on after so long, each piece.
+    Delay(Duration),
+    /// Passed on in pieces of so many bytes.
+    Split(usize),
+    /// After so many bytes of a connection, two pieces in the wrong order.
+    Reorder(usize),
+    /// After so many bytes of a connection, one piece twice.
+    Repeat(usize),
+    /// After so many bytes of a connection, one bit flipped.
+    Flip(usize),
+    /// After so many bytes of a connection, nothing any more, without closing it.
+    Swallow(usize),
+    /// After so many bytes of a connection, closed.
+    Cut(usize),
+}
+
+/// A running proxy; it ends when dropped.
+pub struct Proxy {
+    address: SocketAddr,
+    mischief: Arc<Mutex<Mischief>>,
+    _runtime: Runtime,
+}
+
+impl Proxy {
+    /// From a free port of this machine to `to`.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    pub fn to(to: SocketAddr, mischief: Mischief) -> Self {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let mischief = Arc::new(Mutex::new(mischief));
+        runtime.spawn(accept(listener, to, Arc::clone(&mischief)));
+        Self {
+            address,
+            mischief,
+            _runtime: runtime,
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What is done to later connections.
+    pub fn set(&self, mischief: Mischief) {
+        *self.mischief.lock().unwrap_or_else(PoisonError::into_inner) = mischief;
+    }
+}
+
+async fn accept(listener: TcpListener, to: SocketAddr, mischief: Arc<Mutex<Mischief>>) {
+    while let Ok((client, _)) = listener.accept().await {
+        let mischief = *mischief.lock().unwrap_or_else(PoisonError::into_inner);
+        tokio::spawn(async move {
+            let Ok(server) = TcpStream::connect(to).await else {
+                return;
+            };
+            let (from_client, to_client) = client.into_split();
+            let (from_server, to_server) = server.into_split();
+            tokio::select! {
+                _ = pass(from_client, to_server, mischief) => {}
+                _ = pass(from_server, to_client, mischief) => {}
+            }
+        });
+    }
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mischief: Mischief) -> io::Result<()> {
+    let mut piece = vec![0; 16 << 10];
+    let mut passed = 0;
+    let mut done = false;
+    loop {
+        let length = match mischief {
+            Mischief::Split(bytes) => bytes.min(piece.len()),
+            _ => piece.len(),
+        };
+        let read = from.read(&mut piece[..length]).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        passed += read;
+        let due = |after: usize| !done && passed > after;
+        match mischief {
+            Mischief::Delay(time) => sleep(time).await,
+            Mischief::Reorder(after) if due(after) && read > 1 => {
+                done = true;
+                piece[..read].rotate_left(read / 2);
+            }
+            Mischief::Repeat(after) if due(after) => {
+                done = true;
+                to.write_all(&piece[..read]).await?;
+            }
+            Mischief::Flip(after) if due(after) => {
+                done = true;
+                piece[read / 2] ^= 1;
+            }
+            Mischief::Swallow(after) if due(after) => continue,
+            Mischief::Cut(after) if due(after) => return Ok(()),
+            _ => {}
+        }
+        to.write_all(&piece[..read]).await?;
+        if matches!(mischief, Mischief::Split(_)) {
+            to.flush().await?;
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! A site: an authority, a manager and agents as processes on one or several hosts, and clients of them.
+
+use crate::hosts::Host;
+use crate::platform::{LIMIT, private_directory, program};
+use crate::process::Process;
+use crate::session::RawSession;
+use hotlease_net::authority::{self, Request};
+use hotlease_net::tunnel::{session, silence_of};
+use hotlease_net::{Address, Identity, NetError, Role, grpc};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::manager_client::ManagerClient as Stub;
+use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant, LeaseInfo, ListRequest};
+use nix::sys::signal::Signal;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+/// An authority, and the identities that it issued.
+pub struct Authority {
+    directory: TempDir,
+    issued: AtomicU32,
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Authority {
+    /// A new one.
+    pub fn new() -> Self {
+        let directory = private_directory();
+        authority::init(&directory.path().join("ca")).expect("an authority");
+        Self {
+            directory,
+            issued: AtomicU32::new(0),
+        }
+    }
+
+    /// Its folder.
+    pub fn directory(&self) -> PathBuf {
+        self.directory.path().join("ca")
+    }
+
+    /// Issues an identity; its folder.
+    pub fn issue(&self, request: &Request) -> PathBuf {
+        let number = self.issued.fetch_add(1, Ordering::Relaxed);
+        let out = self.directory.path().join(format!("{}-{number}", request.role));
+        authority::issue(&self.directory(), request, &out).expect("an identity");
+        out
+    }
+
+    /// Of a client.
+    pub fn client(&self, tenant: &str) -> PathBuf {
+        self.issue(&Request {
+            tenant: Some(tenant.into()),
+            ..Request::new(Role::Client)
+        })
+    }
+
+    /// Of a daemon on a host.
+    pub fn daemon(&self, role: Role, host: &Host) -> PathBuf {
+        self.issue(&Request {
+            hosts: vec![host.address().to_string(), host.address_v6().to_string()],
+            ..Request::new(role)
+        })
+    }
+}
+
+/// A daemon on a host. Stopped when dropped; fails the test if it panicked or does not stop.
+pub struct Daemon {
+    child: Option<Child>,
+    log: PathBuf,
+    /// What it printed when it served.
+    pub serving: serde_json::Value,
+}
+
+impl Daemon {
+    /// Starts `hotlease ARGUMENTS` and waits until it serves.
+    ///
+    /// # Panics
+    /// If it does not; what it printed is in the message.
+    pub fn start(host: &Host, arguments: &[&str]) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let log = host.directory().join(format!("daemon-{number}.log"));
+        let out = host.directory().join(format!("daemon-{number}.out"));
+        let mut command = host.command(&program("hotlease"));
+        let child = command
+            .arg("--json")
+            .args(arguments)
+            .env("HOTLEASE_LOG", "debug,h2=info,hyper=info,tower=info")
+            .stdout(File::create(&out).expect("a file"))
+            .stderr(File::create(&log).expect("a log"))
+            .spawn()
+            .expect("hotlease starts");
+        let mut daemon = Self {
+            child: Some(child),
+            log,
+            serving: serde_json::Value::Null,
+        };
+        let start = Instant::now();
+        loop {
+            let text = fs::read_to_string(&out).unwrap_or_default();
+            if text.ends_with('\n')
+                && let Ok(serving) = serde_json::from_str(&text)
+            {
+                daemon.serving = serving;
+                return daemon;
+            }
+            let ended = daemon.child.as_mut().expect("running").try_wait().expect("a child");
+            assert!(
+                ended.is_none() && start.elapsed() < LIMIT,
+                "hotlease {arguments:?} does not serve ({ended:?}):\n{}",
+                daemon.log()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its process.
+    pub fn process(&self) -> Process {
+        let child = self.child.as_ref().expect("it is running");
+        Process::of(child.id() as i32).unwrap_or_else(|| panic!("it has died:\n{}", self.log()))
+    }
+
+    /// Kills it with -9.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("it is running");
+        child.kill().expect("our own child");
+        child.wait().expect("our own child");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- {} ---\n{}---", self.log.display(), self.log());
+        }
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        if let Some(process) = Process::of(child.id() as i32) {
+            process.signal(Signal::SIGTERM);
+        }
+        let start = Instant::now();
+        while let Ok(None) = child.try_wait() {
+            if start.elapsed() > LIMIT {
+                let _ = child.kill();
+                let _ = child.wait();
+                assert!(std::thread::panicking(), "it does not stop:\n{}", self.log());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let panicked = self.log().contains("panicked");
+        assert!(!panicked || std::thread::panicking(), "it panicked:\n{}", self.log());
+    }
+}
+
+/// A manager that serves other hosts.
+pub struct ManagerDaemon {
+    /// The process.
+    pub daemon: Daemon,
+    /// Where it is.
+    pub address: Address,
+}
+
+impl ManagerDaemon {
+    /// On a host, at its IPv4 address.
+    pub fn start(host: &Host, authority: &Authority) -> Self {
+        Self::start_at(host, authority, host.address())
+    }
+
+    /// On a host, at one of its addresses.
+    ///
+    /// # Panics
+    /// If it does not serve.
+    pub fn start_at(host: &Host, authority: &Authority, at: std::net::IpAddr) -> Self {
+        let identity = authority.daemon(Role::Manager, host);
+        let listen = std::net::SocketAddr::new(at, 0).to_string();
+        let identity = identity.display().to_string();
+        let daemon = Daemon::start(host, &["manager", "--listen", &listen, "--identity", &identity]);
+        let listens: std::net::SocketAddr = daemon.serving["listen"]
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .expect("it says where it listens");
+        let address = Address::new(listens.ip().to_string(), listens.port());
+        Self { daemon, address }
+    }
+}
+
+/// An agent of one core that registers with a manager elsewhere and serves `tenants`.
+///
+/// # Panics
+/// If it does not serve.
+pub fn agent(
+    host: &Host,
+    authority: &Authority,
+    manager: &Address,
+    tenants: &[&str],
+    further: &[&str],
+) -> Daemon {
+    let identity = authority.daemon(Role::Agent, host).display().to_string();
+    let listen = std::net::SocketAddr::new(host.address(), 0).to_string();
+    let manager = manager.to_string();
+    let core = format!("{},", crate::process::cores()[0]);
+    let mut arguments = vec!["agent", "--manager", &manager, "--listen", &listen, "--identity", &identity];
+    arguments.extend(["--cores", &core, "--pool", "1"]);
+    for tenant in tenants {
+        arguments.extend(["--tenant", tenant]);
+    }
+    arguments.extend(further);
+    Daemon::start(host, &arguments)
+}
+
+/// A client on a host, with an identity. Its connections are made and kept by threads on that host.
+pub struct RemoteClient {
+    runtime: Runtime,
+    identity: Arc<Identity>,
+    manager: Stub<Channel>,
+}
+
+impl RemoteClient {
+    /// Of the manager at an address.
+    ///
+    /// # Panics
+    /// If the identity is not usable.
+    pub fn new(host: &Host, identity: &Path, manager: &Address) -> Self {
+        let runtime = host.run(|| {
+            // Its threads are started here, and so on the host.
+            let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            runtime.expect("a runtime")
+        });
+        let identity = Arc::new(Identity::load(identity).expect("an identity"));
+        let (address, own) = (manager.clone(), Arc::clone(&identity));
+        let channel = {
+            let _within = runtime.enter();
+            grpc::channel(address, own, Role::Manager)
+        };
+        Self {
+            runtime,
+            identity,
+            manager: Stub::new(channel),
+        }
+    }
+
+    /// Does something on the client's host.
+    ///
+    /// # Panics
+    /// If it does.
+    pub fn block_on<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        self.runtime.block_on(self.runtime.spawn(work)).expect("no panic")
+    }
+
+    /// Its identity.
+    pub fn identity(&self) -> Arc<Identity> {
+        Arc::clone(&self.identity)
+    }
+
+    /// Asks the manager something.
+    pub fn ask<T: Send + 'static, F>(
+        &self,
+        call: impl FnOnce(Stub<Channel>) -> F + Send + 'static,
+    ) -> Result<T, Refusal>
+    where
+        F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
+    {
+        let answer = self.block_on(call(self.manager.clone()));
+        answer.map(Response::into_inner).map_err(grpc::refusal)
+    }
+
+    /// Agents that are registered.
+    pub fn agents(&self) -> Result<Vec<AgentInfo>, Refusal> {
+        let list = self.ask(|mut manager| async move { manager.list_agents(ListRequest::default()).await });
+        list.map(|list| list.agents)
+    }
+
+    /// Leases of this client's tenant.
+    pub fn leases(&self) -> Result<Vec<LeaseInfo>, Refusal> {
+        let list = self.ask(|mut manager| async move { manager.list_leases(ListRequest::default()).await });
+        list.map(|list| list.leases)
+    }
+
+    /// A lease of one slot.
+    pub fn acquire(&self, ttl: Duration) -> Result<Grant, Refusal> {
+        let request = AcquireRequest {
+            workers: 1,
+            slots_per_worker: 1,
+            ttl_ms: ttl.as_millis() as u64,
+            label: "remote".into(),
+            ..AcquireRequest::default()
+        };
+        self.ask(|mut manager| async move { manager.acquire(request).await })
+    }
+
+    /// A session with the agent that granted a lease, through the tunnel.
+    pub fn session(&self, grant: &Grant) -> Result<RawSession, NetError> {
+        let endpoint: Address = grant.endpoint.parse()?;
+        let silence = silence_of(Duration::from_millis(grant.ttl_ms));
+        let socket = self.block_on(session(endpoint, self.identity(), silence))?;
+        Ok(RawSession::over(socket))
+    }
+
+    /// The same, attached.
+    ///
+    /// # Panics
+    /// If the agent does not take the token.
+    pub fn attached(&self, grant: &Grant) -> RawSession {
+        let mut session = self.session(grant).unwrap_or_else(|error| panic!("no session: {error}"));
+        match session.attach(&grant.token) {
+            Ok(hotlease_wire::session::SessionReply::Attached { .. }) => session,
+            other => panic!("not attached: {other:?}"),
+        }
+    }
+
+    /// Ends as the process of a client does that is killed: all connections at once.
+    pub fn vanish(self) {
+        self.runtime.shutdown_background();
+    }
+}
