@@ -54,11 +54,18 @@ impl Scene {
     }
 
     pub fn free_cores(&self) -> u32 {
-        self.client.agents().expect("listed").iter().map(|agent| agent.free_cores).sum()
+        self.client
+            .agents()
+            .expect("listed")
+            .iter()
+            .map(|agent| agent.free_cores)
+            .sum()
     }
 
     pub fn endpoint(&self) -> Address {
-        let endpoint = self.agent.serving["endpoint"].as_str().expect("it serves other hosts");
+        let endpoint = self.agent.serving["endpoint"]
+            .as_str()
+            .expect("it serves other hosts");
         endpoint.parse().expect("an address")
     }
 
@@ -72,7 +79,9 @@ impl Scene {
 /// The only worker process that serves a lease of the agent.
 fn worker_of(scene: &Scene, grant: &Grant) -> Process {
     let list = scene.client.ask(|mut manager| async move {
-        manager.list_workers(hotlease_wire::grpc::ListRequest::default()).await
+        manager
+            .list_workers(hotlease_wire::grpc::ListRequest::default())
+            .await
     });
     let workers = list.expect("listed").workers;
     let worker = workers.iter().find(|worker| worker.lease == grant.lease);
@@ -110,7 +119,9 @@ fn remote_client_takes_a_lease_loads_a_library_and_gives_it_back() {
 fn large_library_arrives_whole_while_its_lease_would_have_expired() {
     let scene = Scene::new();
     // Not a library: it arrives, is hashed, and is rejected for what it is.
-    let bytes: Vec<u8> = (0..(48 << 20)).map(|position: u32| (position / 7) as u8).collect();
+    let bytes: Vec<u8> = (0..(48 << 20))
+        .map(|position: u32| (position / 7) as u8)
+        .collect();
     let grant = scene.client.acquire(Duration::from_millis(150)).expect("a lease");
     let mut session = scene.client.attached(&grant);
     match session.load(&bytes) {
@@ -138,7 +149,10 @@ fn channel_to_a_worker_on_another_host_is_refused_with_the_reason() {
     let memory = hotlease_fabric::memory::Memory::create("test", 4096).expect("memory");
     for _ in 0..20 {
         let refused = connection.register(1, &memory);
-        assert!(matches!(refused, Err(Refusal::NeedsSharedMemory { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Refusal::NeedsSharedMemory { .. })),
+            "{refused:?}"
+        );
         let unknown = connection.done(&ConnectionRequest::Deregister { region: RegionId(1) }, &[]);
         assert!(
             unknown.is_err() && !matches!(unknown, Err(Refusal::NeedsSharedMemory { .. })),
@@ -156,7 +170,10 @@ fn death_of_a_worker_reaches_the_remote_client_with_its_cause() {
     let (connection, epoch) = session.worker(0).expect("a connection");
     worker_of(&scene, &grant).signal(Signal::SIGKILL);
     let start = Instant::now();
-    assert!(connection.is_closed(LIMIT), "the worker's end is the connection's end");
+    assert!(
+        connection.is_closed(LIMIT),
+        "the worker's end is the connection's end"
+    );
     match session.event(LIMIT).0 {
         SessionReply::WorkerDied {
             cause: Cause::Signal { signal: 9, .. },
@@ -178,7 +195,11 @@ fn death_of_a_worker_reaches_the_remote_client_with_its_cause() {
 #[test]
 fn cores_are_free_as_soon_as_a_remote_client_is_gone() {
     let scene = Scene::new();
-    let client = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &scene.manager.address);
+    let client = RemoteClient::new(
+        &scene.here,
+        &scene.authority.client("alice"),
+        &scene.manager.address,
+    );
     let grant = client.acquire(LONG).expect("a lease");
     let session = client.attached(&grant);
     assert_eq!(scene.free_cores(), 0);
@@ -186,7 +207,10 @@ fn cores_are_free_as_soon_as_a_remote_client_is_gone() {
     let took = until_true("the core is free", LIMIT, || scene.free_cores() == 1);
     drop(session);
     let leases = scene.client.leases().expect("listed");
-    let ended = leases.iter().find(|lease| lease.id == grant.lease).expect("remembered");
+    let ended = leases
+        .iter()
+        .find(|lease| lease.id == grant.lease)
+        .expect("remembered");
     assert_eq!(ended.end_reason, EndReason::ClientGone.to_string());
     assert!(took < Duration::from_secs(2), "free after {took:?}");
 }
@@ -198,12 +222,21 @@ fn remote_lease_that_is_not_renewed_expires_on_both_sides() {
     let grant = scene.client.acquire(ttl).expect("a lease");
     let mut session = scene.client.attached(&grant);
     match session.event(LIMIT) {
-        (SessionReply::LeaseEnded { reason: EndReason::Expired, .. }, took) => {
+        (
+            SessionReply::LeaseEnded {
+                reason: EndReason::Expired,
+                ..
+            },
+            took,
+        ) => {
             assert!(took < ttl + Duration::from_secs(1), "told after {took:?}");
         }
         other => panic!("told something else: {other:?}"),
     }
-    assert!(matches!(session.next(LIMIT), Err(NoAnswer::Closed)), "the session is over");
+    assert!(
+        matches!(session.next(LIMIT), Err(NoAnswer::Closed)),
+        "the session is over"
+    );
     until_true("the core is free", LIMIT, || scene.free_cores() == 1);
 }
 
@@ -214,10 +247,15 @@ fn remote_client_is_told_when_its_agent_stops() {
     let mut session = scene.client.attached(&grant);
     scene.agent.process().signal(Signal::SIGTERM);
     match session.event(LIMIT).0 {
-        SessionReply::LeaseEnded { reason: EndReason::AgentStopping, .. } => {}
+        SessionReply::LeaseEnded {
+            reason: EndReason::AgentStopping,
+            ..
+        } => {}
         other => panic!("told something else: {other:?}"),
     }
-    until_true("its goodbye is heard", LIMIT, || scene.client.agents().expect("listed").is_empty());
+    until_true("its goodbye is heard", LIMIT, || {
+        scene.client.agents().expect("listed").is_empty()
+    });
     // The same directory, the same agent, another boot: the old token opens nothing.
     let manager = &scene.manager.address;
     scene.agent = agent(&scene.agent_host, &scene.authority, manager, &["alice"], &[]);
@@ -281,7 +319,10 @@ fn manager_that_starts_again_knows_its_agents_soon() {
     let (_, took) = until("the agent registers again", LIMIT, known);
     assert!(took < Duration::from_secs(5), "after {took:?}");
     let info = client.leases().expect("listed");
-    assert!(info.iter().any(|lease| lease.id == grant.lease), "its lease goes on");
+    assert!(
+        info.iter().any(|lease| lease.id == grant.lease),
+        "its lease goes on"
+    );
     session.release();
     drop((agent, again, agent_host));
 }

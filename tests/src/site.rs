@@ -116,7 +116,12 @@ impl Daemon {
                 daemon.serving = serving;
                 return daemon;
             }
-            let ended = daemon.child.as_mut().expect("running").try_wait().expect("a child");
+            let ended = daemon
+                .child
+                .as_mut()
+                .expect("running")
+                .try_wait()
+                .expect("a child");
             assert!(
                 ended.is_none() && start.elapsed() < LIMIT,
                 "hotlease {arguments:?} does not serve ({ended:?}):\n{}",
@@ -167,7 +172,11 @@ impl Drop for Daemon {
             std::thread::sleep(Duration::from_millis(2));
         }
         let panicked = self.log().contains("panicked");
-        assert!(!panicked || std::thread::panicking(), "it panicked:\n{}", self.log());
+        assert!(
+            !panicked || std::thread::panicking(),
+            "it panicked:\n{}",
+            self.log()
+        );
     }
 }
 
@@ -218,7 +227,15 @@ pub fn agent(
     let listen = std::net::SocketAddr::new(host.address(), 0).to_string();
     let manager = manager.to_string();
     let core = format!("{},", crate::process::cores()[0]);
-    let mut arguments = vec!["agent", "--manager", &manager, "--listen", &listen, "--identity", &identity];
+    let mut arguments = vec![
+        "agent",
+        "--manager",
+        &manager,
+        "--listen",
+        &listen,
+        "--identity",
+        &identity,
+    ];
     arguments.extend(["--cores", &core, "--pool", "1"]);
     for tenant in tenants {
         arguments.extend(["--tenant", tenant]);
@@ -320,7 +337,9 @@ impl RemoteClient {
     /// # Panics
     /// If the agent does not take the token.
     pub fn attached(&self, grant: &Grant) -> RawSession {
-        let mut session = self.session(grant).unwrap_or_else(|error| panic!("no session: {error}"));
+        let mut session = self
+            .session(grant)
+            .unwrap_or_else(|error| panic!("no session: {error}"));
         match session.attach(&grant.token) {
             Ok(hotlease_wire::session::SessionReply::Attached { .. }) => session,
             other => panic!("not attached: {other:?}"),

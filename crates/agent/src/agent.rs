@@ -14,10 +14,10 @@ use crate::session::SESSIONS_MAX;
 use crate::watchdog;
 use crate::{AgentConfig, AgentError};
 use hotlease_fabric::clock::measure_tick_hz;
+use hotlease_lease::agent::{Event, TTL_MAX, TTL_MIN};
 use hotlease_net::grpc::channel;
 use hotlease_net::peer::is_tenant_name;
 use hotlease_net::{Address, Listener as TlsListener, Role};
-use hotlease_lease::agent::{Event, TTL_MAX, TTL_MIN};
 use hotlease_sandbox::Launcher;
 use hotlease_wire::grpc::agent_server::AgentServer;
 use hotlease_wire::ids::{AgentId, BootId};
@@ -97,7 +97,10 @@ impl Agent {
             (Some(network), Some((_, address))) => Some(endpoint(network, *address)),
             _ => None,
         };
-        let elsewhere = config.network.as_ref().and_then(|network| network.manager.as_ref());
+        let elsewhere = config
+            .network
+            .as_ref()
+            .and_then(|network| network.manager.as_ref());
         let pool = Pool::new(
             launcher.clone(),
             config.pool.unwrap_or(offered.len().min(POOL_MAX)),
@@ -111,7 +114,11 @@ impl Agent {
             },
             endpoint: endpoint.clone(),
             tenants: Tenants(
-                config.network.as_ref().map(|network| network.tenants.clone()).unwrap_or_default(),
+                config
+                    .network
+                    .as_ref()
+                    .map(|network| network.tenants.clone())
+                    .unwrap_or_default(),
             ),
             session_socket: config.runtime_dir.join(SESSION_SOCKET),
             cores: offered,
@@ -206,7 +213,13 @@ fn endpoint(network: &Network, address: SocketAddr) -> Address {
         return advertised.clone();
     }
     let everywhere = address.ip().is_unspecified();
-    let named = network.identity.peer().hosts.into_iter().next().filter(|_| everywhere);
+    let named = network
+        .identity
+        .peer()
+        .hosts
+        .into_iter()
+        .next()
+        .filter(|_| everywhere);
     Address::new(named.unwrap_or_else(|| address.ip().to_string()), address.port())
 }
 
@@ -248,7 +261,9 @@ impl Parts {
             .membership
             .map(|membership| tokio::spawn(membership.run(leaving)));
         let places = Arc::new(Semaphore::new(SESSIONS_MAX));
-        let local = self.sessions.serve(Arc::clone(&node), Arc::clone(&places), closing.clone());
+        let local = self
+            .sessions
+            .serve(Arc::clone(&node), Arc::clone(&places), closing.clone());
         let sessions = tokio::spawn(local);
         let service = Service {
             node: Arc::clone(&node),

@@ -98,6 +98,10 @@ mod tests {
         assert_eq!(tenants.of_session(local(), "bob"), "uid:7");
         assert_eq!(tenants.of_session(local(), "uid:8"), "uid:7");
         let bob = Caller::Certified { tenant: "bob".into() };
-        assert_eq!(tenants.of_session(bob, "alice"), "bob", "its certificate says bob");
+        assert_eq!(
+            tenants.of_session(bob, "alice"),
+            "bob",
+            "its certificate says bob"
+        );
     }
 }

@@ -41,7 +41,9 @@ fn origin<T>(request: &Request<T>) -> Result<Origin, Refusal> {
 impl agent_server::Agent for Service {
     async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         let origin = origin(&request)?;
-        Ok(Response::new(self.node.grant_soon(request.into_inner(), origin).await?))
+        Ok(Response::new(
+            self.node.grant_soon(request.into_inner(), origin).await?,
+        ))
     }
 
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {

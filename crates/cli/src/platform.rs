@@ -37,7 +37,11 @@ pub(crate) struct SiteArgs {
 impl SiteArgs {
     /// The site that is meant, if it is not this machine's platform.
     pub(crate) fn site(&self) -> anyhow::Result<Option<Site>> {
-        Ok(Site::find(self.manager.as_deref(), self.identity.as_deref(), true)?)
+        Ok(Site::find(
+            self.manager.as_deref(),
+            self.identity.as_deref(),
+            true,
+        )?)
     }
 }
 

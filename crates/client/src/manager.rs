@@ -60,9 +60,7 @@ impl Manager {
         let mut channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
         let channel = channels.entry(name).or_insert_with(|| match &at {
             At::Machine(socket) => local_channel(socket.clone()),
-            At::Elsewhere(site) => {
-                grpc::channel(site.manager.clone(), site.identity.clone(), Role::Manager)
-            }
+            At::Elsewhere(site) => grpc::channel(site.manager.clone(), site.identity.clone(), Role::Manager),
         });
         Ok(Self {
             client: ManagerClient::new(channel.clone()),

@@ -34,7 +34,12 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(config: ManagerConfig) -> Self {
         Self {
-            links: Links::new(config.network.as_ref().map(|network| Arc::clone(&network.identity))),
+            links: Links::new(
+                config
+                    .network
+                    .as_ref()
+                    .map(|network| Arc::clone(&network.identity)),
+            ),
             config,
             asked_to_stop: watch::Sender::new(false),
             newest_agent: watch::Sender::new(None),

@@ -84,10 +84,10 @@ impl FromStr for Address {
             .strip_prefix(PREFIX)
             .ok_or_else(|| bad("it does not begin with https://"))?;
         let authority = authority.strip_suffix('/').unwrap_or(authority);
-        let (host, port) = authority
-            .rsplit_once(':')
-            .ok_or_else(|| bad("it has no port"))?;
-        let port = port.parse().map_err(|_| bad("its port is no number up to 65535"))?;
+        let (host, port) = authority.rsplit_once(':').ok_or_else(|| bad("it has no port"))?;
+        let port = port
+            .parse()
+            .map_err(|_| bad("its port is no number up to 65535"))?;
         if port == 0 {
             return Err(bad("its port is 0"));
         }
@@ -114,7 +114,11 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_written_alike() {
-        for text in ["https://manager.example:7070", "https://10.0.0.1:1", "https://[fd00::1]:65535"] {
+        for text in [
+            "https://manager.example:7070",
+            "https://10.0.0.1:1",
+            "https://[fd00::1]:65535",
+        ] {
             assert_eq!(text.parse::<Address>().expect(text).to_string(), text);
         }
         let long = format!("https://{}:1", "h".repeat(300));

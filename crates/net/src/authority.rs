@@ -200,7 +200,9 @@ fn params(request: &Request) -> Result<CertificateParams, AuthorityError> {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     if request.role != Role::Client {
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        params
+            .extended_key_usages
+            .push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     params.not_before = request.begins - SKEW;
     params.not_after = request.begins + Duration::days(request.days.into());

@@ -1,10 +1,10 @@
 //! Connecting to a daemon of the site, and knowing that it is one.
 
+use crate::NetError;
 use crate::address::Address;
 use crate::identity::{Identity, Protocol};
 use crate::peer::{Peer, Role, describe};
-use crate::tuning::{tune, Purpose};
-use crate::NetError;
+use crate::tuning::{Purpose, tune};
 use rustls::{AlertDescription, CertificateError};
 use std::io;
 use std::net::SocketAddr;
@@ -40,7 +40,12 @@ pub(crate) async fn dial(
         whom: whom.clone(),
         after: DIAL_WITHIN,
     })??;
-    dialled.stream.get_ref().0.set_nodelay(true).map_err(NetError::local("set up a connection"))?;
+    dialled
+        .stream
+        .get_ref()
+        .0
+        .set_nodelay(true)
+        .map_err(NetError::local("set up a connection"))?;
     let found = dialled.peer.role;
     if found != needed {
         return Err(NetError::WrongRole { whom, found, needed });

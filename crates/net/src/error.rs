@@ -11,7 +11,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IdentityError {
     /// No folder was named, and there is none at the usual place.
-    #[error("no identity: there is no {path}; get one from `hotlease identity issue`, and set HOTLEASE_IDENTITY or --identity to its folder")]
+    #[error(
+        "no identity: there is no {path}; get one from `hotlease identity issue`, and set HOTLEASE_IDENTITY or --identity to its folder"
+    )]
     Missing {
         /// Where it was looked for.
         path: PathBuf,
@@ -25,7 +27,9 @@ pub enum IdentityError {
         source: Arc<io::Error>,
     },
     /// Others could read the key.
-    #[error("{path} is not safe: {why}; `chmod -R go= ` it, and issue a new identity if others may have read its key")]
+    #[error(
+        "{path} is not safe: {why}; `chmod -R go= ` it, and issue a new identity if others may have read its key"
+    )]
     Unsafe {
         /// Which.
         path: PathBuf,

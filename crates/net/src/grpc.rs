@@ -1,11 +1,11 @@
 //! gRPC over connections of this crate: both ends.
 
+use crate::NetError;
 use crate::address::Address;
 use crate::dial::dial;
 use crate::identity::{Identity, Protocol};
 use crate::listener::{Admitted, Place};
 use crate::peer::{Peer, Role};
-use crate::NetError;
 use hotlease_wire::Refusal;
 use hyper_util::rt::TokioIo;
 use std::error::Error;

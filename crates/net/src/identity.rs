@@ -42,7 +42,9 @@ impl Protocol {
 
     pub(crate) fn of_alpn(alpn: Option<&[u8]>) -> Option<Self> {
         let known = [Self::Grpc, Self::Session];
-        known.into_iter().find(|known| Some(known.alpn().as_slice()) == alpn)
+        known
+            .into_iter()
+            .find(|known| Some(known.alpn().as_slice()) == alpn)
     }
 }
 
@@ -112,7 +114,11 @@ impl Identity {
     /// The folder that is used when none is named: `$HOTLEASE_IDENTITY`, else
     /// `$XDG_CONFIG_HOME/hotlease/identity`, else `~/.config/hotlease/identity`.
     pub fn default_dir() -> Result<PathBuf, IdentityError> {
-        let from = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let from = |name| {
+            env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         if let Some(dir) = from("HOTLEASE_IDENTITY") {
             return Ok(dir);
         }
@@ -151,7 +157,9 @@ impl Identity {
                     tracing::info!(dir = %self.dir.display(), "the certificate was replaced");
                     held.credentials = Arc::new(new);
                 }
-                Ok(_) => tracing::warn!(dir = %self.dir.display(), "the new certificate is another's; kept the old one"),
+                Ok(_) => {
+                    tracing::warn!(dir = %self.dir.display(), "the new certificate is another's; kept the old one")
+                }
                 Err(error) => tracing::warn!(%error, "kept the old certificate"),
             }
         }
@@ -185,7 +193,8 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
         why,
     };
     let (path, pem) = file(CA_FILE)?;
-    let authority = CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
+    let authority =
+        CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
     let mut roots = RootCertStore::empty();
     roots
         .add(authority)

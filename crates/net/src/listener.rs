@@ -177,7 +177,12 @@ impl Door {
             tune(stream.get_ref().0, Purpose::Session).map_err(NetError::local("set up a connection"))?;
         }
         let all = Arc::clone(&self.connections).try_acquire_owned();
-        let all = all.map_err(|_| closed(format!("over the limit of {} connections", self.limits.connections)))?;
+        let all = all.map_err(|_| {
+            closed(format!(
+                "over the limit of {} connections",
+                self.limits.connections
+            ))
+        })?;
         let of_peer = self.peers.count((peer.role, peer.name.clone())).ok_or_else(|| {
             let limit = self.limits.connections_per_peer;
             closed(format!("{peer} has {limit} connections already"))

@@ -116,14 +116,17 @@ pub fn describe(der: &[u8]) -> Result<Described, NotOurs> {
     let names = certificate
         .subject_alternative_name()
         .map_err(|_| not_ours("has malformed names"))?
-        .ok_or(not_ours("was not issued by `hotlease identity issue`: it has no names"))?;
+        .ok_or(not_ours(
+            "was not issued by `hotlease identity issue`: it has no names",
+        ))?;
     let (mut role, mut name, mut tenant, mut hosts) = (None, None, None, Vec::new());
     for general in &names.value.general_names {
         match general {
             GeneralName::DNSName(host) => hosts.push((*host).to_owned()),
             GeneralName::IPAddress(bytes) => hosts.extend(ip(bytes)),
             GeneralName::URI(uri) => {
-                let Some((key, value)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')) else {
+                let Some((key, value)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/'))
+                else {
                     continue;
                 };
                 let place = match key {

@@ -268,7 +268,9 @@ pub enum Refusal {
         what: String,
     },
     /// The agent has no sandbox for this tenant's code.
-    #[error("tenant {tenant} is not served by this agent, which serves {served}; its operator names tenants with `hotlease agent --tenant`")]
+    #[error(
+        "tenant {tenant} is not served by this agent, which serves {served}; its operator names tenants with `hotlease agent --tenant`"
+    )]
     TenantNotServed {
         /// Who asked.
         tenant: String,
@@ -276,7 +278,9 @@ pub enum Refusal {
         served: String,
     },
     /// Descriptors were to go to another host.
-    #[error("{what} is shared memory, and the worker is on another host, to which this version carries no invocations; run the client on the worker's host")]
+    #[error(
+        "{what} is shared memory, and the worker is on another host, to which this version carries no invocations; run the client on the worker's host"
+    )]
     NeedsSharedMemory {
         /// What.
         what: String,

@@ -158,12 +158,16 @@ impl Host {
                 }
                 work()
             });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
     fn network(&self) -> &Network {
-        self.network.as_ref().expect("this machine's own link stays as it is")
+        self.network
+            .as_ref()
+            .expect("this machine's own link stays as it is")
     }
 
     /// Plugs its cable in, or pulls it out. Addresses and routes stay.
@@ -220,4 +224,3 @@ impl Host {
         }
     }
 }
-

@@ -28,7 +28,9 @@ pub(super) struct Namespace {
 impl Namespace {
     pub fn new(name: &str) -> Self {
         ip(&["netns", "add", name]).expect("a network namespace");
-        let namespace = Self { name: name.to_owned() };
+        let namespace = Self {
+            name: name.to_owned(),
+        };
         namespace.ip(&["link", "set", "lo", "up"]);
         namespace
     }
@@ -49,7 +51,18 @@ impl Namespace {
 
     /// A link `eth0` here, which ends at the hub's bridge as `port`.
     pub fn join(&self, hub: &Self, port: &str, (v4, v6): (Ipv4Addr, Ipv6Addr)) {
-        self.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", hub.name()]);
+        self.ip(&[
+            "link",
+            "add",
+            "eth0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            port,
+            "netns",
+            hub.name(),
+        ]);
         hub.ip(&["link", "set", port, "master", "hub", "up"]);
         self.ip(&["addr", "add", &format!("{v4}/24"), "dev", "eth0"]);
         // No detection of duplicates: there are none, and it takes seconds.

@@ -128,7 +128,10 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
             endpoint: agent.endpoint().map(ToString::to_string),
         };
         output.answer(&serving, || {
-            let elsewhere = serving.endpoint.as_ref().map(|endpoint| format!(" and at {endpoint}"));
+            let elsewhere = serving
+                .endpoint
+                .as_ref()
+                .map(|endpoint| format!(" and at {endpoint}"));
             format!(
                 "the agent serves in {}{} (pid {})",
                 serving.runtime_dir.display(),

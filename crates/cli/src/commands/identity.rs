@@ -100,7 +100,10 @@ impl Shown {
         if !self.hosts.is_empty() {
             lines.push(format!("  hosts    {}", self.hosts.join(", ")));
         }
-        lines.push(format!("  validity {}", validity(self.not_before, self.not_after)));
+        lines.push(format!(
+            "  validity {}",
+            validity(self.not_before, self.not_after)
+        ));
         lines.push(format!("  folder   {}", self.dir.display()));
         lines.join("\n")
     }

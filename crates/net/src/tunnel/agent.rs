@@ -4,9 +4,9 @@ use super::frames::{Incoming, Outgoing, halves};
 use super::local::Local;
 use super::relay::{Side, relay};
 use super::tickets::Tickets;
+use crate::NetError;
 use crate::listener::Admitted;
 use crate::peer::{Peer, Role};
-use crate::NetError;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::Refusal;
 use hotlease_wire::limits::{CODE_BYTES_MAX, PROTOCOL_VERSION};
@@ -90,10 +90,7 @@ impl Tunnels {
         }
         let local = |socket: Socket| Local::new(socket).map_err(NetError::local("serve a stream"));
         let (local, side, silence_ms) = match incoming.next().await? {
-            Frame::Session {
-                version: theirs,
-                ..
-            } if theirs != version => {
+            Frame::Session { version: theirs, .. } if theirs != version => {
                 return Err(NetError::Refused(Refusal::Version {
                     theirs,
                     ours: version,

@@ -3,11 +3,11 @@
 use super::frames::{Incoming, Outgoing, halves};
 use super::local::Local;
 use super::relay::{Side, relay};
+use crate::NetError;
 use crate::address::Address;
 use crate::dial::dial;
 use crate::identity::{Identity, Protocol};
 use crate::peer::Role;
-use crate::NetError;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::Refusal;
 use hotlease_wire::limits::PROTOCOL_VERSION;
@@ -25,7 +25,11 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Connects to the session endpoint of an agent; the socket that it returns is used like one from the agent's
 /// own machine. `silence` is [`super::silence_of`] the lease. Relays in tasks of the current tokio runtime.
-pub async fn session(address: Address, identity: Arc<Identity>, silence: Duration) -> Result<Socket, NetError> {
+pub async fn session(
+    address: Address,
+    identity: Arc<Identity>,
+    silence: Duration,
+) -> Result<Socket, NetError> {
     let dialler = Arc::new(Dialler {
         address,
         identity,

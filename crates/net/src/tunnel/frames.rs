@@ -93,7 +93,10 @@ impl<S: AsyncWrite> Outgoing<S> {
 
     /// Sends bytes that a frame has announced; [`send`](Self::send) flushes them.
     pub async fn put(&mut self, bytes: &[u8]) -> Result<(), NetError> {
-        self.stream.write_all(bytes).await.map_err(|error| self.lost(error))
+        self.stream
+            .write_all(bytes)
+            .await
+            .map_err(|error| self.lost(error))
     }
 
     /// Sends what is left, and says goodbye.

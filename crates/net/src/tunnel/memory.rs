@@ -58,7 +58,10 @@ pub(super) async fn receive<S: AsyncRead>(
     size_bytes: u64,
 ) -> Result<OwnedFd, NetError> {
     let local = || NetError::local("take memory for a function library");
-    let fd = memfd_create(c"hotlease-code", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING);
+    let fd = memfd_create(
+        c"hotlease-code",
+        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+    );
     let mut file = File::from(fd.map_err(io::Error::from).map_err(local())?);
     let mut bytes = vec![0; STEP];
     let mut left = size_bytes;

@@ -131,7 +131,8 @@ async fn send<S: AsyncWrite>(
         }
         Side::ClientSession { .. } => {
             for fd in fds {
-                let sealed = Sealed::of(fd).filter(|memory| (1..=CODE_BYTES_MAX).contains(&memory.size_bytes));
+                let sealed =
+                    Sealed::of(fd).filter(|memory| (1..=CODE_BYTES_MAX).contains(&memory.size_bytes));
                 let sealed = sealed.ok_or_else(|| unexpected("the client", "memory that is not sealed"))?;
                 attachments.push(Attachment::Memory {
                     size_bytes: sealed.size_bytes,
@@ -144,7 +145,10 @@ async fn send<S: AsyncWrite>(
         Side::Connection { turns } => {
             let mut turns = turns.lock().await;
             if turns.len() >= WAITING_MAX {
-                return Err(unexpected("the client", "too many requests without waiting for answers"));
+                return Err(unexpected(
+                    "the client",
+                    "too many requests without waiting for answers",
+                ));
             }
             if !fds.is_empty() {
                 let refusal = refusal(&bytes);
@@ -221,7 +225,12 @@ async fn descriptors<S: AsyncRead>(
     let mut fds = Vec::new();
     for attachment in attachments {
         fds.push(match (attachment, side) {
-            (Attachment::Memory { size_bytes }, Side::AgentSession { budget, receiving, .. }) => {
+            (
+                Attachment::Memory { size_bytes },
+                Side::AgentSession {
+                    budget, receiving, ..
+                },
+            ) => {
                 let _receiving = Receiving::begin(receiving);
                 let kib = size_bytes.div_ceil(KIB) as u32;
                 let limit = ARRIVAL + Duration::from_secs(size_bytes >> 20);
@@ -238,7 +247,12 @@ async fn descriptors<S: AsyncRead>(
                 })?
             }
             (Attachment::Socket { ticket }, Side::ClientSession { dialler }) => dialler.fetch(ticket).await?,
-            _ => return Err(unexpected(incoming.whom(), "an attachment that has no business there")),
+            _ => {
+                return Err(unexpected(
+                    incoming.whom(),
+                    "an attachment that has no business there",
+                ));
+            }
         });
     }
     Ok(fds)

@@ -91,7 +91,10 @@ mod tests {
     async fn a_ticket_is_good_once_and_for_its_peer_only() {
         let tickets = Arc::new(Tickets::default());
         let ticket = tickets.leave(socket().0, &peer("alice")).expect("room");
-        assert!(tickets.take(ticket, &peer("mallory")).is_none(), "another's socket");
+        assert!(
+            tickets.take(ticket, &peer("mallory")).is_none(),
+            "another's socket"
+        );
         let renewed = Peer {
             fingerprint: [1; 32],
             ..peer("alice")
@@ -119,6 +122,9 @@ mod tests {
         let ticket = tickets.leave(socket, &peer("alice")).expect("room");
         sleep(WAITS + Duration::from_millis(1)).await;
         assert!(tickets.take(ticket, &peer("alice")).is_none(), "it still waits");
-        assert!(other.receive_undecoded().expect("readable").is_none(), "not closed");
+        assert!(
+            other.receive_undecoded().expect("readable").is_none(),
+            "not closed"
+        );
     }
 }

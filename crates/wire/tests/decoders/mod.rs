@@ -13,10 +13,12 @@ use hotlease_wire::fabric::Prefix;
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords, ReplyHeader, RequestHeader, Span};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
 use hotlease_wire::limits::{
-    FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX, MESSAGE_BYTES_MAX, REGION_BYTES_MAX, TENANT_BYTES_MAX,
+    CODE_BYTES_MAX, FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX,
+    REGION_BYTES_MAX, TENANT_BYTES_MAX,
 };
 use hotlease_wire::session::{SessionReply, SessionRequest};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, TOKEN_BYTES_MAX, TokenKey};
+use hotlease_wire::tunnel::{Attachment, FRAME_BYTES_MAX, Frame};
 use hotlease_wire::{decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -82,6 +84,11 @@ pub const DECODERS: &[Decoder] = &[
         name: "connection_reply",
         check: message::<ConnectionReply>,
         seeds: seeds::connection_reply,
+    },
+    Decoder {
+        name: "tunnel_frame",
+        check: tunnel_frame,
+        seeds: seeds::tunnel_frame,
     },
     Decoder {
         name: "token",
@@ -200,6 +207,35 @@ fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) ->
     assert_eq!(decode::<M>(&again).as_ref(), Ok(&message));
     // Messages reach logs and users: both must do with any content.
     assert!(!format!("{message:?}").is_empty());
+    true
+}
+
+fn tunnel_frame(bytes: &[u8]) -> bool {
+    // As a length it is within the limit, or no length at all.
+    if let Some(prefix) = bytes.first_chunk()
+        && let Ok(size) = Frame::body_bytes(*prefix)
+    {
+        assert!(size <= FRAME_BYTES_MAX, "a frame of {size} bytes was announced");
+    }
+    let Ok(frame) = Frame::decode(bytes) else {
+        return false;
+    };
+    let encoded = frame.encode();
+    let (prefix, body) = encoded.split_first_chunk().expect("a length");
+    assert_eq!(
+        Frame::body_bytes(*prefix),
+        Ok(body.len()),
+        "the length is the body's"
+    );
+    assert_eq!(Frame::decode(body).as_ref(), Ok(&frame));
+    if let Frame::Message { bytes, attachments } = &frame {
+        assert!((1..=MESSAGE_BYTES_MAX).contains(&bytes.len()) && attachments.len() <= MESSAGE_FDS_MAX);
+        for attachment in attachments {
+            let fits = |size| (1..=CODE_BYTES_MAX).contains(size);
+            assert!(!matches!(attachment, Attachment::Memory { size_bytes } if !fits(size_bytes)));
+        }
+    }
+    assert!(!format!("{frame:?}").is_empty());
     true
 }
 

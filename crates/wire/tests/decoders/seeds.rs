@@ -9,10 +9,12 @@ use hotlease_wire::ids::{
     AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex,
 };
 use hotlease_wire::limits::{
-    ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX, TENANT_BYTES_MAX,
+    CODE_BYTES_MAX, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX,
+    TENANT_BYTES_MAX,
 };
 use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
+use hotlease_wire::tunnel::{Attachment, Frame, PREFIX_BYTES, Ticket};
 use hotlease_wire::{Cause, EndReason, Refusal, encode};
 
 const HASH: CodeHash = CodeHash([0xc0; 32]);
@@ -287,6 +289,41 @@ pub fn token() -> Vec<Vec<u8>> {
 }
 
 #[cfg(feature = "grpc")]
+/// Without their lengths: what the decoder is given.
+pub fn tunnel_frame() -> Vec<Vec<u8>> {
+    let ticket = Ticket([0x71; 16]);
+    let message = |attachments| Frame::Message {
+        bytes: encode(&SessionRequest::Renew),
+        attachments,
+    };
+    let mut frames = vec![
+        Frame::Hello {
+            version: PROTOCOL_VERSION,
+        },
+        Frame::Session {
+            version: PROTOCOL_VERSION,
+            silence_ms: 5500,
+        },
+        Frame::Join {
+            ticket,
+            silence_ms: u64::MAX,
+        },
+        Frame::Accepted,
+        Frame::Alive,
+        message(vec![]),
+        message(vec![Attachment::Socket { ticket }]),
+        message(vec![
+            Attachment::Memory { size_bytes: 1 },
+            Attachment::Memory {
+                size_bytes: CODE_BYTES_MAX,
+            },
+        ]),
+    ];
+    frames.extend(refusals().into_iter().map(Frame::Refused));
+    let body = |frame: Frame| frame.encode().split_off(PREFIX_BYTES);
+    frames.into_iter().map(body).collect()
+}
+
 pub fn refusal_status() -> Vec<Vec<u8>> {
     refusals().iter().map(encode).collect()
 }
@@ -398,6 +435,13 @@ fn refusals() -> Vec<Refusal> {
             what: "manager.sock: connection refused".into(),
         },
     ];
+    refusals.push(Refusal::TenantNotServed {
+        tenant: "alice".into(),
+        served: "bob, carol".into(),
+    });
+    refusals.push(Refusal::NeedsSharedMemory {
+        what: "a channel's ring".into(),
+    });
     refusals.extend(END_REASONS.map(Refusal::LeaseEnded));
     refusals.extend(causes().into_iter().map(|cause| Refusal::WorkerDied {
         cause,
