@@ -51,7 +51,10 @@ fn certificate_of_another_authority_is_refused() {
     // With the right authority to trust and a foreign certificate, it is the manager who refuses.
     let mixed = foreign.client("alice");
     fs::copy(scene.authority.directory().join("ca.pem"), mixed.join("ca.pem")).expect("copied");
-    says(&refused(&scene, &mixed), &["does not let us in", "another site's authority"]);
+    says(
+        &refused(&scene, &mixed),
+        &["does not let us in", "another site's authority"],
+    );
     // So does the agent.
     let grant = scene.client.acquire(LONG).expect("a lease");
     let error = client(&scene, &mixed).session(&grant).err().expect("refused");
@@ -69,7 +72,10 @@ fn expired_certificate_is_refused_on_either_side() {
         begins: month_ago,
         ..Request::new(Role::Client)
     });
-    says(&refused(&scene, &expired), &["our certificate has expired", "hotlease identity issue"]);
+    says(
+        &refused(&scene, &expired),
+        &["our certificate has expired", "hotlease identity issue"],
+    );
     let host = Host::here();
     let manager = scene.authority.issue(&Request {
         hosts: vec!["127.0.0.1".into()],
@@ -77,7 +83,10 @@ fn expired_certificate_is_refused_on_either_side() {
         ..Request::new(Role::Manager)
     });
     let identity = manager.display().to_string();
-    let old = Daemon::start(&host, &["manager", "--listen", "127.0.0.1:0", "--identity", &identity]);
+    let old = Daemon::start(
+        &host,
+        &["manager", "--listen", "127.0.0.1:0", "--identity", &identity],
+    );
     let address = format!("https://{}", old.serving["listen"].as_str().expect("it listens"));
     let address = address.parse().expect("an address");
     let alice = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &address);
@@ -95,8 +104,14 @@ fn certificate_for_other_hosts_is_not_trusted() {
         ..Request::new(Role::Manager)
     });
     let identity = manager.display().to_string();
-    let other = Daemon::start(&host, &["manager", "--listen", "127.0.0.1:0", "--identity", &identity]);
-    let address = format!("https://{}", other.serving["listen"].as_str().expect("it listens"));
+    let other = Daemon::start(
+        &host,
+        &["manager", "--listen", "127.0.0.1:0", "--identity", &identity],
+    );
+    let address = format!(
+        "https://{}",
+        other.serving["listen"].as_str().expect("it listens")
+    );
     let alice = RemoteClient::new(
         &scene.here,
         &scene.authority.client("alice"),
@@ -110,7 +125,10 @@ fn certificate_for_other_hosts_is_not_trusted() {
 fn each_role_gets_what_is_its_own_and_nothing_else() {
     let scene = Scene::new();
     let not_permitted = |what: &str, refusal: Refusal| {
-        assert!(matches!(refusal, Refusal::NotPermitted { .. }), "{what}: {refusal}");
+        assert!(
+            matches!(refusal, Refusal::NotPermitted { .. }),
+            "{what}: {refusal}"
+        );
     };
     // An agent takes no leases, and a client is no agent and no operator.
     let node = scene.authority.daemon(Role::Agent, &scene.here);
@@ -122,9 +140,9 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
         manager.register(RegisterRequest { agent }).await
     });
     not_permitted("a client registers", register.expect_err("refused"));
-    let heartbeat = scene.client.ask(|mut manager| async move {
-        manager.heartbeat(HeartbeatRequest::default()).await
-    });
+    let heartbeat = scene
+        .client
+        .ask(|mut manager| async move { manager.heartbeat(HeartbeatRequest::default()).await });
     not_permitted("a client reports", heartbeat.expect_err("refused"));
     let identities = [scene.authority.client("alice"), node.clone()];
     let manager = scene.authority.daemon(Role::Manager, &scene.here);
@@ -146,7 +164,10 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
                 ..AcquireRequest::default()
             };
             let mut agent = AgentClient::new(channel);
-            let ended = agent.end_lease(ReleaseRequest::default()).await.expect_err("refused");
+            let ended = agent
+                .end_lease(ReleaseRequest::default())
+                .await
+                .expect_err("refused");
             not_permitted("a stranger ends a lease", hotlease_net::grpc::refusal(ended));
             agent.grant(request).await.map_err(hotlease_net::grpc::refusal)
         });
@@ -186,7 +207,10 @@ fn tenants_are_kept_apart() {
         Ok(SessionReply::Refused(Refusal::WrongTenant)) => {}
         other => panic!("bob attached to alice's lease: {other:?}"),
     }
-    assert!(bob.leases().expect("his own").is_empty(), "bob sees alice's lease");
+    assert!(
+        bob.leases().expect("his own").is_empty(),
+        "bob sees alice's lease"
+    );
     let lease = grant.lease.clone();
     let released = bob.ask(|mut manager| async move {
         let lease = ReleaseRequest {
@@ -208,7 +232,15 @@ fn agent_with_a_clients_certificate_or_a_foreign_one_does_not_register() {
     let manager = scene.manager.address.to_string();
     let output = host
         .command(&program("hotlease"))
-        .args(["agent", "--listen", "127.0.0.1:0", "--manager", &manager, "--identity", &identity])
+        .args([
+            "agent",
+            "--listen",
+            "127.0.0.1:0",
+            "--manager",
+            &manager,
+            "--identity",
+            &identity,
+        ])
         .output()
         .expect("hotlease runs");
     assert!(!output.status.success());
@@ -240,7 +272,10 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
     let agent = Some(forged.clone());
     let registered =
         mallory.ask(|mut manager| async move { manager.register(RegisterRequest { agent }).await });
-    assert!(matches!(registered, Err(Refusal::NotPermitted { .. })), "{registered:?}");
+    assert!(
+        matches!(registered, Err(Refusal::NotPermitted { .. })),
+        "{registered:?}"
+    );
     // Nor sends it the manager to a host, or a socket, that is not its own.
     for address in [victim.address.as_str(), "/run/agent.sock"] {
         let agent = Some(AgentInfo {
@@ -250,7 +285,10 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
         });
         let registered =
             mallory.ask(|mut manager| async move { manager.register(RegisterRequest { agent }).await });
-        assert!(matches!(registered, Err(Refusal::BadRequest { .. })), "{registered:?}");
+        assert!(
+            matches!(registered, Err(Refusal::BadRequest { .. })),
+            "{registered:?}"
+        );
     }
     let heartbeat = HeartbeatRequest {
         agent: Some(AgentInfo {
@@ -260,7 +298,10 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
         leases: vec![],
     };
     let reported = mallory.ask(|mut manager| async move { manager.heartbeat(heartbeat).await });
-    assert!(matches!(reported, Err(Refusal::NotPermitted { .. })), "{reported:?}");
+    assert!(
+        matches!(reported, Err(Refusal::NotPermitted { .. })),
+        "{reported:?}"
+    );
     assert_eq!(scene.serving(), 1, "the agent was taken away");
     scene.still_serves();
 }
@@ -270,7 +311,10 @@ fn folder_whose_key_others_can_read_is_refused() {
     let authority = Authority::new();
     let identity = authority.client("alice");
     let key = identity.join("key.pem");
-    assert_eq!(fs::metadata(&key).expect("a key").permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        fs::metadata(&key).expect("a key").permissions().mode() & 0o777,
+        0o600
+    );
     Identity::load(&identity).expect("as issued");
     for path in [&key, &identity] {
         let before = fs::metadata(path).expect("there").permissions();
@@ -281,9 +325,15 @@ fn folder_whose_key_others_can_read_is_refused() {
     }
     // A key of another certificate, and files that are no PEM.
     fs::copy(authority.client("bob").join("key.pem"), &key).expect("copied");
-    assert!(Identity::load(&identity).is_err(), "the key is not the certificate's");
+    assert!(
+        Identity::load(&identity).is_err(),
+        "the key is not the certificate's"
+    );
     fs::write(&key, "nothing").expect("written");
-    assert!(matches!(Identity::load(&identity), Err(IdentityError::Malformed { .. })));
+    assert!(matches!(
+        Identity::load(&identity),
+        Err(IdentityError::Malformed { .. })
+    ));
 }
 
 #[test]
@@ -312,19 +362,31 @@ fn nobody_is_issued_what_could_be_mistaken() {
         },
     ];
     for request in refused {
-        assert!(issue(&authority.directory(), &request, &out).is_err(), "issued {request:?}");
+        assert!(
+            issue(&authority.directory(), &request, &out).is_err(),
+            "issued {request:?}"
+        );
         assert!(!out.exists(), "something was written for {request:?}");
     }
-    assert!(init(&authority.directory()).is_err(), "an authority was overwritten");
+    assert!(
+        init(&authority.directory()).is_err(),
+        "an authority was overwritten"
+    );
     issue(&authority.directory(), &client("alice"), &out).expect("well-formed");
-    assert!(issue(&authority.directory(), &client("bob"), &out).is_err(), "overwritten");
+    assert!(
+        issue(&authority.directory(), &client("bob"), &out).is_err(),
+        "overwritten"
+    );
 }
 
 #[test]
 fn replaced_certificate_counts_for_the_next_connection() {
     let scene = Scene::new();
     // What a rotation does: issue a new folder, and put its files in the old one's place.
-    let identity = scene.agent.serving["endpoint"].as_str().expect("serves").to_owned();
+    let identity = scene.agent.serving["endpoint"]
+        .as_str()
+        .expect("serves")
+        .to_owned();
     let alice = scene.authority.client("alice");
     let rotated = client(&scene, &alice);
     assert_eq!(rotated.leases().expect("served").len(), 0);
@@ -335,7 +397,10 @@ fn replaced_certificate_counts_for_the_next_connection() {
         fs::copy(new.join(file), alice.join(file)).expect("copied");
     }
     let after = rotated.identity().described();
-    assert_ne!(before.peer.fingerprint, after.peer.fingerprint, "the old one is still used");
+    assert_ne!(
+        before.peer.fingerprint, after.peer.fingerprint,
+        "the old one is still used"
+    );
     let grant = rotated.acquire(LONG).expect("a lease");
     assert_eq!(grant.endpoint, identity);
     rotated.attached(&grant).release();

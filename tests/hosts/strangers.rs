@@ -68,7 +68,9 @@ fn bytes_that_are_no_handshake_are_answered_by_closing() {
         for round in 0..60 {
             let mut stream = TcpStream::connect(port).expect("it listens");
             let bytes = match round % 4 {
-                0 => (0..random.random_range(1..2000)).map(|_| random.next_u32() as u8).collect(),
+                0 => (0..random.random_range(1..2000))
+                    .map(|_| random.next_u32() as u8)
+                    .collect(),
                 1 => b"GET / HTTP/1.1\r\nHost: manager\r\n\r\n".to_vec(),
                 2 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec(),
                 _ => {
@@ -81,7 +83,10 @@ fn bytes_that_are_no_handshake_are_answered_by_closing() {
             // It may have seen enough before it has read all.
             let _ = stream.write_all(&bytes);
             let _ = stream.shutdown(std::net::Shutdown::Write);
-            assert!(is_closed(&mut stream, HANDSHAKE_OVER), "round {round} is still open");
+            assert!(
+                is_closed(&mut stream, HANDSHAKE_OVER),
+                "round {round} is still open"
+            );
         }
     }
     scene.still_serves();
@@ -111,7 +116,10 @@ fn slow_handshakes_are_cut_and_hold_up_nobody() {
     }
     streams.push(dribble);
     for stream in &mut streams {
-        assert!(is_closed(stream, HANDSHAKE_OVER), "an unfinished handshake is still open");
+        assert!(
+            is_closed(stream, HANDSHAKE_OVER),
+            "an unfinished handshake is still open"
+        );
     }
     scene.still_serves();
     let took = start.elapsed();
@@ -127,7 +135,11 @@ fn known_clients_are_served_while_strangers_fill_the_door_from_elsewhere() {
     for _ in 0..48 {
         streams.push(TcpStream::connect(ports(&scene)[0]).expect("it listens"));
     }
-    let other = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &scene.manager.address);
+    let other = RemoteClient::new(
+        &scene.here,
+        &scene.authority.client("alice"),
+        &scene.manager.address,
+    );
     assert_eq!(other.agents().expect("served").len(), 1);
     drop(streams);
 }
@@ -138,7 +150,11 @@ fn thousand_broken_connections_leave_no_descriptor_behind() {
     let hello = hello();
     let (manager, agent) = (scene.manager.daemon.process(), scene.agent.process());
     let good = |scene: &Scene| {
-        let client = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &scene.manager.address);
+        let client = RemoteClient::new(
+            &scene.here,
+            &scene.authority.client("alice"),
+            &scene.manager.address,
+        );
         let grant = client.acquire(LONG).expect("a lease");
         let mut session = client.attached(&grant);
         let (connection, _) = session.worker(0).expect("a connection");
@@ -170,8 +186,13 @@ fn thousand_broken_connections_leave_no_descriptor_behind() {
     }
     let allowance = 4; // the warm pool is being filled
     for (process, before, name) in [(&manager, before[0], "manager"), (&agent, before[1], "agent")] {
-        until_true("descriptors are back", LIMIT, || settled(process) <= before + allowance);
-        eprintln!("{name}: {before} descriptors before, {} after", process.descriptors());
+        until_true("descriptors are back", LIMIT, || {
+            settled(process) <= before + allowance
+        });
+        eprintln!(
+            "{name}: {before} descriptors before, {} after",
+            process.descriptors()
+        );
     }
     scene.still_serves();
 }
@@ -207,7 +228,10 @@ fn whole_session(client: &RemoteClient, agent: &Proxy) -> Result<(), String> {
         }
     };
     let attached = session.attach(&grant.token);
-    if !matches!(attached, Ok(hotlease_wire::session::SessionReply::Attached { .. })) {
+    if !matches!(
+        attached,
+        Ok(hotlease_wire::session::SessionReply::Attached { .. })
+    ) {
         give_back();
         return Err(format!("{attached:?}"));
     }
@@ -308,5 +332,9 @@ fn lease_over_a_silent_network_ends_on_both_sides() {
     );
     let free = until_true("the core is free", LIMIT, || scene.free_cores() == 1);
     assert!(renewed.elapsed() < bound + grace + free, "the agent noticed late");
-    assert!(renewed.elapsed() < 2 * bound, "the core was free after {:?}", renewed.elapsed());
+    assert!(
+        renewed.elapsed() < 2 * bound,
+        "the core was free after {:?}",
+        renewed.elapsed()
+    );
 }

@@ -32,6 +32,13 @@ pub enum NoAnswer {
     Garbage(String),
 }
 
+impl NoAnswer {
+    /// Whether there will never be one.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed)
+    }
+}
+
 impl RawSession {
     /// To an agent's session socket.
     pub fn connect(path: &Path) -> std::io::Result<Self> {

@@ -89,6 +89,14 @@ impl Daemon {
     /// # Panics
     /// If it does not; what it printed is in the message.
     pub fn start(host: &Host, arguments: &[&str]) -> Self {
+        Self::start_in(host, host.runtime_dir(), arguments)
+    }
+
+    /// The same in another runtime directory than the host's own.
+    ///
+    /// # Panics
+    /// As [`Daemon::start`].
+    pub fn start_in(host: &Host, runtime_dir: &Path, arguments: &[&str]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log = host.directory().join(format!("daemon-{number}.log"));
@@ -97,6 +105,7 @@ impl Daemon {
         let child = command
             .arg("--json")
             .args(arguments)
+            .env("HOTLEASE_RUNTIME_DIR", runtime_dir)
             .env("HOTLEASE_LOG", "debug,h2=info,hyper=info,tower=info")
             .stdout(File::create(&out).expect("a file"))
             .stderr(File::create(&log).expect("a log"))
@@ -223,6 +232,21 @@ pub fn agent(
     tenants: &[&str],
     further: &[&str],
 ) -> Daemon {
+    agent_in(host, "", authority, manager, tenants, further)
+}
+
+/// The same with a runtime directory of its own on the host: beside another agent.
+///
+/// # Panics
+/// As [`agent`].
+pub fn agent_in(
+    host: &Host,
+    directory: &str,
+    authority: &Authority,
+    manager: &Address,
+    tenants: &[&str],
+    further: &[&str],
+) -> Daemon {
     let identity = authority.daemon(Role::Agent, host).display().to_string();
     let listen = std::net::SocketAddr::new(host.address(), 0).to_string();
     let manager = manager.to_string();
@@ -241,7 +265,7 @@ pub fn agent(
         arguments.extend(["--tenant", tenant]);
     }
     arguments.extend(further);
-    Daemon::start(host, &arguments)
+    Daemon::start_in(host, &host.runtime_dir().join(directory), &arguments)
 }
 
 /// A client on a host, with an identity. Its connections are made and kept by threads on that host.

@@ -53,6 +53,9 @@ pub struct PeerCredentials {
     pub pid: i32,
 }
 
+/// A message as it came, and its descriptors.
+pub type Undecoded = (Vec<u8>, Vec<OwnedFd>);
+
 /// One end of a `SOCK_SEQPACKET` Unix connection. Closed on drop.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
@@ -133,7 +136,7 @@ impl Socket {
     }
 
     /// As [`receive`](Self::receive), for those who only pass messages on.
-    pub fn receive_undecoded(&self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, SocketError> {
+    pub fn receive_undecoded(&self) -> Result<Option<Undecoded>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let (length, fds) = self.receive_bytes(&mut bytes)?;
         bytes.truncate(length);

@@ -6,17 +6,21 @@ use crate::identity::{Identity, Protocol};
 use crate::peer::{Peer, Role, describe};
 use crate::tuning::{Purpose, tune};
 use rustls::{AlertDescription, CertificateError};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::AsyncBufReadExt;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// How long one of a host's addresses may take to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// Pause before hosts are tried again that could not be found. A network that has just come back answers so
+/// for a moment: it still reports questions that were asked while it was gone.
+const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// How long all of connecting may take.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
 
@@ -96,7 +100,10 @@ async fn connect_tcp(
     protocol: Protocol,
 ) -> Result<TcpStream, NetError> {
     let mut why = String::new();
-    for address in addresses {
+    let mut addresses: VecDeque<_> = addresses.into();
+    let mut again = VecDeque::new();
+    let mut retried = false;
+    while let Some(address) = addresses.pop_front() {
         let connected = timeout(CONNECT_WITHIN, TcpStream::connect(address)).await;
         match connected {
             Ok(Ok(stream)) => {
@@ -107,8 +114,17 @@ async fn connect_tcp(
                 tune(&stream, purpose).map_err(NetError::local("set up a connection"))?;
                 return Ok(stream);
             }
-            Ok(Err(error)) => why = error.to_string(),
+            Ok(Err(error)) => {
+                if error.kind() == io::ErrorKind::HostUnreachable {
+                    again.push_back(address);
+                }
+                why = error.to_string();
+            }
             Err(_) => why = format!("no answer within {CONNECT_WITHIN:?}"),
+        }
+        if addresses.is_empty() && !again.is_empty() && !std::mem::replace(&mut retried, true) {
+            sleep(RETRY_PAUSE).await;
+            addresses = again.drain(..).collect();
         }
     }
     Err(NetError::Unreachable {

@@ -189,8 +189,11 @@ impl Host {
             eprintln!("skipped: losing packets needs nftables: {error}");
             return false;
         }
-        let rule = format!("numgen random mod 100 < {percent} drop");
-        self.filter(&rule);
+        self.filter(&match percent {
+            0 => "accept".to_owned(),
+            1..100 => format!("numgen random mod 100 < {percent} drop"),
+            _ => "drop".to_owned(),
+        });
         true
     }
 
@@ -201,10 +204,18 @@ impl Host {
 
     fn filter(&self, rule: &str) {
         // Loopback is not the network.
-        let text = format!(
-            "table inet test\ndelete table inet test\ntable inet test {{ chain arriving {{ \
-             type filter hook input priority 0; iifname != \"lo\" {rule}; }} }}\n"
-        );
+        let text = [
+            "table inet test",
+            "delete table inet test",
+            "table inet test {",
+            "chain arriving {",
+            "type filter hook input priority 0;",
+            &format!("iifname != \"lo\" {rule}"),
+            "}",
+            "}",
+            "",
+        ]
+        .join("\n");
         let file = self.directory.join("rules.nft");
         fs::write(&file, text).expect("a file of rules");
         self.nft(&["-f", &file.display().to_string()]).expect("rules");

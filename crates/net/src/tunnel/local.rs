@@ -1,6 +1,6 @@
 //! The local end of a relay: a message socket inside the runtime.
 
-use hotlease_fabric::socket::{Socket, SocketError};
+use hotlease_fabric::socket::{Socket, SocketError, Undecoded};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use tokio::io::unix::AsyncFd;
@@ -18,7 +18,7 @@ impl Local {
     }
 
     /// The next message; `None` when the other end has closed. Loses nothing when dropped before it is done.
-    pub async fn receive(&self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, SocketError> {
+    pub async fn receive(&self) -> Result<Option<Undecoded>, SocketError> {
         loop {
             let mut ready = self.0.readable().await?;
             match self.0.get_ref().receive_undecoded() {
