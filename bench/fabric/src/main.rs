@@ -131,6 +131,8 @@ fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
             let raw = beside(
                 |stop| Ok(peer.answer(stop)?),
                 || {
+                    // The peer's thread has begun when it answers.
+                    client.echo(&[1; 8], &mut [0; 8])?;
                     let begin = Instant::now();
                     client.write(bytes, MIB)?;
                     Ok(begin.elapsed())
@@ -140,6 +142,7 @@ fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
             let ours = beside(
                 |stop| serving.echo(stop),
                 || {
+                    asking.round_trip(&[1; 8], &mut [0; 8])?;
                     let begin = Instant::now();
                     asking.write(&spans, bytes as u64)?;
                     Ok(begin.elapsed())
