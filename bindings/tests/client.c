@@ -349,6 +349,11 @@ int main(int argc, char** argv)
     hotlease_error_free(error);
     error = NULL;
 
+    hotlease_options elsewhere = {.struct_size = sizeof elsewhere, .manager = "manager:7070"};
+    CHECK(hotlease_allocate(code, &elsewhere, &invoker, &error) == HOTLEASE_INVALID_ARGUMENT);
+    CHECK(strstr(hotlease_error_message(error), "https://HOST:PORT") != NULL);
+    hotlease_error_free(error);
+
     hotlease_options options = {.struct_size = sizeof options, .slots = 1, .label = "test in C"};
     if (hotlease_allocate(code, &options, &invoker, &error) != HOTLEASE_OK) {
         printf("    cannot allocate: %s\n", hotlease_error_message(error));

@@ -41,7 +41,8 @@
  *     invocations, but must return soon, must not wait for an invocation, and must not throw.
  *  9. After fork, the child must not use what its parent made, not even free it.
  * 10. The environment variable HOTLEASE_RUNTIME_DIR tells where the platform's sockets are, as for the
- *     `hotlease` command.
+ *     `hotlease` command; HOTLEASE_MANAGER names a manager on another host instead, and HOTLEASE_IDENTITY
+ *     who asks it. What the options say goes before the environment.
  */
 #ifndef HOTLEASE_HOTLEASE_H
 #define HOTLEASE_HOTLEASE_H
@@ -170,6 +171,8 @@ typedef struct hotlease_options {
     uint32_t reserved;        /* 0 */
     const char* label;        /* shown by `hotlease leases`, at most 64 bytes; NULL: the program's name */
     const char* runtime_dir;  /* where the platform's sockets are; NULL: see convention 10 */
+    const char* manager;      /* a manager on another host, https://HOST:PORT; NULL: see convention 10 */
+    const char* identity;     /* who asks it: a folder of `hotlease identity issue`; NULL: see convention 10 */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */

@@ -103,6 +103,8 @@ struct options {
     bool renew_lease = true;
     std::string label = {};       // empty: the program's name
     std::string runtime_dir = {}; // empty: from the environment
+    std::string manager = {};     // of another host, https://HOST:PORT; empty: from the environment
+    std::string identity = {};    // who asks it, a folder; empty: from the environment
 };
 
 // What a lease has used.
@@ -136,6 +138,8 @@ public:
         asked.no_new_lease = options.renew_lease ? 0 : 1;
         asked.label = options.label.empty() ? nullptr : options.label.c_str();
         asked.runtime_dir = options.runtime_dir.empty() ? nullptr : options.runtime_dir.c_str();
+        asked.manager = options.manager.empty() ? nullptr : options.manager.c_str();
+        asked.identity = options.identity.empty() ? nullptr : options.identity.c_str();
         hotlease_invoker* allocated = nullptr;
         detail::check([&](hotlease_error** failure) {
             return hotlease_allocate(code.handle(), &asked, &allocated, failure);

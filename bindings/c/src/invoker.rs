@@ -34,6 +34,8 @@ pub struct Options {
     reserved: u32,
     label: *const c_char,
     runtime_dir: *const c_char,
+    manager: *const c_char,
+    identity: *const c_char,
 }
 
 /// `hotlease_usage`.
@@ -110,10 +112,19 @@ impl Options {
         if let Some(label) = unsafe { optional_text(self.label, "options->label") }? {
             label.clone_into(&mut options.label);
         }
-        if !self.runtime_dir.is_null() {
-            // SAFETY: not NULL, so valid by the caller's promise.
-            let path = unsafe { std::ffi::CStr::from_ptr(self.runtime_dir) };
-            options.runtime_dir = Some(OsStr::from_bytes(path.to_bytes()).into());
+        for (path, option) in [
+            (self.runtime_dir, &mut options.runtime_dir),
+            (self.identity, &mut options.identity),
+        ] {
+            if !path.is_null() {
+                // SAFETY: not NULL, so valid by the caller's promise.
+                let path = unsafe { std::ffi::CStr::from_ptr(path) };
+                *option = Some(OsStr::from_bytes(path.to_bytes()).into());
+            }
+        }
+        // SAFETY: the caller's promise.
+        if let Some(manager) = unsafe { optional_text(self.manager, "options->manager") }? {
+            options.manager = Some(manager.to_owned());
         }
         Ok(options)
     }

@@ -2,6 +2,7 @@
 
 use crate::argument::put;
 use hotlease_client::Error;
+use hotlease_client::NetError;
 use hotlease_wire::{Ran, Refusal};
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -89,6 +90,16 @@ fn status_of(error: &Error) -> Status {
             _ => Status::Refused,
         },
         Error::NotRunning { .. } | Error::RuntimeDirectory { .. } => Status::Unavailable,
+        Error::Network(error) => match **error {
+            NetError::Address { .. } => Status::InvalidArgument,
+            NetError::Unresolved { .. }
+            | NetError::Unreachable { .. }
+            | NetError::Silent { .. }
+            | NetError::Closed { .. } => Status::Unavailable,
+            NetError::Protocol { .. } => Status::Protocol,
+            // Somebody is there, and does not let us in, or is not whom we want.
+            _ => Status::Refused,
+        },
         Error::Protocol { .. } => Status::Protocol,
         Error::Local { .. } | Error::Memory(_) => Status::Local,
         // A later version of the client library may know more; what it says is in the message.
