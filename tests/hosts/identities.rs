@@ -380,6 +380,56 @@ fn nobody_is_issued_what_could_be_mistaken() {
 }
 
 #[test]
+fn commands_make_an_authority_issue_and_show() {
+    let host = Host::here();
+    let path = |name: &str| host.directory().join(name).display().to_string();
+    let hotlease = |arguments: &[&str]| {
+        let mut command = host.command(&program("hotlease"));
+        let output = command
+            .arg("--json")
+            .arg("identity")
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let shown: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        (output.status.success(), shown, words)
+    };
+    let (authority, out) = (path("authority"), path("node"));
+    let issue = ["issue", "--dir", &authority, "--role", "agent", "--out", &out];
+    let (done, _, words) = hotlease(&[&issue[..], &["--host", "node1"]].concat());
+    assert!(
+        !done && words.contains("hotlease identity init"),
+        "without an authority: {words}"
+    );
+    let (done, _, words) = hotlease(&["init", "--dir", &authority]);
+    assert!(done, "{words}");
+    let mode = fs::metadata(&authority).expect("made").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "others can enter the authority's folder");
+    let (done, _, words) = hotlease(&issue);
+    assert!(
+        !done && words.contains("--host"),
+        "an agent that nobody can reach: {words}"
+    );
+    let hosts = [
+        "--host", "node1", "--host", "fd00::1", "--tenant", "alice", "--days", "2",
+    ];
+    let (done, issued, words) = hotlease(&[&issue[..], &hosts].concat());
+    assert!(done, "{words}");
+    let (done, shown, words) = hotlease(&["show", "--identity", &out]);
+    assert!(done, "{words}");
+    assert_eq!(shown, issued, "what was issued is what is there");
+    assert_eq!(shown["role"], "agent");
+    assert_eq!(shown["tenant"], "alice");
+    assert_eq!(shown["hosts"], serde_json::json!(["node1", "fd00::1"]));
+    assert_eq!(shown["valid"], true);
+    let lasts = |field: &str| shown[field].as_i64().expect("a time");
+    let days = (lasts("not_after") - lasts("not_before")) as f64 / 86400.0;
+    assert!((2.0..2.1).contains(&days), "it lasts {days} days");
+}
+
+#[test]
 fn replaced_certificate_counts_for_the_next_connection() {
     let scene = Scene::new();
     // What a rotation does: issue a new folder, and put its files in the old one's place.

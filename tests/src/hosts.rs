@@ -37,13 +37,16 @@ impl Hosts {
             eprintln!("skipped: several hosts on one machine need root");
             return None;
         }
-        if let Err(error) = namespace::ip(&["netns", "list"]) {
-            eprintln!("skipped: several hosts on one machine need the program ip (iproute2): {error}");
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("hlt-{}-{number}", std::process::id());
+        // A container's root may not be allowed to.
+        let probe = format!("{prefix}-probe");
+        let probed = ["add", "del"].map(|step| namespace::ip(&["netns", step, &probe]));
+        if let Some(error) = probed.into_iter().find_map(Result::err) {
+            eprintln!("skipped: several hosts on one machine need network namespaces and iproute2: {error}");
             return None;
         }
         remove_stale();
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("hlt-{}-{number}", std::process::id());
         let hub = Namespace::new(&format!("{prefix}-hub"));
         hub.ip(&["link", "add", "hub", "type", "bridge", "stp_state", "0"]);
         hub.ip(&["link", "set", "hub", "up"]);
