@@ -5,6 +5,7 @@
 //!   transport implements.
 //! * [`shm`] — the transport between processes of one node: sealed shared memory.
 //! * [`ofi`] — the transport between nodes: libfabric, loaded at run time.
+//! * [`transport`] — which of the two a channel uses.
 //! * [`doorbell`] — sleeping and waking, checked with loom.
 //! * [`memory`], [`buffer`] — memory that can be handed to a peer.
 //! * [`socket`] — descriptor passing between processes of one node.
@@ -33,6 +34,8 @@ pub mod runtime_dir;
 pub mod shm;
 #[cfg(not(loom))]
 pub mod socket;
+#[cfg(not(loom))]
+pub mod transport;
 #[cfg(not(loom))]
 pub mod usage;
 

@@ -20,8 +20,9 @@ pub const WORKER_BINARY: &str = "hotlease-worker";
 
 /// What a worker may inherit. Nothing here is a secret, and libraries of users need it to be found
 /// (`LD_LIBRARY_PATH`), to print text (locale) and to write files (`HOME`, `TMPDIR`).
-const INHERITED: [&str; 9] = [
+const INHERITED: [&str; 10] = [
     "HOME",
+    "HOTLEASE_LIBFABRIC",
     "HOTLEASE_LOG",
     "LANG",
     "LC_ALL",

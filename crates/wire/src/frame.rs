@@ -225,6 +225,10 @@ pub enum Status {
     Draining = 22,
     /// Ran past its deadline, noticed the cancel flag and returned.
     DeadlineExceeded = 3,
+    /// Ran; its output could not be written to the client's buffer over the fabric.
+    OutputUnreachable = 4,
+    /// Did not run: its input could not be read from the client's buffer over the fabric.
+    InputUnreachable = 23,
 }
 
 impl Status {
@@ -236,6 +240,7 @@ impl Status {
             FunctionError,
             OutputTooLarge,
             DeadlineExceeded,
+            OutputUnreachable,
             StaleEpoch,
             UnknownFunction,
             BadLength,
@@ -243,6 +248,7 @@ impl Status {
             BadSpan,
             BadHeader,
             Draining,
+            InputUnreachable,
         ]
         .into_iter()
         .find(|status| *status as u16 == number)

@@ -4,20 +4,27 @@
 //! read its answers, or sends what is no request, loses its connection and disturbs nobody else.
 
 use crate::control::Lease;
-use crate::invoke::Regions;
+use crate::invoke::{Region, Regions, SlotChannel};
 use crate::mailbox::{ConnectionId, Letter};
 use hotlease_fabric::channel::{RequestRing, WorkerChannel};
 use hotlease_fabric::memory::{Memory, MemoryError};
+use hotlease_fabric::ofi::{OfiError, Peer};
 use hotlease_fabric::socket::{Socket, SocketError};
+use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Refusal;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
+use hotlease_wire::fabric::{ChannelEnd, PortAddress};
 use hotlease_wire::ids::{RegionId, SlotIndex};
 use hotlease_wire::limits::{CHANNELS_PER_SLOT_MAX, REGION_BYTES_MAX, REGIONS_MAX};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Requests of one client that are served before the others'.
 const REQUESTS_PER_TURN: usize = 16;
+/// Links of one connection: a client tries a few providers for each slot.
+const LINKS_MAX: usize = 4096;
 
 /// One client's.
 pub struct Connection {
@@ -27,6 +34,8 @@ pub struct Connection {
     regions: Regions,
     /// Of each open channel its slot.
     channels: Vec<usize>,
+    /// By key: the slot, and the client's port as the slot's port knows it.
+    links: BTreeMap<u64, (SlotIndex, Arc<Peer>)>,
 }
 
 /// What to answer, with descriptors.
@@ -41,6 +50,7 @@ impl Connection {
             socket,
             regions: Regions::new(),
             channels: Vec::new(),
+            links: BTreeMap::new(),
         })
     }
 
@@ -68,6 +78,21 @@ impl Connection {
                     self.register(lease, region, size_bytes, fds)
                 }
                 ConnectionRequest::Deregister { region } => self.deregister(lease, region),
+                ConnectionRequest::Link {
+                    slot,
+                    port,
+                    key,
+                    host,
+                } => self.link(lease, slot, &port, key, host),
+                ConnectionRequest::OpenFabric {
+                    slot,
+                    request,
+                    key,
+                    end,
+                } => self.open_fabric(lease, slot, request, key, &end),
+                ConnectionRequest::RegisterFabric { region, memory } => {
+                    self.add_region(lease, region, memory.size, || Ok(Region::Fabric(memory)))
+                }
             };
             let (reply, fds) =
                 answered.unwrap_or_else(|refusal| (ConnectionReply::Refused(refusal), Vec::new()));
@@ -89,6 +114,21 @@ impl Connection {
         }
     }
 
+    /// The slot of a new channel, if there may be one more.
+    fn slot(lease: &Lease, slot: SlotIndex) -> Result<usize, Refusal> {
+        let index = usize::from(slot.0);
+        if index >= lease.slots.len() {
+            return Err(Refusal::UnknownSlot {
+                index: slot.0,
+                slots: lease.slots.len() as u16,
+            });
+        }
+        if lease.channels[index] >= CHANNELS_PER_SLOT_MAX {
+            return Err(too_many("channels to one slot", CHANNELS_PER_SLOT_MAX as u64));
+        }
+        Ok(index)
+    }
+
     fn open(
         &mut self,
         lease: &mut Lease,
@@ -97,16 +137,7 @@ impl Connection {
         reply: RingShape,
         fds: Vec<OwnedFd>,
     ) -> Answered {
-        let index = usize::from(slot.0);
-        let Some(mailbox) = lease.slots.get(index) else {
-            return Err(Refusal::UnknownSlot {
-                index: slot.0,
-                slots: lease.slots.len() as u16,
-            });
-        };
-        if lease.channels[index] >= CHANNELS_PER_SLOT_MAX {
-            return Err(too_many("channels to one slot", CHANNELS_PER_SLOT_MAX as u64));
-        }
+        let index = Self::slot(lease, slot)?;
         let [reply_ring, doorbell] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|fds| bad_request(format!("open needs 2 descriptors, got {}", fds.len())))?;
         let requests = RequestRing::create(request).map_err(refused_memory)?;
@@ -114,32 +145,97 @@ impl Connection {
             fd.try_clone_to_owned()
                 .map_err(|error| bad_request(format!("worker is out of descriptors: {error}")))
         };
-        let answer_fds = vec![to_client(requests.fd())?, to_client(mailbox.doorbell.fd())?];
+        let answer_fds = vec![
+            to_client(requests.fd())?,
+            to_client(lease.slots[index].doorbell.fd())?,
+        ];
         let generation = lease.next_generation();
         let channel =
             WorkerChannel::open(requests, generation, reply, reply_ring, doorbell).map_err(refused_memory)?;
-        lease.channels[index] += 1;
-        self.channels.push(index);
-        lease.slots[index].put(Letter::Channel(self.id, Box::new(channel), self.regions.clone()));
+        self.serve_channel(lease, index, channel.map(TransportRing::Shm));
         Ok((ConnectionReply::Opened { generation }, answer_fds))
     }
 
+    fn serve_channel(&mut self, lease: &mut Lease, slot: usize, channel: SlotChannel) {
+        lease.channels[slot] += 1;
+        self.channels.push(slot);
+        let letter = Letter::Channel(self.id, Box::new(channel), self.regions.clone());
+        lease.slots[slot].put(letter);
+    }
+
+    fn link(
+        &mut self,
+        lease: &mut Lease,
+        slot: SlotIndex,
+        client: &PortAddress,
+        key: u64,
+        host: Option<IpAddr>,
+    ) -> Answered {
+        let index = Self::slot(lease, slot)?;
+        if self.links.len() >= LINKS_MAX {
+            return Err(too_many("links", LINKS_MAX as u64));
+        }
+        let mailbox = &lease.slots[index];
+        let port = lease.fabrics.port(index, mailbox, &client.provider, host);
+        let port = port.map_err(unavailable)?;
+        let peer = port.peer(client, key).map_err(unavailable)?;
+        self.links.insert(key, (slot, Arc::new(peer)));
+        let port = port.address();
+        Ok((ConnectionReply::Linked { port }, Vec::new()))
+    }
+
+    fn open_fabric(
+        &mut self,
+        lease: &mut Lease,
+        slot: SlotIndex,
+        request: RingShape,
+        key: u64,
+        client: &ChannelEnd,
+    ) -> Answered {
+        let index = Self::slot(lease, slot)?;
+        let peer = match self.links.get(&key) {
+            Some((linked, peer)) if *linked == slot => peer.clone(),
+            _ => return Err(bad_request("a channel over a link that is not there".into())),
+        };
+        let requests = RequestRing::create(request).map_err(refused_memory)?;
+        let near = peer.port().open_channel(requests.near()).map_err(unavailable)?;
+        let end = *near.end();
+        let replies = near.connect(&peer, client, true).map_err(unavailable)?;
+        let generation = lease.next_generation();
+        let ring = TransportRing::Ofi(Box::new(replies));
+        self.serve_channel(lease, index, WorkerChannel::over(requests, generation, ring));
+        Ok((ConnectionReply::OpenedFabric { generation, end }, Vec::new()))
+    }
+
     fn register(&mut self, lease: &Lease, region: RegionId, size_bytes: u64, fds: Vec<OwnedFd>) -> Answered {
+        self.add_region(lease, region, size_bytes, || {
+            let [fd] = <[OwnedFd; 1]>::try_from(fds)
+                .map_err(|fds| bad_request(format!("register needs 1 descriptor, got {}", fds.len())))?;
+            let memory = Memory::attach(fd, size_bytes).map_err(refused_memory)?;
+            Ok(Region::Shared(Arc::new(memory)))
+        })
+    }
+
+    fn add_region(
+        &mut self,
+        lease: &Lease,
+        id: RegionId,
+        size_bytes: u64,
+        region: impl FnOnce() -> Result<Region, Refusal>,
+    ) -> Answered {
         if size_bytes > REGION_BYTES_MAX {
             return Err(too_many("bytes in one buffer", REGION_BYTES_MAX));
         }
         if self.regions.len() >= REGIONS_MAX as usize {
             return Err(too_many("registered buffers", u64::from(REGIONS_MAX)));
         }
-        if self.regions.contains_key(&region) {
-            return Err(bad_request(format!("buffer {region} is registered already")));
+        if self.regions.contains_key(&id) {
+            return Err(bad_request(format!("buffer {id} is registered already")));
         }
-        let [fd] = <[OwnedFd; 1]>::try_from(fds)
-            .map_err(|fds| bad_request(format!("register needs 1 descriptor, got {}", fds.len())))?;
-        let memory = Arc::new(Memory::attach(fd, size_bytes).map_err(refused_memory)?);
-        self.regions.insert(region, memory.clone());
+        let region = region()?;
+        self.regions.insert(id, region.clone());
         for slot in &lease.slots {
-            slot.put(Letter::Region(self.id, region, memory.clone()));
+            slot.put(Letter::Region(self.id, id, region.clone()));
         }
         Ok((ConnectionReply::Done, Vec::new()))
     }
@@ -163,6 +259,12 @@ fn too_many(what: &str, limit: u64) -> Refusal {
     Refusal::TooMany {
         what: what.to_owned(),
         limit,
+    }
+}
+
+fn unavailable(error: OfiError) -> Refusal {
+    Refusal::Unavailable {
+        what: format!("a channel over the fabric: {error}"),
     }
 }
 

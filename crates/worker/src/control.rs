@@ -2,6 +2,7 @@
 //! invocation.
 
 use crate::connection::Connection;
+use crate::fabrics::Fabrics;
 use crate::fault;
 use crate::idle::Idle;
 use crate::library::FunctionTable;
@@ -41,6 +42,8 @@ pub struct Lease {
     pub slots: Vec<Arc<Mailbox>>,
     /// Open channels of each slot, of all clients together.
     pub channels: Vec<usize>,
+    /// The slots' ports.
+    pub fabrics: Fabrics,
     functions: Arc<FunctionTable>,
     generation: u32,
     connections_made: u64,
@@ -162,8 +165,8 @@ fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
     fault::set_usage_block(usage.clone());
     limit_memory(memory_bytes, slots)?;
 
-    let doorbell = || Doorbell::create().map_err(|error| error.to_string());
-    let watchdog = Arc::new(Watchdog::new(cores.len(), doorbell()?));
+    let doorbell = Doorbell::create().map_err(|error| error.to_string())?;
+    let watchdog = Arc::new(Watchdog::new(cores.len(), doorbell));
     spawn("watchdog", {
         let watchdog = watchdog.clone();
         move || watchdog.run()
@@ -179,7 +182,7 @@ fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
     });
     let mut mailboxes = Vec::new();
     for (index, core) in (0..slots).zip(cores) {
-        let mailbox = Arc::new(Mailbox::new(doorbell()?));
+        let mailbox = Arc::new(Mailbox::new()?);
         let idle = Idle::new(polling, hot_budget_ns, |ns| clock.ticks(ns));
         let slot = (index, shared.clone(), mailbox.clone(), idle);
         let mut pinning = CpuSet::new();
@@ -200,6 +203,7 @@ fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
     }
     Ok(Lease {
         channels: vec![0; mailboxes.len()],
+        fabrics: Fabrics::new(mailboxes.len()),
         slots: mailboxes,
         functions: Arc::default(),
         generation: 0,

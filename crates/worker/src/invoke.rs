@@ -4,7 +4,9 @@ use crate::context::Context;
 use crate::library::Loaded;
 use hotlease_fabric::channel::{Request, WorkerChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
+use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::code::Interface;
+use hotlease_wire::fabric::RemoteMemory;
 use hotlease_wire::frame::{Flags, Span, Status};
 use hotlease_wire::ids::RegionId;
 use std::collections::BTreeMap;
@@ -12,8 +14,31 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// A channel of a slot, over whichever transport.
+pub type SlotChannel = WorkerChannel<TransportRing>;
+
 /// The registered memory of one connection, as one slot knows it.
-pub type Regions = BTreeMap<RegionId, Arc<Memory>>;
+pub type Regions = BTreeMap<RegionId, Region>;
+
+/// Memory that a client has registered.
+#[derive(Clone)]
+pub enum Region {
+    /// Mapped here, too.
+    Shared(Arc<Memory>),
+    /// On the client's host; read and written over the fabric.
+    Fabric(RemoteMemory),
+}
+
+/// A part of memory on the client's host.
+#[derive(Clone, Copy)]
+pub struct Remote {
+    /// All of it.
+    pub memory: RemoteMemory,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
 
 /// A checked place in memory.
 #[derive(Clone, Copy)]
@@ -34,11 +59,23 @@ pub struct Arguments {
     pub output_in_ring: bool,
     /// First address of the guard page behind the output's ring entry or buffer.
     pub guard: u64,
+    /// Where the input is to be read from first; until then `input` is empty.
+    pub remote_input: Option<Remote>,
+    /// Where the output is to be written then; until it has a place here `output` is empty.
+    pub remote_output: Option<Remote>,
+}
+
+impl Arguments {
+    /// Whether any of it is on another host.
+    #[inline]
+    pub fn is_remote(&self) -> bool {
+        self.remote_input.is_some() || self.remote_output.is_some()
+    }
 }
 
 /// Finds and checks the arguments. The payload of a request with spans is copied before it is decoded:
 /// the client may still write to it.
-pub fn arguments(channel: &WorkerChannel, request: &Request, regions: &Regions) -> Result<Arguments, Status> {
+pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) -> Result<Arguments, Status> {
     let payload = channel.input(request);
     let in_ring = Place {
         start: payload.start,
@@ -57,6 +94,8 @@ pub fn arguments(channel: &WorkerChannel, request: &Request, regions: &Regions) 
             output: ring_output,
             output_in_ring: true,
             guard: ring_guard,
+            remote_input: None,
+            remote_output: None,
         });
     }
 
@@ -75,8 +114,11 @@ pub fn arguments(channel: &WorkerChannel, request: &Request, regions: &Regions) 
         rest = &rest[Span::BYTES..];
         place(&span, regions)
     };
+    let (mut remote_input, mut remote_output) = (None, None);
     let input = if flags.has(Flags::INPUT_BUFFER) {
-        next()?.0
+        let found = next()?;
+        remote_input = found.remote;
+        found.place
     } else {
         Place {
             start: payload.start,
@@ -87,33 +129,66 @@ pub fn arguments(channel: &WorkerChannel, request: &Request, regions: &Regions) 
     let (output, guard) = if output_in_ring {
         (ring_output, ring_guard)
     } else {
-        next()?
+        let found = next()?;
+        remote_output = found.remote;
+        (found.place, found.guard)
     };
     Ok(Arguments {
         input,
         output,
         output_in_ring,
         guard,
+        remote_input,
+        remote_output,
     })
 }
 
-/// A span's memory, if it lies inside its region, and the guard page behind the region.
-fn place(span: &Span, regions: &Regions) -> Result<(Place, u64), Status> {
-    let memory = regions.get(&span.region).ok_or(Status::UnknownRegion)?;
+/// What a span is.
+struct Found {
+    place: Place,
+    /// First address of the guard page behind the region.
+    guard: u64,
+    remote: Option<Remote>,
+}
+
+/// A span's memory, if it lies inside its region.
+fn place(span: &Span, regions: &Regions) -> Result<Found, Status> {
+    let region = regions.get(&span.region).ok_or(Status::UnknownRegion)?;
+    let size_bytes = match region {
+        Region::Shared(memory) => memory.size_bytes(),
+        Region::Fabric(memory) => memory.size,
+    };
     // Both were bounded when the span was decoded, so the sum does not wrap.
-    if span.offset + span.length > memory.size_bytes() {
+    if span.offset + span.length > size_bytes {
         return Err(Status::BadSpan);
     }
-    // SAFETY: offset is inside the mapping, as just checked.
-    let start = unsafe { memory.start().add(span.offset as usize) };
-    let end = memory.start().as_ptr() as usize + memory.size_bytes() as usize;
-    Ok((
-        Place {
-            start,
-            bytes: span.length,
+    Ok(match region {
+        Region::Shared(memory) => {
+            // SAFETY: offset is inside the mapping, as just checked.
+            let start = unsafe { memory.start().add(span.offset as usize) };
+            let end = memory.start().as_ptr() as usize + memory.size_bytes() as usize;
+            Found {
+                place: Place {
+                    start,
+                    bytes: span.length,
+                },
+                guard: end.next_multiple_of(PAGE_BYTES) as u64,
+                remote: None,
+            }
+        }
+        Region::Fabric(memory) => Found {
+            place: Place {
+                start: NonNull::dangling(),
+                bytes: 0,
+            },
+            guard: 0,
+            remote: Some(Remote {
+                memory: *memory,
+                offset: span.offset,
+                length: span.length,
+            }),
         },
-        end.next_multiple_of(PAGE_BYTES) as u64,
-    ))
+    })
 }
 
 /// How a call ended.

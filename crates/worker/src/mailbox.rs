@@ -1,12 +1,12 @@
 //! How the main thread hands things to a slot: a queue behind a lock, and a flag that the slot reads for
 //! one load per turn, so that the lock is never touched on the hot path.
 
-use crate::invoke::Regions;
+use crate::invoke::{Region, Regions, SlotChannel};
 use crate::library::FunctionTable;
-use hotlease_fabric::channel::WorkerChannel;
 use hotlease_fabric::doorbell::Doorbell;
-use hotlease_fabric::memory::Memory;
+use hotlease_fabric::ofi::Port;
 use hotlease_wire::ids::RegionId;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,15 +17,17 @@ pub struct ConnectionId(pub u64);
 /// What a slot is told.
 pub enum Letter {
     /// Serve this channel, whose spans may name these regions.
-    Channel(ConnectionId, Box<WorkerChannel>, Regions),
+    Channel(ConnectionId, Box<SlotChannel>, Regions),
     /// The client is gone: drop its channels and memory.
     Closed(ConnectionId),
     /// Spans of this connection may name this region.
-    Region(ConnectionId, RegionId, Arc<Memory>),
+    Region(ConnectionId, RegionId, Region),
     /// No longer.
     Forget(ConnectionId, RegionId),
     /// The functions there are, now.
     Functions(Arc<FunctionTable>),
+    /// Drive this port: it is the slot's alone.
+    Port(Arc<Port>),
 }
 
 impl Letter {
@@ -55,16 +57,20 @@ pub struct Mailbox {
     has_mail: AtomicBool,
     /// Rung by clients and by the main thread.
     pub doorbell: Doorbell,
+    /// Readable when there is mail, for a slot that sleeps on the descriptors of a fabric.
+    pub wake: EventFd,
 }
 
 impl Mailbox {
     /// Empty.
-    pub fn new(doorbell: Doorbell) -> Self {
-        Self {
+    pub fn new() -> Result<Self, String> {
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        Ok(Self {
             letters: Mutex::default(),
             has_mail: AtomicBool::new(false),
-            doorbell,
-        }
+            doorbell: Doorbell::create().map_err(|error| error.to_string())?,
+            wake: wake.map_err(|error| format!("eventfd: {error}"))?,
+        })
     }
 
     /// Main thread: delivers and wakes the slot. What a letter takes back is taken out of the queue too, so
@@ -77,6 +83,8 @@ impl Mailbox {
         // Pairs with the acquire in `has_mail`: who sees the flag finds the letter.
         self.has_mail.store(true, Ordering::Release);
         self.doorbell.ring_always();
+        // Fails only if the counter is full, and then it is readable.
+        let _ = self.wake.write(1);
     }
 
     /// Slot: whether there is something.
@@ -97,16 +105,17 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hotlease_fabric::memory::Memory;
 
     /// A slot may be busy for hours while clients register and forget.
     #[test]
     fn memory_of_unread_letters_is_given_back_with_its_region() {
-        let mailbox = Mailbox::new(Doorbell::create().unwrap());
+        let mailbox = Mailbox::new().unwrap();
         let (client, region) = (ConnectionId(1), RegionId(7));
         for _ in 0..1000 {
             let memory = Arc::new(Memory::create("test", 4096).unwrap());
             let kept = Arc::downgrade(&memory);
-            mailbox.put(Letter::Region(client, region, memory));
+            mailbox.put(Letter::Region(client, region, Region::Shared(memory)));
             mailbox.put(Letter::Forget(client, region));
             assert!(
                 kept.upgrade().is_none(),
@@ -116,7 +125,7 @@ mod tests {
         mailbox.put(Letter::Region(
             ConnectionId(2),
             region,
-            Arc::new(Memory::create("test", 1).unwrap()),
+            Region::Shared(Arc::new(Memory::create("test", 1).unwrap())),
         ));
         mailbox.put(Letter::Closed(client));
         let letters = mailbox.take();

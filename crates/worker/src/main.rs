@@ -10,6 +10,9 @@
 //! | `control` | the agent's orders; the poll loop of the main thread |
 //! | `connection` | one client's connection: channels and registered memory |
 //! | `slot` | a slot's thread: polling, serving, sleeping |
+//! | `fabrics` | the slots' ports, for clients on other hosts |
+//! | `landing` | where data of a client on another host stands during a call |
+//! | `sleep` | sleeping on ports |
 //! | `idle` | how long a slot polls before it sleeps |
 //! | `mailbox` | how the main thread hands things to a slot |
 //! | `invoke` | calling a function through either interface, with its bounds |
@@ -22,12 +25,15 @@
 mod connection;
 mod context;
 mod control;
+mod fabrics;
 mod fault;
 mod idle;
 mod invoke;
+mod landing;
 mod library;
 mod lifeline;
 mod mailbox;
+mod sleep;
 mod slot;
 mod watchdog;
 

@@ -6,12 +6,15 @@
 use crate::context::Context;
 use crate::fault;
 use crate::idle::Idle;
-use crate::invoke::{self, Arguments, Regions};
+use crate::invoke::{self, Arguments, Regions, SlotChannel};
+use crate::landing::Landing;
 use crate::library::{FunctionTable, Loaded};
 use crate::mailbox::{ConnectionId, Letter, Mailbox};
+use crate::sleep;
 use crate::watchdog::Watchdog;
-use hotlease_fabric::channel::{Request, WorkerChannel};
+use hotlease_fabric::channel::Request;
 use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
+use hotlease_fabric::ofi::Port;
 use hotlease_fabric::usage::{SlotMeter, UsageBlock};
 use hotlease_wire::frame::Status;
 use hotlease_wire::ids::Epoch;
@@ -34,8 +37,9 @@ pub struct Shared {
 
 struct Client {
     connection: ConnectionId,
-    channel: Box<WorkerChannel>,
+    channel: Box<SlotChannel>,
     regions: Regions,
+    landing: Landing,
     closed: bool,
 }
 
@@ -46,6 +50,8 @@ pub struct Slot {
     mailbox: Arc<Mailbox>,
     functions: Arc<FunctionTable>,
     clients: Vec<Client>,
+    /// Of fabrics; nobody else drives them.
+    ports: Vec<Arc<Port>>,
     context: Context,
     idle: Idle,
     /// The client that was served last, whose wake-up may be due.
@@ -70,6 +76,7 @@ impl Slot {
             mailbox,
             functions: Arc::default(),
             clients: Vec::new(),
+            ports: Vec::new(),
             context,
             idle,
             last: 0,
@@ -91,6 +98,9 @@ impl Slot {
                 // Only here, where no request of theirs is being served.
                 self.clients.retain(|client| !client.closed);
             }
+            for port in &self.ports {
+                port.progress();
+            }
             if self.serve_each_client() {
                 continue;
             }
@@ -106,8 +116,14 @@ impl Slot {
         let polled = self.now.wrapping_sub(self.hot_since);
         self.meter().add_ns(self.shared.clock.ns(polled), 0);
         let ready = || self.mailbox.has_mail() || self.clients.iter().any(|client| client.channel.has_next());
-        while !self.mailbox.doorbell.sleep_unless(ready, Some(SLEEP)) {}
-        self.mailbox.doorbell.disarm();
+        if self.ports.is_empty() {
+            while !self.mailbox.doorbell.sleep_unless(ready, Some(SLEEP)) {}
+            self.mailbox.doorbell.disarm();
+        } else {
+            // Clients of this node ring the doorbell, which no descriptor tells of.
+            let neighbours = self.clients.iter().any(|client| client.channel.far().port().is_none());
+            sleep::on_ports(&self.ports, &self.mailbox.wake, neighbours, ready);
+        }
         self.now = ticks();
         self.hot_since = self.now;
     }
@@ -178,6 +194,7 @@ impl Slot {
                         connection,
                         channel,
                         regions,
+                        landing: Landing::default(),
                         closed: false,
                     });
                 }
@@ -195,6 +212,11 @@ impl Slot {
                     }
                 }
                 Letter::Functions(functions) => self.functions = functions,
+                Letter::Port(port) => {
+                    // One that takes the place of a failed one.
+                    self.ports.retain(|old| old.provider() != port.provider());
+                    self.ports.push(port);
+                }
             }
         }
     }
@@ -221,6 +243,11 @@ impl Slot {
             }
             found => found?,
         };
+        let mut arguments = arguments;
+        if arguments.is_remote() {
+            let Client { channel, landing, .. } = &mut self.clients[position];
+            landing.fetch(channel, &mut arguments, header.timeout_us)?;
+        }
         let usage = self.shared.usage.meter(self.index);
         let (deadline_ticks, deadline_ns) = match header.timeout_us {
             0 => (0, 0),
@@ -249,8 +276,18 @@ impl Slot {
         if too_late {
             outcome.status = Status::DeadlineExceeded;
         }
-        let channel = &mut self.clients[position].channel;
+        let Client { channel, landing, .. } = &mut self.clients[position];
         let gives_output = matches!(outcome.status, Status::Ok | Status::FunctionError);
+        if arguments.is_remote() {
+            if let Some(remote) = &arguments.remote_output
+                && gives_output
+                && outcome.bytes > 0
+                && let Err(status) = landing.store(channel, remote, outcome.bytes, header.timeout_us)
+            {
+                outcome.status = status;
+            }
+            landing.trim();
+        }
         if arguments.output_in_ring && gives_output {
             channel.reply_with_output(request, outcome.status, outcome.code, outcome.bytes as usize);
         } else {

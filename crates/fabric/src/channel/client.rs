@@ -94,7 +94,17 @@ impl<F: FarRing> ClientChannel<F> {
         }
     }
 
+    /// The same channel, its transport wrapped into another type.
+    pub fn map<G: FarRing>(self, wrap: impl FnOnce(F) -> G) -> ClientChannel<G> {
+        ClientChannel {
+            requests: wrap(self.requests),
+            replies: self.replies,
+            generation: self.generation,
+        }
+    }
+
     /// The transport.
+    #[inline]
     pub fn far(&self) -> &F {
         &self.requests
     }

@@ -107,6 +107,19 @@ impl<F: FarRing> WorkerChannel<F> {
         }
     }
 
+    /// The same channel, its transport wrapped into another type.
+    pub fn map<G: FarRing>(self, wrap: impl FnOnce(F) -> G) -> WorkerChannel<G> {
+        WorkerChannel {
+            requests: self.requests,
+            replies: wrap(self.replies),
+            generation: self.generation,
+            next: self.next,
+            express_next: self.express_next,
+            was_express: self.was_express,
+            unsettled: self.unsettled,
+        }
+    }
+
     /// The transport.
     pub fn far(&self) -> &F {
         &self.replies

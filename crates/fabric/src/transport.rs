@@ -1,0 +1,88 @@
+//! Which transport a channel uses, decided when it is opened.
+//!
+//! A branch that always goes the same way costs less than the indirect calls of a trait object, and lets the
+//! way of `shm` be inlined.
+
+use crate::ofi::{OfiError, OfiRing, Port};
+use crate::ring::FarRing;
+use crate::shm::ShmRing;
+use hotlease_wire::frame::LineWords;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The peer's ring over one of the transports.
+pub enum TransportRing {
+    /// Shared memory of one node.
+    Shm(ShmRing),
+    /// A fabric, through libfabric.
+    Ofi(Box<OfiRing>),
+}
+
+impl TransportRing {
+    /// The port that it sends through, if it is of a fabric.
+    #[inline]
+    pub fn port(&self) -> Option<&Arc<Port>> {
+        match self {
+            Self::Shm(_) => None,
+            Self::Ofi(ring) => Some(ring.port()),
+        }
+    }
+
+    /// Why nothing goes over it any more, if so. Shared memory does not break.
+    pub fn is_broken(&self) -> Option<OfiError> {
+        match self {
+            Self::Shm(_) => None,
+            Self::Ofi(ring) => ring.is_broken(),
+        }
+    }
+}
+
+impl FarRing for TransportRing {
+    #[inline]
+    fn payload(&self, entry: u32) -> NonNull<u8> {
+        match self {
+            Self::Shm(ring) => ring.payload(entry),
+            Self::Ofi(ring) => ring.payload(entry),
+        }
+    }
+
+    #[inline]
+    fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Shm(ring) => ring.payload_bytes(),
+            Self::Ofi(ring) => ring.payload_bytes(),
+        }
+    }
+
+    #[inline]
+    fn publish(&self, entry: u32, payload_bytes: usize, words: &LineWords) {
+        match self {
+            Self::Shm(ring) => ring.publish(entry, payload_bytes, words),
+            Self::Ofi(ring) => ring.publish(entry, payload_bytes, words),
+        }
+    }
+
+    #[inline]
+    fn ring(&self) {
+        match self {
+            Self::Shm(ring) => ring.ring(),
+            Self::Ofi(ring) => ring.ring(),
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, entry: u32) {
+        match self {
+            Self::Shm(ring) => ring.prefetch(entry),
+            Self::Ofi(_) => {}
+        }
+    }
+
+    #[inline]
+    fn progress(&self) {
+        match self {
+            Self::Shm(_) => {}
+            Self::Ofi(ring) => ring.progress(),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The ports of a worker's slots: one for each slot and provider that a client has asked for.
+//!
+//! libfabric is loaded when the first client from another host asks, so that a worker which serves its own
+//! node only never maps it.
+
+use crate::mailbox::{Letter, Mailbox};
+use hotlease_fabric::ofi::{Libfabric, OfiError, Port, providers};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// See the module.
+pub struct Fabrics {
+    library: Option<Arc<Libfabric>>,
+    /// Of each slot, by provider: at most as many as the table of providers has rows.
+    ports: Vec<BTreeMap<&'static str, Arc<Port>>>,
+}
+
+impl Fabrics {
+    /// None yet.
+    pub fn new(slots: usize) -> Self {
+        Self {
+            library: None,
+            ports: vec![BTreeMap::new(); slots],
+        }
+    }
+
+    /// The port of a slot, which drives it from now on. `host` chooses the interface of a new one.
+    pub fn port(
+        &mut self,
+        slot: usize,
+        mailbox: &Mailbox,
+        provider: &str,
+        host: Option<IpAddr>,
+    ) -> Result<Arc<Port>, OfiError> {
+        if let Some(port) = self.ports[slot].get(provider)
+            && port.failed().is_none()
+        {
+            return Ok(port.clone());
+        }
+        let library = match &self.library {
+            Some(library) => library.clone(),
+            None => Libfabric::load()?,
+        };
+        self.library = Some(library.clone());
+        let port = Port::open(&providers::named(&library, provider, host)?)?;
+        self.ports[slot].insert(port.provider(), port.clone());
+        mailbox.put(Letter::Port(port.clone()));
+        Ok(port)
+    }
+}

@@ -1,0 +1,40 @@
+//! Sleeping on the ports of fabrics.
+
+use hotlease_fabric::ofi::Port;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::EventFd;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Without a descriptor for everything that may come, how long it may go unnoticed. Longer naps save little:
+/// one costs some microseconds.
+const NAP: Duration = Duration::from_micros(50);
+/// The longest sleep, in case a provider forgets to tell.
+const SLEEP: Duration = Duration::from_millis(500);
+
+/// Sleeps until `ready`, driving the ports, which only this thread drives. `wake` interrupts. `neighbours`:
+/// something may come that neither ports nor `wake` tell of.
+pub fn on_ports(ports: &[Arc<Port>], wake: &EventFd, neighbours: bool, ready: impl Fn() -> bool) {
+    let tells = !neighbours && ports.iter().all(|port| port.wait_fd().is_some());
+    let limit = if tells { SLEEP } else { NAP };
+    loop {
+        for port in ports {
+            port.progress();
+        }
+        if ready() {
+            return;
+        }
+        // A port that has something to do first does it in the next turn.
+        if tells && !ports.iter().all(|port| port.may_sleep()) {
+            continue;
+        }
+        let fds = ports.iter().filter_map(|port| port.wait_fd());
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        fds.push(PollFd::new(wake.as_fd(), PollFlags::POLLIN));
+        // A signal or an error makes us look, as readiness does.
+        let _ = ppoll(&mut fds, Some(limit.into()), None);
+        // Empty is as good as emptied.
+        let _ = wake.read();
+    }
+}
