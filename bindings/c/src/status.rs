@@ -89,7 +89,10 @@ fn status_of(error: &Error) -> Status {
             Refusal::WorkerDied { .. } => Status::WorkerDied,
             _ => Status::Refused,
         },
-        Error::NotRunning { .. } | Error::RuntimeDirectory { .. } => Status::Unavailable,
+        Error::NotRunning { .. } | Error::RuntimeDirectory { .. } | Error::NoTransport { .. } => {
+            Status::Unavailable
+        }
+        Error::OutputLost => Status::OutcomeUnknown,
         Error::Network(error) => match **error {
             NetError::Address { .. } => Status::InvalidArgument,
             NetError::Unresolved { .. }

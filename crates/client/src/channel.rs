@@ -4,13 +4,14 @@ mod call;
 
 use self::call::Lane;
 use crate::Error;
-use crate::connection::Connection;
+use crate::connection::{Connection, NEWS_LIMIT, Rings};
 use crate::death::{Death, Kind};
 use crate::entries::{Entries, Occupied, State};
 use crate::express::Express;
 use crate::options::Completion;
-use hotlease_fabric::channel::{Call, ClientChannel};
+use hotlease_fabric::channel::Call;
 use hotlease_fabric::doorbell::Doorbell;
+use hotlease_fabric::ofi::Port;
 use hotlease_wire::DecodeError;
 use hotlease_wire::Ran;
 use hotlease_wire::frame::{Flags, ReplyHeader, Status};
@@ -18,8 +19,8 @@ use hotlease_wire::ids::FunctionIndex;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A reply's header as it arrived, from a private copy.
 type Reply = Result<ReplyHeader, DecodeError>;
@@ -101,7 +102,7 @@ pub(crate) struct Target {
 
 /// A private connection to one slot. `Send + Sync`; see [`crate::entries`] for who owns what.
 pub(crate) struct Channel {
-    pub(crate) ring: ClientChannel,
+    pub(crate) ring: Rings,
     entries: Entries,
     express: Arc<Express>,
     connection: Arc<Connection>,
@@ -111,6 +112,8 @@ pub(crate) struct Channel {
     pub(crate) completion: Completion,
     /// Set after the connection's death is recorded.
     closed: AtomicBool,
+    /// When the fabric was first seen to be broken.
+    broken_since: OnceLock<Instant>,
     /// Whether the last wait was over soon; decides how long the next one spins.
     pub(crate) brief: AtomicBool,
     /// One for each living future whose entry somebody else needed.
@@ -121,7 +124,7 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn new(
-        ring: ClientChannel,
+        ring: Rings,
         connection: Arc<Connection>,
         doorbell: Arc<Doorbell>,
         base: u16,
@@ -136,6 +139,7 @@ impl Channel {
             base,
             completion,
             closed: AtomicBool::new(false),
+            broken_since: OnceLock::new(),
             brief: AtomicBool::new(true),
             spilled: Mutex::default(),
             abandoned: Mutex::default(),
@@ -152,6 +156,26 @@ impl Channel {
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// The port through which it is reached, if over a fabric.
+    #[inline]
+    pub(crate) fn port(&self) -> Option<&Arc<Port>> {
+        self.ring.far().port()
+    }
+
+    /// Closes the connection if the fabric has lost the worker and the agent does not say why: it is given a
+    /// little time, because it knows better.
+    pub(crate) fn check_link(&self) {
+        let Some(why) = self.ring.far().is_broken() else {
+            return;
+        };
+        if self.broken_since.get_or_init(Instant::now).elapsed() >= NEWS_LIMIT {
+            self.connection.close(Death {
+                kind: Kind::Unreachable(why.to_string()),
+                gone: false,
+            });
+        }
     }
 
     /// Whether it is closed, but its worker not known to have ended.
@@ -285,6 +309,7 @@ impl Channel {
                 timeout: timeout.unwrap_or_default(),
                 ran: Ran::Yes,
             },
+            Status::OutputUnreachable => Error::OutputLost,
             Status::Ok | Status::FunctionError => self.broken("a reply is longer than its output may be"),
             status => Error::NotRun { status },
         }

@@ -7,6 +7,7 @@ use crate::Error;
 use crate::channel::Channel;
 use crate::options::Completion;
 use hotlease_fabric::doorbell::Doorbell;
+use hotlease_fabric::ofi::Port;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,11 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(20);
 /// The longest sleep between two looks, in case a worker meddles with the doorbell.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// The same where the sleep is on a port, which does not tell of registrations.
+const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
+/// Between two looks at several ports.
+const NAP: Duration = Duration::from_micros(50);
 
 /// What to do when an invocation has ended, one way or another.
 pub(crate) enum Action {
@@ -232,7 +238,37 @@ impl Completions {
         let left = deadline.map_or(SLEEP_MAX, |deadline| {
             deadline.saturating_duration_since(start).min(SLEEP_MAX)
         });
-        self.doorbell.sleep_unless(ready, Some(left));
+        match &self.ports()[..] {
+            [] => {
+                self.doorbell.sleep_unless(ready, Some(left));
+            }
+            [port] => {
+                port.sleep(left.min(PORT_SLEEP_MAX), ready);
+            }
+            // One thread cannot sleep on several ports that other threads use, too.
+            ports => {
+                let until = start + left.min(PORT_SLEEP_MAX);
+                while !ready() && Instant::now() < until {
+                    std::thread::sleep(NAP);
+                    ports.iter().for_each(|port| port.progress());
+                }
+            }
+        }
+    }
+
+    /// Of the channels that something is waited for on.
+    fn ports(&self) -> Vec<Arc<Port>> {
+        let state = self.state();
+        let mut ports: Vec<Arc<Port>> = Vec::new();
+        for pending in state.channels.values() {
+            pending.channel.check_link();
+            if let Some(port) = pending.channel.port()
+                && !ports.iter().any(|known| Arc::ptr_eq(known, port))
+            {
+                ports.push(port.clone());
+            }
+        }
+        ports
     }
 }
 

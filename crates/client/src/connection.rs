@@ -6,13 +6,18 @@ use crate::death::{Death, Kind};
 use crate::link::Link;
 use crate::options::{Completion, LeaseOptions};
 use crate::session;
+use crate::transport::{self, Transport};
 use hotlease_fabric::channel::{ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::Memory;
+use hotlease_fabric::ofi::{Access, OfiError, Peer, Port, Provider, Registration};
 use hotlease_fabric::socket::Socket;
+use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Refusal;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::ids::{Epoch, RegionId, SlotIndex, WorkerIndex};
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -22,8 +27,11 @@ use tokio::task::AbortHandle;
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// After one of the two has come, how long to wait for the other: the worker's end of file, or the
 /// agent's word about it. Together with the agent's own latency well under the promised 250 ms.
-const NEWS_LIMIT: Duration = Duration::from_millis(100);
+pub(crate) const NEWS_LIMIT: Duration = Duration::from_millis(100);
 const WORKER: &str = "the worker";
+
+/// A channel's rings, over whichever transport.
+pub(crate) type Rings = ClientChannel<TransportRing>;
 
 /// A client's connection to a worker.
 pub(crate) struct Connection {
@@ -35,6 +43,11 @@ pub(crate) struct Connection {
     channels: Mutex<Vec<Weak<Channel>>>,
     /// On which this client's threads sleep.
     doorbell: Arc<Doorbell>,
+    transport: Transport,
+    /// The way that was found, if the worker is reached over a fabric.
+    port: OnceLock<Arc<Port>>,
+    /// Memory that the worker may read and write over the fabric.
+    registrations: Mutex<HashMap<RegionId, Registration>>,
 }
 
 /// Keeps a connection watched. When dropped, the connection and its channels are closed.
@@ -51,6 +64,7 @@ impl Watched {
         epoch: Epoch,
         session: Arc<session::Shared>,
         doorbell: Arc<Doorbell>,
+        transport: Transport,
     ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let connection = Arc::new(Connection {
@@ -61,6 +75,9 @@ impl Watched {
             death: OnceLock::new(),
             channels: Mutex::new(Vec::new()),
             doorbell,
+            transport,
+            port: OnceLock::new(),
+            registrations: Mutex::default(),
         });
         let watcher = tokio::spawn(connection.clone().watch(session)).abort_handle();
         Ok(Self { connection, watcher })
@@ -95,7 +112,20 @@ impl Connection {
     }
 
     /// Exchanges rings with a slot.
-    pub(crate) async fn open(&self, slot: SlotIndex, options: &LeaseOptions) -> Result<ClientChannel, Error> {
+    pub(crate) async fn open(&self, slot: SlotIndex, options: &LeaseOptions) -> Result<Rings, Error> {
+        match &self.transport {
+            Transport::Shm => Ok(self.open_shm(slot, options).await?.map(TransportRing::Shm)),
+            Transport::Ofi { provider, route } => {
+                let (port, key) = match self.port.get() {
+                    Some(port) => (port.clone(), self.link(port, slot, route.host).await?),
+                    None => self.find_way(provider.as_deref(), slot).await?,
+                };
+                self.open_fabric(port, key, slot, options).await
+            }
+        }
+    }
+
+    async fn open_shm(&self, slot: SlotIndex, options: &LeaseOptions) -> Result<ClientChannel, Error> {
         let (request, reply) = (options.request_shape(), options.reply_shape());
         let replies = ReplyRing::create(reply)?;
         let open = ConnectionRequest::Open { slot, request, reply };
@@ -114,14 +144,98 @@ impl Connection {
         }
     }
 
+    /// Tries one provider after the other, until bytes have gone to the slot and back.
+    async fn find_way(&self, provider: Option<&str>, slot: SlotIndex) -> Result<(Arc<Port>, LinkKey), Error> {
+        let Transport::Ofi { route, .. } = &self.transport else {
+            return Err(Error::protocol("no fabric was asked for"));
+        };
+        let (wanted, local) = (provider.map(str::to_owned), route.local);
+        let candidates = blocking(move || transport::candidates(wanted.as_deref(), local)).await?;
+        let candidates = candidates.map_err(|error| transport::no_way(route.host, &[error.to_string()]))?;
+        let mut tried = Vec::new();
+        for provider in candidates {
+            let name = provider.name();
+            match self.try_provider(provider, slot, route.host).await {
+                Ok((port, key)) => {
+                    tracing::debug!(provider = name, host = %route.host, "reaching a worker over a fabric");
+                    let port = self.port.get_or_init(|| port).clone();
+                    return Ok((port, key));
+                }
+                // The worker is gone: no other provider will find it.
+                Err(error) if self.death.get().is_some() => return Err(error),
+                Err(error) => tried.push(format!("{name}: {error}")),
+            }
+        }
+        Err(transport::no_way(route.host, &tried))
+    }
+
+    async fn try_provider(
+        &self,
+        provider: Provider,
+        slot: SlotIndex,
+        host: IpAddr,
+    ) -> Result<(Arc<Port>, LinkKey), Error> {
+        let port = blocking(move || transport::open_port(&provider)).await?;
+        let port = port.map_err(|error| failed(&error))?;
+        let key = self.link(&port, slot, host).await?;
+        Ok((port, key))
+    }
+
+    /// Makes a slot's port and ours known to each other, and proves that bytes go over the link.
+    async fn link(&self, port: &Arc<Port>, slot: SlotIndex, host: IpAddr) -> Result<LinkKey, Error> {
+        let key = port.draw_key();
+        let link = ConnectionRequest::Link {
+            slot,
+            port: port.address(),
+            key,
+            host: Some(host),
+        };
+        let worker = match self.link.ask(&link, &[], WORKER, REQUEST_LIMIT).await {
+            Ok((ConnectionReply::Linked { port }, _)) => port,
+            other => return Err(unexpected("Link", other)),
+        };
+        let reaching = port.clone();
+        let peer = blocking(move || transport::reach(&reaching, &worker, key)).await?;
+        let peer = peer.map_err(|error| failed(&error))?;
+        Ok(LinkKey { key, peer })
+    }
+
+    async fn open_fabric(
+        &self,
+        port: Arc<Port>,
+        link: LinkKey,
+        slot: SlotIndex,
+        options: &LeaseOptions,
+    ) -> Result<Rings, Error> {
+        let replies = ReplyRing::create(options.reply_shape())?;
+        let near = port
+            .open_channel(replies.near())
+            .map_err(|error| failed(&error))?;
+        let open = ConnectionRequest::OpenFabric {
+            slot,
+            request: options.request_shape(),
+            key: link.key,
+            end: *near.end(),
+        };
+        let (generation, worker) = match self.link.ask(&open, &[], WORKER, REQUEST_LIMIT).await {
+            Ok((ConnectionReply::OpenedFabric { generation, end }, _)) => (generation, end),
+            other => return Err(unexpected("OpenFabric", other)),
+        };
+        if generation == 0 || worker.shape != options.request_shape() {
+            return Err(Error::protocol(
+                "the worker's end of the channel is not what was asked for",
+            ));
+        }
+        let requests = near
+            .connect(&link.peer, &worker, false)
+            .map_err(|error| failed(&error))?;
+        let requests = TransportRing::Ofi(Box::new(requests));
+        Ok(ClientChannel::over(replies, generation, requests))
+    }
+
     /// Makes a channel of exchanged rings; it is closed with the connection. `base`: index of the code's
     /// first function.
-    pub(crate) fn channel(
-        self: &Arc<Self>,
-        rings: ClientChannel,
-        base: u16,
-        completion: Completion,
-    ) -> Arc<Channel> {
+    pub(crate) fn channel(self: &Arc<Self>, rings: Rings, base: u16, completion: Completion) -> Arc<Channel> {
         let channel = Channel::new(rings, self.clone(), self.doorbell.clone(), base, completion);
         let channel = Arc::new(channel);
         self.channels().push(Arc::downgrade(&channel));
@@ -133,23 +247,36 @@ impl Connection {
     }
 
     /// Makes memory known to the worker.
-    pub(crate) async fn register(&self, region: RegionId, memory: &Memory) -> Result<(), Error> {
-        let register = ConnectionRequest::Register {
-            region,
-            size_bytes: memory.size_bytes(),
+    pub(crate) async fn register(&self, region: RegionId, memory: &Arc<Memory>) -> Result<(), Error> {
+        let size_bytes = memory.size_bytes();
+        let (register, fds) = match self.port.get() {
+            None => (
+                ConnectionRequest::Register { region, size_bytes },
+                vec![memory.fd()],
+            ),
+            Some(port) => {
+                let registration = port.register(memory, Access::PeerReadsAndWrites);
+                let registration = registration.map_err(|error| failed(&error))?;
+                let memory = *registration.remote();
+                self.registrations().insert(region, registration);
+                (ConnectionRequest::RegisterFabric { region, memory }, Vec::new())
+            }
         };
-        match self
-            .link
-            .ask(&register, &[memory.fd()], WORKER, REQUEST_LIMIT)
-            .await
-        {
+        match self.link.ask(&register, &fds, WORKER, REQUEST_LIMIT).await {
             Ok((ConnectionReply::Done, _)) => Ok(()),
             // On a dead worker the channel says it better, with the cause. That may not be known yet when
             // the socket is closed already.
             Err(_) if self.death.get().is_some() => Ok(()),
             Err(Error::Refused(Refusal::Unavailable { .. })) => Ok(()),
-            other => Err(unexpected("Register", other)),
+            other => {
+                self.registrations().remove(&region);
+                Err(unexpected("Register", other))
+            }
         }
+    }
+
+    fn registrations(&self) -> std::sync::MutexGuard<'_, HashMap<RegionId, Registration>> {
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the worker forget it. A worker that does not answer is dying, and forgets everything.
@@ -159,6 +286,8 @@ impl Connection {
         if let Ok((ConnectionReply::Refused(refusal), _)) = answer {
             tracing::debug!(%refusal, "the worker kept a buffer");
         }
+        // Only now: until it has forgotten it, the worker may use it.
+        self.registrations().remove(&region);
     }
 
     /// Closes it because its lease is being given back.
@@ -221,6 +350,25 @@ impl Connection {
         );
         self.close(death);
     }
+}
+
+/// A link to a slot's port.
+struct LinkKey {
+    key: u64,
+    peer: Arc<Peer>,
+}
+
+/// Off the control thread, which others wait for.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::protocol(format!("a task of the library failed: {error}")))
+}
+
+fn failed(error: &OfiError) -> Error {
+    Refusal::Unavailable {
+        what: error.to_string(),
+    }
+    .into()
 }
 
 /// The error in an answer that is not the expected one.

@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Agent,
     /// The worker's connection closed, and the agent has not said why.
     Silent,
+    /// The fabric lost the worker, and nobody has said why.
+    Unreachable(String),
     /// The worker broke the protocol.
     Broken(String),
     /// The invoker was deallocated.
@@ -63,6 +65,9 @@ impl Death {
             },
             Kind::Silent => Error::OutcomeUnknown {
                 why: "the worker closed the connection and the agent has not said why".into(),
+            },
+            Kind::Unreachable(why) => Error::OutcomeUnknown {
+                why: format!("the worker cannot be reached any more: {why}"),
             },
             Kind::Broken(what) => Error::OutcomeUnknown {
                 why: format!("the channel was closed because the worker broke the protocol: {what}"),

@@ -59,6 +59,14 @@ pub enum Error {
         /// What may have been meant.
         similar: Vec<String>,
     },
+    /// No transport leads to the worker.
+    #[error("no way to the worker on {host}: {why}; `hotlease doctor` shows what this machine has")]
+    NoTransport {
+        /// Its host.
+        host: String,
+        /// What was tried, and what happened.
+        why: String,
+    },
     /// The lease has no such slot.
     #[error("there is no slot {index}; the lease has {slots}, counted from 0")]
     NoSuchSlot {
@@ -94,6 +102,11 @@ pub enum Error {
         /// What it could.
         capacity: u64,
     },
+    /// The function ran; the worker could not write its output to the caller's buffer over the fabric.
+    #[error(
+        "the function ran, but its output could not be written to the buffer over the fabric, which may hold a part of it"
+    )]
+    OutputLost,
     /// The input is over what registered memory can hold.
     #[error("the input of {size} bytes is over the limit of {limit}")]
     InputTooLarge {
@@ -168,7 +181,7 @@ impl Error {
     /// Whether the function of the failed invocation ran. `No` for everything that is no invocation.
     pub fn ran(&self) -> Ran {
         match self {
-            Self::Function { .. } | Self::OutputTooLarge { .. } => Ran::Yes,
+            Self::Function { .. } | Self::OutputTooLarge { .. } | Self::OutputLost => Ran::Yes,
             Self::WorkerDied { ran, .. } | Self::LeaseEnded { ran, .. } | Self::Deadline { ran, .. } => *ran,
             // A malformed reply is still a reply: whoever wrote it had the request.
             Self::OutcomeUnknown { .. } | Self::Protocol { .. } => Ran::Unknown,
@@ -293,9 +306,12 @@ fn refused(status: Status) -> &'static str {
         Status::BadSpan => "a range reaches past its buffer",
         Status::BadHeader => "the request is malformed",
         Status::Draining => "the worker is draining",
-        Status::Ok | Status::FunctionError | Status::OutputTooLarge | Status::DeadlineExceeded => {
-            "it ran, and is not understood"
-        }
+        Status::InputUnreachable => "it could not read the input over the fabric",
+        Status::Ok
+        | Status::FunctionError
+        | Status::OutputTooLarge
+        | Status::DeadlineExceeded
+        | Status::OutputUnreachable => "it ran, and is not understood",
     }
 }
 

@@ -77,7 +77,7 @@ impl FakePlatform {
         let taken = Control::get()
             .unwrap()
             .run(async move {
-                let session = Session::over(client, b"token".to_vec(), usize::from(workers)).await?;
+                let session = Session::over(client, b"token".to_vec(), usize::from(workers), None).await?;
                 Lease::begin(&taken, session).await
             })
             .unwrap();
@@ -236,6 +236,7 @@ impl FakeWorker {
                 ConnectionRequest::Deregister { region } => {
                     self.regions.lock().unwrap().retain(|known| *known != region.0);
                 }
+                fabric => panic!("no fabric was asked for: {fabric:?}"),
             }
             socket.send(&ConnectionReply::Done, &[]).unwrap();
         }

@@ -3,11 +3,11 @@
 use crate::Error;
 use crate::channel::Channel;
 use crate::code::Code;
-use crate::connection::Watched;
+use crate::connection::{Rings, Watched};
 use crate::manager::Manager;
 use crate::options::LeaseOptions;
 use crate::session::{End, Session, Shared};
-use hotlease_fabric::channel::ClientChannel;
+use crate::transport::Transport;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
 use hotlease_wire::session::{StartPhases, UsageTotals};
@@ -64,7 +64,7 @@ pub(crate) struct Lease {
 /// A connected worker, and the rings exchanged with its slots, in their order.
 struct Opened {
     watched: Watched,
-    rings: Vec<ClientChannel>,
+    rings: Vec<Rings>,
     /// Time that the introduction took.
     connect: Duration,
 }
@@ -174,7 +174,8 @@ impl Lease {
         let mut lap = stopwatch();
         let (socket, epoch) = session.connect(index).await?;
         let connect = lap();
-        let watched = Watched::start(socket, index, epoch, session, plan.doorbell.clone())?;
+        let transport = Transport::choose(&plan.options, session.route().cloned());
+        let watched = Watched::start(socket, index, epoch, session, plan.doorbell.clone(), transport)?;
         let mut rings = Vec::with_capacity(usize::from(plan.options.slots));
         for slot in 0..plan.options.slots {
             rings.push(watched.connection().open(SlotIndex(slot), &plan.options).await?);
@@ -186,7 +187,7 @@ impl Lease {
         })
     }
 
-    fn channels(&self, watched: &Watched, rings: Vec<ClientChannel>) -> Vec<Arc<Channel>> {
+    fn channels(&self, watched: &Watched, rings: Vec<Rings>) -> Vec<Arc<Channel>> {
         let channel = |rings| {
             watched
                 .connection()

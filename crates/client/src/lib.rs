@@ -62,6 +62,7 @@ mod session;
 mod staging;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod wait;
 
 pub use batch::Map;

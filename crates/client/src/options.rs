@@ -76,6 +76,10 @@ pub struct LeaseOptions {
     pub retries: u32,
     /// Whether a new lease is taken when one ended and another call is made. Default: true.
     pub renew_lease: bool,
+    /// How bytes reach the workers: `shm`, the name of a libfabric provider like `tcp;ofi_rxm`, or `ofi` for
+    /// the best provider that gets through. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers
+    /// of this machine and `ofi` for others.
+    pub transport: Option<String>,
     /// Shown in listings; at most 64 bytes. Default: the program's name.
     pub label: String,
     /// A manager on another host, `https://HOST:PORT`. Default (`None`): `$HOTLEASE_MANAGER` where
@@ -106,6 +110,7 @@ impl Default for LeaseOptions {
             completion: Completion::default(),
             retries: 1,
             renew_lease: true,
+            transport: None,
             label: program_name(),
             manager: None,
             identity: None,

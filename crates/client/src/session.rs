@@ -4,6 +4,7 @@ use crate::Error;
 use crate::code::Code;
 use crate::death::{Death, Kind};
 use crate::link::Link;
+use crate::transport::Route;
 use hotlease_fabric::socket::Socket;
 use hotlease_net::tunnel::{self, silence_of};
 use hotlease_net::{Site, node_id};
@@ -65,6 +66,8 @@ pub(crate) struct Attached {
 /// The part that outlives the session for those who wait for its news.
 pub(crate) struct Shared {
     link: Link<SessionReply>,
+    /// To the agent's host, if it is another one.
+    route: Option<Route>,
     workers: usize,
     news: Mutex<News>,
     changed: watch::Sender<()>,
@@ -81,10 +84,10 @@ impl Session {
                 },
                 _ => Error::local("connect to the agent")(error),
             })?;
-            return Self::over(socket, grant.token.clone(), workers).await;
+            return Self::over(socket, grant.token.clone(), workers, None).await;
         };
         if let Some(socket) = same_machine(grant, path) {
-            match Self::over(socket, grant.token.clone(), workers).await {
+            match Self::over(socket, grant.token.clone(), workers, None).await {
                 // Another agent, which happens to have its socket at the same place.
                 Err(Error::Refused(refusal @ (Refusal::BadToken | Refusal::WrongTenant))) => {
                     tracing::debug!(%refusal, "the agent is not the one of this machine");
@@ -97,14 +100,24 @@ impl Session {
             return Err(Refusal::Unavailable { what }.into());
         }
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
-        let socket = tunnel::session(grant.endpoint.parse()?, site.identity.clone(), silence).await?;
-        Self::over(socket, grant.token.clone(), workers).await
+        let tunnelled = tunnel::session(grant.endpoint.parse()?, site.identity.clone(), silence).await?;
+        let route = Route {
+            host: tunnelled.host,
+            local: tunnelled.local,
+        };
+        Self::over(tunnelled.socket, grant.token.clone(), workers, Some(route)).await
     }
 
     /// As `attach`, over a connected socket.
-    pub(crate) async fn over(socket: Socket, token: Vec<u8>, workers: usize) -> Result<Self, Error> {
+    pub(crate) async fn over(
+        socket: Socket,
+        token: Vec<u8>,
+        workers: usize,
+        route: Option<Route>,
+    ) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
             link: Link::new(socket)?,
+            route,
             workers,
             news: Mutex::new(News {
                 deaths: HashMap::new(),
@@ -196,6 +209,11 @@ impl Drop for Session {
 impl Shared {
     fn news(&self) -> MutexGuard<'_, News> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To the workers' host, if it is another one.
+    pub(crate) fn route(&self) -> Option<&Route> {
+        self.route.as_ref()
     }
 
     /// Loads a library; returns the index of its first function and the workers' time. Its bytes are sent

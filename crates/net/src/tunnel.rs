@@ -27,7 +27,7 @@ mod relay;
 mod tickets;
 
 pub use agent::{Begun, Tunnels};
-pub use client::session;
+pub use client::{Tunnelled, session};
 
 use std::time::Duration;
 

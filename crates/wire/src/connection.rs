@@ -18,8 +18,8 @@
 use crate::fabric::{ChannelEnd, PortAddress, RemoteMemory};
 use crate::ids::{RegionId, SlotIndex};
 use crate::refusal::Refusal;
-use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Size of a channel's rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

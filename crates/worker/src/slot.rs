@@ -121,7 +121,10 @@ impl Slot {
             self.mailbox.doorbell.disarm();
         } else {
             // Clients of this node ring the doorbell, which no descriptor tells of.
-            let neighbours = self.clients.iter().any(|client| client.channel.far().port().is_none());
+            let neighbours = self
+                .clients
+                .iter()
+                .any(|client| client.channel.far().port().is_none());
             sleep::on_ports(&self.ports, &self.mailbox.wake, neighbours, ready);
         }
         self.now = ticks();

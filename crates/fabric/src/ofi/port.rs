@@ -210,6 +210,11 @@ impl Port {
         self.followers.notify_all();
     }
 
+    /// A key for a link that this end begins.
+    pub fn draw_key(&self) -> u64 {
+        rand::random()
+    }
+
     /// Makes a peer known. `key` was drawn at random for this link and passed to both ends over the control
     /// plane; see [`Port::probe`].
     pub fn peer(self: &Arc<Self>, address: &PortAddress, key: u64) -> Result<Peer, OfiError> {

@@ -5,13 +5,14 @@ use super::local::Local;
 use super::relay::{Side, relay};
 use crate::NetError;
 use crate::address::Address;
-use crate::dial::dial;
+use crate::dial::{Dialled, dial};
 use crate::identity::{Identity, Protocol};
 use crate::peer::Role;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::Refusal;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::tunnel::{Frame, Ticket};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +24,22 @@ type Stream = TlsStream<TcpStream>;
 /// How long an agent may take to begin.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Connects to the session endpoint of an agent; the socket that it returns is used like one from the agent's
-/// own machine. `silence` is [`super::silence_of`] the lease. Relays in tasks of the current tokio runtime.
+/// A session with an agent on another host.
+pub struct Tunnelled {
+    /// Used like one from the agent's own machine.
+    pub socket: Socket,
+    /// Of this host, on the way to the agent's.
+    pub local: IpAddr,
+    /// Of the agent's host.
+    pub host: IpAddr,
+}
+
+/// Connects to the session endpoint of an agent. `silence` is [`super::silence_of`] the lease. Relays in tasks of the current tokio runtime.
 pub async fn session(
     address: Address,
     identity: Arc<Identity>,
     silence: Duration,
-) -> Result<Socket, NetError> {
+) -> Result<Tunnelled, NetError> {
     let dialler = Arc::new(Dialler {
         address,
         identity,
@@ -39,11 +49,21 @@ pub async fn session(
         version: PROTOCOL_VERSION,
         silence_ms: dialler.silence_ms(),
     };
-    let stream = dialler.begin(&begin).await?;
+    let dialled = dialler.dial().await?;
+    let tcp = dialled.stream.get_ref().0;
+    let ends = tcp
+        .local_addr()
+        .and_then(|local| Ok((local.ip(), tcp.peer_addr()?.ip())));
+    let (local, host) = ends.map_err(NetError::local("ask where a connection goes"))?;
+    let stream = dialler.begin(dialled, &begin).await?;
     let side = Side::ClientSession {
         dialler: Arc::clone(&dialler),
     };
-    dialler.relayed(stream, side)
+    Ok(Tunnelled {
+        socket: dialler.relayed(stream, side)?,
+        local,
+        host,
+    })
 }
 
 /// Makes streams to one agent.
@@ -58,9 +78,16 @@ impl Dialler {
         u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX)
     }
 
+    async fn dial(&self) -> Result<Dialled, NetError> {
+        dial(&self.address, &self.identity, Protocol::Session, Role::Agent).await
+    }
+
     /// A stream that the agent has accepted.
-    async fn begin(&self, begin: &Frame) -> Result<(Incoming<Stream>, Outgoing<Stream>), NetError> {
-        let dialled = dial(&self.address, &self.identity, Protocol::Session, Role::Agent).await?;
+    async fn begin(
+        &self,
+        dialled: Dialled,
+        begin: &Frame,
+    ) -> Result<(Incoming<Stream>, Outgoing<Stream>), NetError> {
         let whom = format!("the agent at {}", self.address);
         let (mut incoming, mut outgoing) = halves(dialled.stream, &whom, BEGIN_WITHIN);
         match incoming.next().await? {
@@ -100,7 +127,11 @@ impl Dialler {
             ticket,
             silence_ms: self.silence_ms(),
         };
-        let socket = match self.begin(&join).await {
+        let begun = match self.dial().await {
+            Ok(dialled) => self.begin(dialled, &join).await,
+            Err(error) => Err(error),
+        };
+        let socket = match begun {
             Ok(stream) => self.relayed(stream, Side::connection())?,
             Err(error) => {
                 tracing::warn!(%error, "no connection to a worker");
