@@ -419,7 +419,7 @@ mod tests {
         let mut words = [0; 8];
         words[1] = 4 << 48;
         assert!(RequestHeader::decode(&words).is_err());
-        for number in [4, 15, 23, 0x1_0000, u64::from(u32::MAX)] {
+        for number in [5, 15, 24, 0x1_0000, u64::from(u32::MAX)] {
             words[1] = number;
             assert!(
                 ReplyHeader::decode(&words).is_err(),

@@ -174,23 +174,19 @@ fn ring_and_express_entry_are_served_in_turn() {
     for id in 0..3 {
         client.publish(id, &CALL, &[b"ring"]).unwrap();
     }
-    let mut express = 0;
     for id in 0..3 {
-        client
-            .express()
-            .publish_quiet(express, &CALL, &[b"express"])
-            .unwrap();
+        // The express entry counts its own: the same numbers here by chance.
+        client.express().publish_quiet(id, &CALL, &[b"express"]).unwrap();
         echo(&mut worker);
         echo(&mut worker);
         assert!(
-            client.express().poll(express).is_some(),
-            "the ring kept it waiting"
+            client.express().poll(id).is_some(),
+            "the ring kept the express entry waiting"
         );
         assert!(
             client.poll(id).is_some(),
             "the express entry kept the ring waiting"
         );
-        express += 1;
     }
 }
 

@@ -288,7 +288,6 @@ pub fn token() -> Vec<Vec<u8>> {
     ]
 }
 
-#[cfg(feature = "grpc")]
 /// Without their lengths: what the decoder is given.
 pub fn tunnel_frame() -> Vec<Vec<u8>> {
     let ticket = Ticket([0x71; 16]);
@@ -324,6 +323,7 @@ pub fn tunnel_frame() -> Vec<Vec<u8>> {
     frames.into_iter().map(body).collect()
 }
 
+#[cfg(feature = "grpc")]
 pub fn refusal_status() -> Vec<Vec<u8>> {
     refusals().iter().map(encode).collect()
 }
