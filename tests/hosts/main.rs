@@ -3,8 +3,10 @@
 //! * [`remote`] — leases and sessions over TLS, on this machine's loopback.
 //! * [`identities`] — who is refused, and what that says.
 //! * [`strangers`] — what anybody can send to a TLS port.
+//! * [`calls`] — invocations from one host to another, over every provider that there is.
 //! * [`several`] — on hosts of their own: both address families, links that lose, delay and break.
 
+mod calls;
 mod identities;
 mod remote;
 mod several;

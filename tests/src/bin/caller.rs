@@ -1,0 +1,228 @@
+//! A client program for tests of the invocation path: does one thing over whatever transport and manager its
+//! environment names, checks every byte, and says `ok` or what was wrong.
+//!
+//! `hotlease-test-caller LIBRARY ACTION [ARGUMENT]`, where LIBRARY is `behaved` or `misbehaved` of `fixtures/`.
+
+use hotlease_client::{Code, Completion, Error, Invoker, LeaseOptions, Polling};
+use std::io::Write;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn say(line: &str) {
+    let mut out = std::io::stdout();
+    // A test that has ended does not listen any more; it kills this process anyway.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    (0..bytes as u64)
+        .map(|at| (at.wrapping_mul(31) ^ at >> 8 ^ seed.wrapping_mul(197)) as u8)
+        .collect()
+}
+
+fn same(what: &str, found: &[u8], expected: &[u8]) -> Outcome {
+    if found == expected {
+        return Ok(());
+    }
+    let at = found
+        .iter()
+        .zip(expected)
+        .position(|(found, expected)| found != expected);
+    Err(format!(
+        "{what}: {} bytes instead of {}, the first that differs at {at:?}",
+        found.len(),
+        expected.len()
+    )
+    .into())
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match &arguments[..] {
+        [library, action] => carry_out(library, action, ""),
+        [library, action, argument] => carry_out(library, action, argument),
+        _ => Err("arguments: LIBRARY ACTION [ARGUMENT]".into()),
+    };
+    match done {
+        Ok(()) => say("ok"),
+        Err(error) => {
+            say(&format!("failed: {error}"));
+            std::process::exit(1);
+        }
+    }
+}
+
+fn carry_out(library: &str, action: &str, argument: &str) -> Outcome {
+    let code = Code::open(library)?;
+    let options = LeaseOptions {
+        ttl: Duration::from_secs(2),
+        ..LeaseOptions::default()
+    };
+    match action {
+        "everything" => everything(&code, &options),
+        "warm" => everything(
+            &code,
+            &LeaseOptions {
+                polling: Polling::Warm,
+                completion: Completion::Sleep,
+                ..options
+            },
+        ),
+        "large" => large(&Invoker::allocate(&code, options)?, argument.parse()?),
+        "dies" => dies(&Invoker::allocate(&code, options)?, argument),
+        "cut" => cut(&Invoker::allocate(&code, options)?),
+        "allocate" => Ok(Invoker::allocate(&code, options).map(drop)?),
+        "connections" => connections(&code, &options, argument.parse()?),
+        other => Err(format!("no action {other}").into()),
+    }
+}
+
+/// Calls of every kind and size.
+fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
+    let invoker = Invoker::allocate(code, options.clone())?;
+    let echo = invoker.function("echo")?;
+    let mut output = vec![0; 300_000];
+    for (seed, size) in [
+        0, 1, 8, 31, 32, 33, 64, 1000, 4000, 4096, 8128, 8129, 65_536, 300_000,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for alignment in [0, 1, 7] {
+            let input = pattern(size + alignment, seed as u64);
+            let length = echo.invoke(&input[alignment..], &mut output)?;
+            same("echo", &output[..length], &input[alignment..])?;
+        }
+    }
+    // More in flight than the ring has entries.
+    let futures = (0..500u64).map(|number| echo.submit(&number.to_le_bytes()));
+    for (number, future) in futures.collect::<Result<Vec<_>, _>>()?.into_iter().enumerate() {
+        same("a future", &future.wait()?, &(number as u64).to_le_bytes())?;
+    }
+    let (sender, results) = mpsc::channel();
+    for number in 0..50u64 {
+        let sender = sender.clone();
+        echo.submit_then(&number.to_le_bytes(), move |result| {
+            let _ = sender.send(result);
+        })?;
+    }
+    for number in 0..50u64 {
+        let result = results.recv_timeout(Duration::from_secs(20))??;
+        same("a callback", &result, &number.to_le_bytes())?;
+    }
+    let mut pipeline = echo.pipeline()?;
+    let mut eight = [0; 8];
+    for number in 0..200u64 {
+        if pipeline.is_full() {
+            pipeline.pop(&mut eight)?;
+        }
+        pipeline.push(&number.to_le_bytes())?;
+    }
+    while pipeline.pop(&mut eight)?.is_some() {}
+    same("a pipeline", &eight, &199u64.to_le_bytes())?;
+
+    // Buffers: whole, parts, the same for both, bytes on one side.
+    let increment = invoker.function("increment")?;
+    let (mut input, mut result) = (invoker.buffer::<u8>(100_003)?, invoker.buffer::<u8>(100_003)?);
+    input.copy_from_slice(&pattern(100_003, 5));
+    let expected: Vec<u8> = input.iter().map(|byte| byte.wrapping_add(1)).collect();
+    increment.invoke_buffer(&input, &mut result)?;
+    same("buffers", &result, &expected)?;
+    result.fill(0);
+    let length = increment.invoke_buffer(input.slice(13..50_013), result.slice_mut(7..60_000))?;
+    same(
+        "a part of a buffer",
+        &result[7..7 + length],
+        &expected[13..50_013],
+    )?;
+    if result[..7] != [0; 7] || result[50_007..].iter().any(|byte| *byte != 0) {
+        return Err("a call wrote beside its part of the buffer".into());
+    }
+    let mut few = [0; 16];
+    let length = increment.invoke_buffer(input.slice(1..9), &mut few[..])?;
+    same("buffer to bytes", &few[..length], &expected[1..9])?;
+    increment.invoke_buffer(&input[..9], result.slice_mut(..9))?;
+    same("bytes to buffer", &result[..9], &expected[..9])?;
+
+    match invoker.function("fails")?.call(b"") {
+        Err(Error::Function { code: 7, output }) => same("an error's words", &output, b"no luck today")?,
+        other => return Err(format!("the function's own error came as {other:?}").into()),
+    }
+    let late = invoker.function("rest")?.timeout(Some(Duration::from_millis(50)));
+    match late.call(&60_000u32.to_le_bytes()) {
+        Err(Error::Deadline { .. }) => {}
+        other => return Err(format!("a deadline came as {other:?}").into()),
+    }
+    // The slot was killed for that; the next call finds another worker.
+    same("after a deadline", &echo.call(b"again")?, b"again")?;
+    let usage = invoker.deallocate()?;
+    if usage.invocations < 700 {
+        return Err(format!("only {} invocations are on the bill", usage.invocations).into());
+    }
+    Ok(())
+}
+
+/// An echo of so many bytes from buffer to buffer.
+fn large(invoker: &Invoker, bytes: usize) -> Outcome {
+    let (mut input, mut output) = (invoker.buffer::<u8>(bytes)?, invoker.buffer::<u8>(bytes)?);
+    input.copy_from_slice(&pattern(bytes, 3));
+    invoker.function("echo")?.invoke_buffer(&input, &mut output)?;
+    same("a large echo", &output, &input)
+}
+
+/// A function that ends its worker: who tells, and how soon.
+fn dies(invoker: &Invoker, function: &str) -> Outcome {
+    let function = invoker.function(function)?;
+    for _ in 0..3 {
+        let start = Instant::now();
+        match function.call(&[0; 4]) {
+            Err(error @ Error::WorkerDied { .. }) => {
+                say(&format!("died after {} ms: {error}", start.elapsed().as_millis()));
+            }
+            other => return Err(format!("the death came as {other:?}").into()),
+        }
+    }
+    Ok(())
+}
+
+/// Says when calls go through, and when they do not.
+fn cut(invoker: &Invoker) -> Outcome {
+    // Not to be tried again: the verdict itself is wanted.
+    let rest = invoker.function("rest")?.idempotent(false);
+    say("ready");
+    loop {
+        let start = Instant::now();
+        match rest.call(&100u32.to_le_bytes()) {
+            Ok(_) => say("called"),
+            Err(error) => say(&format!(
+                "failed after {} ms: {error}",
+                start.elapsed().as_millis()
+            )),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Leases that come and go; descriptors and memory must not grow.
+fn connections(code: &Code, options: &LeaseOptions, count: u32) -> Outcome {
+    let one = || -> Result<(), Error> {
+        let invoker = Invoker::allocate(code, options.clone())?;
+        invoker.function("echo")?.call(b"x")?;
+        invoker.deallocate().map(drop)
+    };
+    let descriptors = || std::fs::read_dir("/proc/self/fd").map(Iterator::count);
+    for _ in 0..3 {
+        one()?;
+    }
+    let before = descriptors()?;
+    for _ in 0..count {
+        one()?;
+    }
+    let after = descriptors()?;
+    if after > before + 2 {
+        return Err(format!("{before} descriptors before {count} leases, {after} after").into());
+    }
+    Ok(())
+}
