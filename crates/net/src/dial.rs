@@ -124,7 +124,7 @@ async fn connect_tcp(
         }
         if addresses.is_empty() && !again.is_empty() && !std::mem::replace(&mut retried, true) {
             sleep(RETRY_PAUSE).await;
-            addresses = again.drain(..).collect();
+            addresses = std::mem::take(&mut again);
         }
     }
     Err(NetError::Unreachable {

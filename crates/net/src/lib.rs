@@ -3,7 +3,7 @@
 //!
 //! * [`Identity`] — who this process is: a folder with a certificate of the site's authority. [`Peer`] is
 //!   who somebody else is: role and tenant stand in the certificate, and nothing else is asked.
-//! * [`authority`] — making such folders (feature `authority`).
+//! * `authority` — making such folders (feature `authority`).
 //! * [`Listener`] — the TLS port of a daemon: bounded before and after it is known who connects.
 //! * [`Site`] — which manager a client talks to.
 //! * [`grpc`] — gRPC between verified peers.
