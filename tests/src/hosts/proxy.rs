@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,7 +29,7 @@ pub enum Mischief {
     Repeat(usize),
     /// After so many bytes of a connection, one bit flipped.
     Flip(usize),
-    /// After so many bytes of a connection, nothing any more, without closing it.
+    /// After so many bytes of a connection in one direction, nothing any more in either, not even its end.
     Swallow(usize),
     /// After so many bytes of a connection, closed.
     Cut(usize),
@@ -85,15 +86,21 @@ async fn accept(listener: TcpListener, to: SocketAddr, mischief: Arc<Mutex<Misch
             };
             let (from_client, to_client) = client.into_split();
             let (from_server, to_server) = server.into_split();
+            let dead = AtomicBool::new(false);
             tokio::select! {
-                _ = pass(from_client, to_server, mischief) => {}
-                _ = pass(from_server, to_client, mischief) => {}
+                _ = pass(from_client, to_server, mischief, &dead) => {}
+                _ = pass(from_server, to_client, mischief, &dead) => {}
             }
         });
     }
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mischief: Mischief) -> io::Result<()> {
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mischief: Mischief,
+    dead: &AtomicBool,
+) -> io::Result<()> {
     let mut piece = vec![0; 16 << 10];
     let mut passed = 0;
     let mut done = false;
@@ -102,11 +109,22 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mischief: Mischie
             Mischief::Split(bytes) => bytes.min(piece.len()),
             _ => piece.len(),
         };
-        let read = from.read(&mut piece[..length]).await?;
+        let read = from.read(&mut piece[..length]).await;
+        if let Mischief::Swallow(after) = mischief {
+            passed += read.as_ref().map_or(0, |read| *read);
+            if passed > after || dead.load(Ordering::Relaxed) {
+                // Nobody learns of anything any more.
+                dead.store(true, Ordering::Relaxed);
+                return std::future::pending().await;
+            }
+        }
+        let read = read?;
         if read == 0 {
             return to.shutdown().await;
         }
-        passed += read;
+        if !matches!(mischief, Mischief::Swallow(_)) {
+            passed += read;
+        }
         let due = |after: usize| !done && passed > after;
         match mischief {
             Mischief::Delay(time) => sleep(time).await,
@@ -122,7 +140,6 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mischief: Mischie
                 done = true;
                 piece[read / 2] ^= 1;
             }
-            Mischief::Swallow(after) if due(after) => continue,
             Mischief::Cut(after) if due(after) => return Ok(()),
             _ => {}
         }
