@@ -1,11 +1,13 @@
 //! Manager, agents and clients on different hosts.
 //!
 //! * [`remote`] — leases and sessions over TLS, on this machine's loopback.
+//! * [`authority`] — what is issued, and read.
 //! * [`identities`] — who is refused, and what that says.
 //! * [`strangers`] — what anybody can send to a TLS port.
 //! * [`calls`] — invocations from one host to another, over every provider that there is.
 //! * [`several`] — on hosts of their own: both address families, links that lose, delay and break.
 
+mod authority;
 mod calls;
 mod identities;
 mod remote;
