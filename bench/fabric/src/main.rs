@@ -1,9 +1,11 @@
 //! Measures the transport `ofi` beside raw libfabric, in turn, over every provider that is there.
 //!
 //! `hotlease-bench-fabric [LIBRARY [PROVIDER ...]]`; one JSON object a line, as all benchmarks.
+//! `hotlease-bench-fabric startup [LIBRARY [PROVIDER]]`: how long a first and a second channel take.
 #![allow(clippy::print_stdout)]
 
 mod channel;
+mod startup;
 
 use channel::Channel;
 use hdrhistogram::Histogram;
@@ -73,7 +75,7 @@ fn latency(provider: &Provider, library: &str, sleeps: bool) -> Result<(), Failu
     let mut client = Client::open(provider, &memory, &peer.hello()?, sleeps)?;
     peer.meet(&client.hello()?)?;
     let mut channel = Channel::open(provider, sleeps)?;
-    for bytes in [8usize, 1024, 4096, 8128] {
+    for bytes in [1usize, 64, 1024, 4096, 8128] {
         let histogram = || Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3);
         let (mut raw, mut ours) = (histogram()?, histogram()?);
         let input = vec![7; bytes];
@@ -173,7 +175,12 @@ fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
-    let library = match arguments.next() {
+    let mut first = arguments.next();
+    if first.as_deref() == Some("startup") {
+        let path = arguments.next().unwrap_or_else(|| "libfabric.so.1".into());
+        return startup::startup(Path::new(&path), arguments.next().as_deref());
+    }
+    let library = match first.take() {
         Some(path) => Libfabric::load_from(Path::new(&path))?,
         None => Libfabric::load()?,
     };

@@ -44,8 +44,8 @@
 //! # Credits
 //!
 //! A channel has at most its depth (and the express entry) in flight in each direction, so a port is sent at
-//! most that, summed over its channels. Receive buffers are posted for 256 of them; what
-//! is more waits in the provider (FI_RM_ENABLED) until buffers are posted again. Sends under way are bounded
+//! most that, summed over its channels. Receive buffers are posted for 16 (sockets) or 256
+//! (adapters) of them, see [`providers::Quirks::receives`]; what is more waits in the provider (FI_RM_ENABLED) until buffers are posted again. Sends under way are bounded
 //! by a fixed table; when it is full, or the provider says FI_EAGAIN, the sender makes progress until there
 //! is room or its deadline passes, which breaks the link. Nothing is queued.
 //!

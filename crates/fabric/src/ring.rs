@@ -96,8 +96,12 @@ pub trait FarRing: Send + Sync {
     fn ring(&self);
     /// A hint that `entry` will be published soon.
     fn prefetch(&self, _entry: u32) {}
-    /// Drives a transport that makes no progress by itself.
-    fn progress(&self) {}
+    /// Drives a transport that makes no progress by itself; whether a frame may be there now that was not
+    /// before. False where frames arrive without it.
+    #[inline]
+    fn progress(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(all(test, loom))]

@@ -79,9 +79,9 @@ impl FarRing for TransportRing {
     }
 
     #[inline]
-    fn progress(&self) {
+    fn progress(&self) -> bool {
         match self {
-            Self::Shm(_) => {}
+            Self::Shm(_) => false,
             Self::Ofi(ring) => ring.progress(),
         }
     }

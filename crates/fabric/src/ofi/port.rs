@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 
 /// How long a port that is dropped waits for what it has sent to leave.
 const LINGER: Duration = Duration::from_millis(100);
+/// Until an unanswered probe is sent again; doubled each time.
+const PROBE_INTERVAL: Duration = Duration::from_millis(1);
+const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(250);
 /// Idle looks before a wait gives its core away between looks.
 const SPINS: u32 = 200;
 
@@ -153,7 +156,7 @@ impl Port {
             address,
             options,
             probes: AtomicU32::new(0),
-            state: Mutex::new(State::new(endpoint, message_bytes)?),
+            state: Mutex::new(State::new(endpoint, provider.quirks().receives, message_bytes)?),
         }))
     }
 
@@ -383,13 +386,13 @@ impl Port {
         let mut patience = Patience::until(begin + timeout);
         // A peer that does not know us yet drops the probe, so it is asked again.
         let mut next = begin;
-        let mut interval = Duration::from_millis(20);
+        let mut interval = PROBE_INTERVAL;
         loop {
             {
                 let mut state = self.lock();
                 if Instant::now() >= next && state.control(&peer.link, probe) {
                     next = Instant::now() + interval;
-                    interval *= 2;
+                    interval = (2 * interval).min(PROBE_INTERVAL_MAX);
                 }
                 self.drive(&mut state);
             }

@@ -300,8 +300,9 @@ impl FarRing for OfiRing {
     }
 
     #[inline]
-    fn progress(&self) {
+    fn progress(&self) -> bool {
         self.port().progress();
+        true
     }
 }
 

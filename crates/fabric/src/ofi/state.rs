@@ -23,8 +23,6 @@ const CONTROL_BUFFERS: u32 = 32;
 pub(super) const CONTROL_BYTES: usize = 64;
 /// Sends and RMA operations under way on one port.
 pub(super) const OPERATIONS_MAX: usize = 512;
-/// Receive buffers of one port. More messages than that are held back by the provider (FI_RM_ENABLED).
-pub(super) const RECEIVES_MAX: usize = 256;
 
 /// A ring that peers' frames are put into.
 pub(super) struct Channel {
@@ -80,9 +78,11 @@ pub(super) struct Buffers {
 unsafe impl Send for Buffers {}
 
 impl State {
-    pub(super) fn new(endpoint: Endpoint, message_bytes: usize) -> Result<Self, OfiError> {
-        let (transmits, receives) = endpoint.sizes();
-        let receives = receives.clamp(1, RECEIVES_MAX) as u32;
+    /// With at most `receives` buffers for messages of `message_bytes`. More messages than that are held
+    /// back by the provider (FI_RM_ENABLED).
+    pub(super) fn new(endpoint: Endpoint, receives: u32, message_bytes: usize) -> Result<Self, OfiError> {
+        let (transmits, receives_max) = endpoint.sizes();
+        let receives = receives.min(receives_max as u32).max(1);
         let pitch = message_bytes.next_multiple_of(64);
         let bytes = receives as usize * pitch + CONTROL_BUFFERS as usize * CONTROL_BYTES;
         let mut state = Self {
@@ -256,6 +256,9 @@ impl State {
                     for (entry, source) in entries.iter().zip(sources).take(count) {
                         self.completed(entry, source);
                     }
+                    if !self.buffers.unposted.is_empty() {
+                        self.post_receives();
+                    }
                     if count < BATCH {
                         break;
                     }
@@ -267,9 +270,6 @@ impl State {
                     break;
                 }
             }
-        }
-        if !self.buffers.unposted.is_empty() {
-            self.post_receives();
         }
         self.counters.delivered - before
     }
