@@ -279,7 +279,7 @@ pub enum Refusal {
     },
     /// Descriptors were to go to another host.
     #[error(
-        "{what} is shared memory, and the worker is on another host, to which this version carries no invocations; run the client on the worker's host"
+        "{what} is shared memory, and the worker is on another host; channels between hosts go over a fabric"
     )]
     NeedsSharedMemory {
         /// What.
