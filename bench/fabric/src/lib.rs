@@ -9,9 +9,11 @@
 //! ([`hotlease_fabric::ofi::endpoint`]), and nothing else of it. The program of this crate measures both in
 //! turn, in the same seconds.
 
+mod opening;
 mod raw;
 
-pub use raw::{Client, Hello, Peer, Silent};
+pub use opening::Opening;
+pub use raw::{Client, Hello, MESSAGE_BYTES, Peer, Silent};
 
 /// What an echoing function does with its input.
 ///

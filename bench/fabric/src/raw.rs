@@ -16,6 +16,8 @@ const SPINS: u32 = 1 << 12;
 pub const MESSAGE_BYTES: usize = 8192;
 /// Messages that may arrive before one is taken.
 const RECEIVES: usize = 4;
+/// Longest address of an endpoint.
+const ADDRESS_BYTES_MAX: usize = 256;
 /// Operations that are no receives: a send, and writes.
 const SEND: usize = RECEIVES;
 const WRITES: usize = 8;
@@ -38,6 +40,28 @@ pub struct Hello {
     address: Vec<u8>,
     memory: u64,
     key: u64,
+}
+
+impl Hello {
+    /// As it travels to the other process.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.address.len() + 16);
+        bytes.extend(self.memory.to_le_bytes());
+        bytes.extend(self.key.to_le_bytes());
+        bytes.extend(&self.address);
+        bytes
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) made; `None` for what it cannot have made.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (memory, rest) = bytes.split_first_chunk()?;
+        let (key, address) = rest.split_first_chunk()?;
+        (!address.is_empty() && address.len() <= ADDRESS_BYTES_MAX).then(|| Self {
+            address: address.to_vec(),
+            memory: u64::from_le_bytes(*memory),
+            key: u64::from_le_bytes(*key),
+        })
+    }
 }
 
 #[repr(C, align(64))]
@@ -250,16 +274,32 @@ impl Peer {
 
     /// Sends back what arrives, copied once, until told to stop.
     pub fn answer(&mut self, stop: &AtomicBool) -> Result<(), Silent> {
-        let end = &mut self.0;
-        while let Some((number, bytes)) = end.next(Some(stop))? {
-            end.settle()?;
-            let bytes = bytes.min(MESSAGE_BYTES);
-            // SAFETY: two buffers of the same size, neither under way.
-            unsafe { std::ptr::copy_nonoverlapping(end.buffer(number), end.buffer(SEND), bytes) };
-            end.post(number);
-            end.send(bytes)?;
+        while let Some(message) = self.0.next(Some(stop))? {
+            self.reply(message)?;
         }
         Ok(())
+    }
+
+    /// The same until [`Client::stop`], for a client in another process.
+    pub fn serve(&mut self) -> Result<(), Silent> {
+        while let Some(message) = self.0.next(None)? {
+            if self.reply(message)? == 0 {
+                return self.0.settle();
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn reply(&mut self, (number, bytes): (usize, usize)) -> Result<usize, Silent> {
+        let end = &mut self.0;
+        end.settle()?;
+        let bytes = bytes.min(MESSAGE_BYTES);
+        // SAFETY: two buffers of the same size, neither under way.
+        unsafe { std::ptr::copy_nonoverlapping(end.buffer(number), end.buffer(SEND), bytes) };
+        end.post(number);
+        end.send(bytes)?;
+        Ok(bytes)
     }
 }
 
@@ -309,6 +349,11 @@ impl Client {
         Ok(bytes)
     }
 
+    /// Tells a peer in [`Peer::serve`] that this was all: an empty message, which comes back as the last one.
+    pub fn stop(&mut self) -> Result<(), Silent> {
+        self.echo(&[], &mut []).map(drop)
+    }
+
     /// Writes the first `bytes` of our memory to the peer's, in pieces of `chunk`, and returns when they are
     /// there: the echo that follows is behind them.
     pub fn write(&mut self, bytes: usize, chunk: usize) -> Result<(), Silent> {
@@ -352,5 +397,29 @@ impl Client {
             }
         }
         self.echo(&[1; 8], &mut [0; 8]).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_say_of_themselves_survives_the_way_and_nonsense_is_refused() {
+        let hello = Hello {
+            address: vec![1, 2, 3],
+            memory: 4,
+            key: u64::MAX,
+        };
+        let read = Hello::from_bytes(&hello.to_bytes()).expect("its own bytes");
+        assert_eq!(
+            (read.address, read.memory, read.key),
+            (hello.address, hello.memory, hello.key)
+        );
+        assert!(Hello::from_bytes(&[0; 16]).is_none(), "no address");
+        assert!(
+            Hello::from_bytes(&[0; 17 + ADDRESS_BYTES_MAX]).is_none(),
+            "too long"
+        );
     }
 }

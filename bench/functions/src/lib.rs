@@ -14,7 +14,6 @@
 
 use hotlease_bench_baseline::{Kind, answer};
 use std::ffi::c_void;
-use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 /// What `raw` and `sum` return for an input or output that does not make sense.
 pub const BAD_ARGUMENT: i32 = 22;
@@ -43,6 +42,9 @@ pub unsafe extern "C" fn echo(input: *const c_void, size: u32, output: *mut c_vo
     size
 }
 
+/// Functions with a context: name, marker and documentation of each, and its body, which gets input and
+/// output as slices and returns how many bytes the result has, or an error code.
+#[macro_export]
 macro_rules! context_functions {
     ($($name:ident $marker:ident $doc:literal: |$input:ident, $output:ident| $body:expr;)*) => {$(
         /// Tells client and worker that the function of this name has the interface with a context.
@@ -57,22 +59,22 @@ macro_rules! context_functions {
         /// and a valid `produced`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
-            _context: *mut Context,
-            input: *const c_void,
+            _context: *mut $crate::Context,
+            input: *const ::std::ffi::c_void,
             size: u64,
-            output: *mut c_void,
+            output: *mut ::std::ffi::c_void,
             capacity: u64,
             produced: *mut u64,
         ) -> i32 {
             let $input: &[u8] = match size {
                 0 => &[],
                 // SAFETY: promised by the caller.
-                _ => unsafe { from_raw_parts(input.cast(), size as usize) },
+                _ => unsafe { ::std::slice::from_raw_parts(input.cast(), size as usize) },
             };
             let $output: &mut [u8] = match capacity {
                 0 => &mut [],
                 // SAFETY: promised by the caller. Benchmarks never name one buffer for both.
-                _ => unsafe { from_raw_parts_mut(output.cast(), capacity as usize) },
+                _ => unsafe { ::std::slice::from_raw_parts_mut(output.cast(), capacity as usize) },
             };
             let result: Result<usize, i32> = $body;
             match result {
@@ -126,7 +128,10 @@ context_functions! {
 }
 
 /// A result that does not fit is not written: its size tells the caller what is needed.
-fn write(output: &mut [u8], result: &[u8]) -> Result<usize, i32> {
+///
+/// # Errors
+/// None; it is what a body of [`context_functions`] returns.
+pub fn write(output: &mut [u8], result: &[u8]) -> Result<usize, i32> {
     if let Some(place) = output.get_mut(..result.len()) {
         place.copy_from_slice(result);
     }

@@ -1,5 +1,6 @@
 //! `hotlease bench bandwidth`: large data, in place and copied.
 
+use super::fabric;
 use super::host::Host;
 use super::record::{Figures, Record, params, print};
 use super::samples::{Block, Clock, Samples};
@@ -11,17 +12,21 @@ use clap::Args;
 use hotlease_client::Buffer;
 
 /// A function that reads every byte of a registered buffer in place, and an echo whose input and output
-/// are ordinary memory, which the library must copy; both beside a plain memcpy of as many bytes.
+/// are ordinary memory, which the library must copy; both beside a plain memcpy of as many bytes. Over a
+/// fabric: a registered buffer to the function and from it, beside raw RMA writes and a copy through TCP.
 #[derive(Debug, Args)]
 pub(super) struct BandwidthArgs {
-    /// Sizes, bytes
-    #[arg(long, value_delimiter = ',', default_values_t = [64 << 10, 1 << 20, 16 << 20, 100 << 20], value_parser = size)]
+    #[command(flatten)]
+    over: fabric::TransportArgs,
+    /// Sizes, bytes [default: 64 KiB, 1 MiB, 16 MiB, 100 MiB; over fabrics 1, 16 and 256 MiB]
+    #[arg(long, value_delimiter = ',', value_parser = size)]
     sizes: Vec<usize>,
     /// Bytes moved in each series at least
     #[arg(long, default_value_t = 2 << 30)]
     bytes: u64,
 }
 
+const SIZES: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 100 << 20];
 const SIZE_MAX: usize = 1 << 30;
 
 fn size(text: &str) -> Result<usize, String> {
@@ -61,9 +66,20 @@ impl Moved {
 
 pub(super) fn carry_out(args: &BandwidthArgs, output: &mut Output) -> anyhow::Result<()> {
     let host = Host::find_or_start()?;
+    for transport in args.over.fabrics() {
+        fabric::bandwidth::measure(&host, transport, &args.sizes, args.bytes, output)?;
+    }
+    if !args.over.shm() {
+        return output.flush();
+    }
     let stage = Stage::set(&host, hot(), 0)?;
     let mut records = Vec::new();
-    for size in &args.sizes {
+    let sizes = if args.sizes.is_empty() {
+        &SIZES[..]
+    } else {
+        &args.sizes
+    };
+    for size in sizes {
         records.extend(measure(&stage, *size, args.bytes)?);
     }
     stage.invoker.deallocate()?;

@@ -16,7 +16,8 @@ use tempfile::TempDir;
 
 /// How long a private platform may take to stop before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
-const FUNCTIONS: &str = "libhotlease_bench_functions.so";
+const FUNCTIONS: &str = "hotlease-bench-functions";
+const FABRIC_FUNCTIONS: &str = "hotlease-bench-fabric-functions";
 
 /// A platform.
 pub(super) struct Host {
@@ -109,20 +110,27 @@ impl Drop for Own {
     }
 }
 
-/// The functions that are invoked, from beside this program or where `make install` puts them.
+/// The functions that are invoked.
 pub(super) fn functions() -> anyhow::Result<Code> {
+    library(FUNCTIONS)
+}
+
+/// The same, and the peers of the baselines of fabrics.
+pub(super) fn fabric_functions() -> anyhow::Result<Code> {
+    library(FABRIC_FUNCTIONS)
+}
+
+/// The library that a package builds, from beside this program or where `make install` puts it.
+fn library(package: &str) -> anyhow::Result<Code> {
     let exe = env::current_exe().context("cannot find this program")?;
     let exe = exe.canonicalize().unwrap_or(exe);
     let beside = exe.parent().unwrap_or(Path::new("."));
-    let places: [PathBuf; 2] = [
-        beside.join(FUNCTIONS),
-        beside.join("../lib/hotlease").join(FUNCTIONS),
-    ];
+    let name = format!("lib{}.so", package.replace('-', "_"));
+    let places: [PathBuf; 2] = [beside.join(&name), beside.join("../lib/hotlease").join(&name)];
     match places.iter().find(|place| place.exists()) {
         Some(place) => Ok(Code::open(place)?),
         None => bail!(
-            "the benchmarks' functions are missing ({} and {}); build them with \
-             `cargo build --release -p hotlease-bench-functions`",
+            "the benchmarks' functions are missing ({} and {}); build them with `cargo build --release -p {package}`",
             places[0].display(),
             places[1].display()
         ),

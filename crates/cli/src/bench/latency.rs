@@ -1,5 +1,6 @@
 //! `hotlease bench latency`: one invocation at a time.
 
+use super::fabric;
 use super::host::Host;
 use super::record::{Record, Target, params, print};
 use super::samples::Pair;
@@ -12,14 +13,17 @@ use hotlease_bench_baseline::Kind;
 use hotlease_client::{Buffer, Function, LeaseOptions};
 
 /// Hot: beside a raw round trip between the same two cores that moves the same bytes. Up to 32 bytes
-/// that is a cache line each way; above, a contiguous payload that is copied in and out.
+/// that is a cache line each way; above, a contiguous payload that is copied in and out. Over a fabric:
+/// beside a ping-pong written directly on libfabric, hot by size, and warm beside its blocking variant.
 #[derive(Debug, Args)]
 pub(super) struct LatencyArgs {
+    #[command(flatten)]
+    over: fabric::TransportArgs,
     /// What to measure [default: all]
     #[arg(long, value_enum)]
     mode: Option<Mode>,
-    /// Payload sizes of hot invocations, bytes, at most 4096
-    #[arg(long, value_delimiter = ',', default_values_t = SIZES, value_parser = size)]
+    /// Payload sizes of hot invocations, bytes, at most 4096 [default: 1 to 4096; fewer over fabrics]
+    #[arg(long, value_delimiter = ',', value_parser = size)]
     sizes: Vec<usize>,
     /// Samples of each size
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -59,6 +63,18 @@ fn size(text: &str) -> Result<usize, String> {
 pub(super) fn carry_out(args: &LatencyArgs, output: &mut Output) -> anyhow::Result<()> {
     let host = Host::find_or_start()?;
     let wanted = |mode| args.mode.is_none_or(|only| only == mode);
+    for transport in args.over.fabrics() {
+        if wanted(Mode::Hot) {
+            let sizes = or_default(&args.sizes, &fabric::SIZES);
+            fabric::latency::hot(&host, transport, sizes, args.samples as usize, output)?;
+        }
+        if wanted(Mode::Warm) {
+            fabric::latency::warm(&host, transport, args.warm_samples as usize, output)?;
+        }
+    }
+    if !args.over.shm() {
+        return output.flush();
+    }
     if wanted(Mode::Hot) {
         let records = by_size(&host, args)?;
         print(output, "hot invocations, echo, by size", &records, |record| {
@@ -85,13 +101,13 @@ pub(super) fn carry_out(args: &LatencyArgs, output: &mut Output) -> anyhow::Resu
     output.flush()
 }
 
+fn or_default<'a>(sizes: &'a [usize], default: &'a [usize]) -> &'a [usize] {
+    if sizes.is_empty() { default } else { sizes }
+}
+
 fn by_size(host: &Host, args: &LatencyArgs) -> anyhow::Result<Vec<Record>> {
-    let LatencyArgs {
-        sizes,
-        samples,
-        depth,
-        ..
-    } = args;
+    let LatencyArgs { samples, depth, .. } = args;
+    let sizes = or_default(&args.sizes, &SIZES);
     let options = LeaseOptions {
         depth: *depth,
         ..hot()

@@ -13,6 +13,7 @@
 //! * [`bandwidth`] — bytes per second read in place, and copied.
 //! * [`cold`] — from asking for a lease to the first result.
 //! * [`peers`] — the same echo through sockets, gRPC and HTTP.
+//! * [`fabric`] — latency and bandwidth over libfabric.
 //! * [`soak`] — a million invocations: memory and descriptors before and after.
 //!
 //! and what they share: [`stage`] (a lease and its baseline), [`host`] (the platform, running or private),
@@ -20,6 +21,7 @@
 
 mod bandwidth;
 mod cold;
+mod fabric;
 mod host;
 mod latency;
 mod machine;

@@ -43,28 +43,17 @@ impl Stage {
     /// `payload_bytes`.
     pub(super) fn set(host: &Host, options: LeaseOptions, payload_bytes: usize) -> anyhow::Result<Self> {
         let options = LeaseOptions {
-            runtime_dir: Some(host.runtime_dir().to_owned()),
-            label: "hotlease bench".into(),
-            // A lost worker must not be papered over.
-            renew_lease: false,
-            ..options
+            // The baseline's peer reads the client's memory, whatever the environment says.
+            transport: Some("shm".into()),
+            ..on(host, options)
         };
         let invoker = Invoker::allocate(&functions()?, options)?;
-        let place = invoker.function("whereabouts")?.on_slot(0)?.call(&[])?;
-        let [pid, core] = place.as_chunks::<8>().0 else {
-            anyhow::bail!("the worker does not say where it is");
-        };
-        let slot = usize::try_from(i64::from_le_bytes(*core)).ok();
-        let (pinned, client) = slot.and_then(Pinned::away_from).unzip();
-        if client.is_none() {
-            tracing::warn!("client and slot share a core: there is no other; figures mean little");
-        }
-        let cores = Cores { client, slot };
+        let (worker_pid, cores, pinned) = apart(&invoker)?;
         Ok(Self {
             clock: Clock::calibrate(),
             machine: Machine::here(cores),
             cores,
-            worker_pid: u32::try_from(u64::from_le_bytes(*pid)).context("the worker has no process id")?,
+            worker_pid,
             raw: invoker.function("raw")?.on_slot(0)?,
             memory: invoker.buffer(memory_bytes(payload_bytes) / size_of::<u64>())?,
             invoker,
@@ -109,6 +98,32 @@ impl Stage {
         ensure!(output == input, "the invocation does not echo");
         Ok(block)
     }
+}
+
+/// Options of a lease on this platform that is measured.
+pub(super) fn on(host: &Host, options: LeaseOptions) -> LeaseOptions {
+    LeaseOptions {
+        runtime_dir: Some(host.runtime_dir().to_owned()),
+        label: "hotlease bench".into(),
+        // A lost worker must not be papered over.
+        renew_lease: false,
+        ..options
+    }
+}
+
+/// Pins the calling thread away from the first slot. Also tells the worker's process.
+pub(super) fn apart(invoker: &Invoker) -> anyhow::Result<(u32, Cores, Option<Pinned>)> {
+    let place = invoker.function("whereabouts")?.on_slot(0)?.call(&[])?;
+    let [pid, core] = place.as_chunks::<8>().0 else {
+        anyhow::bail!("the worker does not say where it is");
+    };
+    let slot = usize::try_from(i64::from_le_bytes(*core)).ok();
+    let (pinned, client) = slot.and_then(Pinned::away_from).unzip();
+    if client.is_none() {
+        tracing::warn!("client and slot share a core: there is no other; figures mean little");
+    }
+    let pid = u32::try_from(u64::from_le_bytes(*pid)).context("the worker has no process id")?;
+    Ok((pid, Cores { client, slot }, pinned))
 }
 
 /// Computes, or rather pretends to, for so long: the core stays awake.

@@ -136,7 +136,7 @@ fn targets(gap: Duration, client_sleeps: bool, pair: &Pair) -> Vec<Target> {
 }
 
 /// A block of single runs, each after the client did nothing (or something else) for a while.
-fn after_gaps<E>(
+pub(super) fn after_gaps<E>(
     clock: &Clock,
     gap: Duration,
     client_sleeps: bool,

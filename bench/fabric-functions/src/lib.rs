@@ -1,0 +1,60 @@
+//! Functions that the benchmarks of fabrics invoke: those of `hotlease-bench-functions`, and the peers of
+//! their baselines, which so run in the very slot that is compared with them.
+//!
+//! | function | input | output |
+//! |---|---|---|
+//! | `produce` | anything | as many bytes as the output takes, untouched |
+//! | `raw_fabric_open` | [`Opening`] | what a client needs to know of the raw peer, which is made |
+//! | `raw_fabric_serve` | what the client says of itself, or nothing | none: answers the client until told to stop |
+//! | `tcp_sink` | a token of 16 bytes, an address | none: connects there, says the token, answers each frame |
+//!
+//! A library of its own: libfabric's bindings would be in every cold start that the other one measures.
+
+mod sink;
+
+use hotlease_bench_fabric::{Hello, Opening, Peer};
+use hotlease_bench_functions::{BAD_ARGUMENT, context_functions, write};
+use hotlease_fabric::memory::Memory;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the peers of baselines return when something does not work.
+const FAILED: i32 = 5;
+
+/// Of the one slot on which a benchmark runs.
+static PEER: Mutex<Option<Peer>> = Mutex::new(None);
+
+fn open(input: &[u8]) -> Option<Vec<u8>> {
+    let opening = Opening::from_bytes(input)?;
+    let provider = opening.provider().ok()?;
+    let memory = Arc::new(Memory::create("raw-peer", opening.memory_bytes).ok()?);
+    let peer = Peer::open(&provider, &memory, opening.sleeps).ok()?;
+    let hello = peer.hello().ok()?.to_bytes();
+    *PEER.lock().unwrap_or_else(PoisonError::into_inner) = Some(peer);
+    Some(hello)
+}
+
+fn serve(input: &[u8]) -> Option<()> {
+    let mut peer = PEER.lock().unwrap_or_else(PoisonError::into_inner);
+    let peer = peer.as_mut()?;
+    if !input.is_empty() {
+        peer.meet(&Hello::from_bytes(input)?).ok()?;
+    }
+    peer.serve().ok()
+}
+
+context_functions! {
+    produce hotlease_context_produce "Returns as many bytes as there is room for.":
+        |_input, output| Ok(output.len());
+
+    raw_fabric_open hotlease_context_raw_fabric_open "Makes the raw peer.":
+        |input, output| match open(input) {
+            Some(hello) => write(output, &hello),
+            None => Err(BAD_ARGUMENT),
+        };
+
+    raw_fabric_serve hotlease_context_raw_fabric_serve "Is the raw peer until its client says stop.":
+        |input, _output| serve(input).map(|()| 0).ok_or(FAILED);
+
+    tcp_sink hotlease_context_tcp_sink "Reads from a connection to the client until that hangs up.":
+        |input, _output| sink::run(input).map(|()| 0).map_err(|_| FAILED);
+}

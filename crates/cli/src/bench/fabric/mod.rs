@@ -1,0 +1,48 @@
+//! Benchmarks over libfabric, each beside the least that two ends of libfabric can do over the same
+//! provider. The raw peer runs in the leased slot, as a function: same process, same core.
+//!
+//! * [`latency`] — hot by size, and warm beside the variant that blocks.
+//! * [`bandwidth`] — buffers to the function and from it, beside RMA writes and a copy through TCP.
+//! * [`stage`] — a lease over a fabric, with its baseline.
+
+pub(super) mod bandwidth;
+pub(super) mod latency;
+mod stage;
+mod tcp;
+
+use clap::Args;
+
+/// Payload sizes of hot invocations.
+pub(super) const SIZES: [usize; 4] = [1, 64, 1 << 10, 4 << 10];
+
+/// What is measured.
+#[derive(Debug, Clone, Args)]
+pub(super) struct TransportArgs {
+    /// `shm`, `ofi` (the best provider here), or providers of libfabric, like `tcp;ofi_rxm`
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "shm",
+        env = "HOTLEASE_TRANSPORT"
+    )]
+    transport: Vec<String>,
+}
+
+impl TransportArgs {
+    pub(super) fn shm(&self) -> bool {
+        self.transport.iter().any(|name| is_shm(name))
+    }
+
+    pub(super) fn fabrics(&self) -> impl Iterator<Item = &str> {
+        self.transport
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !is_shm(name))
+    }
+}
+
+/// An empty variable is none.
+fn is_shm(name: &str) -> bool {
+    name.is_empty() || name == "shm"
+}

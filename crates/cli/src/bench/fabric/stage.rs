@@ -1,0 +1,130 @@
+//! A lease over a fabric, with its baseline in the slot.
+
+use super::super::host::{Host, fabric_functions};
+use super::super::machine::Machine;
+use super::super::pin::Pinned;
+use super::super::samples::{Block, Clock};
+use super::super::stage::{apart, on};
+use anyhow::{Context, ensure};
+use hotlease_bench_fabric::{Client, Hello, Opening};
+use hotlease_client::{Function, Invoker, LeaseOptions};
+use hotlease_fabric::memory::Memory;
+use hotlease_fabric::ofi::providers::{Addressing, named, providers};
+use hotlease_fabric::ofi::{Libfabric, Provider};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// Runs at the start of a block that are not counted.
+pub(super) const WARM_UP: usize = 20;
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// See the module.
+pub(in crate::bench) struct Stage {
+    pub(super) invoker: Invoker,
+    pub(super) clock: Clock,
+    pub(super) machine: Machine,
+    pub(super) provider: Provider,
+    _pinned: Option<Pinned>,
+}
+
+/// A raw ping-pong whose peer is in the slot.
+pub(super) struct Raw {
+    client: Client,
+    serve: Function,
+    /// What the peer is told once.
+    introduction: Vec<u8>,
+}
+
+impl Stage {
+    /// Leases, and pins the calling thread away from the slot.
+    pub(super) fn set(host: &Host, transport: &str, options: LeaseOptions) -> anyhow::Result<Self> {
+        let provider = find(transport)?;
+        let options = LeaseOptions {
+            transport: Some(provider.name().to_owned()),
+            ..on(host, options)
+        };
+        let invoker = Invoker::allocate(&fabric_functions()?, options)?;
+        let (_, cores, pinned) = apart(&invoker)?;
+        Ok(Self {
+            clock: Clock::calibrate(),
+            machine: Machine::here(cores),
+            provider,
+            invoker,
+            _pinned: pinned,
+        })
+    }
+
+    /// Both ends of a baseline, with so much memory for RMA.
+    pub(super) fn raw(&self, sleeps: bool, memory_bytes: usize) -> anyhow::Result<Raw> {
+        let opening = Opening {
+            library: self.provider.library().path().to_owned(),
+            provider: self.provider.name().to_owned(),
+            sleeps,
+            memory_bytes: memory_bytes as u64,
+        };
+        let open = self.invoker.function("raw_fabric_open")?.on_slot(0)?;
+        let hello = open
+            .call(&opening.to_bytes())
+            .context("the raw peer cannot be made in the slot")?;
+        let hello = Hello::from_bytes(&hello).context("the raw peer does not say where it is")?;
+        let memory = Arc::new(Memory::create("raw-client", memory_bytes as u64)?);
+        let client = Client::open(&self.provider, &memory, &hello, sleeps)?;
+        let introduction = client.hello()?.to_bytes();
+        Ok(Raw {
+            client,
+            serve: self.invoker.function("raw_fabric_serve")?.on_slot(0)?,
+            introduction,
+        })
+    }
+
+    /// A block of invocations that echo.
+    pub(super) fn echo_block(&self, echo: &Function, input: &[u8], count: usize) -> anyhow::Result<Block> {
+        let mut output = vec![0; input.len()];
+        let block = self
+            .clock
+            .block(WARM_UP, count, || echo.invoke(input, &mut output).map(drop))?;
+        ensure!(output == input, "the invocation does not echo");
+        Ok(block)
+    }
+
+    /// As records name the library.
+    pub(super) fn library(&self) -> String {
+        let (major, minor) = self.provider.library().version();
+        format!("libfabric {major}.{minor}")
+    }
+}
+
+impl Raw {
+    /// Runs something against the peer, while the slot is of no other use.
+    pub(super) fn with<R>(
+        &mut self,
+        run: impl FnOnce(&mut Client) -> anyhow::Result<R>,
+    ) -> anyhow::Result<R> {
+        let peer = self.serve.submit(&std::mem::take(&mut self.introduction))?;
+        let result = run(&mut self.client);
+        self.client.stop()?;
+        peer.wait()?;
+        result
+    }
+
+    /// A block of raw round trips.
+    pub(super) fn block(&mut self, clock: &Clock, input: &[u8], count: usize) -> anyhow::Result<Block> {
+        let mut output = vec![0; input.len()];
+        self.with(|client| {
+            let block = clock.block(WARM_UP, count, || client.echo(input, &mut output).map(drop))?;
+            ensure!(output == input, "the raw baseline does not echo");
+            Ok(block)
+        })
+    }
+}
+
+fn find(transport: &str) -> anyhow::Result<Provider> {
+    let library = Libfabric::load()?;
+    if transport != "ofi" {
+        return Ok(named(&library, transport, Some(LOCAL))?);
+    }
+    let mut usable = providers(&library, Some(LOCAL)).into_iter();
+    usable
+        .find(|provider| provider.quirks().addressing != Addressing::Node)
+        .context("libfabric has no provider here that leads to other hosts")
+}
