@@ -7,7 +7,7 @@ use crate::connection::{Rings, Watched};
 use crate::manager::Manager;
 use crate::options::LeaseOptions;
 use crate::session::{End, Session, Shared};
-use crate::transport::Transport;
+use crate::transport::{self, Transport};
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
 use hotlease_wire::session::{StartPhases, UsageTotals};
@@ -76,6 +76,7 @@ impl Lease {
         let mut phases = ColdPhases::default();
         let mut lap = stopwatch();
 
+        transport::prepare(options);
         let manager = Manager::of(options)?;
         let grant = manager.acquire(options.acquire_request()).await?;
         phases.acquire = lap();

@@ -5,6 +5,7 @@ use crate::code::Code;
 use crate::death::{Death, Kind};
 use crate::link::Link;
 use crate::transport::Route;
+use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::socket::Socket;
 use hotlease_net::tunnel::{self, silence_of};
 use hotlease_net::{Site, node_id};
@@ -99,6 +100,8 @@ impl Session {
             let what = "the agent that granted the lease serves its own machine only".into();
             return Err(Refusal::Unavailable { what }.into());
         }
+        // Its workers are reached over a fabric; loading goes on while they are started.
+        Libfabric::preload();
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
         let tunnelled = tunnel::session(grant.endpoint.parse()?, site.identity.clone(), silence).await?;
         let route = Route {

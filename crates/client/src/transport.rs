@@ -65,6 +65,14 @@ impl Transport {
     }
 }
 
+/// Begins to load libfabric, if workers of this machine will be reached over it; see also
+/// `Session::attach`, which does it for those of others.
+pub(crate) fn prepare(options: &LeaseOptions) {
+    if Transport::choose(options, None) != Transport::Shm {
+        Libfabric::preload();
+    }
+}
+
 /// What to try, best first.
 pub(crate) fn candidates(provider: Option<&str>, local: IpAddr) -> Result<Vec<Provider>, OfiError> {
     let library = Libfabric::load()?;

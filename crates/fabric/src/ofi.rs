@@ -71,6 +71,7 @@
 pub mod endpoint;
 mod error;
 pub mod ffi;
+mod handlers;
 mod library;
 mod link;
 mod message;
@@ -86,7 +87,7 @@ mod transfer;
 pub use error::OfiError;
 pub use library::Libfabric;
 pub use message::Counters;
-pub use port::{Access, Peer, Port, PortOptions};
+pub use port::{Access, Holdings, Peer, Port, PortOptions};
 pub use providers::{Provider, providers};
 pub use ring::{NearEnd, OfiRing};
 pub use transfer::{Registration, Spans};

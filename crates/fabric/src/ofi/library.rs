@@ -2,10 +2,11 @@
 
 use super::error::OfiError;
 use super::ffi::{self, fi_fabric_attr, fi_info, fid_fabric};
+use super::handlers::Handlers;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The API that is asked for: the oldest that has everything needed, so that old sites work.
 pub(super) const API_VERSION: u32 = ffi::fi_version(1, 9);
@@ -16,6 +17,9 @@ const SYSTEM: &str = "libfabric.so.1";
 
 type GetInfo =
     unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
+
+/// What this process has loaded. The lock is held while loading, so that nothing is loaded twice.
+static LOADED: Mutex<Vec<Arc<Libfabric>>> = Mutex::new(Vec::new());
 
 /// A loaded libfabric. Never unloaded: it has threads and exit handlers of its own.
 pub struct Libfabric {
@@ -36,7 +40,8 @@ impl std::fmt::Debug for Libfabric {
 }
 
 impl Libfabric {
-    /// `HOTLEASE_LIBFABRIC` if that is set, else the system's `libfabric.so.1`.
+    /// `HOTLEASE_LIBFABRIC` if that is set, else the system's `libfabric.so.1`. The first time takes 1 to 300 ms,
+    /// by the providers that the library is built with: see [`Libfabric::preload`].
     pub fn load() -> Result<Arc<Self>, OfiError> {
         let named = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty());
         Self::load_from(Path::new(&named.unwrap_or(SYSTEM.into())))
@@ -44,6 +49,36 @@ impl Libfabric {
 
     /// This one.
     pub fn load_from(path: &Path) -> Result<Arc<Self>, OfiError> {
+        let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = all.iter().find(|loaded| loaded.path == path) {
+            return Ok(loaded.clone());
+        }
+        let before = Handlers::note();
+        let loaded = Self::open(path);
+        before.restore();
+        let loaded = loaded?;
+        all.push(loaded.clone());
+        Ok(loaded)
+    }
+
+    /// Begins to load it on a thread of its own, for a process that is about to need it: [`Libfabric::load`]
+    /// then waits for what is left. Of Debian's 1.17, two libraries for PSM adapters measure the clock for
+    /// 100 ms each when they are loaded, and looking for providers reads /proc/kallsyms for 80 ms; none of
+    /// that can be turned off from outside.
+    pub fn preload() {
+        let load = || {
+            if let Ok(library) = Self::load() {
+                // Whatever is asked, the first question makes the library look for all its providers.
+                if let Some(hints) = library.new_info() {
+                    let _ = library.infos(&hints, None);
+                }
+            }
+        };
+        // Without a thread it is loaded when it is needed.
+        let _ = std::thread::Builder::new().name("libfabric".into()).spawn(load);
+    }
+
+    fn open(path: &Path) -> Result<Arc<Self>, OfiError> {
         use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
         // SAFETY: loading runs the library's constructors: whoever names the library (the site, or the user
         // by an environment variable) vouches for them.

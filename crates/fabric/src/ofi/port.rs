@@ -85,6 +85,22 @@ pub struct Port {
     probes: AtomicU32,
 }
 
+/// What a port holds at a moment. All of it goes when those who asked for it are gone and their operations
+/// have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holdings {
+    /// Registrations of memory.
+    pub registrations: usize,
+    /// Open ends of channels.
+    pub channels: usize,
+    /// Links to peers.
+    pub peers: usize,
+    /// Addresses of peers that the provider knows.
+    pub addresses: usize,
+    /// Sends, reads and writes under way.
+    pub operations: usize,
+}
+
 /// A peer of a port. Forgotten when dropped.
 pub struct Peer {
     pub(super) port: Arc<Port>,
@@ -178,6 +194,18 @@ impl Port {
         self.lock().counters
     }
 
+    /// What it holds now.
+    pub fn holdings(&self) -> Holdings {
+        let state = self.lock();
+        Holdings {
+            registrations: state.regions.iter().flatten().count(),
+            channels: state.channels.iter().flatten().count(),
+            peers: state.links.len(),
+            addresses: state.addresses.len(),
+            operations: state.sending(),
+        }
+    }
+
     /// Why the port as a whole does not work any more, if so.
     pub fn failed(&self) -> Option<OfiError> {
         self.lock().failed.clone()
@@ -223,7 +251,7 @@ impl Port {
     pub fn peer(self: &Arc<Self>, address: &PortAddress, key: u64) -> Result<Peer, OfiError> {
         self.check_address(address)?;
         let mut state = self.lock();
-        if state.links.len() >= PEERS_MAX {
+        if state.links.len() + state.leaving.len() >= PEERS_MAX {
             return Err(OfiError::TooMany {
                 what: "peers",
                 limit: PEERS_MAX,
@@ -445,27 +473,15 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.port.lock().links.remove(&self.link.key);
+        let mut state = self.port.lock();
+        state.links.remove(&self.link.key);
         if !self.port.survives_peers {
             return;
         }
-        // Providers do not like an address to go while something is sent there: a goodbye, usually. What
-        // does not leave keeps its address until the port is closed.
-        let mut patience = Patience::until(Instant::now() + LINGER);
-        while Arc::strong_count(&self.link) > 1 {
-            self.port.progress();
-            if !patience.again() {
-                return;
-            }
-        }
-        let mut state = self.port.lock();
-        let state = &mut *state;
-        if let Some((fabric_address, links)) = state.addresses.get_mut(&self.address) {
-            *links -= 1;
-            if *links == 0 {
-                state.endpoint.remove(*fabric_address);
-                state.addresses.remove(&self.address);
-            }
-        }
+        // What is under way to it, a goodbye usually, ends in a completion or in an error, perhaps much later.
+        let link = std::mem::replace(&mut self.link, Arc::new(Link::new(0, 0)));
+        state.leaving.push((link, std::mem::take(&mut self.address)));
+        self.port.drive(&mut state);
+        state.forget_peers();
     }
 }

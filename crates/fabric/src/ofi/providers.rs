@@ -187,7 +187,8 @@ pub const PROVIDERS: &[Quirks] = &[
         // With several peers it names the wrong ones (measured with 1.17 and 2.4).
         source: false,
         eager_bytes: EAGER_BYTES_SOCKETS,
-        receives: RECEIVES_SOCKETS,
+        // With 16, two dozen channels at once lost a message for good under load (2.4).
+        receives: RECEIVES,
         wait_fd: false,
         survives_peer: true,
         tested: Tested::Conformance,

@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) links: HashMap<u64, Arc<Link>>,
     /// Addresses in the address vector, and how many links use each.
     pub(super) addresses: HashMap<Vec<u8>, (fi_addr_t, u32)>,
+    /// Links of peers that were dropped, to which something is still being sent.
+    pub(super) leaving: Vec<(Arc<Link>, Vec<u8>)>,
     pub(super) regions: Vec<Option<Registered>>,
     pub(super) counters: Counters,
     /// The completion queue itself failed.
@@ -91,6 +93,7 @@ impl State {
             channels: Vec::new(),
             links: HashMap::new(),
             addresses: HashMap::new(),
+            leaving: Vec::new(),
             regions: Vec::new(),
             counters: Counters::default(),
             failed: None,
@@ -239,6 +242,26 @@ impl State {
         Some(operation)
     }
 
+    /// Forgets the addresses of peers that were dropped and to which nothing is sent any more: providers do
+    /// not like an address to go before that.
+    pub(super) fn forget_peers(&mut self) {
+        let mut leaving = std::mem::take(&mut self.leaving);
+        leaving.retain(|(link, address)| {
+            if Arc::strong_count(link) > 1 {
+                return true;
+            }
+            if let Some((fabric_address, links)) = self.addresses.get_mut(address) {
+                *links -= 1;
+                if *links == 0 {
+                    self.endpoint.remove(*fabric_address);
+                    self.addresses.remove(address);
+                }
+            }
+            false
+        });
+        self.leaving = leaving;
+    }
+
     /// Takes completions and puts messages into rings; how many frames.
     #[inline]
     pub(super) fn drive(&mut self) -> u64 {
@@ -289,8 +312,7 @@ impl State {
             self.buffers.unposted.push(number);
             return;
         }
-        let ended = self.end(number);
-        self.settle(ended, None);
+        self.settled(number, None);
     }
 
     pub(super) fn settle(&mut self, operation: Option<Operation>, error: Option<OfiError>) {
@@ -310,6 +332,15 @@ impl State {
             }
             Some(Operation::Chunk { transfer }) => transfer.finish(error),
             Some(Operation::Receive { .. }) | None => {}
+        }
+    }
+
+    #[inline]
+    fn settled(&mut self, number: u32, error: Option<OfiError>) {
+        let ended = self.end(number);
+        self.settle(ended, error);
+        if !self.leaving.is_empty() {
+            self.forget_peers();
         }
     }
 
@@ -336,13 +367,12 @@ impl State {
             self.buffers.unposted.push(number);
             return;
         }
-        let ended = self.end(number);
-        let what = match ended {
+        let what = match self.operations.get(number) {
             Some(Operation::Chunk { .. }) => "RMA",
             _ => "send",
         };
         let error = broken(what, &self.endpoint);
-        self.settle(ended, Some(error));
+        self.settled(number, Some(error));
     }
 
     /// Operations under way other than receives.

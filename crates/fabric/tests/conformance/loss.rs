@@ -171,8 +171,15 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
     if crashes(fabric) {
         return;
     }
+    // Two of four connect to a port that stays, which must hold afterwards what it held before.
+    let lasting = fabric.port();
+    let held = lasting.holdings();
     let connection = |number: u64| {
-        let (to_worker, to_client) = connected(&fabric.impatient_port(PATIENCE), &fabric.port());
+        let slot = match number % 4 {
+            0 | 1 => lasting.clone(),
+            _ => fabric.port(),
+        };
+        let (to_worker, to_client) = connected(&fabric.impatient_port(PATIENCE), &slot);
         let ends = open(&to_worker, &to_client, shape(4, 8128), shape(4, 8128));
         if number.is_multiple_of(2) {
             // Closed in order by one side, with frames under way.
@@ -190,11 +197,23 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         Some(count) => count,
         // Each takes a quarter of a second there: acknowledgements in software.
         None if fabric.provider.name() == "udp;ofi_rxd" => 20,
-        None => 100,
+        // And 20 ms and more in the layer over these: buffers.
+        None if fabric.provider.name() == "tcp;ofi_rxm" => 100,
+        None => 1000,
     };
     (0..20).for_each(connection);
     let (descriptors, pages) = footprint();
     (0..count).for_each(connection);
+    let begin = Instant::now();
+    while lasting.holdings() != held {
+        // A goodbye to a client that is gone ends with an error, later.
+        lasting.progress();
+        let now = lasting.holdings();
+        assert!(
+            begin.elapsed() < LONG,
+            "{held:?}, and {now:?} after {count} connections"
+        );
+    }
     let (descriptors_after, pages_after) = footprint();
     assert!(
         descriptors_after <= descriptors + 2,
@@ -205,6 +224,7 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         // See the table of providers.
         return eprintln!("memory is not checked: rxm of 1.17 leaks; {grown} KiB by {count} connections");
     }
-    assert!(grown < 16 * 1024, "{grown} KiB more after {count} connections");
+    // 2.4 takes 16 MiB for a pool at some time, once.
+    assert!(grown < 24 * 1024, "{grown} KiB more after {count} connections");
     eprintln!("{count} connections: {descriptors} -> {descriptors_after} descriptors, {grown} KiB more");
 }
