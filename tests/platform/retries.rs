@@ -310,7 +310,7 @@ fn forged_reply_of_a_worker_is_an_error_of_that_call_only() {
     assert_eq!(call(0, 0).unwrap(), b"", "not to be told from the true reply");
     for (status, length) in [
         (0xffff, 0),
-        (4, 0),
+        (5, 0),
         (0, u64::from(LeaseOptions::default().reply_bytes) + 1),
         (0, u64::MAX),
         (0, 1 << 63),
