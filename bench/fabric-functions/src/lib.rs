@@ -4,6 +4,7 @@
 //! | function | input | output |
 //! |---|---|---|
 //! | `produce` | anything | as many bytes as the output takes, untouched |
+//! | `work` | nanoseconds, bytes, anything | so many bytes, untouched, after so long |
 //! | `raw_fabric_open` | [`Opening`] | what a client needs to know of the raw peer, which is made |
 //! | `raw_fabric_serve` | what the client says of itself, or nothing | none: answers the client until told to stop |
 //! | `tcp_sink` | a token of 16 bytes, an address | none: connects there, says the token, answers each frame |
@@ -16,9 +17,13 @@ use hotlease_bench_fabric::{Hello, Opening, Peer};
 use hotlease_bench_functions::{BAD_ARGUMENT, context_functions, write};
 use hotlease_fabric::memory::Memory;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What the peers of baselines return when something does not work.
 const FAILED: i32 = 5;
+
+/// `work` works no longer.
+const LONGEST_NS: u64 = 1_000_000_000;
 
 /// Of the one slot on which a benchmark runs.
 static PEER: Mutex<Option<Peer>> = Mutex::new(None);
@@ -45,6 +50,20 @@ fn serve(input: &[u8]) -> Option<()> {
 context_functions! {
     produce hotlease_context_produce "Returns as many bytes as there is room for.":
         |_input, output| Ok(output.len());
+
+    work hotlease_context_work "Spins for so many nanoseconds, returns so many bytes: two 64-bit words.":
+        |input, output| {
+            let [time, bytes] = match input.as_chunks::<8>().0 {
+                [time, bytes, ..] => [time, bytes].map(|word| u64::from_le_bytes(*word)),
+                _ => return BAD_ARGUMENT,
+            };
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_nanos(time.min(LONGEST_NS)) {
+                std::hint::spin_loop();
+            }
+            // A size that does not fit is the caller's to read.
+            Ok(usize::try_from(bytes).unwrap_or(usize::MAX).min(output.len()))
+        };
 
     raw_fabric_open hotlease_context_raw_fabric_open "Makes the raw peer.":
         |input, output| match open(input) {

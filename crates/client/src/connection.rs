@@ -111,6 +111,15 @@ impl Connection {
         self.death.get()
     }
 
+    /// `shm`, or the provider over which the worker is reached.
+    pub(crate) fn transport(&self) -> &'static str {
+        match (&self.transport, self.port.get()) {
+            (Transport::Ofi { .. }, Some(port)) => port.provider(),
+            (Transport::Ofi { .. }, None) => "ofi",
+            (Transport::Shm, _) => "shm",
+        }
+    }
+
     /// Exchanges rings with a slot.
     pub(crate) async fn open(&self, slot: SlotIndex, options: &LeaseOptions) -> Result<Rings, Error> {
         match &self.transport {

@@ -95,6 +95,15 @@ impl Invoker {
         self.inner.slots.len()
     }
 
+    /// How bytes reach its first worker: `shm`, or the name of a libfabric provider.
+    pub fn transport(&self) -> &'static str {
+        let channel = self.inner.slots[0].channel.read();
+        channel
+            .unwrap_or_else(PoisonError::into_inner)
+            .connection()
+            .transport()
+    }
+
     /// The lease that it holds, or held last.
     pub fn lease(&self) -> LeaseId {
         self.inner.facts().lease

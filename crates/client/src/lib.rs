@@ -21,6 +21,7 @@
 //!   [`Function::pipeline`] at the highest rate, [`Function::invoke_buffer`] without copying.
 //! * [`Invocation`] — a call in flight: wait for it or `.await` it.
 //! * [`Buffer`] — registered memory for large data.
+//! * [`Model`] — what calls cost, and how many tasks to send so that the caller never waits.
 //! * [`Error`] — what went wrong, whether the function ran, what to do next.
 //!
 //! Everything is `Send + Sync` unless it says otherwise. The library runs one background thread in a
@@ -54,6 +55,7 @@ mod invoker;
 mod lease;
 mod link;
 mod manager;
+mod model;
 mod options;
 mod pipeline;
 mod request;
@@ -73,6 +75,7 @@ pub use function::Function;
 pub use invocation::{BufferInvocation, Invocation};
 pub use invoker::Invoker;
 pub use lease::ColdPhases;
+pub use model::{Measured, Model, Plan, Work};
 pub use options::{Completion, LeaseOptions, Polling};
 pub use pipeline::Pipeline;
 

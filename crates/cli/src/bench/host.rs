@@ -111,7 +111,7 @@ impl Drop for Own {
 }
 
 /// The functions that are invoked.
-pub(super) fn functions() -> anyhow::Result<Code> {
+pub(crate) fn functions() -> anyhow::Result<Code> {
     library(FUNCTIONS)
 }
 

@@ -14,6 +14,7 @@
 //! * [`cold`] — from asking for a lease to the first result.
 //! * [`peers`] — the same echo through sockets, gRPC and HTTP.
 //! * [`fabric`] — latency and bandwidth over libfabric.
+//! * [`model`] — LogP parameters of a channel, and how well they predict.
 //! * [`soak`] — a million invocations: memory and descriptors before and after.
 //!
 //! and what they share: [`stage`] (a lease and its baseline), [`host`] (the platform, running or private),
@@ -25,6 +26,7 @@ mod fabric;
 mod host;
 mod latency;
 mod machine;
+mod model;
 mod peers;
 mod pin;
 mod process;
@@ -34,6 +36,8 @@ mod soak;
 mod stage;
 mod throughput;
 mod warm;
+
+pub(crate) use host::functions;
 
 use crate::output::Output;
 use clap::{Args, Subcommand};
@@ -56,6 +60,8 @@ enum Bench {
     Throughput(throughput::ThroughputArgs),
     /// Bytes per second, in place and copied
     Bandwidth(bandwidth::BandwidthArgs),
+    /// What calls cost by LogP, and how well that predicts round trips and plans
+    Model(model::ModelArgs),
     /// From asking for a lease to the first result, with and without the warm pool
     Cold(cold::ColdArgs),
     /// The same echo through a Unix socket, TCP, gRPC and HTTP
@@ -72,6 +78,7 @@ pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<
         Bench::Latency(args) => latency::carry_out(&args, output),
         Bench::Throughput(args) => throughput::carry_out(&args, output),
         Bench::Bandwidth(args) => bandwidth::carry_out(&args, output),
+        Bench::Model(args) => model::carry_out(&args, output),
         Bench::Cold(args) => cold::carry_out(&args, output),
         Bench::Peers(args) => peers::carry_out(&args, output),
         Bench::Soak(args) => soak::carry_out(&args, output),

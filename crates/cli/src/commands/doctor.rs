@@ -1,5 +1,6 @@
 //! `hotlease doctor`
 
+mod fabric;
 mod kernel;
 mod machine;
 mod running;
@@ -12,12 +13,18 @@ use serde::Serialize;
 
 /// Check what this machine and the platform need
 ///
-/// With a manager on another host, whether it can be reached, and who we are to it. /// Exit status 1 if a check fails. With `--json`, an object for each check: check, verdict (ok, warn,
+/// With a manager on another host, whether it can be reached, and who we are to it. With `--peer`, which
+/// transport would be chosen towards its agents and why, tried through short leases.
+///
+/// Exit status 1 if a check fails. With `--json`, an object for each check: check, verdict (ok, warn,
 /// fail), finding, advice (what to do, or null).
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     site: SiteArgs,
+    /// Try every transport towards the agents of the manager, or of this one
+    #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "")]
+    peer: Option<String>,
 }
 
 /// How a check came out.
@@ -68,12 +75,16 @@ impl Finding {
     }
 }
 
-pub(crate) fn carry_out(args: DoctorArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(mut args: DoctorArgs, output: &mut Output) -> anyhow::Result<()> {
+    if let Some(url) = args.peer.as_ref().filter(|url| !url.is_empty()) {
+        args.site.manager = Some(url.clone());
+    }
     let mut failed = 0;
     // One after the other and shown at once: a check that hangs shows which one it is.
     let checks = machine::CHECKS
         .iter()
         .chain(kernel::CHECKS)
+        .chain(fabric::CHECKS)
         .chain(running::CHECKS);
     let mut tell = |findings: Vec<Finding>| -> anyhow::Result<()> {
         for finding in findings {
@@ -87,6 +98,9 @@ pub(crate) fn carry_out(args: DoctorArgs, output: &mut Output) -> anyhow::Result
         tell(check())?;
     }
     tell(site::check(&args.site))?;
+    if args.peer.is_some() {
+        fabric::peer(&args.site, |finding| tell(vec![finding]))?;
+    }
     if failed > 0 {
         anyhow::bail!("{failed} of the checks above failed; each says what to do");
     }

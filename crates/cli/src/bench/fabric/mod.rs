@@ -10,7 +10,10 @@ pub(super) mod latency;
 mod stage;
 mod tcp;
 
+use super::host::{Host, fabric_functions};
+use super::stage::on;
 use clap::Args;
+use hotlease_client::{Invoker, LeaseOptions};
 
 /// Payload sizes of hot invocations.
 pub(super) const SIZES: [usize; 4] = [1, 64, 1 << 10, 4 << 10];
@@ -40,6 +43,15 @@ impl TransportArgs {
             .map(String::as_str)
             .filter(|name| !is_shm(name))
     }
+}
+
+/// A lease over any transport, with this library's functions.
+pub(super) fn lease(host: &Host, transport: &str, options: LeaseOptions) -> anyhow::Result<Invoker> {
+    let options = LeaseOptions {
+        transport: Some(transport.to_owned()),
+        ..on(host, options)
+    };
+    Ok(Invoker::allocate(&fabric_functions()?, options)?)
 }
 
 /// An empty variable is none.

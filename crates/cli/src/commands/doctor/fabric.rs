@@ -1,0 +1,180 @@
+//! How bytes would reach workers: libfabric and its providers here, and with `--peer` what comes of trying
+//! them towards an agent, through short leases.
+
+use super::Finding;
+use crate::platform::SiteArgs;
+use crate::quantity;
+use hotlease_client::{Code, Error, Invoker, LeaseOptions};
+use hotlease_fabric::ofi::Libfabric;
+use hotlease_fabric::ofi::providers::{Addressing, PROVIDERS, Quirks, Tested, named};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(super) const CHECKS: &[fn() -> Vec<Finding>] = &[library];
+
+const ROUND_TRIPS: usize = 200;
+const LARGE_BYTES: usize = 1 << 20;
+/// A call that takes longer has not arrived.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+const ONLY_SHM: &str = "workers of this machine are reached through shared memory, others not at all: install libfabric1, or set \
+     HOTLEASE_LIBFABRIC";
+
+/// Whether there is one at all.
+fn library() -> Vec<Finding> {
+    const CHECK: &str = "libfabric";
+    vec![match Libfabric::load() {
+        Ok(library) => {
+            let (major, minor) = library.version();
+            Finding::ok(CHECK, format!("{major}.{minor}, {}", library.path().display()))
+        }
+        Err(error) => Finding::warn(CHECK, format!("none: {error}; only shm is available"), ONLY_SHM),
+    }]
+}
+
+/// What `--peer` adds: each provider of the table, and what of them leads to the manager's agents.
+pub(super) fn peer(
+    args: &SiteArgs,
+    mut tell: impl FnMut(Finding) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let library = Libfabric::load().ok();
+    let remote = match args.site() {
+        Ok(site) => site.is_some(),
+        // Said by the check of the identity.
+        Err(_) => return Ok(()),
+    };
+    // Loopback is what leads to workers of this machine.
+    let source = (!remote).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let mut usable = Vec::new();
+    if let Some(library) = &library {
+        for quirks in PROVIDERS {
+            let (finding, works) = provider(library, quirks, source);
+            tell(finding)?;
+            if works && quirks.addressing != Addressing::Node {
+                usable.push(quirks.name);
+            }
+        }
+    }
+    let code = match crate::bench::functions() {
+        Ok(code) => code,
+        Err(error) => {
+            let advice = "without them no transport can be tried";
+            return tell(Finding::warn("transport", format!("{error:#}"), advice));
+        }
+    };
+    let chosen = try_out(args, &code, None);
+    let stop = matches!(chosen, Err(ref error) if !is_about_transport(error));
+    tell(match &chosen {
+        Ok(tried) => {
+            let why = match (std::env::var("HOTLEASE_TRANSPORT"), tried.transport.as_str()) {
+                (Ok(name), _) if !name.is_empty() => format!("HOTLEASE_TRANSPORT is {name}"),
+                (_, "shm") => "the worker is on this machine".to_owned(),
+                _ => "the first of the providers above that gets through".to_owned(),
+            };
+            Finding::ok(
+                "transport",
+                format!("would be {}: {why}; {}", tried.transport, tried.figures()),
+            )
+        }
+        Err(error) => Finding::warn("transport", format!("none: {error}"), "see the other checks"),
+    })?;
+    if stop {
+        return Ok(());
+    }
+    for name in usable {
+        let finding = match try_out(args, &code, Some(name)) {
+            Ok(tried) => Finding::ok("transport", format!("{name} gets through: {}", tried.figures())),
+            Err(error) => Finding::warn(
+                "transport",
+                format!("{name} does not get through: {error}"),
+                NOT_THIS,
+            ),
+        };
+        tell(finding)?;
+    }
+    Ok(())
+}
+
+const NOT_THIS: &str = "another is used; a firewall between the hosts, or an interface that leads elsewhere?";
+
+fn is_about_transport(error: &Error) -> bool {
+    matches!(error, Error::NoTransport { .. })
+}
+
+/// A row of the table; whether this machine has it.
+fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -> (Finding, bool) {
+    const CHECK: &str = "provider";
+    let tested = match quirks.tested {
+        Tested::Conformance => "passes the conformance suite",
+        Tested::No => "never tried on such hardware",
+    };
+    match named(library, quirks.name, source) {
+        Ok(found) => {
+            let place = found.domain();
+            let what = match quirks.addressing {
+                Addressing::Node => format!("{} is there, but never chosen: {}", quirks.name, quirks.trouble),
+                _ => format!(
+                    "{} usable on {place}; {tested}; known: {}",
+                    quirks.name, quirks.trouble
+                ),
+            };
+            (Finding::ok(CHECK, what), true)
+        }
+        // Nothing is wrong with a machine that has no such adapter.
+        Err(error) => {
+            let what = format!("{} not usable ({tested}): {error}", quirks.name);
+            (Finding::ok(CHECK, what), false)
+        }
+    }
+}
+
+/// What a short lease has shown.
+struct Tried {
+    transport: String,
+    round_trip: Duration,
+    bytes_per_second: f64,
+}
+
+impl Tried {
+    fn figures(&self) -> String {
+        format!(
+            "round trip {}, {} in and out at {:.2} GB/s",
+            quantity::nanoseconds(self.round_trip.as_nanos() as u64),
+            quantity::bytes(LARGE_BYTES as u64),
+            self.bytes_per_second / 1e9
+        )
+    }
+}
+
+fn try_out(args: &SiteArgs, code: &Code, transport: Option<&str>) -> Result<Tried, Error> {
+    let options = LeaseOptions {
+        transport: transport.map(str::to_owned),
+        manager: args.manager.clone(),
+        identity: args.identity.clone(),
+        timeout: Some(CALL_LIMIT),
+        renew_lease: false,
+        label: "hotlease doctor".into(),
+        ..LeaseOptions::default()
+    };
+    let invoker = Invoker::allocate(code, options)?;
+    let echo = invoker.function("echo")?;
+    let mut times = Vec::with_capacity(ROUND_TRIPS);
+    for _ in 0..ROUND_TRIPS {
+        let begin = Instant::now();
+        echo.invoke(&[7; 8], &mut [0; 8])?;
+        times.push(begin.elapsed());
+    }
+    times.sort_unstable();
+    let (input, mut output) = (vec![7; LARGE_BYTES], vec![0; LARGE_BYTES]);
+    echo.invoke(&input, &mut output)?;
+    let begin = Instant::now();
+    echo.invoke(&input, &mut output)?;
+    let took = begin.elapsed();
+    let tried = Tried {
+        transport: invoker.transport().to_owned(),
+        round_trip: times[ROUND_TRIPS / 2],
+        bytes_per_second: 2.0 * LARGE_BYTES as f64 / took.as_secs_f64(),
+    };
+    invoker.deallocate()?;
+    Ok(tried)
+}
