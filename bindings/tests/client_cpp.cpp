@@ -62,9 +62,84 @@ static void failures(const hotlease::invoker& invoker)
     const auto own = failure_of([&] { (void)invoker.function("fail").call<char>(std::string_view("no")); });
     CHECK(own.kind() == hotlease::kind::function_failed && own.code() == 7 && own.billed());
     CHECK(std::string(own.what()).find("as asked") != std::string::npos);
+    // The message is whole, although the result would have been small, and also where the output is staged.
+    const auto brief = failure_of([&] { (void)invoker.function("fail").call_value<char>('x'); });
+    CHECK(std::string(brief.what()).find("error 7; it says: as asked") != std::string::npos);
+    const auto roomy = invoker.function("fail", {.output_bytes = 100'000});
+    const auto staged = failure_of([&] { (void)roomy.call_value<double>('x'); });
+    CHECK(std::string(staged.what()).find("it says: as asked") != std::string::npos);
+    const auto staged_vector = failure_of([&] { (void)roomy.call<char>(std::string_view("x")); });
+    CHECK(std::string(staged_vector.what()).find("it says: as asked") != std::string::npos);
+    const auto later = failure_of([&] { (void)roomy.submit<char>(std::string_view("x")).get(); });
+    CHECK(std::string(later.what()).find("it says: as asked") != std::string::npos);
+    // A result that is small but too large for its place is told as such.
+    const auto cut = failure_of([&] {
+        std::array<char, 2> out{};
+        (void)invoker.function("echo").call_into(std::string_view("abcd"), out);
+    });
+    CHECK(cut.kind() == hotlease::kind::output_too_large && cut.needed() == 4);
     const auto hurried = invoker.function("wait_ms", {.timeout = 50ms});
     const auto late = failure_of([&] { (void)hurried.call<char>(std::vector<std::uint32_t>{10'000}); });
     CHECK(late.kind() == hotlease::kind::deadline_exceeded && late.ran() != hotlease::ran::no);
+}
+
+// One side in place, or both; a chosen slot; no waiting; many small calls.
+static void other_ways(const hotlease::invoker& invoker)
+{
+    const hotlease::function increment = invoker.function("increment");
+    auto numbers = invoker.buffer<std::uint32_t>(10'000);
+    std::iota(numbers.begin(), numbers.end(), 0u);
+    const std::vector<std::uint32_t> three{7, 8, 9};
+    auto place = invoker.buffer<std::uint32_t>(10'000);
+
+    CHECK((increment.call<std::uint32_t>(numbers.part(1, 2)) == std::vector<std::uint32_t>{2, 3}));
+    CHECK(increment.call(three, place) == 3 && place[2] == 10);
+    CHECK(increment.call(numbers, place) == 10'000 && place[9'999] == 10'000);
+    CHECK(increment.call_into(numbers, numbers) == 10'000 && numbers[0] == 1);
+    // In place whatever its size, so that only the output's room counts.
+    const auto large = failure_of([&] { (void)increment.call<std::uint32_t>(numbers); });
+    CHECK(large.kind() == hotlease::kind::output_too_large && large.needed() == 40'000);
+    auto from = increment.submit<std::uint32_t>(numbers.part(0, 1));
+    auto to = increment.submit(three, place.part(5, 3));
+    CHECK(from.get() == std::vector<std::uint32_t>{2} && to.get() == 3 && place[5] == 8);
+
+    CHECK(increment.on_slot(0).call_value<std::uint32_t>(std::uint32_t{1}) == 2);
+    const auto none = failure_of([&] { (void)increment.on_slot(99); });
+    CHECK(none.kind() == hotlease::kind::invalid_argument);
+    auto tried = increment.try_submit_value<std::uint32_t>(std::uint32_t{4});
+    CHECK(tried && tried->get() == 5);
+    std::vector<hotlease::future<std::vector<char>>> waiting;
+    const auto wait_ms = invoker.function("wait_ms");
+    for (int i = 0; i < 1000; ++i) {
+        auto next = wait_ms.try_submit<char>(std::vector<std::uint32_t>{2});
+        if (!next)
+            break;
+        waiting.push_back(std::move(*next));
+    }
+    CHECK(!waiting.empty() && waiting.size() < 1000); // full, and told so instead of waiting
+    for (auto& each : waiting)
+        (void)each.get();
+
+    auto pipeline = increment.pipeline<std::uint32_t, std::uint32_t>();
+    std::uint64_t sum = 0;
+    for (std::uint32_t i = 0; i < 1000; ++i) {
+        if (pipeline.full())
+            sum += pipeline.pop();
+        pipeline.push(i);
+    }
+    while (!pipeline.empty())
+        sum += pipeline.pop();
+    CHECK(sum == 1000 * 1001 / 2);
+    CHECK(failure_of([&] { (void)pipeline.pop(); }).kind() == hotlease::kind::invalid_argument);
+
+    // What was moved from says so.
+    auto moved = std::move(place);
+    CHECK(place.size() == 0 && moved.size() == 10'000);
+    const auto gone = failure_of([&] { (void)increment.call(three, place); });
+    CHECK(std::string(gone.what()).find("moved from") != std::string::npos);
+    auto taken = increment.submit_value<std::uint32_t>(std::uint32_t{1});
+    (void)taken.get();
+    CHECK(std::string(failure_of([&] { (void)taken.get(); }).what()).find("taken already") != std::string::npos);
 }
 
 static void buffers(const hotlease::invoker& invoker)
@@ -161,6 +236,7 @@ try {
     calls(invoker);
     failures(invoker);
     buffers(invoker);
+    other_ways(invoker);
     futures(invoker);
     maps(invoker);
 
@@ -168,7 +244,11 @@ try {
     const hotlease::usage used = invoker.deallocate();
     CHECK(used.invocations > 600 && used.allocated > 0ns && used.compute > 0ns);
     const auto over = failure_of([&] { (void)echo.call<char>(std::string_view("x")); });
-    CHECK(over.kind() == hotlease::kind::lease_ended && over.ran() == hotlease::ran::no);
+    CHECK(over.kind() == hotlease::kind::lease_ended && over.ran() == hotlease::ran::no && !over.retryable());
+    CHECK(std::string(over.what()).find("allocate another") != std::string::npos);
+    hotlease::invoker other = std::move(invoker);
+    const auto moved = failure_of([&] { (void)invoker.function("echo"); });
+    CHECK(std::string(moved.what()).find("moved from") != std::string::npos);
     return checks_done();
 } catch (const hotlease::error& error) {
     std::printf("    %s\n", error.what());

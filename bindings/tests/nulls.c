@@ -57,6 +57,17 @@ int main(void)
     REFUSED(hotlease_buffer_create(NULL, 8, &buffer, &error), "invoker is NULL");
     REFUSED(hotlease_invoke_buffers(NULL, nothing, nothing, &size, &error), "function is NULL");
     REFUSED(hotlease_submit_buffers(NULL, nothing, nothing, &invocation, &error), "function is NULL");
+    REFUSED(hotlease_function_on_slot(NULL, 0, &function, &error), "function is NULL");
+    REFUSED(hotlease_invoke_from_buffer(NULL, nothing, bytes, 8, &size, &error), "function is NULL");
+    REFUSED(hotlease_invoke_to_buffer(NULL, bytes, 8, nothing, &size, &error), "function is NULL");
+    REFUSED(hotlease_submit_from_buffer(NULL, nothing, &invocation, &error), "function is NULL");
+    REFUSED(hotlease_submit_to_buffer(NULL, bytes, 8, nothing, &invocation, &error), "function is NULL");
+    hotlease_pipeline* pipeline = NULL;
+    REFUSED(hotlease_pipeline_open(NULL, &pipeline, &error), "function is NULL");
+    REFUSED(hotlease_pipeline_push(NULL, bytes, 8, &error), "pipeline is NULL");
+    REFUSED(hotlease_pipeline_pop(NULL, bytes, 8, &size, &error), "pipeline is NULL");
+    CHECK(hotlease_pipeline_size(NULL) == 0 && hotlease_pipeline_is_full(NULL) == 0 && pipeline == NULL);
+    hotlease_pipeline_free(NULL);
     CHECK(size == 77 && code == NULL && invoker == NULL && function == NULL && invocation == NULL);
 
     /* The error is optional. */

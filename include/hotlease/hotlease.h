@@ -30,7 +30,7 @@
  *  3. NULL where an object is needed, or a handle of the wrong life (an ended lease), gives an error,
  *     not a crash. A pointer that is neither NULL nor valid cannot be detected.
  *  4. Threads. Codes, invokers, functions and buffers may be used by any number of threads at once;
- *     an invocation by one thread at a time. Nothing may be freed while another thread uses it.
+ *     an invocation or pipeline by one thread at a time. Nothing may be freed while another thread uses it.
  *  5. Memory. Input bytes are copied before a function returns, so they can be reused at once. The
  *     exception is hotlease_buffer: it is shared with the worker, and the parts named in an invocation
  *     must be left alone until that has ended.
@@ -63,6 +63,7 @@ typedef struct hotlease_invoker hotlease_invoker;       /* a lease, and the way 
 typedef struct hotlease_function hotlease_function;     /* a function on that lease's workers */
 typedef struct hotlease_buffer hotlease_buffer;         /* memory that client and workers share */
 typedef struct hotlease_invocation hotlease_invocation; /* a call that was submitted */
+typedef struct hotlease_pipeline hotlease_pipeline;     /* many small calls in flight on one slot */
 typedef struct hotlease_error hotlease_error;           /* why something failed */
 
 /* ---- Errors --------------------------------------------------------------------------------------- */
@@ -212,6 +213,10 @@ typedef struct hotlease_function_options {
 hotlease_status hotlease_function_find(const hotlease_invoker* invoker, const char* name,
                                        const hotlease_function_options* options,
                                        hotlease_function** function, hotlease_error** error);
+/* The same function on one slot only, from 0 to hotlease_invoker_slots - 1: a handle of its own, for all
+ * calls. Other handles use whichever slot is idle. */
+hotlease_status hotlease_function_on_slot(const hotlease_function* function, uint32_t slot,
+                                          hotlease_function** on_slot, hotlease_error** error);
 /* The `output_bytes` that apply to it; 0 for NULL. */
 size_t hotlease_function_output_bytes(const hotlease_function* function);
 void hotlease_function_free(hotlease_function* function);
@@ -270,6 +275,24 @@ typedef struct hotlease_item {
 hotlease_status hotlease_map(const hotlease_function* function, hotlease_item* items, size_t count,
                              hotlease_error** error);
 
+/* A pipeline: the cheapest way to make many small calls. They go to one slot, which answers them in order;
+ * push until it is full, then pop for each push. Inputs have at most `request_bytes` of hotlease_options. */
+hotlease_status hotlease_pipeline_open(const hotlease_function* function, hotlease_pipeline** pipeline,
+                                       hotlease_error** error);
+/* Calls whose result was not popped yet; 0 for NULL. */
+size_t hotlease_pipeline_size(const hotlease_pipeline* pipeline);
+/* 1 if a result must be popped before the next push; as many calls fit as `depth` of hotlease_options. */
+int hotlease_pipeline_is_full(const hotlease_pipeline* pipeline);
+/* Starts a call. HOTLEASE_BUSY if it is full, or others have the slot's entries. */
+hotlease_status hotlease_pipeline_push(hotlease_pipeline* pipeline, const void* in, size_t in_size,
+                                       hotlease_error** error);
+/* Waits for the oldest call and copies its result. A failure is that call's; the next pop gives the next
+ * result. HOTLEASE_INVALID_ARGUMENT if there is none: ask hotlease_pipeline_size. */
+hotlease_status hotlease_pipeline_pop(hotlease_pipeline* pipeline, void* out, size_t out_capacity,
+                                      size_t* out_size, hotlease_error** error);
+/* Gives up interest in what was not popped. */
+void hotlease_pipeline_free(hotlease_pipeline* pipeline);
+
 /* ---- Buffers -------------------------------------------------------------------------------------- */
 
 /* Memory that the function reads and writes in place, so that its size costs nothing; zeroed. One buffer
@@ -296,6 +319,17 @@ hotlease_status hotlease_invoke_buffers(const hotlease_function* function, hotle
 hotlease_status hotlease_submit_buffers(const hotlease_function* function, hotlease_range in,
                                         hotlease_range out, hotlease_invocation** invocation,
                                         hotlease_error** error);
+
+/* The same with bytes on one side, which are copied. */
+hotlease_status hotlease_invoke_from_buffer(const hotlease_function* function, hotlease_range in, void* out,
+                                            size_t out_capacity, size_t* out_size, hotlease_error** error);
+hotlease_status hotlease_invoke_to_buffer(const hotlease_function* function, const void* in, size_t in_size,
+                                          hotlease_range out, size_t* out_size, hotlease_error** error);
+hotlease_status hotlease_submit_from_buffer(const hotlease_function* function, hotlease_range in,
+                                            hotlease_invocation** invocation, hotlease_error** error);
+hotlease_status hotlease_submit_to_buffer(const hotlease_function* function, const void* in, size_t in_size,
+                                          hotlease_range out, hotlease_invocation** invocation,
+                                          hotlease_error** error);
 
 /* ---- Version -------------------------------------------------------------------------------------- */
 

@@ -25,6 +25,10 @@
 #ifndef HOTLEASE_HOTLEASE_HPP
 #define HOTLEASE_HOTLEASE_HPP
 
+#if !(__cplusplus >= 202002L && __has_include(<concepts>) && __has_include(<ranges>))
+#error "hotlease.hpp needs C++20: compile with -std=c++20 or later (hotlease.h is for older C++, too)"
+#else
+
 #include <hotlease/client/buffer.hpp>
 #include <hotlease/client/error.hpp>
 #include <hotlease/client/function.hpp>
@@ -140,6 +144,7 @@ public:
         asked.runtime_dir = options.runtime_dir.empty() ? nullptr : options.runtime_dir.c_str();
         asked.manager = options.manager.empty() ? nullptr : options.manager.c_str();
         asked.identity = options.identity.empty() ? nullptr : options.identity.c_str();
+        detail::alive(code.handle(), "hotlease::code was moved from");
         hotlease_invoker* allocated = nullptr;
         detail::check([&](hotlease_error** failure) {
             return hotlease_allocate(code.handle(), &asked, &allocated, failure);
@@ -155,6 +160,7 @@ public:
         how.output_bytes = options.output_bytes;
         how.idempotent = !options.idempotent ? 0 : *options.idempotent ? 1 : -1;
         hotlease_function* found = nullptr;
+        alive();
         detail::check([&](hotlease_error** failure) {
             return hotlease_function_find(handle_.get(), name.c_str(), &how, &found, failure);
         });
@@ -167,6 +173,7 @@ public:
     {
         if (count > SIZE_MAX / sizeof(T))
             throw std::length_error("hotlease::invoker::buffer: too many elements");
+        alive();
         hotlease_buffer* created = nullptr;
         detail::check([&](hotlease_error** failure) {
             return hotlease_buffer_create(handle_.get(), count * sizeof(T), &created, failure);
@@ -192,6 +199,7 @@ public:
     {
         hotlease_usage used{};
         used.struct_size = sizeof used;
+        alive();
         detail::check(
             [&](hotlease_error** failure) { return hotlease_deallocate(handle_.get(), &used, failure); });
         using std::chrono::nanoseconds;
@@ -201,6 +209,7 @@ public:
     const hotlease_invoker* handle() const noexcept { return handle_.get(); }
 
 private:
+    void alive() const { detail::alive(handle_.get(), "hotlease::invoker was moved from"); }
     template <class Time>
     static std::uint64_t at_least_0(Time time)
     {
@@ -217,4 +226,5 @@ inline std::string version()
 
 } // namespace hotlease
 
+#endif
 #endif

@@ -89,6 +89,31 @@ pub unsafe extern "C" fn hotlease_function_find(
 
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_function_on_slot(
+    function: *const FunctionHandle,
+    slot: u32,
+    on_slot: *mut *mut FunctionHandle,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        wanted(on_slot, "on_slot")?;
+        // SAFETY: NULL or valid, as the header demands.
+        let function = unsafe { object(function, "function") }?;
+        let slot = usize::try_from(slot).unwrap_or(usize::MAX);
+        let handle = FunctionHandle {
+            function: function.function.clone().on_slot(slot)?,
+            output_bytes: function.output_bytes,
+        };
+        // SAFETY: checked to be wanted; valid as the header demands.
+        unsafe { put(on_slot, Box::into_raw(Box::new(handle))) };
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_function_output_bytes(function: *const FunctionHandle) -> usize {
     contained(0, || {
         // SAFETY: NULL or valid, as the header demands.

@@ -1,5 +1,7 @@
 //! Numbers for people: times and sizes with three digits and a unit.
 
+use std::time::Duration;
+
 /// A time, in nanoseconds.
 pub(crate) fn nanoseconds(ns: u64) -> String {
     scaled(
@@ -60,9 +62,66 @@ pub(crate) fn cores(cores: &[u32]) -> String {
     shown.collect::<Vec<_>>().join(",")
 }
 
+/// A time from the command line: `100ms`, `1s`, `250us`, `2min`; a bare number is milliseconds.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text)?;
+    let ns = match unit {
+        "us" => 1_000,
+        "" | "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "min" | "m" => 60_000_000_000_u64,
+        other => return Err(format!("`{other}` is no unit of time; us, ms, s and min are")),
+    };
+    match number.checked_mul(ns) {
+        Some(0) => Err("it must be more than nothing".to_owned()),
+        Some(ns) => Ok(Duration::from_nanos(ns)),
+        None => Err("it is longer than can be counted".to_owned()),
+    }
+}
+
+/// A size from the command line: `4096`, `64K`, `10M`, `2GiB`; units are powers of 1024.
+pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
+    let (number, unit) = split(text)?;
+    let bytes = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "ki" | "kib" => 1 << 10,
+        "m" | "mi" | "mib" => 1 << 20,
+        "g" | "gi" | "gib" => 1_u64 << 30,
+        _ => return Err(format!("`{unit}` is no unit of size; K, M and G are")),
+    };
+    let bytes = number.checked_mul(bytes).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.ok_or_else(|| "it is more than can be counted".to_owned())
+}
+
+/// Number and unit.
+fn split(text: &str) -> Result<(u64, &str), String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number = number
+        .parse()
+        .map_err(|_| "a whole number is needed, with or without a unit".to_owned())?;
+    Ok((number, unit.trim()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_and_sizes_have_units() {
+        assert_eq!(parse_time("100"), Ok(Duration::from_millis(100)));
+        assert_eq!(parse_time("1s"), Ok(Duration::from_secs(1)));
+        assert_eq!(parse_time("250us"), Ok(Duration::from_micros(250)));
+        for bad in ["", "s", "0", "-1", "1h2", "99999999999999999999", "1.5s"] {
+            assert!(parse_time(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert_eq!(parse_bytes("10G"), Ok(10 << 30));
+        assert_eq!(parse_bytes("64 KiB"), Ok(64 << 10));
+        for bad in ["", "G", "1T5", "17179869184G"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn three_digits_and_a_unit() {

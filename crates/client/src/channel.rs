@@ -4,6 +4,7 @@ mod call;
 
 use self::call::Lane;
 use crate::Error;
+use crate::code::Code;
 use crate::connection::{Connection, NEWS_LIMIT, Rings};
 use crate::death::{Death, Kind};
 use crate::entries::{Entries, Occupied, State};
@@ -98,7 +99,13 @@ pub(crate) struct Target {
     pub(crate) timeout_us: u32,
     /// Of the ring.
     pub(crate) output_capacity: u32,
+    /// What is offered at least through the ring, whatever the caller has room for, so that the message of a
+    /// function that fails is whole. 0 for functions that know of no capacity.
+    pub(crate) message_room: u32,
 }
+
+/// See [`Target::message_room`]: as much as an error shows.
+pub(crate) const MESSAGE_BYTES: u32 = 512;
 
 /// A private connection to one slot. `Send + Sync`; see [`crate::entries`] for who owns what.
 pub(crate) struct Channel {
@@ -109,6 +116,8 @@ pub(crate) struct Channel {
     pub(crate) doorbell: Arc<Doorbell>,
     /// Index of the code's first function in this worker.
     base: u16,
+    /// For names in messages.
+    code: Code,
     pub(crate) completion: Completion,
     /// Set after the connection's death is recorded.
     closed: AtomicBool,
@@ -127,7 +136,7 @@ impl Channel {
         ring: Rings,
         connection: Arc<Connection>,
         doorbell: Arc<Doorbell>,
-        base: u16,
+        (base, code): (u16, Code),
         completion: Completion,
     ) -> Self {
         Self {
@@ -137,6 +146,7 @@ impl Channel {
             connection,
             doorbell,
             base,
+            code,
             completion,
             closed: AtomicBool::new(false),
             broken_since: OnceLock::new(),
@@ -297,7 +307,8 @@ impl Channel {
             Err(error) => return self.broken(&error.to_string()),
         };
         match header.status {
-            Status::FunctionError if header.length <= capacity => Error::Function {
+            // More was offered for a message than the caller has room for.
+            Status::FunctionError if header.length <= capacity.max(MESSAGE_BYTES.into()) => Error::Function {
                 code: header.code,
                 output,
             },
@@ -305,6 +316,12 @@ impl Channel {
                 produced: header.length,
                 capacity,
             },
+            Status::Ok if header.length > capacity && header.length <= MESSAGE_BYTES.into() => {
+                Error::OutputTooLarge {
+                    produced: header.length,
+                    capacity,
+                }
+            }
             Status::DeadlineExceeded => Error::Deadline {
                 timeout: timeout.unwrap_or_default(),
                 ran: Ran::Yes,
@@ -338,11 +355,22 @@ impl Channel {
             Lane::Express(_) => true,
         };
         match self.connection.death() {
-            Some(death) => death.error(first),
+            Some(death) => self.named(death.error(first)),
             None => Error::OutcomeUnknown {
                 why: "the channel was closed".into(),
             },
         }
+    }
+
+    /// Puts the name of the function into the error of a death.
+    fn named(&self, mut error: Error) -> Error {
+        if let Error::WorkerDied { cause, function, .. } = &mut error {
+            let index = cause.function().and_then(|index| index.checked_sub(self.base));
+            // The worker may hold libraries of others, too.
+            let ours = index.and_then(|index| self.code.functions().get(usize::from(index)));
+            *function = ours.map(|ours| ours.name.clone());
+        }
+        error
     }
 
     /// Publishes a request without waiting; its reply belongs to a future.

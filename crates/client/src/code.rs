@@ -132,31 +132,26 @@ impl fmt::Debug for Code {
     }
 }
 
-/// At most five names that somebody who wrote `name` may have meant, best first; all names if there are
-/// no more than that many.
+/// At most five names that somebody who wrote `name` may have meant, best first: those that differ in at most a
+/// third of their letters. Where a C++ compiler has mangled that very name, only the mangled one.
 fn similar(name: &str, functions: &[Function]) -> Vec<String> {
     const SHOWN: usize = 5;
-    const ALIKE: f64 = 0.7;
-    let mut scored: Vec<(f64, &str)> = functions
-        .iter()
-        .map(|function| {
-            let (ours, theirs) = (name.to_lowercase(), function.name.to_lowercase());
-            let score = if theirs.contains(&ours) && !ours.is_empty() {
-                1.0
-            } else {
-                strsim::jaro_winkler(&ours, &theirs)
-            };
-            (score, function.name.as_str())
-        })
+    // The Itanium ABI's: the length of each part of a name, and the part.
+    let part = format!("{}{name}", name.len());
+    let names = || functions.iter().map(|function| function.name.as_str());
+    if !name.is_empty()
+        && let Some(mangled) = names().find(|theirs| theirs.starts_with("_Z") && theirs.contains(&part))
+    {
+        return vec![mangled.to_owned()];
+    }
+    let ours = name.to_lowercase();
+    let mut close: Vec<(usize, &str)> = names()
+        .map(|theirs| (strsim::osa_distance(&ours, &theirs.to_lowercase()), theirs))
+        .filter(|(distance, theirs)| *distance <= ours.chars().count().max(theirs.chars().count()) / 3)
         .collect();
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let few = scored.len() <= SHOWN;
-    scored
-        .into_iter()
-        .filter(|(score, _)| few || *score >= ALIKE)
-        .take(SHOWN)
-        .map(|(_, name)| name.to_owned())
-        .collect()
+    close.sort_unstable();
+    close.truncate(SHOWN);
+    close.into_iter().map(|(_, theirs)| theirs.to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -187,11 +182,20 @@ mod tests {
         assert_eq!(similar("thumbnial", &functions)[0], "thumbnail");
         assert_eq!(similar("Resize", &functions)[0], "resize");
         assert!(similar("qqqq", &functions).is_empty());
-        assert_eq!(
-            similar("qqqq", &named(&["a", "b"])).len(),
-            2,
-            "few functions are all listed"
-        );
+        assert!(similar("qqqq", &named(&["a", "b"])).is_empty(), "not alike at all");
+        assert!(similar("sum", &named(&["max"])).is_empty(), "one letter in three is the same");
+    }
+
+    #[test]
+    fn a_mangled_name_is_told_as_one() {
+        let functions = named(&["_Z3addPKvjPv", "dad"]);
+        assert_eq!(similar("add", &functions), ["_Z3addPKvjPv"]);
+        let error = Error::NoSuchFunction {
+            name: "add".into(),
+            code: "libadd.so".into(),
+            similar: similar("add", &functions),
+        };
+        assert!(error.to_string().contains("extern \"C\""), "{error}");
     }
 
     #[test]

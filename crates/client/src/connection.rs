@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::channel::Channel;
+use crate::code::Code;
 use crate::death::{Death, Kind};
 use crate::link::Link;
 use crate::options::{Completion, LeaseOptions};
@@ -242,10 +243,15 @@ impl Connection {
         Ok(ClientChannel::over(replies, generation, requests))
     }
 
-    /// Makes a channel of exchanged rings; it is closed with the connection. `base`: index of the code's
-    /// first function.
-    pub(crate) fn channel(self: &Arc<Self>, rings: Rings, base: u16, completion: Completion) -> Arc<Channel> {
-        let channel = Channel::new(rings, self.clone(), self.doorbell.clone(), base, completion);
+    /// Makes a channel of exchanged rings; it is closed with the connection. `code`: with the index of
+    /// its first function.
+    pub(crate) fn channel(
+        self: &Arc<Self>,
+        rings: Rings,
+        code: (u16, Code),
+        completion: Completion,
+    ) -> Arc<Channel> {
+        let channel = Channel::new(rings, self.clone(), self.doorbell.clone(), code, completion);
         let channel = Arc::new(channel);
         self.channels().push(Arc::downgrade(&channel));
         if self.death.get().is_some() {

@@ -50,12 +50,15 @@ impl Death {
             },
             Kind::Worker { cause, output } => Error::WorkerDied {
                 cause: cause.clone(),
+                // The channel knows the names.
+                function: None,
                 output: output.clone(),
                 ran,
             },
             Kind::Lease(reason) => Error::LeaseEnded { reason: *reason, ran },
             Kind::Agent => Error::WorkerDied {
                 cause: Cause::AgentGone,
+                function: None,
                 output: String::new(),
                 ran,
             },

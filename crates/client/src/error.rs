@@ -85,7 +85,7 @@ pub enum Error {
     #[error("{0}")]
     Refused(Refusal),
     /// The function returned an error of its own.
-    #[error("the function returned error {code}{}", output_text(.output))]
+    #[error("the function returned error {code}{}", output_text("it says", .output))]
     Function {
         /// Its number.
         code: i32,
@@ -116,17 +116,24 @@ pub enum Error {
         limit: u64,
     },
     /// The worker died.
-    #[error("{cause}{}; {ran}{}", output_text(.output.as_bytes()), advice(*.ran))]
+    #[error(
+        "{}{}; {ran}{}",
+        .cause.naming(.function.as_deref()),
+        output_text("its last output", .output.as_bytes()),
+        after_death(.cause, *.ran)
+    )]
     WorkerDied {
         /// Why.
         cause: Cause,
+        /// The name of the function that was running, where it is one of this client's.
+        function: Option<String>,
         /// The end of what it printed.
         output: String,
         /// Whether this invocation's function ran.
         ran: Ran,
     },
     /// The lease ended.
-    #[error("the lease has ended: {reason}; {ran}{}", advice(*.ran))]
+    #[error("the lease has ended: {reason}; {ran}{}", after_lease(*.reason, *.ran))]
     LeaseEnded {
         /// Why.
         reason: EndReason,
@@ -199,10 +206,9 @@ impl Error {
     pub fn retryable(&self) -> bool {
         self.ran() == Ran::No
             && match self {
-                Self::WorkerDied { .. }
-                | Self::LeaseEnded { .. }
-                | Self::NoCredit
-                | Self::NotRunning { .. } => true,
+                Self::WorkerDied { .. } | Self::NoCredit | Self::NotRunning { .. } => true,
+                // Whoever gave it back wanted it to end, and the same call fails for ever.
+                Self::LeaseEnded { reason, .. } => *reason != EndReason::Released,
                 Self::Network(error) => matches!(
                     **error,
                     NetError::Unresolved { .. }
@@ -270,13 +276,16 @@ impl From<RuntimeDirError> for Error {
 
 fn did_you_mean(similar: &[String]) -> String {
     match similar {
-        [] => "; see `hotlease functions`".to_owned(),
+        [] => "; `hotlease functions` lists what it has".to_owned(),
+        [mangled] if mangled.starts_with("_Z") => format!(
+            "; it has `{mangled}`, a C++ function: declare it extern \"C\", as the macros of hotlease/function.h do"
+        ),
         [one] => format!("; did you mean `{one}`?"),
         several => format!("; did you mean one of `{}`?", several.join("`, `")),
     }
 }
 
-fn output_text(output: &[u8]) -> String {
+fn output_text(whose: &str, output: &[u8]) -> String {
     const SHOWN: usize = 512;
     let text = String::from_utf8_lossy(output);
     let text = text.trim_end();
@@ -286,7 +295,7 @@ fn output_text(output: &[u8]) -> String {
     }
     let skip = text.chars().count().saturating_sub(SHOWN);
     let tail: String = text.chars().skip(skip).collect();
-    format!("; its last output: {tail}")
+    format!("; {whose}: {tail}")
 }
 
 fn advice(ran: Ran) -> &'static str {
@@ -294,6 +303,31 @@ fn advice(ran: Ran) -> &'static str {
         Ran::Yes => "",
         Ran::No => "; it is safe to call again",
         Ran::Unknown => "; call again only if running twice does no harm (declare the function idempotent)",
+    }
+}
+
+/// What to do after a worker's death. Calling again is no remedy for what the function itself did.
+fn after_death(cause: &Cause, ran: Ran) -> &'static str {
+    const SIGKILL: i32 = 9;
+    const SIGTERM: i32 = 15;
+    match cause {
+        _ if ran == Ran::No => advice(ran),
+        Cause::OutputOverrun { .. } => {
+            "; offer it a larger output (`output_bytes`, or a larger place for the result), or let it heed the capacity that it is given"
+        }
+        Cause::Signal { signal, .. } if !matches!(*signal, SIGKILL | SIGTERM) => {
+            "; the fault is in the function, which would fail again: correct it"
+        }
+        Cause::Exit { .. } => "; a function must return, and not end its process",
+        Cause::OutOfMemory => "; let it use less memory, or lease with a larger `memory_bytes`",
+        _ => advice(ran),
+    }
+}
+
+fn after_lease(reason: EndReason, ran: Ran) -> &'static str {
+    match (reason, ran) {
+        (EndReason::Released, Ran::No) => "; this invoker was deallocated: allocate another to go on",
+        _ => advice(ran),
     }
 }
 
@@ -324,13 +358,20 @@ mod tests {
         let died = Error::WorkerDied {
             cause: Cause::Signal {
                 signal: 11,
-                function: Some(0),
+                function: Some(12),
             },
+            function: Some("blur".into()),
             output: "about to crash\n".into(),
             ran: Ran::Unknown,
         };
         let text = died.to_string();
-        for part in ["signal 11", "about to crash", "may have run", "idempotent"] {
+        for part in [
+            "signal 11",
+            "while running `blur`",
+            "its last output: about to crash",
+            "may have run",
+            "correct it",
+        ] {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
         assert!(died.billed() && !died.retryable());
@@ -340,6 +381,26 @@ mod tests {
         };
         assert!(queued.retryable() && !queued.billed());
         assert!(queued.to_string().contains("safe to call again"));
+        let over = Error::LeaseEnded {
+            reason: EndReason::Released,
+            ran: Ran::No,
+        };
+        assert!(!over.retryable() && over.to_string().contains("allocate another"), "{over}");
+        let small = Error::WorkerDied {
+            cause: Cause::OutputOverrun {
+                function: None,
+                capacity: 8,
+            },
+            function: None,
+            output: String::new(),
+            ran: Ran::Unknown,
+        };
+        assert!(small.to_string().contains("output_bytes"), "{small}");
+        let own = Error::Function {
+            code: 42,
+            output: b"no input".to_vec(),
+        };
+        assert_eq!(own.to_string(), "the function returned error 42; it says: no input");
     }
 
     #[test]

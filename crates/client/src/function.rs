@@ -3,7 +3,7 @@
 use crate::affinity;
 use crate::batch::Map;
 use crate::buffer::{BufferSliceMut, Input, Output};
-use crate::channel::{Channel, Sink, Target};
+use crate::channel::{Channel, MESSAGE_BYTES, Sink, Target};
 use crate::completions::Action;
 use crate::in_flight::{InFlight, Step};
 use crate::invocation::{BufferInvocation, Invocation};
@@ -13,7 +13,7 @@ use crate::request::{Request, Wanted};
 use crate::retry::Again;
 use crate::{Error, Interface};
 use hotlease_wire::frame::Flags;
-use std::fmt;
+use std::{fmt, io};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +54,11 @@ impl Function {
                 flags: Flags::NONE,
                 timeout_us: 0,
                 output_capacity: options.reply_bytes,
+                message_room: match function.interface {
+                    Interface::Context => MESSAGE_BYTES.min(options.reply_bytes),
+                    // Its output ends where the caller's does, and beyond that stands a guard page.
+                    Interface::Plain => 0,
+                },
             },
             interface: function.interface,
             idempotent: function.idempotent,
@@ -133,7 +138,7 @@ impl Function {
         {
             let result = if self.suits(&last.channel) {
                 let target = Target {
-                    output_capacity: output.len() as u32,
+                    output_capacity: (output.len() as u32).max(self.target.message_room),
                     ..self.target
                 };
                 last.channel
@@ -161,7 +166,7 @@ impl Function {
 
     /// Invokes it and waits; returns its output.
     pub fn call(&self, input: &[u8]) -> Result<Vec<u8>, Error> {
-        let mut output = vec![0; self.output_bytes];
+        let mut output = zeroed(self.output_bytes)?;
         let length = self.invoke(input, &mut output)?;
         output.truncate(length);
         Ok(output)
@@ -244,7 +249,20 @@ impl Function {
         // A timeout is final, so nobody misses what is kept for the worker then.
         let keep = || (!uses.is_empty()).then(|| Box::new(std::mem::take(uses)) as _);
         let payload = request.tail.payload(input);
-        channel.call(&request.target, &payload, sink, self.timeout, keep)
+        let mut result = channel.call(&request.target, &payload, sink, self.timeout, keep);
+        if !request.output_in_ring()
+            && let Err(Error::Function { output, .. }) = &mut result
+        {
+            match &request.uses.staged_output {
+                Some(piece) => {
+                    let length = output.len();
+                    output.copy_from_slice(&piece[..length]);
+                }
+                // It is in the caller's buffer.
+                None => output.clear(),
+            }
+        }
+        result
     }
 
     /// Starts an invocation and returns its future. Waits only while as many invocations are in flight as
@@ -381,6 +399,18 @@ impl Function {
         let request = self.request(input, wanted)?;
         InFlight::start(self, request, ring_bytes(input), wait, keep)
     }
+}
+
+/// Memory for an output. The caller may have asked for any size, so that not getting it is an error like
+/// another.
+pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>, Error> {
+    // Only to see whether it can be had: filling what was reserved would touch every page of it, while zeroed
+    // memory from the allocator is not touched before it is used.
+    if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+        let source = io::Error::from(io::ErrorKind::OutOfMemory);
+        return Err(Error::local("get the memory for an output of `output_bytes`")(source));
+    }
+    Ok(vec![0; bytes])
 }
 
 /// The input bytes that may go through the ring.

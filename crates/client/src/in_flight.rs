@@ -1,7 +1,7 @@
 //! An invocation on its way: every one resolves, to a result or an error.
 
 use crate::Error;
-use crate::channel::{Channel, timed_out};
+use crate::channel::{Channel, MESSAGE_BYTES, timed_out};
 use crate::entries::State;
 use crate::function::Function;
 use crate::request::{Request, Uses};
@@ -161,7 +161,16 @@ impl InFlight {
                 Ok(length)
             }
             Ok(header) if in_ring => Err(channel.failure(reply, source.to_vec(header), capacity, timeout)),
-            reply => Err(channel.failure(reply, Vec::new(), capacity, timeout)),
+            reply => {
+                let message = match (reply, staged) {
+                    (Ok(header), Some(piece)) if header.status == Status::FunctionError => {
+                        let length = header.length.min(capacity).min(MESSAGE_BYTES.into());
+                        piece[..length as usize].to_vec()
+                    }
+                    _ => Vec::new(),
+                };
+                Err(channel.failure(reply, message, capacity, timeout))
+            }
         })?;
         self.resolved = true;
         match result {

@@ -192,7 +192,7 @@ impl Lease {
         let channel = |rings| {
             watched
                 .connection()
-                .channel(rings, self.base, self.plan.options.completion)
+                .channel(rings, (self.base, self.plan.code.clone()), self.plan.options.completion)
         };
         rings.into_iter().map(channel).collect()
     }

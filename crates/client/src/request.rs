@@ -110,7 +110,7 @@ impl Request {
 
         let capacity = match wanted {
             Wanted::Bytes(bytes) if output_in_ring => {
-                target.output_capacity = bytes as u32;
+                target.output_capacity = (bytes as u32).max(target.message_room);
                 bytes as u64
             }
             Wanted::Bytes(bytes) => {
@@ -196,6 +196,7 @@ mod tests {
         flags: Flags::NONE,
         timeout_us: 0,
         output_capacity: 0,
+        message_room: 0,
     };
 
     fn lay_out(input: Input<'_>, wanted: Wanted<'_>) -> Request {

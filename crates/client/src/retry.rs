@@ -73,6 +73,7 @@ mod tests {
     fn died(ran: Ran) -> Error {
         Error::WorkerDied {
             cause: Cause::OutOfMemory,
+            function: None,
             output: String::new(),
             ran,
         }

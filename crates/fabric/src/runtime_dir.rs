@@ -24,14 +24,27 @@ pub enum RuntimeDirError {
         source: io::Error,
     },
     /// Somebody else could put sockets there.
-    #[error("the runtime directory {path} is not safe: {why}; remove it, or set HOTLEASE_RUNTIME_DIR")]
+    #[error("the runtime directory {path} is not safe: {why}; {remedy} or set HOTLEASE_RUNTIME_DIR to another place")]
     Unsafe {
         /// Which.
         path: PathBuf,
         /// What is wrong with it.
         why: &'static str,
+        /// What to do, up to the `or`.
+        remedy: String,
+    },
+    /// Sockets in it could not be bound or connected to.
+    #[error("{path} is too long for a socket: at most {SOCKET_PATH_BYTES_MAX} bytes; set HOTLEASE_RUNTIME_DIR to a shorter one")]
+    TooLong {
+        /// The path of a socket in it.
+        path: PathBuf,
     },
 }
+
+/// What the kernel takes: `sun_path` without its zero byte.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// The socket that everybody asks for first.
+const FIRST_SOCKET: &str = "manager.sock";
 
 impl RuntimeDir {
     /// `$HOTLEASE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/hotlease`, else `/tmp/hotlease-UID`; made with mode
@@ -54,6 +67,11 @@ impl RuntimeDir {
             path: path.to_owned(),
             source,
         };
+        // Before anything is made there: who looks for a socket at such a path would find that nobody serves it.
+        let socket = path.join(FIRST_SOCKET);
+        if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return Err(RuntimeDirError::TooLong { path: socket });
+        }
         if let Err(error) = DirBuilder::new().mode(0o700).create(path)
             && error.kind() != io::ErrorKind::AlreadyExists
         {
@@ -61,18 +79,25 @@ impl RuntimeDir {
         }
         // Not following a link: a foreign link here could point anywhere.
         let metadata = path.symlink_metadata().map_err(io)?;
-        let why = if !metadata.is_dir() {
-            "it is not a directory"
+        let shown = path.display();
+        let (why, remedy) = if metadata.is_symlink() {
+            let remedy = "name the directory that it leads to,".to_owned();
+            ("it is a symbolic link, which others may point elsewhere", remedy)
+        } else if !metadata.is_dir() {
+            ("it is not a directory", format!("`rm {shown}`"))
         } else if metadata.uid() != getuid().as_raw() {
-            "it belongs to another user"
+            let remedy = "let its owner or root remove it,".to_owned();
+            ("it belongs to another user", remedy)
         } else if metadata.mode() & 0o077 != 0 {
-            "others can access it (its mode must be 0700)"
+            let why = "others can access it (its mode must be 0700)";
+            (why, format!("`chmod 700 {shown}`"))
         } else {
             return Ok(Self(path.to_owned()));
         };
         Err(RuntimeDirError::Unsafe {
             path: path.to_owned(),
             why,
+            remedy,
         })
     }
 
@@ -100,15 +125,19 @@ mod tests {
         let dir = RuntimeDir::at(&path).unwrap();
         assert_eq!(dir.path().metadata().unwrap().mode() & 0o777, 0o700);
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        assert!(matches!(
-            RuntimeDir::at(&path),
-            Err(RuntimeDirError::Unsafe { .. })
-        ));
+        let open = RuntimeDir::at(&path).unwrap_err().to_string();
+        assert!(open.contains(&format!("`chmod 700 {}`", path.display())), "{open}");
         let link = parent.path().join("link");
         std::os::unix::fs::symlink("/", &link).unwrap();
-        assert!(matches!(
-            RuntimeDir::at(&link),
-            Err(RuntimeDirError::Unsafe { .. })
-        ));
+        let linked = RuntimeDir::at(&link).unwrap_err();
+        assert!(matches!(&linked, RuntimeDirError::Unsafe { why, .. } if why.contains("symbolic link")));
+    }
+
+    #[test]
+    fn a_path_that_no_socket_can_have_is_refused_before_it_is_made() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("x".repeat(100));
+        assert!(matches!(RuntimeDir::at(&path), Err(RuntimeDirError::TooLong { .. })));
+        assert!(!path.exists());
     }
 }

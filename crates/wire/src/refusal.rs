@@ -69,14 +69,44 @@ pub enum Cause {
     AgentGone,
 }
 
+impl Cause {
+    /// The function that was running, by its index in the worker, where that is known.
+    pub fn function(&self) -> Option<u16> {
+        match self {
+            Self::Signal { function, .. }
+            | Self::OutputOverrun { function, .. }
+            | Self::Exit { function, .. }
+            | Self::Deadline { function, .. } => *function,
+            Self::OutOfMemory | Self::LeaseEnded(_) | Self::NotStarted { .. } | Self::AgentGone => None,
+        }
+    }
+
+    /// The cause in words, for somebody who knows the name of that function.
+    pub fn naming<'a>(&'a self, name: Option<&'a str>) -> impl fmt::Display + 'a {
+        Naming { cause: self, name }
+    }
+}
+
+struct Naming<'a> {
+    cause: &'a Cause,
+    name: Option<&'a str>,
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let during = |f: &mut fmt::Formatter<'_>, function: &Option<u16>| match function {
-            Some(index) => write!(f, " while running function {index}"),
-            None => Ok(()),
+        self.naming(None).fmt(f)
+    }
+}
+
+impl fmt::Display for Naming<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let during = |f: &mut fmt::Formatter<'_>, function: &Option<u16>| match (self.name, function) {
+            (Some(name), Some(_)) => write!(f, " while running `{name}`"),
+            (None, Some(index)) => write!(f, " while running function {index}"),
+            (_, None) => Ok(()),
         };
-        match self {
-            Self::Signal { signal, function } => {
+        match self.cause {
+            Cause::Signal { signal, function } => {
                 write!(
                     f,
                     "worker was killed by signal {signal} ({})",
@@ -84,28 +114,28 @@ impl fmt::Display for Cause {
                 )?;
                 during(f, function)
             }
-            Self::OutputOverrun { function, capacity } => {
+            Cause::OutputOverrun { function, capacity } => {
                 write!(
                     f,
                     "the function wrote past its output capacity of {capacity} bytes"
                 )?;
                 during(f, function)
             }
-            Self::Exit { status, function } => {
+            Cause::Exit { status, function } => {
                 write!(f, "worker exited with status {status}")?;
                 during(f, function)
             }
-            Self::OutOfMemory => f.write_str("worker ran out of memory"),
-            Self::Deadline { timeout_us, function } => {
+            Cause::OutOfMemory => f.write_str("worker ran out of memory"),
+            Cause::Deadline { timeout_us, function } => {
                 write!(
                     f,
                     "the function ran past its deadline of {timeout_us} us and was killed"
                 )?;
                 during(f, function)
             }
-            Self::LeaseEnded(reason) => write!(f, "the lease ended: {reason}"),
-            Self::NotStarted { why } => write!(f, "worker could not be started: {why}"),
-            Self::AgentGone => f.write_str("the agent that owned the worker is gone"),
+            Cause::LeaseEnded(reason) => write!(f, "the lease ended: {reason}"),
+            Cause::NotStarted { why } => write!(f, "worker could not be started: {why}"),
+            Cause::AgentGone => f.write_str("the agent that owned the worker is gone"),
         }
     }
 }

@@ -7,16 +7,34 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace hotlease {
 
 template <plain T>
 class buffer;
+template <plain T>
+class part;
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_buffer<buffer<T>> = true;
+template <class T>
+inline constexpr bool is_part<part<T>> = true;
+template <class T>
+inline constexpr bool stands_for_memory<buffer<T>> = true;
+template <class T>
+inline constexpr bool stands_for_memory<part<T>> = true;
+
+} // namespace detail
 
 // Elements of a buffer, to be read or written by a function in place.
 template <plain T>
 class part {
 public:
+    using value_type = T;
+
     std::size_t size() const noexcept { return count_; }
     hotlease_range range() const noexcept
     {
@@ -43,6 +61,19 @@ public:
     using value_type = T;
 
     buffer() = default;
+    // What was moved from is empty.
+    buffer(buffer&& from) noexcept
+        : handle_(std::move(from.handle_)), data_(std::exchange(from.data_, nullptr)),
+          size_(std::exchange(from.size_, 0))
+    {
+    }
+    buffer& operator=(buffer&& from) noexcept
+    {
+        handle_ = std::move(from.handle_);
+        data_ = std::exchange(from.data_, nullptr);
+        size_ = std::exchange(from.size_, 0);
+        return *this;
+    }
 
     T* data() noexcept { return data_; }
     const T* data() const noexcept { return data_; }
@@ -57,12 +88,14 @@ public:
     // `count` elements from `first` on; throws std::out_of_range if there are not so many.
     hotlease::part<T> part(std::size_t first, std::size_t count) const
     {
+        detail::alive(handle_.get(), "hotlease::buffer is empty: it was moved from, or made without an invoker");
         if (first > size_ || count > size_ - first)
             throw std::out_of_range("hotlease::buffer::part: " + std::to_string(count) + " elements from " +
                                     std::to_string(first) + " on, of " + std::to_string(size_));
         return {handle_.get(), first, count};
     }
     hotlease::part<T> part() const { return part(0, size_); }
+    hotlease_range range() const { return part().range(); }
 
 private:
     friend class invoker;

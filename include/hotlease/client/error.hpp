@@ -97,6 +97,13 @@ void check(Call&& call)
         raise(failure);
 }
 
+// Refuses what was moved from, with a word about it.
+inline void alive(const void* handle, const char* otherwise)
+{
+    if (handle == nullptr) [[unlikely]]
+        throw error(kind::invalid_argument, ran::no, std::string("this ") + otherwise);
+}
+
 } // namespace detail
 
 } // namespace hotlease

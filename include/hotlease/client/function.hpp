@@ -4,6 +4,7 @@
 
 #include <hotlease/client/buffer.hpp>
 #include <hotlease/client/future.hpp>
+#include <hotlease/client/pipeline.hpp>
 
 #include <chrono>
 #include <initializer_list>
@@ -11,7 +12,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
+
+#define HOTLEASE_NO_HANDLES_                                                                               \
+    "pointers, hotlease::buffer and hotlease::part cannot be sent as values: a worker would get their own "  \
+    "bytes, not what they stand for. Pass one buffer or part by itself (call(part), submit(part, part)), or " \
+    "the values"
 
 namespace hotlease {
 
@@ -26,23 +33,32 @@ struct function_options {
 class function {
 public:
     // Calls the function on `in` and waits. Without any allocation: the result goes to `out`, and how many
-    // elements of it were written is returned.
-    template <plain_range In, std::ranges::contiguous_range Out>
-        requires plain<std::ranges::range_value_t<Out>>
+    // elements of it were written is returned. Each side is a range of values, which is copied, or a buffer
+    // or part of one, which the function uses in place.
+    template <input In, place Out>
     std::size_t call_into(const In& in, Out&& out) const
     {
-        using R = std::ranges::range_value_t<Out>;
+        using R = detail::element<Out>;
         std::size_t bytes = 0;
-        detail::check([&](hotlease_error** failure) {
-            return hotlease_invoke(handle_.get(), std::ranges::data(in), size_bytes(in),
-                                   std::ranges::data(out), std::ranges::size(out) * sizeof(R), &bytes,
-                                   failure);
+        check([&](hotlease_error** failure) {
+            if constexpr (in_place<In> && in_place<Out>)
+                return hotlease_invoke_buffers(handle_.get(), range(in), range(out), &bytes, failure);
+            else if constexpr (in_place<In>)
+                return hotlease_invoke_from_buffer(handle_.get(), range(in), std::ranges::data(out),
+                                                   std::ranges::size(out) * sizeof(R), &bytes, failure);
+            else if constexpr (in_place<Out>)
+                return hotlease_invoke_to_buffer(handle_.get(), std::ranges::data(in), size_bytes(in),
+                                                 range(out), &bytes, failure);
+            else
+                return hotlease_invoke(handle_.get(), std::ranges::data(in), size_bytes(in),
+                                       std::ranges::data(out), std::ranges::size(out) * sizeof(R), &bytes,
+                                       failure);
         });
         return detail::elements<R>(bytes);
     }
 
-    // Calls the function on a range of values; gives a vector of R, as long as what it wrote.
-    template <plain R, plain_range In>
+    // Calls the function on values, a buffer or a part; gives a vector of R, as long as what it wrote.
+    template <plain R, input In>
     std::vector<R> call(const In& in) const
     {
         std::vector<R> out(output_bytes() / sizeof(R));
@@ -54,6 +70,19 @@ public:
     {
         return call<R>(std::span<const T>(in.begin(), in.size()));
     }
+    // Its result into a buffer or a part: gives the number of elements written.
+    template <input In, place Out>
+        requires in_place<Out>
+    std::size_t call(const In& in, Out&& out) const
+    {
+        return call_into(in, out);
+    }
+    // The same on the first `count` elements of `in`, to the beginning of `out`.
+    template <plain T, plain R>
+    std::size_t call(const buffer<T>& in, std::size_t count, buffer<R>& out) const
+    {
+        return call_into(in.part(0, count), out);
+    }
 
     // Calls the function on one value; gives one R.
     template <plain R, plain T>
@@ -62,7 +91,7 @@ public:
         return detail::result<R>::from(
             [&](void* out, std::size_t capacity) {
                 std::size_t bytes = 0;
-                detail::check([&](hotlease_error** failure) {
+                check([&](hotlease_error** failure) {
                     return hotlease_invoke(handle_.get(), &in, sizeof in, out, capacity, &bytes, failure);
                 });
                 return bytes;
@@ -70,40 +99,41 @@ public:
             0);
     }
 
-    // Calls the function on parts of buffers, in place; gives the number of elements written.
-    template <plain T, plain R>
-    std::size_t call(part<T> in, part<R> out) const
-    {
-        std::size_t bytes = 0;
-        detail::check([&](hotlease_error** failure) {
-            return hotlease_invoke_buffers(handle_.get(), in.range(), out.range(), &bytes, failure);
-        });
-        return detail::elements<R>(bytes);
-    }
-    // The same on the first `count` elements of `in`, to the beginning of `out`.
-    template <plain T, plain R>
-    std::size_t call(const buffer<T>& in, std::size_t count, buffer<R>& out) const
-    {
-        return call(in.part(0, count), out.part());
-    }
-
-    // The same calls, started: get() of the future gives the result.
-    template <plain R, plain_range In>
+    // The same calls, started: get() of the future gives the result. What is in place must be left alone
+    // until the future is ready.
+    template <plain R, input In>
     future<std::vector<R>> submit(const In& in) const
     {
-        return {start(std::ranges::data(in), size_bytes(in)), output_bytes()};
+        hotlease_invocation* started = nullptr;
+        check([&](hotlease_error** failure) {
+            if constexpr (in_place<In>)
+                return hotlease_submit_from_buffer(handle_.get(), range(in), &started, failure);
+            else
+                return hotlease_submit(handle_.get(), std::ranges::data(in), size_bytes(in), &started,
+                                       failure);
+        });
+        return {started, output_bytes()};
     }
     template <plain R, plain T>
     future<R> submit_value(const T& in) const
     {
-        return {start(&in, sizeof in), sizeof(R)};
+        hotlease_invocation* started = nullptr;
+        check([&](hotlease_error** failure) {
+            return hotlease_submit(handle_.get(), &in, sizeof in, &started, failure);
+        });
+        return {started, sizeof(R)};
     }
-    template <plain T, plain R>
-    future<std::size_t, detail::in_buffer<R>> submit(part<T> in, part<R> out) const
+    template <input In, place Out>
+        requires in_place<Out>
+    future<std::size_t, detail::in_buffer<detail::element<Out>>> submit(const In& in, Out&& out) const
     {
         hotlease_invocation* started = nullptr;
-        detail::check([&](hotlease_error** failure) {
-            return hotlease_submit_buffers(handle_.get(), in.range(), out.range(), &started, failure);
+        check([&](hotlease_error** failure) {
+            if constexpr (in_place<In>)
+                return hotlease_submit_buffers(handle_.get(), range(in), range(out), &started, failure);
+            else
+                return hotlease_submit_to_buffer(handle_.get(), std::ranges::data(in), size_bytes(in),
+                                                 range(out), &started, failure);
         });
         return {started, 0};
     }
@@ -111,7 +141,63 @@ public:
     future<std::size_t, detail::in_buffer<R>> submit(const buffer<T>& in, std::size_t count,
                                                      buffer<R>& out) const
     {
-        return submit(in.part(0, count), out.part());
+        return submit(in.part(0, count), out);
+    }
+
+    // As submit, but gives nothing where submit would wait because every slot has a full queue.
+    template <plain R, plain_range In>
+    std::optional<future<std::vector<R>>> try_submit(const In& in) const
+    {
+        if (hotlease_invocation* started = try_start(std::ranges::data(in), size_bytes(in)))
+            return future<std::vector<R>>(started, output_bytes());
+        return std::nullopt;
+    }
+    template <plain R, plain T>
+    std::optional<future<R>> try_submit_value(const T& in) const
+    {
+        if (hotlease_invocation* started = try_start(&in, sizeof in))
+            return future<R>(started, sizeof(R));
+        return std::nullopt;
+    }
+
+    // Many small calls in flight on one slot; see pipeline.hpp.
+    template <plain R, plain T>
+    hotlease::pipeline<R, T> pipeline() const
+    {
+        hotlease_pipeline* opened = nullptr;
+        check([&](hotlease_error** failure) {
+            return hotlease_pipeline_open(handle_.get(), &opened, failure);
+        });
+        return hotlease::pipeline<R, T>(opened);
+    }
+
+    // Mistakes, with a word about them.
+    template <class R, range_of_handles In>
+    std::vector<R> call(const In&) const
+    {
+        static_assert(detail::never<R>, HOTLEASE_NO_HANDLES_);
+    }
+    template <class R, range_of_handles In>
+    future<std::vector<R>> submit(const In&) const
+    {
+        static_assert(detail::never<R>, HOTLEASE_NO_HANDLES_);
+    }
+    template <class R, range_of_handles In>
+    std::vector<R> map(const In&) const
+    {
+        static_assert(detail::never<R>, HOTLEASE_NO_HANDLES_);
+    }
+    template <class R, class T>
+        requires(detail::stands_for_memory<T>)
+    R call_value(const T&) const
+    {
+        static_assert(detail::never<R>, HOTLEASE_NO_HANDLES_);
+    }
+    template <class R, class T>
+        requires(detail::stands_for_memory<T>)
+    future<R> submit_value(const T&) const
+    {
+        static_assert(detail::never<R>, HOTLEASE_NO_HANDLES_);
     }
 
     // Calls the function once for each value of `items`, on all slots; the results are in the same order.
@@ -151,6 +237,16 @@ public:
         return results;
     }
 
+    // The same function on one slot only, from 0 to invoker::slots() - 1.
+    function on_slot(std::uint32_t slot) const
+    {
+        hotlease_function* found = nullptr;
+        check([&](hotlease_error** failure) {
+            return hotlease_function_on_slot(handle_.get(), slot, &found, failure);
+        });
+        return function(found);
+    }
+
     // The largest result outside of buffers.
     std::size_t output_bytes() const noexcept { return hotlease_function_output_bytes(handle_.get()); }
     const hotlease_function* handle() const noexcept { return handle_.get(); }
@@ -164,17 +260,33 @@ private:
     {
         return std::ranges::size(range) * sizeof(std::ranges::range_value_t<Range>);
     }
-    hotlease_invocation* start(const void* in, std::size_t size) const
+    template <in_place Memory>
+    static hotlease_range range(const Memory& memory)
+    {
+        return memory.range();
+    }
+    template <class Call>
+    void check(Call&& call) const
+    {
+        detail::alive(handle_.get(), "hotlease::function was moved from");
+        detail::check(std::forward<Call>(call));
+    }
+    // NULL if every slot is busy.
+    hotlease_invocation* try_start(const void* in, std::size_t size) const
     {
         hotlease_invocation* started = nullptr;
-        detail::check([&](hotlease_error** failure) {
-            return hotlease_submit(handle_.get(), in, size, &started, failure);
+        check([&](hotlease_error** failure) {
+            const hotlease_status status = hotlease_try_submit(handle_.get(), in, size, &started, failure);
+            if (status != HOTLEASE_BUSY)
+                return status;
+            hotlease_error_free(*failure);
+            return HOTLEASE_OK;
         });
         return started;
     }
     void run(std::vector<hotlease_item>& calls) const
     {
-        detail::check([&](hotlease_error** failure) {
+        check([&](hotlease_error** failure) {
             return hotlease_map(handle_.get(), calls.data(), calls.size(), failure);
         });
     }
@@ -183,5 +295,7 @@ private:
 };
 
 } // namespace hotlease
+
+#undef HOTLEASE_NO_HANDLES_
 
 #endif

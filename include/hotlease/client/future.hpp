@@ -68,6 +68,7 @@ public:
     // Waits for the result; throws hotlease::error if the call failed. The future is invalid afterwards.
     Result get()
     {
+        must_be_valid();
         const auto fetch = [this](void* out, std::size_t capacity) {
             std::size_t size = 0;
             detail::check([&](hotlease_error** failure) {
@@ -84,6 +85,7 @@ public:
     template <std::invocable<outcome<Result>> Callback>
     void then(Callback callback)
     {
+        must_be_valid();
         auto kept = std::make_unique<Callback>(std::move(callback));
         detail::check([&](hotlease_error** failure) {
             return hotlease_then(handle_.release(), deliver<Callback>, kept.get(), failure);
@@ -94,6 +96,11 @@ public:
 private:
     friend class function;
 
+    void must_be_valid() const
+    {
+        detail::alive(handle_.get(), "hotlease::future has no call: its result was taken already, or it was "
+                                     "moved from");
+    }
     template <class Callback>
     static void deliver(void* user, hotlease_status, const void* out, std::size_t size,
                         const hotlease_error* failure) noexcept

@@ -12,17 +12,68 @@
 
 namespace hotlease {
 
+namespace detail {
+
+// Whether a type stands for memory that is elsewhere: its own bytes mean nothing to a worker.
+template <class T>
+inline constexpr bool stands_for_memory = std::is_pointer_v<T> || std::is_member_pointer_v<T>;
+
+// Whether a type is a hotlease::buffer or hotlease::part: functions use what it stands for in place.
+template <class T>
+inline constexpr bool is_buffer = false;
+template <class T>
+inline constexpr bool is_part = false;
+
+template <class>
+inline constexpr bool never = false;
+
+} // namespace detail
+
 // What may cross to a worker and back.
 template <class T>
-concept plain = std::is_trivially_copyable_v<T> && std::is_object_v<T> && !std::is_pointer_v<T> &&
-                !std::is_const_v<T>;
+concept plain = std::is_trivially_copyable_v<T> && std::is_object_v<T> && !std::is_const_v<T> &&
+                !detail::stands_for_memory<T>;
 
 // Elements that lie one after another and are plain: vectors, arrays, spans, strings.
 template <class Range>
 concept plain_range = std::ranges::contiguous_range<const Range> && std::ranges::sized_range<const Range> &&
                       plain<std::ranges::range_value_t<Range>>;
 
+// A buffer or a part of one.
+template <class T>
+concept in_place = detail::is_buffer<std::remove_cvref_t<T>> || detail::is_part<std::remove_cvref_t<T>>;
+
+// What a function can be called on: values, which are copied, or memory that it shares.
+template <class T>
+concept input = in_place<T> || plain_range<T>;
+
+// Where its result can go. (A part may be const: it is not the memory.)
+template <class T>
+concept place = (in_place<T> && !(detail::is_buffer<std::remove_cvref_t<T>> &&
+                                  std::is_const_v<std::remove_reference_t<T>>)) ||
+                (!in_place<T> && std::ranges::contiguous_range<T> && std::ranges::sized_range<T> &&
+                 plain<std::ranges::range_value_t<T>>);
+
+// What is mistaken for an input: a range of pointers, or of buffers and parts.
+template <class Range>
+concept range_of_handles =
+    std::ranges::range<const Range> && !plain<std::ranges::range_value_t<const Range>> &&
+    (detail::stands_for_memory<std::ranges::range_value_t<const Range>> ||
+     in_place<std::ranges::range_value_t<const Range>>);
+
 namespace detail {
+
+// What a range, a buffer or a part consists of.
+template <class T>
+struct element_of {
+    using type = std::ranges::range_value_t<T>;
+};
+template <in_place T>
+struct element_of<T> {
+    using type = typename std::remove_cvref_t<T>::value_type;
+};
+template <class T>
+using element = typename element_of<T>::type;
 
 // Bytes that a function wrote, as a number of elements.
 template <plain T>

@@ -44,11 +44,12 @@ pub(crate) struct RunArgs {
     /// Worker processes
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
-    /// Time that each call has, in milliseconds; then the function is cancelled [default: no limit]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: Option<u64>,
-    /// Output bytes that the function may write
-    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    /// Time that each call has, such as 100ms or 1s (bare: milliseconds); then it is cancelled [default: no
+    /// limit]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
+    timeout: Option<Duration>,
+    /// Output bytes that the function may write, such as 4096 or 10M
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = quantity::parse_bytes)]
     output_bytes: usize,
     /// Call it this often with the same input, spread over the slots; one call's output is written
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
@@ -180,7 +181,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
         workers: args.workers,
         slots: args.slots,
         polling: args.polling.into(),
-        timeout: args.timeout.map(Duration::from_millis),
+        timeout: args.timeout,
         // One call at a time on each slot: few entries, and large enough that most data stays in them.
         depth: 2,
         manager: args.site.manager.clone().filter(|manager| !manager.is_empty()),
@@ -239,13 +240,25 @@ struct Done {
     times: Histogram<u64>,
 }
 
+/// Memory for an output of the size that was asked for.
+fn room(bytes: usize) -> anyhow::Result<Vec<u8>> {
+    // Whether it can be had is asked first: the allocator's zeroed memory is not touched before it is used,
+    // but not getting it would end the process.
+    let probe = Vec::<u8>::new().try_reserve_exact(bytes);
+    probe.with_context(|| {
+        let bytes = quantity::bytes(bytes as u64);
+        format!("cannot get memory for an output of {bytes}; ask for less with `--output-bytes`")
+    })?;
+    Ok(vec![0; bytes])
+}
+
 /// A slot is kept busy by a thread of its own; the first error stops all.
 fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<Done> {
     let slots = u64::from(args.slots) * u64::from(args.workers);
     let left = AtomicU64::new(args.repeat);
     let caller = || {
         let mut done = Done {
-            output: vec![0; args.output_bytes],
+            output: room(args.output_bytes)?,
             length: 0,
             times: Histogram::new_with_bounds(1, CALL_NS_MAX, 3)?,
         };

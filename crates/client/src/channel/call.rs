@@ -2,7 +2,7 @@
 
 use super::{Channel, Reply, Sink, Source, timed_out};
 use crate::Error;
-use crate::channel::Target;
+use crate::channel::{MESSAGE_BYTES, Target};
 use crate::entries::State;
 use crate::express;
 use crate::wait::{Interrupted, give_up_at};
@@ -164,6 +164,11 @@ impl Channel {
     fn finish_badly(&self, lane: Lane, reply: Reply, sink: Sink<'_>, timeout: Option<Duration>) -> Error {
         let bytes = match (&reply, &sink) {
             (Ok(header), Sink::Ring(_)) => self.source(lane).to_vec(header),
+            // As long as the message in the buffer, which is not known here.
+            (Ok(header), Sink::Buffer(capacity)) if header.status == Status::FunctionError => {
+                let length = header.length.min(*capacity).min(MESSAGE_BYTES.into());
+                vec![0; length as usize]
+            }
             _ => Vec::new(),
         };
         self.free(lane);
