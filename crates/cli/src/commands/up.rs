@@ -71,6 +71,13 @@ impl Summary {
             None => lines.push("  stop     Ctrl-C, or hotlease down".into()),
         }
         lines.push("  try      hotlease run LIB.so FUNCTION < input > output".into());
+        let machine = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        if self.cores.len() >= machine && machine > 1 {
+            let most = machine - 1;
+            lines.push(format!(
+                "  hint     all cores are offered; a client that polls wants one of its own: `--cores {most}`"
+            ));
+        }
         lines.join("\n")
     }
 }
