@@ -89,7 +89,9 @@ pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
         "g" | "gi" | "gib" => 1_u64 << 30,
         _ => return Err(format!("`{unit}` is no unit of size; K, M and G are")),
     };
-    let bytes = number.checked_mul(bytes).and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = number
+        .checked_mul(bytes)
+        .and_then(|bytes| usize::try_from(bytes).ok());
     bytes.ok_or_else(|| "it is more than can be counted".to_owned())
 }
 

@@ -182,8 +182,14 @@ mod tests {
         assert_eq!(similar("thumbnial", &functions)[0], "thumbnail");
         assert_eq!(similar("Resize", &functions)[0], "resize");
         assert!(similar("qqqq", &functions).is_empty());
-        assert!(similar("qqqq", &named(&["a", "b"])).is_empty(), "not alike at all");
-        assert!(similar("sum", &named(&["max"])).is_empty(), "one letter in three is the same");
+        assert!(
+            similar("qqqq", &named(&["a", "b"])).is_empty(),
+            "not alike at all"
+        );
+        assert!(
+            similar("sum", &named(&["max"])).is_empty(),
+            "one letter in three is the same"
+        );
     }
 
     #[test]

@@ -385,7 +385,10 @@ mod tests {
             reason: EndReason::Released,
             ran: Ran::No,
         };
-        assert!(!over.retryable() && over.to_string().contains("allocate another"), "{over}");
+        assert!(
+            !over.retryable() && over.to_string().contains("allocate another"),
+            "{over}"
+        );
         let small = Error::WorkerDied {
             cause: Cause::OutputOverrun {
                 function: None,
@@ -400,7 +403,10 @@ mod tests {
             code: 42,
             output: b"no input".to_vec(),
         };
-        assert_eq!(own.to_string(), "the function returned error 42; it says: no input");
+        assert_eq!(
+            own.to_string(),
+            "the function returned error 42; it says: no input"
+        );
     }
 
     #[test]

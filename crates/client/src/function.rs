@@ -13,9 +13,9 @@ use crate::request::{Request, Wanted};
 use crate::retry::Again;
 use crate::{Error, Interface};
 use hotlease_wire::frame::Flags;
-use std::{fmt, io};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 /// A handle to a function on an invoker's workers. Cheap to clone; `Send + Sync`.
 ///
@@ -408,7 +408,9 @@ pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>, Error> {
     // memory from the allocator is not touched before it is used.
     if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
         let source = io::Error::from(io::ErrorKind::OutOfMemory);
-        return Err(Error::local("get the memory for an output of `output_bytes`")(source));
+        return Err(Error::local("get the memory for an output of `output_bytes`")(
+            source,
+        ));
     }
     Ok(vec![0; bytes])
 }

@@ -190,9 +190,11 @@ impl Lease {
 
     fn channels(&self, watched: &Watched, rings: Vec<Rings>) -> Vec<Arc<Channel>> {
         let channel = |rings| {
-            watched
-                .connection()
-                .channel(rings, (self.base, self.plan.code.clone()), self.plan.options.completion)
+            watched.connection().channel(
+                rings,
+                (self.base, self.plan.code.clone()),
+                self.plan.options.completion,
+            )
         };
         rings.into_iter().map(channel).collect()
     }

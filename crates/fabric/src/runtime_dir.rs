@@ -24,7 +24,9 @@ pub enum RuntimeDirError {
         source: io::Error,
     },
     /// Somebody else could put sockets there.
-    #[error("the runtime directory {path} is not safe: {why}; {remedy} or set HOTLEASE_RUNTIME_DIR to another place")]
+    #[error(
+        "the runtime directory {path} is not safe: {why}; {remedy} or set HOTLEASE_RUNTIME_DIR to another place"
+    )]
     Unsafe {
         /// Which.
         path: PathBuf,
@@ -34,7 +36,9 @@ pub enum RuntimeDirError {
         remedy: String,
     },
     /// Sockets in it could not be bound or connected to.
-    #[error("{path} is too long for a socket: at most {SOCKET_PATH_BYTES_MAX} bytes; set HOTLEASE_RUNTIME_DIR to a shorter one")]
+    #[error(
+        "{path} is too long for a socket: at most {SOCKET_PATH_BYTES_MAX} bytes; set HOTLEASE_RUNTIME_DIR to a shorter one"
+    )]
     TooLong {
         /// The path of a socket in it.
         path: PathBuf,
@@ -126,7 +130,10 @@ mod tests {
         assert_eq!(dir.path().metadata().unwrap().mode() & 0o777, 0o700);
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         let open = RuntimeDir::at(&path).unwrap_err().to_string();
-        assert!(open.contains(&format!("`chmod 700 {}`", path.display())), "{open}");
+        assert!(
+            open.contains(&format!("`chmod 700 {}`", path.display())),
+            "{open}"
+        );
         let link = parent.path().join("link");
         std::os::unix::fs::symlink("/", &link).unwrap();
         let linked = RuntimeDir::at(&link).unwrap_err();
@@ -137,7 +144,10 @@ mod tests {
     fn a_path_that_no_socket_can_have_is_refused_before_it_is_made() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("x".repeat(100));
-        assert!(matches!(RuntimeDir::at(&path), Err(RuntimeDirError::TooLong { .. })));
+        assert!(matches!(
+            RuntimeDir::at(&path),
+            Err(RuntimeDirError::TooLong { .. })
+        ));
         assert!(!path.exists());
     }
 }
