@@ -130,6 +130,12 @@ static void other_ways(const hotlease::invoker& invoker)
     while (!pipeline.empty())
         sum += pipeline.pop();
     CHECK(sum == 1000 * 1001 / 2);
+    // A result of another size is that call's failure only.
+    auto small = invoker.function("alignment").pipeline<std::uint32_t, char>();
+    small.push('x');
+    small.push('y');
+    CHECK(failure_of([&] { (void)small.pop(); }).kind() == hotlease::kind::output_too_large);
+    CHECK(failure_of([&] { (void)small.pop(); }).needed() == 8);
     CHECK(failure_of([&] { (void)pipeline.pop(); }).kind() == hotlease::kind::invalid_argument);
 
     // What was moved from says so.

@@ -306,22 +306,21 @@ impl Channel {
             Ok(header) => header,
             Err(error) => return self.broken(&error.to_string()),
         };
+        // A message, or a pipeline, is offered more than its caller has room for: up to an entry.
+        let offered = capacity.max(self.ring.reply_bytes() as u64);
         match header.status {
-            // More was offered for a message than the caller has room for.
-            Status::FunctionError if header.length <= capacity.max(MESSAGE_BYTES.into()) => Error::Function {
+            Status::FunctionError if header.length <= offered => Error::Function {
                 code: header.code,
                 output,
+            },
+            Status::Ok if header.length > capacity && header.length <= offered => Error::OutputTooLarge {
+                produced: header.length,
+                capacity,
             },
             Status::OutputTooLarge => Error::OutputTooLarge {
                 produced: header.length,
                 capacity,
             },
-            Status::Ok if header.length > capacity && header.length <= MESSAGE_BYTES.into() => {
-                Error::OutputTooLarge {
-                    produced: header.length,
-                    capacity,
-                }
-            }
             Status::DeadlineExceeded => Error::Deadline {
                 timeout: timeout.unwrap_or_default(),
                 ran: Ran::Yes,
