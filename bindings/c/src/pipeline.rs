@@ -48,8 +48,8 @@ pub unsafe extern "C" fn hotlease_pipeline_open(
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_pipeline_size(pipeline: *const PipelineHandle) -> usize {
-    // SAFETY: NULL or valid, as the header demands.
     contained(0, || {
+        // SAFETY: NULL or valid, as the header demands.
         unsafe { pipeline.as_ref() }.map_or(0, |handle| handle.pipeline.len())
     })
 }
