@@ -3,7 +3,7 @@
 use super::token_key;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{Answer, Order, Polling};
-use hotlease_wire::fabric::{Kind, Prefix};
+use hotlease_wire::fabric::{ChannelEnd, Kind, PortAddress, Prefix, RemoteMemory};
 use hotlease_wire::frame::{Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{
     AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex,
@@ -249,14 +249,62 @@ pub fn connection_request() -> Vec<Vec<u8>> {
             size_bytes: REGION_BYTES_MAX,
         },
         ConnectionRequest::Deregister { region: RegionId(7) },
+        ConnectionRequest::Link {
+            slot: SlotIndex(2),
+            port: port_address(),
+            key: u64::MAX,
+            host: Some(std::net::Ipv6Addr::LOCALHOST.into()),
+        },
+        ConnectionRequest::OpenFabric {
+            slot: SlotIndex(2),
+            request: shape(64, 8128),
+            key: 1,
+            end: channel_end(),
+        },
+        ConnectionRequest::RegisterFabric {
+            region: RegionId(8),
+            memory: channel_end().ring,
+        },
     ]
     .iter()
     .map(encode)
     .collect()
 }
 
+fn port_address() -> PortAddress {
+    PortAddress {
+        provider: "tcp;ofi_rxm".into(),
+        address: vec![2, 0, 0x9c, 0x40, 10, 77, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0],
+    }
+}
+
+fn channel_end() -> ChannelEnd {
+    ChannelEnd {
+        channel: 0x8000_0003,
+        key: u64::MAX,
+        shape: RingShape {
+            depth: 64,
+            entry_bytes: 8128,
+        },
+        ring: RemoteMemory {
+            address: 0x7f00_0000_0000,
+            key: 3,
+            size: 1 << 20,
+        },
+        message_bytes: 4192,
+    }
+}
+
 pub fn connection_reply() -> Vec<Vec<u8>> {
-    let mut replies = vec![ConnectionReply::Opened { generation: 77 }, ConnectionReply::Done];
+    let mut replies = vec![
+        ConnectionReply::Opened { generation: 77 },
+        ConnectionReply::Done,
+        ConnectionReply::Linked { port: port_address() },
+        ConnectionReply::OpenedFabric {
+            generation: 78,
+            end: channel_end(),
+        },
+    ];
     replies.extend(refusals().into_iter().map(ConnectionReply::Refused));
     replies.iter().map(encode).collect()
 }
