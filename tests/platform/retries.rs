@@ -193,7 +193,7 @@ fn error_shows_the_last_output_of_the_function() {
         "signal 6",
         "table of contents is empty",
         "may have run",
-        "idempotent",
+        "correct it",
     ] {
         assert!(text.contains(part), "{text:?} lacks {part:?}");
     }
