@@ -59,17 +59,23 @@ pub struct Arguments {
     pub output_in_ring: bool,
     /// First address of the guard page behind the output's ring entry or buffer.
     pub guard: u64,
-    /// Where the input is to be read from first; until then `input` is empty.
-    pub remote_input: Option<Remote>,
-    /// Where the output is to be written then; until it has a place here `output` is empty.
-    pub remote_output: Option<Remote>,
+    /// What of it is on another host. In a box, so that a call within the node carries one word of it.
+    pub remote: Option<Box<RemoteArguments>>,
+}
+
+/// The arguments that are on the client's host.
+pub struct RemoteArguments {
+    /// Where the input is to be read from first; until then it is empty.
+    pub input: Option<Remote>,
+    /// Where the output is to be written then; until it has a place here it is empty.
+    pub output: Option<Remote>,
 }
 
 impl Arguments {
     /// Whether any of it is on another host.
     #[inline]
     pub fn is_remote(&self) -> bool {
-        self.remote_input.is_some() || self.remote_output.is_some()
+        self.remote.is_some()
     }
 }
 
@@ -94,8 +100,7 @@ pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) ->
             output: ring_output,
             output_in_ring: true,
             guard: ring_guard,
-            remote_input: None,
-            remote_output: None,
+            remote: None,
         });
     }
 
@@ -138,8 +143,12 @@ pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) ->
         output,
         output_in_ring,
         guard,
-        remote_input,
-        remote_output,
+        remote: (remote_input.is_some() || remote_output.is_some()).then(|| {
+            Box::new(RemoteArguments {
+                input: remote_input,
+                output: remote_output,
+            })
+        }),
     })
 }
 

@@ -39,11 +39,15 @@ impl Landing {
         let TransportRing::Ofi(ring) = channel.far() else {
             return Err(Status::UnknownRegion);
         };
-        if let Some(remote) = &arguments.remote_output {
+        let Some(remote) = &arguments.remote else {
+            return Ok(());
+        };
+        let (remote_input, remote_output) = (remote.input, remote.output);
+        if let Some(remote) = &remote_output {
             let output = room(&mut self.output, ring, remote.length)?;
             (arguments.output, arguments.guard) = place(output, remote.length);
         }
-        if let Some(remote) = &arguments.remote_input {
+        if let Some(remote) = &remote_input {
             let input = room(&mut self.input, ring, remote.length)?;
             (arguments.input, _) = place(input, remote.length);
             let spans = spans(remote, input, remote.length);

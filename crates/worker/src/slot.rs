@@ -281,8 +281,8 @@ impl Slot {
         }
         let Client { channel, landing, .. } = &mut self.clients[position];
         let gives_output = matches!(outcome.status, Status::Ok | Status::FunctionError);
-        if arguments.is_remote() {
-            if let Some(remote) = &arguments.remote_output
+        if let Some(remote) = &arguments.remote {
+            if let Some(remote) = &remote.output
                 && gives_output
                 && outcome.bytes > 0
                 && let Err(status) = landing.store(channel, remote, outcome.bytes, header.timeout_us)
