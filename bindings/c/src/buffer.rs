@@ -4,22 +4,14 @@ use crate::argument::{object, put, wanted};
 use crate::invoker::InvokerHandle;
 use crate::status::{ErrorHandle, Failure, Status, free, guarded};
 use hotlease_client::{Buffer, BufferSlice, BufferSliceMut};
-use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
 /// `hotlease_buffer`.
 pub struct BufferHandle {
-    /// In a cell, because parts to be written are made from a handle that several threads share.
-    buffer: UnsafeCell<Buffer<u8>>,
+    buffer: Buffer<u8>,
+    /// What C writes through, made while the buffer was ours alone.
     start: *mut u8,
-    size: usize,
 }
-
-// SAFETY: nothing in it changes after it was made. The memory that it stands for is used by C and by
-// workers, whose business it is to keep apart what they write (convention 5 of the header).
-unsafe impl Sync for BufferHandle {}
-// SAFETY: as above; `start` points into memory that belongs to no thread.
-unsafe impl Send for BufferHandle {}
 
 /// `hotlease_range`.
 #[repr(C)]
@@ -42,10 +34,12 @@ impl Range {
         // SAFETY: the caller's promise.
         let handle = unsafe { object(self.buffer, name) }?;
         match self.offset.checked_add(self.size) {
-            Some(end) if end <= handle.size => Ok((handle, end)),
+            Some(end) if end <= handle.buffer.size_bytes() => Ok((handle, end)),
             _ => Err(Failure::Argument(format!(
                 "{name}: {} bytes from {} on reach past the end of a buffer of {}",
-                self.size, self.offset, handle.size
+                self.size,
+                self.offset,
+                handle.buffer.size_bytes()
             ))),
         }
     }
@@ -59,22 +53,17 @@ impl BufferHandle {
     pub(crate) unsafe fn input<'a>(range: Range, name: &'static str) -> Result<BufferSlice<'a>, Failure> {
         // SAFETY: the caller's promise.
         let (handle, end) = unsafe { range.checked(name) }?;
-        // SAFETY: nobody ever writes through a reference to the `Buffer` (see `output`).
-        Ok(unsafe { &*handle.buffer.get() }.slice(range.offset..end))
+        Ok(handle.buffer.slice(range.offset..end))
     }
 
-    /// A part to be written by a function.
+    /// A part to be written by a function; what overlaps is the C caller's to keep apart (convention 5).
     ///
     /// # Safety
     /// As for [`BufferHandle::input`].
     pub(crate) unsafe fn output<'a>(range: Range, name: &'static str) -> Result<BufferSliceMut<'a>, Failure> {
         // SAFETY: the caller's promise.
         let (handle, end) = unsafe { range.checked(name) }?;
-        // SAFETY: `slice_mut` wants an exclusive reference because it lends the memory to the worker, which
-        // the C caller answers for (convention 5). Of the `Buffer` itself it only reads where the memory
-        // is; nothing is ever written through this reference, so that threads which do the same at the same
-        // time, or hold slices from earlier, do not disturb each other.
-        Ok(unsafe { &mut *handle.buffer.get() }.slice_mut(range.offset..end))
+        Ok(handle.buffer.slice_shared(range.offset..end))
     }
 }
 
@@ -93,8 +82,7 @@ pub unsafe extern "C" fn hotlease_buffer_create(
         let mut created = invoker.invoker.buffer::<u8>(size_bytes)?;
         let handle = BufferHandle {
             start: created.as_mut_ptr(),
-            size: created.size_bytes(),
-            buffer: UnsafeCell::new(created),
+            buffer: created,
         };
         // SAFETY: checked to be wanted; valid as the header demands.
         unsafe { put(buffer, Box::into_raw(Box::new(handle))) };
@@ -115,7 +103,7 @@ pub unsafe extern "C" fn hotlease_buffer_data(buffer: *mut BufferHandle) -> *mut
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_buffer_size(buffer: *const BufferHandle) -> usize {
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { buffer.as_ref() }.map_or(0, |buffer| buffer.size)
+    unsafe { buffer.as_ref() }.map_or(0, |buffer| buffer.buffer.size_bytes())
 }
 
 /// See `hotlease.h`.

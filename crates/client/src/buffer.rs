@@ -59,16 +59,21 @@ impl<T: Pod> Buffer<T> {
     /// # Panics
     /// Like slicing, if the range reaches past the buffer.
     pub fn slice_mut(&mut self, elements: impl RangeBounds<usize>) -> BufferSliceMut<'_> {
-        let (offset, length) = self.bytes_of(elements);
-        BufferSliceMut(BufferSlice {
-            region: &self.region,
-            offset,
-            length,
-        })
+        self.slice_shared(elements)
+    }
+
+    /// As [`Buffer::slice_mut`], of a buffer that several threads or invocations use at once: each writes a
+    /// part of its own. Nothing checks that the parts are apart, as nothing does for submitted invocations;
+    /// where they are not, or where a part is read while it is written, numbers are wrong.
+    ///
+    /// # Panics
+    /// Like slicing, if the range reaches past the buffer.
+    pub fn slice_shared(&self, elements: impl RangeBounds<usize>) -> BufferSliceMut<'_> {
+        BufferSliceMut(self.slice(elements))
     }
 
     fn bytes_of(&self, elements: impl RangeBounds<usize>) -> (u64, u64) {
-        let len = self.memory.len();
+        let len = self.memory.elements();
         let start = match elements.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(start) => start + 1,
@@ -108,7 +113,12 @@ impl<T: Pod> DerefMut for Buffer<T> {
 
 impl<T: Pod> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer<{}>[{}]", std::any::type_name::<T>(), self.memory.len())
+        write!(
+            f,
+            "Buffer<{}>[{}]",
+            std::any::type_name::<T>(),
+            self.memory.elements()
+        )
     }
 }
 
@@ -276,6 +286,13 @@ mod tests {
         assert_eq!(buffer.slice_mut(..).size_bytes(), 80);
         assert_eq!(buffer.slice(3..=3).size_bytes(), 8);
         assert_eq!(buffer.slice(10..).size_bytes(), 0);
+        let (low, high) = (buffer.slice_shared(..4), buffer.slice_shared(4..));
+        let spans = [low, high].map(|part| (part.as_slice().span().offset, part.size_bytes()));
+        assert_eq!(
+            spans,
+            [(0, 32), (32, 48)],
+            "parts to write, of a buffer that is shared"
+        );
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! An invocation that its thread waits for goes through the express entry (see `hotlease_fabric::channel`) if
 //! that thread holds it: it got it with its first call, and keeps it until it uses another channel or ends.
-//! The holder counts, publishes and harvests with plain loads and stores. That matters more than the few
-//! nanoseconds of a locked instruction: such an instruction waits for everything before it, so that the copy
-//! of one call's output could not overlap the start of the next (110 ns where the cores are far apart).
+//! The holder counts, publishes and harvests with plain loads and stores. A locked instruction waits for
+//! everything before it, so that the copy of one call's output could not overlap the start of the next. Measured
+//! where the cores are near, and with the clock off this path too: about 10 ns less for 8 bytes, 30 for 64.
 //!
 //! Whoever does not hold it uses the ring.
 

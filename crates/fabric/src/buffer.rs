@@ -38,6 +38,12 @@ impl<T: Pod> Buffer<T> {
         &self.memory
     }
 
+    /// How many elements it has. Unlike `len` of the slice, this makes no reference to memory that a worker
+    /// may be writing.
+    pub fn elements(&self) -> usize {
+        self.len
+    }
+
     /// Size in bytes.
     pub fn size_bytes(&self) -> usize {
         self.len * size_of::<T>()
