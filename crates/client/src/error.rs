@@ -409,6 +409,46 @@ mod tests {
         );
     }
 
+    /// The variants of an error in the source of its crate.
+    fn variants(source: &str, name: &str) -> Vec<String> {
+        let begin = source.find(&format!("pub enum {name} {{\n")).expect("the enum");
+        let end = begin + source[begin..].find("\n}\n").expect("its end");
+        let names = source[begin..end].lines().filter_map(|line| {
+            let line = line.strip_prefix("    ")?;
+            let name = line.split([' ', ',', '(']).next()?;
+            name.starts_with(char::is_uppercase).then(|| name.to_owned())
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn the_page_of_errors_has_a_row_for_each_variant_and_none_for_others() {
+        let mut known = variants(include_str!("error.rs"), "Error");
+        known.retain(|name| !["Refused", "Network"].contains(&name.as_str()));
+        let refusals = variants(include_str!("../../wire/src/refusal.rs"), "Refusal");
+        let network = variants(include_str!("../../net/src/error.rs"), "NetError");
+        assert!(known.len() > 10 && refusals.len() > 10 && network.len() > 5);
+        known.extend(refusals.iter().map(|name| format!("Refused({name})")));
+        known.extend(network.iter().map(|name| format!("Network({name})")));
+        let page = include_str!("../../../docs/errors.md");
+        let first = page.lines().filter_map(|line| line.strip_prefix("| `"));
+        let first = first.filter_map(|row| row.split(" |").next());
+        let rows: Vec<&str> = first
+            .flat_map(|names| names.split(", "))
+            .map(|name| name.trim_matches('`'))
+            .collect();
+        for name in &known {
+            let found = rows.iter().filter(|row| *row == name).count();
+            assert_eq!(found, 1, "docs/errors.md has {found} rows for `{name}`");
+        }
+        for row in rows {
+            assert!(
+                known.iter().any(|name| name == row),
+                "docs/errors.md has a row for `{row}`, which does not exist"
+            );
+        }
+    }
+
     #[test]
     fn binary_output_stays_out_of_messages() {
         let error = Error::Function {
