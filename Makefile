@@ -34,7 +34,7 @@ demo: build ## Start the platform and show it on real input, with measured laten
 test: build ## Run every test and check there is; ends with `N passed, N failed`
 	@scripts/test
 
-bench: build ## Measure latency, throughput, bandwidth and cold starts into bench/results
+bench: build ## Run every benchmark, over shared memory and libfabric, into bench/results
 	@scripts/bench
 
 fuzz: ## Fuzz each decoder for FUZZ_SECONDS (20); needs nightly Rust and cargo-fuzz
