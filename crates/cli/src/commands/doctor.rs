@@ -16,8 +16,8 @@ use serde::Serialize;
 /// With a manager on another host, whether it can be reached, and who we are to it. With `--peer`, which
 /// transport would be chosen towards its agents and why, tried through short leases.
 ///
-/// Exit status 1 if a check fails. With `--json`, an object for each check: check, verdict (ok, warn,
-/// fail), finding, advice (what to do, or null).
+/// Exit status 1 if a check fails. With `--json`, an object for each check: check, verdict (ok, note,
+/// warn, fail), finding, advice (what to do, or null).
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
@@ -33,6 +33,8 @@ pub(crate) struct DoctorArgs {
 enum Verdict {
     /// As it should be.
     Ok,
+    /// Neither good nor bad: something that there is, or is not.
+    Note,
     /// It works, but not as well as it could.
     Warn,
     /// It does not work.
@@ -55,6 +57,13 @@ impl Finding {
             verdict: Verdict::Ok,
             finding: finding.into(),
             advice: None,
+        }
+    }
+
+    fn note(check: &'static str, finding: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Note,
+            ..Self::ok(check, finding)
         }
     }
 
@@ -113,6 +122,7 @@ fn show(finding: &Finding, output: &mut Output) -> anyhow::Result<()> {
     }
     let verdict = match finding.verdict {
         Verdict::Ok => "ok",
+        Verdict::Note => "--",
         Verdict::Warn => "warn",
         Verdict::Fail => "FAIL",
     };

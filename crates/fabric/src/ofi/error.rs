@@ -16,6 +16,15 @@ pub enum OfiError {
         /// The loader's words.
         why: String,
     },
+    /// It is no libfabric, or one from before the functions that are needed.
+    #[error("{path} is not libfabric 1.9 or later: {why}; install libfabric1 or set HOTLEASE_LIBFABRIC",
+        path = .path.display())]
+    Foreign {
+        /// The library.
+        path: PathBuf,
+        /// What it lacks.
+        why: String,
+    },
     /// The library cannot do what is needed.
     #[error("{path} is libfabric {major}.{minor}: {why}; 1.9 or later is needed", path = .path.display())]
     TooOld {

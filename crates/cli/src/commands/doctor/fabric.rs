@@ -111,19 +111,25 @@ fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -
     match named(library, quirks.name, source) {
         Ok(found) => {
             let place = found.domain();
-            let what = match quirks.addressing {
-                Addressing::Node => format!("{} is there, but never chosen: {}", quirks.name, quirks.trouble),
-                _ => format!(
-                    "{} usable on {place}; {tested}; known: {}",
-                    quirks.name, quirks.trouble
+            let finding = match quirks.addressing {
+                Addressing::Node => Finding::note(
+                    CHECK,
+                    format!("{} is there, but never chosen: {}", quirks.name, quirks.trouble),
+                ),
+                _ => Finding::ok(
+                    CHECK,
+                    format!(
+                        "{} usable on {place}; {tested}; known: {}",
+                        quirks.name, quirks.trouble
+                    ),
                 ),
             };
-            (Finding::ok(CHECK, what), true)
+            (finding, true)
         }
         // Nothing is wrong with a machine that has no such adapter.
         Err(error) => {
             let what = format!("{} not usable ({tested}): {error}", quirks.name);
-            (Finding::ok(CHECK, what), false)
+            (Finding::note(CHECK, what), false)
         }
     }
 }
