@@ -43,7 +43,7 @@ pub(crate) async fn serve(
         match connection.protocol {
             Protocol::Grpc => {
                 // An error says that requests are not served any more.
-                let _ = requests.send(Ok(PeerStream::new(connection))).await;
+                let _ = requests.send(Ok(PeerStream::from(connection))).await;
             }
             Protocol::Session => {
                 let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));

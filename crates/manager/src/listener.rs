@@ -5,26 +5,21 @@
 //! removing it would let two managers hold locks on two files of the same name.
 
 use crate::{MANAGER_LOCK, MANAGER_SOCKET, ManagerError};
+use hotlease_net::grpc::Served;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Sleep, sleep};
-use tonic::transport::server::Connected;
+use tokio::time::sleep;
 
 /// Connections at a time; more are closed at once.
 const CONNECTIONS_MAX: usize = 256;
-/// A connection that has not sent a byte by then is closed: it would hold one of the places for nothing.
-const FIRST_BYTE_WITHIN: Duration = Duration::from_secs(5);
 /// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Longest path of a Unix socket, bytes.
@@ -136,7 +131,7 @@ fn admit(stream: UnixStream, own_uid: u32, places: &Arc<Semaphore>) -> Option<Pe
         tracing::warn!(limit = CONNECTIONS_MAX, "closed a connection: too many");
         return None;
     };
-    Some(Peer::new(stream, uid, place, FIRST_BYTE_WITHIN))
+    Some(Peer::new(stream, PeerInfo { uid }, place))
 }
 
 /// Who is at the other end: in the extensions of every request.
@@ -153,85 +148,12 @@ impl PeerInfo {
 }
 
 /// An admitted connection.
-pub(crate) struct Peer {
-    stream: UnixStream,
-    uid: u32,
-    /// Runs until the first byte came.
-    silent: Option<Pin<Box<Sleep>>>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Peer {
-    fn new(stream: UnixStream, uid: u32, place: OwnedSemaphorePermit, first_byte: Duration) -> Self {
-        let silent = Some(Box::pin(sleep(first_byte)));
-        Self {
-            stream,
-            uid,
-            silent,
-            _place: place,
-        }
-    }
-}
-
-impl Connected for Peer {
-    type ConnectInfo = PeerInfo;
-
-    fn connect_info(&self) -> PeerInfo {
-        PeerInfo { uid: self.uid }
-    }
-}
-
-impl AsyncRead for Peer {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            self.silent = None;
-        } else if let Some(silent) = &mut self.silent
-            && silent.as_mut().poll(context).is_ready()
-        {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Peer {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
+pub(crate) type Peer = Served<UnixStream, PeerInfo, OwnedSemaphorePermit>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tonic::transport::server::Connected;
 
     #[tokio::test]
     async fn one_manager_to_a_directory_and_a_stale_socket_is_replaced() {
@@ -280,14 +202,5 @@ mod tests {
                 "another user's manager"
             );
         }
-    }
-
-    #[tokio::test]
-    async fn a_silent_connection_does_not_keep_its_place() {
-        let (stream, _silent) = UnixStream::pair().unwrap();
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let mut peer = Peer::new(stream, 0, place, Duration::from_millis(10));
-        let read = tokio::io::AsyncReadExt::read(&mut peer, &mut [0]).await;
-        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

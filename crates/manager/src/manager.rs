@@ -149,7 +149,7 @@ async fn serve(
         let Some(listener) = tls else { return };
         let (admitted, connections) = mpsc::channel(ACCEPTED_MAX);
         let accepting = tokio::spawn(listener.accept_into(admitted));
-        let connections = ReceiverStream::new(connections).map(|peer| Ok(PeerStream::new(peer)));
+        let connections = ReceiverStream::new(connections).map(|peer| Ok(PeerStream::from(peer)));
         serve_on(service, requests, connections, stopping).await;
         accepting.abort();
     };

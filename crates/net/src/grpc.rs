@@ -6,28 +6,21 @@ use crate::dial::dial;
 use crate::identity::{Identity, Protocol};
 use crate::listener::{Admitted, Place};
 use crate::peer::{Peer, Role};
+pub use crate::served::Served;
 use hotlease_wire::Refusal;
 use hyper_util::rt::TokioIo;
 use std::error::Error;
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 use tonic::Status;
-use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 /// While requests are under way, how often the other side is asked whether it is there, and how long its
 /// answer may take.
 const PING: Duration = Duration::from_secs(2);
-/// A verified peer that has not sent a byte by then is closed: it would hold a place for nothing.
-const FIRST_BYTE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A channel to a daemon: it connects when first used, and again when the connection breaks. Fails with a
 /// status that [`refusal`] understands.
@@ -66,69 +59,15 @@ pub fn refusal(status: Status) -> Refusal {
 }
 
 /// A connection of a verified peer, for a gRPC server.
-pub struct PeerStream {
-    stream: TlsStream<TcpStream>,
-    peer: Arc<Peer>,
-    silent: Option<Pin<Box<Sleep>>>,
-    _place: Place,
-}
+pub type PeerStream = Served<TlsStream<TcpStream>, PeerInfo, Place>;
 
-impl PeerStream {
-    /// Of an admitted connection.
-    pub fn new(admitted: Admitted) -> Self {
-        Self {
-            stream: admitted.stream,
-            peer: Arc::new(admitted.peer),
-            silent: Some(Box::pin(sleep(FIRST_BYTE_WITHIN))),
-            _place: admitted.place,
-        }
+impl From<Admitted> for PeerStream {
+    fn from(admitted: Admitted) -> Self {
+        let info = PeerInfo(Arc::new(admitted.peer));
+        Self::new(admitted.stream, info, admitted.place)
     }
 }
 
 /// Who sent a request: in its extensions.
 #[derive(Debug, Clone)]
 pub struct PeerInfo(pub Arc<Peer>);
-
-impl Connected for PeerStream {
-    type ConnectInfo = PeerInfo;
-
-    fn connect_info(&self) -> PeerInfo {
-        PeerInfo(Arc::clone(&self.peer))
-    }
-}
-
-impl AsyncRead for PeerStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            self.silent = None;
-        } else if let Some(silent) = &mut self.silent
-            && silent.as_mut().poll(context).is_ready()
-        {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        read
-    }
-}
-
-impl AsyncWrite for PeerStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}

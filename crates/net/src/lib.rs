@@ -9,8 +9,8 @@
 //! * [`grpc`] — gRPC between verified peers.
 //! * [`tunnel`] — the sessions and worker connections of one host, carried to another.
 //!
-//! Only TLS 1.3 is spoken, both sides show a certificate, and neither resumes an earlier connection. Nothing
-//! here is used between processes of one machine and user: Unix sockets are better at that.
+//! Only TLS 1.3 is spoken, both sides show a certificate, and neither resumes an earlier connection. Between
+//! processes of one machine and user Unix sockets are better; of this crate they use [`grpc::Served`] alone.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,7 @@ pub mod identity;
 mod listener;
 mod node;
 pub mod peer;
+mod served;
 mod site;
 mod tuning;
 pub mod tunnel;

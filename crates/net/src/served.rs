@@ -1,0 +1,124 @@
+//! A connection as a gRPC server takes it: who is at the other end, and what it may not do for long.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+use tonic::transport::server::Connected;
+
+/// A peer that has not sent a byte by then is closed: it would hold a place for nothing.
+const FIRST_BYTE_WITHIN: Duration = Duration::from_secs(5);
+
+/// An admitted connection over `S`. `I`, who it is, is in the extensions of its requests; `P`, its place among the
+/// connections, is dropped with it. Reading fails if nothing comes within 5 s of its making.
+pub struct Served<S, I, P> {
+    stream: S,
+    info: I,
+    /// Runs until the first byte came.
+    silent: Option<Pin<Box<Sleep>>>,
+    _place: P,
+}
+
+impl<S, I, P> Served<S, I, P> {
+    /// Of a connection that was let in. Inside a tokio runtime.
+    pub fn new(stream: S, info: I, place: P) -> Self {
+        Self::speaking_within(FIRST_BYTE_WITHIN, stream, info, place)
+    }
+
+    fn speaking_within(first_byte: Duration, stream: S, info: I, place: P) -> Self {
+        Self {
+            stream,
+            info,
+            silent: Some(Box::pin(sleep(first_byte))),
+            _place: place,
+        }
+    }
+}
+
+impl<S, I: Clone + Send + Sync + 'static, P> Connected for Served<S, I, P> {
+    type ConnectInfo = I;
+
+    fn connect_info(&self) -> I {
+        self.info.clone()
+    }
+}
+
+impl<S: AsyncRead + Unpin, I: Unpin, P: Unpin> AsyncRead for Served<S, I, P> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_ready() {
+            self.silent = None;
+        } else if let Some(silent) = &mut self.silent
+            && silent.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin, I: Unpin, P: Unpin> AsyncWrite for Served<S, I, P> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const BRIEF: Duration = Duration::from_millis(10);
+
+    #[tokio::test]
+    async fn a_silent_connection_does_not_keep_its_place() {
+        let (stream, _silent) = tokio::io::duplex(8);
+        let mut served = Served::speaking_within(BRIEF, stream, (), ());
+        let read = served.read(&mut [0]).await;
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn one_that_has_spoken_may_be_silent() {
+        let (stream, mut peer) = tokio::io::duplex(8);
+        let mut served = Served::speaking_within(BRIEF, stream, (), ());
+        peer.write_all(&[1]).await.unwrap();
+        // It is there before anybody reads, so the limit is over only for who has sent nothing.
+        assert_eq!(served.read_u8().await.unwrap(), 1);
+        let waited = tokio::time::timeout(BRIEF * 10, served.read_u8()).await;
+        assert!(
+            waited.is_err(),
+            "a connection that has spoken was closed: {waited:?}"
+        );
+    }
+}
