@@ -40,6 +40,7 @@ pub struct Asking {
 pub struct Serving {
     worker: WorkerChannel<OfiRing>,
     port: Arc<Port>,
+    to_client: Arc<Peer>,
     sleeps: bool,
 }
 
@@ -82,6 +83,7 @@ impl Channel {
             serving: Serving {
                 worker: WorkerChannel::over(requests, 7, far_replies),
                 port: slot,
+                to_client,
                 sleeps,
             },
         })
@@ -92,7 +94,7 @@ impl Channel {
     }
 
     pub fn lend(&self, from: &Arc<Memory>, to: &Arc<Memory>) -> Result<Lent, Failure> {
-        let from = self.asking.port.register(from, Access::Local)?;
+        let from = self.asking.port.register(from, Access::PeerReads)?;
         let to = self.serving.port.register(to, Access::PeerWrites)?;
         Ok(Lent { from, to })
     }
@@ -139,6 +141,26 @@ impl Asking {
 
 impl Serving {
     pub fn echo(&mut self, stop: &AtomicBool) -> Result<(), Failure> {
+        self.serve(stop, |_, _| Ok(()))
+    }
+
+    /// As a worker reads a client's buffer before it runs a function.
+    pub fn read(&mut self, lent: &Lent, length: u64, stop: &AtomicBool) -> Result<(), Failure> {
+        let spans = Spans {
+            remote: lent.from.remote(),
+            remote_offset: 0,
+            local: &lent.to,
+            local_offset: 0,
+            length,
+        };
+        self.serve(stop, |port, peer| Ok(port.read(peer, spans, PATIENCE)?))
+    }
+
+    fn serve(
+        &mut self,
+        stop: &AtomicBool,
+        before: impl Fn(&Port, &Peer) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         while !stop.load(Ordering::Relaxed) {
             let Some(request) = self.worker.take() else {
                 if self.sleeps {
@@ -151,6 +173,7 @@ impl Serving {
                 }
                 continue;
             };
+            before(&self.port, &self.to_client)?;
             let input = self.worker.input(&request);
             // SAFETY: input and output of one request; `take` has checked its length against both entries.
             unsafe { hotlease_bench_fabric::copy(input.start, self.worker.output(&request), input.bytes) };

@@ -1,6 +1,7 @@
 //! Measures the transport `ofi` beside raw libfabric, in turn, over every provider that is there.
 //!
 //! `hotlease-bench-fabric [LIBRARY [PROVIDER ...]]`; one JSON object a line, as all benchmarks.
+//! `hotlease-bench-fabric bandwidth [LIBRARY [PROVIDER ...]]`: only that.
 //! `hotlease-bench-fabric startup [LIBRARY [PROVIDER]]`: how long a first and a second channel take.
 #![allow(clippy::print_stdout)]
 
@@ -17,7 +18,7 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const BLOCKS: usize = 30;
 const PER_BLOCK: usize = 200;
@@ -108,6 +109,14 @@ fn latency(provider: &Provider, library: &str, sleeps: bool) -> Result<(), Failu
     Ok(())
 }
 
+fn in_a_row(count: usize, mut step: impl FnMut() -> Result<(), Failure>) -> Result<Vec<Duration>, Failure> {
+    let timed = |_| {
+        let begin = Instant::now();
+        step().map(|()| begin.elapsed())
+    };
+    (0..count).map(timed).collect()
+}
+
 fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
     // Datagrams in software: megabytes take a second.
     let sizes: &[usize] = if provider.name() == "udp;ofi_rxd" {
@@ -127,48 +136,54 @@ fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
     for &mebibytes in sizes {
         let bytes = mebibytes * MIB;
         let rounds = (512 / mebibytes).clamp(4, 40);
-        let mut best = [f64::INFINITY; 2];
-        let mut all: [Vec<f64>; 2] = Default::default();
+        // In a row, so that what is measured is not a thread that begins.
+        let row = (16 / mebibytes).max(1);
+        let mut times: [Vec<f64>; 3] = Default::default();
         for _ in 0..rounds {
+            // The other end's thread has begun when it answers.
             let raw = beside(
                 |stop| Ok(peer.answer(stop)?),
                 || {
-                    // The peer's thread has begun when it answers.
                     client.echo(&[1; 8], &mut [0; 8])?;
-                    let begin = Instant::now();
-                    client.write(bytes, MIB)?;
-                    Ok(begin.elapsed())
+                    in_a_row(row, || Ok(client.write(bytes, MIB)?))
                 },
             )?;
             let (asking, serving) = channel.split();
-            let ours = beside(
+            let written = beside(
                 |stop| serving.echo(stop),
                 || {
                     asking.round_trip(&[1; 8], &mut [0; 8])?;
-                    let begin = Instant::now();
-                    asking.write(&spans, bytes as u64)?;
-                    Ok(begin.elapsed())
+                    in_a_row(row, || asking.write(&spans, bytes as u64))
                 },
             )?;
-            for (place, took) in [raw, ours].into_iter().enumerate() {
-                best[place] = best[place].min(took.as_secs_f64());
-                all[place].push(took.as_secs_f64());
+            let read = beside(
+                |stop| serving.read(&spans, bytes as u64, stop),
+                || {
+                    asking.round_trip(&[1; 8], &mut [0; 8])?;
+                    in_a_row(row, || asking.round_trip(&[1; 8], &mut [0; 8]))
+                },
+            )?;
+            for (times, took) in times.iter_mut().zip([raw, written, read]) {
+                times.extend(took.iter().map(Duration::as_secs_f64));
             }
         }
-        let median = |times: &mut Vec<f64>| {
+        let [raw, ours @ ..] = times.map(|mut times| {
             times.sort_by(f64::total_cmp);
             bytes as f64 / times[times.len() / 2]
-        };
-        let (raw, ours) = (median(&mut all[0]), median(&mut all[1]));
-        let line = json!({
-            "bench": "fabric_bandwidth",
-            "params": {"provider": provider.name(), "library": library, "size_bytes": bytes},
-            "unit": "B/s", "samples": rounds,
-            "baseline": {"name": "raw libfabric write", "per_second": raw.round(), "best": (bytes as f64 / best[0]).round()},
-            "measured": {"per_second": ours.round(), "best": (bytes as f64 / best[1]).round()},
-            "ratio_p50": ours / raw,
         });
-        println!("{line}");
+        for (direction, ours) in ["written", "read"].into_iter().zip(ours) {
+            let line = json!({
+                "bench": "fabric_bandwidth",
+                "params": {
+                    "provider": provider.name(), "library": library, "mode": direction, "size_bytes": bytes,
+                },
+                "unit": "B/s", "samples": rounds * row,
+                "baseline": {"name": "raw libfabric write", "per_second": raw.round()},
+                "measured": {"per_second": ours.round()},
+                "ratio_p50": ours / raw,
+            });
+            println!("{line}");
+        }
     }
     Ok(())
 }
@@ -179,6 +194,10 @@ fn main() -> Result<(), Failure> {
     if first.as_deref() == Some("startup") {
         let path = arguments.next().unwrap_or_else(|| "libfabric.so.1".into());
         return startup::startup(Path::new(&path), arguments.next().as_deref());
+    }
+    let only_bandwidth = first.as_deref() == Some("bandwidth");
+    if only_bandwidth {
+        first = arguments.next();
     }
     let library = match first.take() {
         Some(path) => Libfabric::load_from(Path::new(&path))?,
@@ -192,11 +211,9 @@ fn main() -> Result<(), Failure> {
         if !wanted.is_empty() && !wanted.iter().any(|name| name == provider.name()) {
             continue;
         }
-        for result in [
-            latency(&provider, &version, false),
-            latency(&provider, &version, true),
-            bandwidth(&provider, &version),
-        ] {
+        let latencies = (!only_bandwidth).then_some([false, true]).into_iter().flatten();
+        let latencies = latencies.map(|sleeps| latency(&provider, &version, sleeps));
+        for result in latencies.chain(std::iter::once_with(|| bandwidth(&provider, &version))) {
             if let Err(error) = result {
                 eprintln!("{provider:?}: {error}");
             }

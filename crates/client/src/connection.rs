@@ -11,7 +11,7 @@ use crate::transport::{self, Transport};
 use hotlease_fabric::channel::{ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::{Access, OfiError, Peer, Port, Provider, Registration};
+use hotlease_fabric::ofi::{Access, OfiError, Peer, Port, PortOptions, Provider, Registration};
 use hotlease_fabric::socket::Socket;
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Refusal;
@@ -128,7 +128,10 @@ impl Connection {
             Transport::Ofi { provider, route } => {
                 let (port, key) = match self.port.get() {
                     Some(port) => (port.clone(), self.link(port, slot, route.host).await?),
-                    None => self.find_way(provider.as_deref(), slot).await?,
+                    None => {
+                        let port = transport::port_options(options.completion);
+                        self.find_way(provider.as_deref(), slot, port).await?
+                    }
                 };
                 self.open_fabric(port, key, slot, options).await
             }
@@ -155,7 +158,12 @@ impl Connection {
     }
 
     /// Tries one provider after the other, until bytes have gone to the slot and back.
-    async fn find_way(&self, provider: Option<&str>, slot: SlotIndex) -> Result<(Arc<Port>, LinkKey), Error> {
+    async fn find_way(
+        &self,
+        provider: Option<&str>,
+        slot: SlotIndex,
+        port: PortOptions,
+    ) -> Result<(Arc<Port>, LinkKey), Error> {
         let Transport::Ofi { route, .. } = &self.transport else {
             return Err(Error::protocol("no fabric was asked for"));
         };
@@ -165,7 +173,7 @@ impl Connection {
         let mut tried = Vec::new();
         for provider in candidates {
             let name = provider.name();
-            match self.try_provider(provider, slot, route.host).await {
+            match self.try_provider(provider, slot, route.host, port).await {
                 Ok((port, key)) => {
                     tracing::debug!(provider = name, host = %route.host, "reaching a worker over a fabric");
                     let port = self.port.get_or_init(|| port).clone();
@@ -184,8 +192,10 @@ impl Connection {
         provider: Provider,
         slot: SlotIndex,
         host: IpAddr,
+        options: PortOptions,
     ) -> Result<(Arc<Port>, LinkKey), Error> {
-        let port = blocking(move || transport::open_port(&provider)).await?;
+        // Blocks for as long as setting up hardware takes.
+        let port = blocking(move || Port::open_with(&provider, options)).await?;
         let port = port.map_err(|error| failed(&error))?;
         let key = self.link(&port, slot, host).await?;
         Ok((port, key))

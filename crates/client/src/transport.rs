@@ -5,7 +5,7 @@
 //! is taken. All slots of a worker are then reached over the same one.
 
 use crate::Error;
-use crate::options::LeaseOptions;
+use crate::options::{Completion, LeaseOptions};
 use hotlease_fabric::ofi::providers::{Addressing, named, providers};
 use hotlease_fabric::ofi::{Libfabric, OfiError, Peer, Port, PortOptions, Provider};
 use hotlease_wire::fabric::PortAddress;
@@ -85,9 +85,13 @@ pub(crate) fn candidates(provider: Option<&str>, local: IpAddr) -> Result<Vec<Pr
     }
 }
 
-/// Blocks for as long as setting up hardware takes.
-pub(crate) fn open_port(provider: &Provider) -> Result<Arc<Port>, OfiError> {
-    Port::open_with(provider, PortOptions::default())
+/// Of a port for calls that wait like this. Who never sleeps needs nothing to sleep on, which costs time: see
+/// the worker's `idle::sleeps`.
+pub(crate) fn port_options(completion: Completion) -> PortOptions {
+    PortOptions {
+        sleep: completion != Completion::Spin,
+        ..PortOptions::default()
+    }
 }
 
 /// The worker's port, as ours knows it; its key is the link's. Blocks for up to [`PROBE_LIMIT`].

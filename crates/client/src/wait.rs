@@ -14,6 +14,9 @@ pub(crate) const GRACE: Duration = Duration::from_millis(400);
 const POLLS: u32 = 64;
 /// A waiting thread may share its core with the worker, so it offers the core from here on.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
+/// The same where the worker is reached over a fabric: usually on another host, and what large inputs are read
+/// from must go on being sent.
+const FABRIC_YIELD_AFTER: Duration = Duration::from_millis(1);
 /// How long `Completion::Adaptive` spins where the last wait was over in this time...
 const SPIN_BRIEF: Duration = Duration::from_micros(100);
 /// ... and where it was not. A wake-up costs 10 to 50 us, so this adds little to it.
@@ -55,6 +58,11 @@ impl Channel {
             Completion::Adaptive if self.brief.load(Ordering::Relaxed) => SPIN_BRIEF,
             Completion::Adaptive => SPIN_LONG,
         };
+        let yield_after = if self.port().is_some() {
+            FABRIC_YIELD_AFTER
+        } else {
+            YIELD_AFTER
+        };
         loop {
             if self.is_closed() {
                 return poll().ok_or(Interrupted::Closed);
@@ -86,7 +94,7 @@ impl Channel {
                     Some(left),
                 );
             } else {
-                if waited >= YIELD_AFTER {
+                if waited >= yield_after {
                     std::thread::yield_now();
                 }
                 for _ in 0..POLLS {

@@ -1,11 +1,13 @@
 //! What travels over a fabric before a frame, and what two ends tell each other to reach one another.
 //!
 //! A message over a fabric is a [`Prefix`], then for a frame its header line and, unless that was written
-//! ahead by RMA, its payload:
+//! ahead by RMA, its payload. Words of zeros at the end of the line stay behind: the whole second half where a
+//! payload follows. So 8 bytes travel in a message of 64 and 64 in one of 120, which sockets take without a
+//! completion.
 //!
 //! ```text
-//! byte  0     1         2      4         8     16       20      24        32       96
-//!       | kind| version | flags| channel | key | entry  | length| reserved| line   | payload ... |
+//! byte  0     1         2      4         8     16       20      24       56 to 88
+//!       | kind| version | flags| channel | key | entry  | length| line   | payload ... |
 //! ```
 //!
 //! The receiver's memory is reached by number (channel and entry), never by an address in the message. Keys
@@ -14,11 +16,13 @@
 
 use crate::DecodeError;
 use crate::connection::RingShape;
-use crate::frame::EXPRESS_ENTRY;
+use crate::frame::{EXPRESS_ENTRY, LineWords};
 use serde::{Deserialize, Serialize};
 
 /// Version of this layout; other versions are refused.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Words of a line before its inline payload.
+const HALF_WORDS: usize = 4;
 /// The payload was written into the entry by RMA before this message.
 const PAYLOAD_WRITTEN: u16 = 1;
 
@@ -49,13 +53,49 @@ pub struct Prefix {
     pub key: u64,
     /// Entry of the receiver's ring, or [`EXPRESS_ENTRY`].
     pub entry: u32,
-    /// Payload bytes.
+    /// Bytes of payload in the entry; a payload that travels in the line does not count.
     pub length: u32,
 }
 
 impl Prefix {
     /// Encoded size.
-    pub const BYTES: usize = 32;
+    pub const BYTES: usize = 24;
+
+    /// How many bytes of a frame's line go into its message, after a prefix with this `length`: at least its
+    /// first half, and whole words.
+    #[inline]
+    pub fn line_bytes(length: u32, line: &LineWords) -> usize {
+        let inline = if length == 0 { &line[HALF_WORDS..] } else { &[] };
+        let zeros = inline.iter().rev().take_while(|word| **word == 0).count();
+        8 * (HALF_WORDS + inline.len() - zeros)
+    }
+
+    /// Line and payload of a frame, from the message that begins with this prefix; `None` if its length is
+    /// wrong. Words of the line that stayed behind are zero.
+    #[inline]
+    pub fn frame<'a>(&self, message: &'a [u8]) -> Option<(LineWords, &'a [u8])> {
+        let (in_line, in_message) = match (self.length, self.payload_written) {
+            (0, false) => (message.len().checked_sub(Self::BYTES)?, 0),
+            (length, false) => (8 * HALF_WORDS, length as usize),
+            (_, true) => (8 * HALF_WORDS, 0),
+        };
+        if message.len() != Self::BYTES + in_line + in_message
+            || in_line < 8 * HALF_WORDS
+            || in_line > size_of::<LineWords>()
+        {
+            return None;
+        }
+        let (line, payload) = message[Self::BYTES..].split_at(in_line);
+        let (from, rest) = line.as_chunks::<8>();
+        if !rest.is_empty() {
+            return None;
+        }
+        let mut words = LineWords::default();
+        for (word, bytes) in words.iter_mut().zip(from) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Some((words, payload))
+    }
 
     /// A probe, an answer to one, or a goodbye.
     pub fn bare(kind: Kind, channel: u32, key: u64) -> Self {
@@ -106,7 +146,7 @@ impl Prefix {
         };
         let flags = u16::from_le_bytes([head[2], head[3]]);
         let bare = kind != Kind::Frame && (flags != 0 || half(16) != 0 || half(20) != 0);
-        if head[1] != VERSION || flags & !PAYLOAD_WRITTEN != 0 || word(24) != 0 || bare {
+        if head[1] != VERSION || flags & !PAYLOAD_WRITTEN != 0 || bare {
             return Err(malformed);
         }
         Ok(Self {
@@ -196,15 +236,81 @@ mod tests {
     #[test]
     fn anything_unknown_is_refused() {
         let good = FRAME.encode();
-        for (at, value) in [(0, 0), (0, 5), (1, 0), (1, 2), (2, 2), (3, 1), (24, 1), (31, 128)] {
+        for (at, value) in [(0, 0), (0, 5), (1, 0), (1, 1), (1, 3), (2, 2), (3, 1)] {
             let mut bytes = good;
             bytes[at] = value;
             assert!(Prefix::decode(&bytes).is_err(), "byte {at} = {value}");
         }
-        assert!(Prefix::decode(&good[..31]).is_err());
+        assert!(Prefix::decode(&good[..23]).is_err());
         let mut probe = Prefix::bare(Kind::Probe, 1, 2).encode();
         probe[20] = 1;
         assert!(Prefix::decode(&probe).is_err(), "a probe has no payload");
+    }
+
+    #[test]
+    fn frames_come_apart_as_they_were_put_together() {
+        let inline = |bytes: &[u64]| {
+            let mut line = [1, 2, 3, 4, 0, 0, 0, 0];
+            line[4..4 + bytes.len()].copy_from_slice(bytes);
+            line
+        };
+        let lines = [
+            inline(&[]),
+            inline(&[7]),
+            inline(&[0, 0, 7]),
+            inline(&[7, 7, 7, 7]),
+        ];
+        for (line, words) in lines.into_iter().zip([4, 5, 7, 8]) {
+            assert_eq!(Prefix::line_bytes(0, &line), 8 * words);
+            let (prefix, message) = message(0, false, &line, &[]);
+            assert_eq!(prefix.frame(&message), Some((line, &[][..])));
+        }
+        let (prefix, frame) = message(100, false, &inline(&[]), &[9; 100]);
+        assert_eq!(prefix.frame(&frame), Some((inline(&[]), &[9; 100][..])));
+        let (prefix, frame) = message(100, true, &inline(&[]), &[]);
+        assert_eq!(prefix.frame(&frame), Some((inline(&[]), &[][..])));
+    }
+
+    #[test]
+    fn messages_that_are_too_short_or_too_long_are_no_frames() {
+        for (length, written, payload) in [(0, false, 0), (100, false, 100), (100, true, 0)] {
+            let (prefix, whole) = message(length, written, &[u64::MAX; 8], &vec![9; payload]);
+            let good = (Prefix::BYTES + 32, Prefix::BYTES + 64);
+            for bytes in 0..300 {
+                let mut changed = whole.clone();
+                changed.resize(bytes, 1);
+                let inline = length == 0 && (good.0..=good.1).contains(&bytes) && bytes % 8 == 0;
+                assert_eq!(
+                    prefix.frame(&changed).is_some(),
+                    inline || bytes == whole.len(),
+                    "{bytes}"
+                );
+            }
+        }
+        assert!(
+            Prefix {
+                length: u32::MAX,
+                ..FRAME
+            }
+            .frame(&[0; 64])
+            .is_none()
+        );
+    }
+
+    fn message(length: u32, payload_written: bool, line: &LineWords, payload: &[u8]) -> (Prefix, Vec<u8>) {
+        let prefix = Prefix {
+            length,
+            payload_written,
+            ..FRAME
+        };
+        let words = &line[..Prefix::line_bytes(length, line) / 8];
+        let line = words.iter().flat_map(|word| word.to_le_bytes());
+        let message = prefix
+            .encode()
+            .into_iter()
+            .chain(line)
+            .chain(payload.iter().copied());
+        (prefix, message.collect())
     }
 
     #[test]

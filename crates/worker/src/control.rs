@@ -4,7 +4,7 @@
 use crate::connection::Connection;
 use crate::fabrics::Fabrics;
 use crate::fault;
-use crate::idle::Idle;
+use crate::idle::{self, Idle};
 use crate::library::FunctionTable;
 use crate::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::slot::{Shared, Slot};
@@ -203,7 +203,7 @@ fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
     }
     Ok(Lease {
         channels: vec![0; mailboxes.len()],
-        fabrics: Fabrics::new(mailboxes.len()),
+        fabrics: Fabrics::new(mailboxes.len(), idle::sleeps(polling, hot_budget_ns)),
         slots: mailboxes,
         functions: Arc::default(),
         generation: 0,

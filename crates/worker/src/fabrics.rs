@@ -4,7 +4,7 @@
 //! node only never maps it.
 
 use crate::mailbox::{Letter, Mailbox};
-use hotlease_fabric::ofi::{Libfabric, OfiError, Port, providers};
+use hotlease_fabric::ofi::{Libfabric, OfiError, Port, PortOptions, providers};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,14 +14,19 @@ pub struct Fabrics {
     library: Option<Arc<Libfabric>>,
     /// Of each slot, by provider: at most as many as the table of providers has rows.
     ports: Vec<BTreeMap<&'static str, Arc<Port>>>,
+    options: PortOptions,
 }
 
 impl Fabrics {
-    /// None yet.
-    pub fn new(slots: usize) -> Self {
+    /// None yet. `sleep`: with something to sleep on.
+    pub fn new(slots: usize, sleep: bool) -> Self {
         Self {
             library: None,
             ports: vec![BTreeMap::new(); slots],
+            options: PortOptions {
+                sleep,
+                ..PortOptions::default()
+            },
         }
     }
 
@@ -43,7 +48,7 @@ impl Fabrics {
             None => Libfabric::load()?,
         };
         self.library = Some(library.clone());
-        let port = Port::open(&providers::named(&library, provider, host)?)?;
+        let port = Port::open_with(&providers::named(&library, provider, host)?, self.options)?;
         self.ports[slot].insert(port.provider(), port.clone());
         mailbox.put(Letter::Port(port.clone()));
         Ok(port)

@@ -10,6 +10,16 @@ use hotlease_wire::control::Polling;
 /// What adaptive polling grants at least: about the cost of one wake-up.
 const ADAPTIVE_FLOOR_NS: u64 = 20_000;
 
+/// A slot that polls for so long after a call hardly ever sleeps.
+const HARDLY_EVER_NS: u64 = 1_000_000_000;
+
+/// Whether slots should have something to sleep on at their ports. It is not free: over `tcp;ofi_rxm` the
+/// provider makes two system calls for each completion to keep it up to date, 1 to 1.5 us of each round trip.
+/// Without, a slot that does sleep has to nap.
+pub fn sleeps(polling: Polling, budget_ns: u64) -> bool {
+    polling != Polling::Hot || budget_ns < HARDLY_EVER_NS
+}
+
 /// A slot's decision, in ticks.
 pub struct Idle {
     polling: Polling,
@@ -60,6 +70,13 @@ mod tests {
 
     fn idle(polling: Polling) -> Idle {
         Idle::new(polling, 1_000_000, |ns| ns)
+    }
+
+    #[test]
+    fn only_slots_that_poll_for_long_go_without_something_to_sleep_on() {
+        assert!(!sleeps(Polling::Hot, u64::MAX));
+        assert!(sleeps(Polling::Hot, 1_000_000), "the default budget");
+        assert!(sleeps(Polling::Adaptive, u64::MAX) && sleeps(Polling::Warm, u64::MAX));
     }
 
     #[test]

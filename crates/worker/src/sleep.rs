@@ -5,25 +5,36 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::EventFd;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Without a descriptor for everything that may come, how long it may go unnoticed. Longer naps save little:
 /// one costs some microseconds.
 const NAP: Duration = Duration::from_micros(50);
-/// The longest sleep, in case a provider forgets to tell.
-const SLEEP: Duration = Duration::from_millis(500);
+/// The longest without a look, in case a provider forgets to tell.
+const LOOK: Duration = Duration::from_millis(500);
 
-/// Sleeps until `ready`, driving the ports, which only this thread drives. `wake` interrupts. `neighbours`:
-/// something may come that neither ports nor `wake` tell of.
-pub fn on_ports(ports: &[Arc<Port>], wake: &EventFd, neighbours: bool, ready: impl Fn() -> bool) {
+/// Sleeps until `ready` or `timeout`, driving the ports, which only this thread drives. `wake` interrupts. `neighbours`:
+/// something may come that neither ports nor `wake` tell of. Whether it is ready.
+pub fn on_ports(
+    ports: &[Arc<Port>],
+    wake: &EventFd,
+    neighbours: bool,
+    timeout: Duration,
+    ready: impl Fn() -> bool,
+) -> bool {
+    let until = Instant::now() + timeout;
     let tells = !neighbours && ports.iter().all(|port| port.wait_fd().is_some());
-    let limit = if tells { SLEEP } else { NAP };
+    let limit = if tells { LOOK } else { NAP };
     loop {
         for port in ports {
             port.progress();
         }
         if ready() {
-            return;
+            return true;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
         }
         // A port that has something to do first does it in the next turn.
         if tells && !ports.iter().all(|port| port.may_sleep()) {
@@ -33,7 +44,7 @@ pub fn on_ports(ports: &[Arc<Port>], wake: &EventFd, neighbours: bool, ready: im
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         fds.push(PollFd::new(wake.as_fd(), PollFlags::POLLIN));
         // A signal or an error makes us look, as readiness does.
-        let _ = ppoll(&mut fds, Some(limit.into()), None);
+        let _ = ppoll(&mut fds, Some(limit.min(left).into()), None);
         // Empty is as good as emptied.
         let _ = wake.read();
     }

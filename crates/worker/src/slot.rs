@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::fault;
 use crate::idle::Idle;
 use crate::invoke::{self, Arguments, Regions, SlotChannel};
-use crate::landing::Landing;
+use crate::landing::{KEPT_FOR, Landing};
 use crate::library::{FunctionTable, Loaded};
 use crate::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::sleep;
@@ -115,20 +115,30 @@ impl Slot {
     fn sleep(&mut self) {
         let polled = self.now.wrapping_sub(self.hot_since);
         self.meter().add_ns(self.shared.clock.ns(polled), 0);
-        let ready = || self.mailbox.has_mail() || self.clients.iter().any(|client| client.channel.has_next());
-        if self.ports.is_empty() {
-            while !self.mailbox.doorbell.sleep_unless(ready, Some(SLEEP)) {}
-            self.mailbox.doorbell.disarm();
-        } else {
-            // Clients of this node ring the doorbell, which no descriptor tells of.
-            let neighbours = self
-                .clients
-                .iter()
-                .any(|client| client.channel.far().port().is_none());
-            sleep::on_ports(&self.ports, &self.mailbox.wake, neighbours, ready);
+        while !self.sleep_a_while() {
+            let (now, idle) = (ticks(), self.shared.clock.ticks(KEPT_FOR.as_nanos() as u64));
+            self.clients
+                .iter_mut()
+                .for_each(|client| client.landing.trim(now, idle));
         }
         self.now = ticks();
         self.hot_since = self.now;
+    }
+
+    /// For at most [`SLEEP`]; whether there is a request or mail.
+    fn sleep_a_while(&self) -> bool {
+        let ready = || self.mailbox.has_mail() || self.clients.iter().any(|client| client.channel.has_next());
+        if self.ports.is_empty() {
+            let woken = self.mailbox.doorbell.sleep_unless(ready, Some(SLEEP));
+            self.mailbox.doorbell.disarm();
+            return woken;
+        }
+        // Clients of this node ring the doorbell, which no descriptor tells of.
+        let neighbours = self
+            .clients
+            .iter()
+            .any(|client| client.channel.far().port().is_none());
+        sleep::on_ports(&self.ports, &self.mailbox.wake, neighbours, SLEEP, ready)
     }
 
     fn meter(&self) -> SlotMeter<'_> {
@@ -249,7 +259,7 @@ impl Slot {
         let mut arguments = arguments;
         if arguments.is_remote() {
             let Client { channel, landing, .. } = &mut self.clients[position];
-            landing.fetch(channel, &mut arguments, header.timeout_us)?;
+            landing.fetch(channel, &mut arguments, header.timeout_us, started)?;
         }
         let usage = self.shared.usage.meter(self.index);
         let (deadline_ticks, deadline_ns) = match header.timeout_us {
@@ -289,7 +299,6 @@ impl Slot {
             {
                 outcome.status = status;
             }
-            landing.trim();
         }
         if arguments.output_in_ring && gives_output {
             channel.reply_with_output(request, outcome.status, outcome.code, outcome.bytes as usize);

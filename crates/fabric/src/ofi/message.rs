@@ -5,7 +5,6 @@ use super::error::OfiError;
 use super::ffi::fi_addr_t;
 use super::link::Link;
 use super::operation::Operation;
-use super::staging::HEADER_BYTES;
 use super::state::{CONTROL_BYTES, Channel, State};
 use hotlease_wire::fabric::{Kind, Prefix};
 use std::sync::Arc;
@@ -105,25 +104,13 @@ impl State {
         if !prefix.entry_in(channel.shape) {
             return Err(Refused::BadEntry);
         }
-        let in_message = if prefix.payload_written {
-            0
-        } else {
-            prefix.length as usize
-        };
-        if message.len() != HEADER_BYTES + in_message {
-            return Err(Refused::BadLength);
-        }
-        let (header, payload) = message.split_at(HEADER_BYTES);
+        let (words, payload) = prefix.frame(message).ok_or(Refused::BadLength)?;
         // SAFETY: the payload is as long as the message says, which is at most an entry; entry and ring
         // were checked. The entry is the sender's until the line is published, by the channel's protocol; a
         // hostile one scribbles over its own requests or replies.
         unsafe {
             let to = channel.near.payload(prefix.entry).as_ptr();
             std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len());
-        }
-        let mut words = [0u64; 8];
-        for (word, bytes) in words.iter_mut().zip(header[Prefix::BYTES..].chunks_exact(8)) {
-            *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
         }
         channel.near.line(prefix.entry).publish(&words);
         Ok(())

@@ -26,8 +26,9 @@ const LINGER: Duration = Duration::from_millis(100);
 /// Until an unanswered probe is sent again; doubled each time.
 const PROBE_INTERVAL: Duration = Duration::from_millis(1);
 const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(250);
-/// Idle looks before a wait gives its core away between looks.
-const SPINS: u32 = 200;
+/// How long nothing must have moved before a wait gives its core away between looks: longer than most transfers
+/// take, as it may come back milliseconds later.
+const SPIN: Duration = Duration::from_millis(1);
 
 /// How a port behaves.
 #[derive(Debug, Clone, Copy)]
@@ -111,28 +112,32 @@ pub struct Peer {
 /// Waits in small steps until a deadline.
 pub(super) struct Patience {
     deadline: Instant,
-    idle: u32,
+    /// When something moved last, as far as was looked.
+    moved: Option<Instant>,
 }
 
 impl Patience {
     pub(super) fn until(deadline: Instant) -> Self {
-        Self { deadline, idle: 0 }
+        Self {
+            deadline,
+            moved: None,
+        }
     }
 
     /// After a look that found nothing: whether to look again.
     pub(super) fn again(&mut self) -> bool {
-        self.idle += 1;
-        if self.idle > SPINS {
+        let now = Instant::now();
+        if now - *self.moved.get_or_insert(now) > SPIN {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();
         }
-        Instant::now() < self.deadline
+        now < self.deadline
     }
 
     /// Something moved.
     pub(super) fn moved(&mut self) {
-        self.idle = 0;
+        self.moved = None;
     }
 }
 

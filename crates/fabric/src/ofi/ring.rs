@@ -182,19 +182,19 @@ impl OfiRing {
         let (number, context) = state.begin(operation, region)?;
         self.state.in_flight[index].fetch_add(1, Ordering::Relaxed);
         let peer = self.state.link.address;
-        let message = self.staging.message(index);
         // SAFETY: message and payload lie in the staging entry, which stays as it is until in_flight is 0
         // (reclaim) and mapped until the operation ends (RingState holds it). The far address is inside the
         // ring that the peer announced, by its layout.
         let posted = unsafe {
             match part {
-                Part::Message { bytes } => {
+                Part::Message(message) => {
+                    let start = self.staging.message(index, message.header_bytes);
                     state
                         .endpoint
-                        .send(message.as_ptr(), bytes, descriptor, peer, context)
+                        .send(start.as_ptr(), message.bytes, descriptor, peer, context)
                 }
                 Part::Payload { bytes, at, delivered } => {
-                    let payload = message.add(HEADER_BYTES);
+                    let payload = self.staging.message(index, 0);
                     let (address, key) = (self.far.ring.address + at, self.far.ring.key);
                     state.endpoint.write(
                         payload.as_ptr(),
@@ -225,10 +225,19 @@ impl OfiRing {
     }
 }
 
+/// A message in a staging entry.
+#[derive(Clone, Copy)]
+struct Message {
+    /// Before the payload.
+    header_bytes: usize,
+    /// In all.
+    bytes: usize,
+}
+
 /// What goes over the fabric from a staging entry.
 #[derive(Clone, Copy)]
 enum Part {
-    Message { bytes: usize },
+    Message(Message),
     Payload { bytes: usize, at: u64, delivered: bool },
 }
 
@@ -270,13 +279,18 @@ impl FarRing for OfiRing {
             },
             length: payload_bytes as u32,
         };
-        let bytes = HEADER_BYTES + if ahead { 0 } else { payload_bytes };
-        let start = self.staging.message(index).as_ptr();
+        let line_bytes = Prefix::line_bytes(prefix.length, words);
+        let header_bytes = Prefix::BYTES + line_bytes;
+        let message = Message {
+            header_bytes,
+            bytes: header_bytes + if ahead { 0 } else { payload_bytes },
+        };
+        let start = self.staging.message(index, header_bytes).as_ptr();
         // SAFETY: the message's header, in our staging entry, from which nothing but the payload of this
         // same frame is under way.
         unsafe {
             std::ptr::copy_nonoverlapping(prefix.encode().as_ptr(), start, Prefix::BYTES);
-            for (at, word) in words.iter().enumerate() {
+            for (at, word) in words.iter().take(line_bytes / 8).enumerate() {
                 start
                     .add(Prefix::BYTES)
                     .cast::<u64>()
@@ -286,10 +300,10 @@ impl FarRing for OfiRing {
         }
         let posted = {
             let mut state = self.port().lock();
-            self.send(&mut state, index, bytes)
+            self.send(&mut state, index, message)
         };
         if posted != Some(Posted::Yes) {
-            self.wait("send", |state| self.send(state, index, bytes));
+            self.wait("send", |state| self.send(state, index, message));
         }
     }
 
@@ -308,13 +322,14 @@ impl FarRing for OfiRing {
 
 impl OfiRing {
     #[inline]
-    fn send(&self, state: &mut State, index: usize, bytes: usize) -> Option<Posted> {
-        if bytes > self.port().inject_bytes {
-            return self.post(state, index, Part::Message { bytes });
+    fn send(&self, state: &mut State, index: usize, message: Message) -> Option<Posted> {
+        if message.bytes > self.port().inject_bytes {
+            return self.post(state, index, Part::Message(message));
         }
+        let start = self.staging.message(index, message.header_bytes);
         // SAFETY: the message was built by `publish` and is not written during the call.
-        let message = unsafe { std::slice::from_raw_parts(self.staging.message(index).as_ptr(), bytes) };
-        Some(state.endpoint.inject(message, self.state.link.address))
+        let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), message.bytes) };
+        Some(state.endpoint.inject(bytes, self.state.link.address))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where a frame is built before it is sent: for each entry of the peer's ring, a message ready to go.
 //!
 //! ```text
-//! entry    | unused | prefix 32 | line 64 | payload, up to the end of the entry's last page |
+//! entry    | unused | prefix 24 | line 32 to 64 | payload, up to the end of the entry's last page |
 //! ```
 //!
 //! Prefix, line and payload stand side by side, so that a frame is one contiguous message and nothing is
@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a message before its payload.
+/// Most bytes of a message before its payload.
 pub(super) const HEADER_BYTES: usize = Prefix::BYTES + size_of::<LineWords>();
 
 pub(super) struct Staging {
@@ -67,11 +67,13 @@ impl Staging {
         (index + 1) * self.stride - padded(&self.layout)
     }
 
-    /// Where the message of an entry begins, in the registered mapping.
+    /// Where a message with so many bytes (at most [`HEADER_BYTES`]) before the payload of an entry begins, in
+    /// the registered mapping.
     #[inline]
-    pub(super) fn message(&self, index: usize) -> NonNull<u8> {
+    pub(super) fn message(&self, index: usize, header_bytes: usize) -> NonNull<u8> {
+        debug_assert!(header_bytes <= HEADER_BYTES);
         // SAFETY: inside the memory, by the layout.
-        unsafe { self.memory.start().add(self.payload_at(index) - HEADER_BYTES) }
+        unsafe { self.memory.start().add(self.payload_at(index) - header_bytes) }
     }
 
     /// Where the payload of an entry is built.
@@ -130,7 +132,7 @@ mod tests {
                 unsafe {
                     payload.write(index as u8 + 1);
                     payload.add(entry_bytes as usize - 1).write(index as u8 + 1);
-                    let plain = staging.message(index).add(HEADER_BYTES);
+                    let plain = staging.message(index, 0);
                     assert_eq!(plain.read(), index as u8 + 1);
                     assert_eq!(plain.add(entry_bytes as usize - 1).read(), index as u8 + 1);
                 }
