@@ -203,7 +203,7 @@ impl Connection {
 
     /// Makes a slot's port and ours known to each other, and proves that bytes go over the link.
     async fn link(&self, port: &Arc<Port>, slot: SlotIndex, host: IpAddr) -> Result<LinkKey, Error> {
-        let key = port.draw_key();
+        let key = Port::draw_key();
         let link = ConnectionRequest::Link {
             slot,
             port: port.address(),

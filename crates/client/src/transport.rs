@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::options::{Completion, LeaseOptions};
-use hotlease_fabric::ofi::providers::{Addressing, named, providers};
+use hotlease_fabric::ofi::providers::{leading_away, named};
 use hotlease_fabric::ofi::{Libfabric, OfiError, Peer, Port, PortOptions, Provider};
 use hotlease_wire::fabric::PortAddress;
 use std::net::{IpAddr, Ipv4Addr};
@@ -78,10 +78,7 @@ pub(crate) fn candidates(provider: Option<&str>, local: IpAddr) -> Result<Vec<Pr
     let library = Libfabric::load()?;
     match provider {
         Some(name) => Ok(vec![named(&library, name, Some(local))?]),
-        None => Ok(providers(&library, Some(local))
-            .into_iter()
-            .filter(|provider| provider.quirks().addressing != Addressing::Node)
-            .collect()),
+        None => Ok(leading_away(&library, Some(local))),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::channel::Channel;
 use crate::options::Completion;
-use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -21,10 +20,10 @@ const FABRIC_YIELD_AFTER: Duration = Duration::from_millis(1);
 const SPIN_BRIEF: Duration = Duration::from_micros(100);
 /// ... and where it was not. A wake-up costs 10 to 50 us, so this adds little to it.
 const SPIN_LONG: Duration = Duration::from_micros(10);
-/// The same where the sleep is on a port, which does not tell of a channel that was closed.
-const FABRIC_SLEEP_MAX: Duration = Duration::from_millis(20);
 /// The longest sleep between two looks at the channel's state, in case a worker meddles with the doorbell.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// The same where the sleep is on a port, which does not tell of a channel that was closed.
+const FABRIC_SLEEP_MAX: Duration = Duration::from_millis(20);
 
 /// Until when the client waits for an invocation that began at `since`.
 pub(crate) fn give_up_at(since: Instant, timeout: Option<Duration>) -> Option<Instant> {
@@ -74,25 +73,18 @@ impl Channel {
             self.check_link();
             let waited = now - start;
             let mut value = None;
-            if waited >= spin
-                && let Some(port) = self.port()
-            {
-                let left = until.map_or(FABRIC_SLEEP_MAX, |until| (until - now).min(FABRIC_SLEEP_MAX));
-                let (poll, found) = (RefCell::new(&mut poll), RefCell::new(None));
-                port.sleep(left, || {
-                    let polled = poll.borrow_mut()();
-                    polled.is_some_and(|polled| found.replace(Some(polled)).is_none()) || self.is_closed()
-                });
-                value = found.into_inner();
-            } else if waited >= spin {
-                let left = until.map_or(SLEEP_MAX, |until| (until - now).min(SLEEP_MAX));
-                self.doorbell.sleep_unless(
-                    || {
+            if waited >= spin {
+                let left = |longest: Duration| until.map_or(longest, |until| longest.min(until - now));
+                let ready = || {
+                    if value.is_none() {
                         value = poll();
-                        value.is_some() || self.is_closed()
-                    },
-                    Some(left),
-                );
+                    }
+                    value.is_some() || self.is_closed()
+                };
+                match self.port() {
+                    Some(port) => port.sleep(left(FABRIC_SLEEP_MAX), ready),
+                    None => self.doorbell.sleep_unless(ready, Some(left(SLEEP_MAX))),
+                };
             } else {
                 if waited >= yield_after {
                     std::thread::yield_now();

@@ -91,10 +91,8 @@ impl Libfabric {
         let symbol = |name: &'static CStr, version: &'static CStr| {
             // SAFETY: a handle that was just opened, and two C strings.
             let found = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
-            NonNull::new(found).ok_or_else(|| OfiError::TooOld {
+            NonNull::new(found).ok_or_else(|| OfiError::Foreign {
                 path: path.to_owned(),
-                major: 0,
-                minor: 0,
                 why: format!(
                     "it has no {}@{}",
                     name.to_string_lossy(),
@@ -233,13 +231,14 @@ unsafe impl Send for Info {}
 unsafe impl Sync for Info {}
 
 macro_rules! part {
-    ($name:ident, $name_mut:ident, $kind:ident, $field:ident) => {
-        #[allow(dead_code)]
+    ($name:ident, $kind:ident, $field:ident) => {
         pub(super) fn $name(&self) -> &ffi::$kind {
             // SAFETY: libfabric allocates every attribute with the info.
             unsafe { &*self.0.as_ref().$field }
         }
-        #[allow(dead_code)]
+    };
+    ($name:ident, $name_mut:ident, $kind:ident, $field:ident) => {
+        part!($name, $kind, $field);
         pub(super) fn $name_mut(&mut self) -> &mut ffi::$kind {
             // SAFETY: as above; the info is ours alone.
             unsafe { &mut *self.0.as_mut().$field }
@@ -248,8 +247,8 @@ macro_rules! part {
 }
 
 impl Info {
-    part!(tx, tx_mut, fi_tx_attr, tx_attr);
-    part!(rx, rx_mut, fi_rx_attr, rx_attr);
+    part!(tx, fi_tx_attr, tx_attr);
+    part!(rx, fi_rx_attr, rx_attr);
     part!(endpoint, endpoint_mut, fi_ep_attr, ep_attr);
     part!(domain, domain_mut, fi_domain_attr, domain_attr);
     part!(fabric, fabric_mut, fi_fabric_attr, fabric_attr);
@@ -329,6 +328,11 @@ mod tests {
         let error = Libfabric::load_from(Path::new("/nonexistent/libfabric.so")).unwrap_err();
         assert!(matches!(error, OfiError::NoLibrary { .. }), "{error}");
         let error = Libfabric::load_from(Path::new("libc.so.6")).unwrap_err();
-        assert!(error.to_string().contains("fi_getinfo@FABRIC_1.3"), "{error}");
+        let text = error.to_string();
+        assert!(matches!(error, OfiError::Foreign { .. }), "{text}");
+        assert!(
+            text.contains("libc.so.6 is not libfabric") && text.contains("fi_getinfo@FABRIC_1.3"),
+            "{text}"
+        );
     }
 }

@@ -262,6 +262,13 @@ pub fn providers(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provid
     found.filter_map(Result::ok).collect()
 }
 
+/// Those of [`providers`] that lead to other hosts, best first.
+pub fn leading_away(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provider> {
+    let mut found = providers(library, source);
+    found.retain(|provider| provider.quirks().addressing != Addressing::Node);
+    found
+}
+
 /// The provider of this name, or why it is not there.
 pub fn named(library: &Arc<Libfabric>, name: &str, source: Option<IpAddr>) -> Result<Provider, OfiError> {
     let quirks = PROVIDERS.iter().find(|quirks| quirks.name == name);

@@ -25,7 +25,7 @@ impl Port {
     /// Sleeps until `ready` or `timeout`, making progress whenever something arrives; whether it is ready.
     /// Any number of threads may sleep: one of them on the wait object, the others behind it, and none
     /// misses a frame that another thread took.
-    pub fn sleep(&self, timeout: Duration, ready: impl Fn() -> bool) -> bool {
+    pub fn sleep(&self, timeout: Duration, mut ready: impl FnMut() -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {

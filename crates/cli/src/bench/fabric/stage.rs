@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use hotlease_bench_fabric::{Client, Hello, Opening};
 use hotlease_client::{Function, Invoker, LeaseOptions};
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::providers::{Addressing, named, providers};
+use hotlease_fabric::ofi::providers::{leading_away, named};
 use hotlease_fabric::ofi::{Libfabric, Provider};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -123,8 +123,6 @@ fn find(transport: &str) -> anyhow::Result<Provider> {
     if transport != "ofi" {
         return Ok(named(&library, transport, Some(LOCAL))?);
     }
-    let mut usable = providers(&library, Some(LOCAL)).into_iter();
-    usable
-        .find(|provider| provider.quirks().addressing != Addressing::Node)
-        .context("libfabric has no provider here that leads to other hosts")
+    let best = leading_away(&library, Some(LOCAL)).into_iter().next();
+    best.context("libfabric has no provider here that leads to other hosts")
 }
