@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Sorted, as a library's are: their position is their index.
-pub(crate) const FUNCTIONS: [&str; 5] = ["echo", "fail", "garbage", "liar", "number"];
+pub(crate) const FUNCTIONS: [&str; 7] = ["echo", "fail", "garbage", "liar", "number", "unread", "unwritten"];
 /// Index of the first function in every fake worker.
 const BASE: u16 = 10;
 
@@ -305,6 +305,8 @@ impl FakeWorker {
                 reply.length = 8;
                 reply.inline = Inline::from_bytes(&u64::from(self.epoch.0).to_le_bytes());
             }
+            "unread" => (reply.status, reply.length) = (Status::InputUnreachable, 0),
+            "unwritten" => (reply.status, reply.length) = (Status::OutputUnreachable, 0),
             _ => {}
         }
         reply.encode()

@@ -2,6 +2,7 @@
 
 use super::{echo_of, start, submit_all};
 use crate::{EndReason, Error, Invocation, Ran};
+use hotlease_wire::frame::Status;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -255,6 +256,41 @@ fn nonsense_in_a_reply_closes_the_channel_and_harms_nobody_else() {
         assert!(matches!(error, Error::Protocol { .. }), "{name}: {error:?}");
         assert_eq!(echo.call(b"y").unwrap(), b"y", "a new channel was opened");
     }
+}
+
+#[test]
+fn buffers_that_the_worker_did_not_reach_are_told_from_each_other() {
+    let (platform, echo) = start(|_| {});
+    let errors = |name| {
+        let function = platform.invoker.function(name).unwrap();
+        [
+            function.call(b"x").unwrap_err(),
+            function.submit(b"x").unwrap().wait().unwrap_err(),
+        ]
+    };
+    for error in errors("unread") {
+        assert!(
+            matches!(
+                error,
+                Error::NotRun {
+                    status: Status::InputUnreachable
+                }
+            ),
+            "{error:?}"
+        );
+        assert_eq!((error.ran(), error.billed()), (Ran::No, false));
+        let text = error.to_string();
+        assert!(
+            text.contains("could not read the input over the fabric"),
+            "{text}"
+        );
+    }
+    for error in errors("unwritten") {
+        assert!(matches!(error, Error::OutputLost), "{error:?}");
+        assert_eq!((error.ran(), error.billed()), (Ran::Yes, true));
+        assert!(!error.retryable(), "it would run twice");
+    }
+    assert_eq!(echo.call(b"y").unwrap(), b"y", "the channel goes on");
 }
 
 #[test]

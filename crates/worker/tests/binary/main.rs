@@ -1,5 +1,7 @@
 //! Drives the built worker as an agent and a client do.
 
+mod unreachable;
+
 use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};
 use hotlease_fabric::clock::measure_tick_hz;
 use hotlease_fabric::doorbell::Doorbell;
@@ -22,6 +24,7 @@ const FUNCTIONS: &str = r#"
 uint32_t echo(const void* in, uint32_t size, void* out) { memcpy(out, in, size); return size; }
 uint32_t overrun(const void* in, uint32_t size, void* out) { memset(out, 1, 5000); return 1; }
 uint32_t quits(const void* in, uint32_t size, void* out) { exit(3); }
+uint32_t claims_64_mib(const void* in, uint32_t size, void* out) { return 64 << 20; }
 uint32_t too_much(const void* in, uint32_t size, void* out) { return 70000; }
 const char hotlease_context_sleepy = 1;
 int32_t sleepy(void* context, const void* in, uint64_t size, void* out, uint64_t capacity, uint64_t* produced) {
