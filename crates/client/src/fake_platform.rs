@@ -3,12 +3,18 @@
 //!
 //! Functions, by index: see [`FUNCTIONS`]. Inputs and outputs are at most 32 bytes (inline).
 
+mod fabric;
+
+pub(crate) use fabric::Welcome;
+
+use crate::Error;
 use crate::code::Code;
 use crate::control::Control;
 use crate::invoker::Invoker;
 use crate::lease::{Lease, Plan};
 use crate::options::LeaseOptions;
 use crate::session::Session;
+use fabric::Fabric;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
@@ -18,6 +24,7 @@ use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, ReplyHeader, RequestHea
 use hotlease_wire::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::{Cause, EndReason};
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,6 +35,8 @@ use std::time::Duration;
 pub(crate) const FUNCTIONS: [&str; 7] = ["echo", "fail", "garbage", "liar", "number", "unread", "unwritten"];
 /// Index of the first function in every fake worker.
 const BASE: u16 = 10;
+/// Of every channel.
+const GENERATION: u32 = 3;
 
 /// One incarnation of a worker.
 pub(crate) struct FakeWorker {
@@ -48,6 +57,8 @@ struct Shared {
     allowed: AtomicU64,
     epoch: AtomicU64,
     invocations: AtomicU64,
+    /// Of links in turn; all later ones are taken.
+    welcomes: Mutex<VecDeque<Welcome>>,
 }
 
 pub(crate) struct FakePlatform {
@@ -57,6 +68,11 @@ pub(crate) struct FakePlatform {
 
 impl FakePlatform {
     pub(crate) fn start(options: LeaseOptions) -> Self {
+        Self::try_start(options, &[]).unwrap()
+    }
+
+    /// With a worker that welcomes links so, one after the other.
+    pub(crate) fn try_start(options: LeaseOptions, welcomes: &[Welcome]) -> Result<Self, Error> {
         let (client, agent) = Socket::pair().unwrap();
         let shared = Arc::new(Shared {
             session: agent,
@@ -64,6 +80,7 @@ impl FakePlatform {
             allowed: AtomicU64::new(u64::MAX),
             epoch: AtomicU64::new(7),
             invocations: AtomicU64::new(0),
+            welcomes: Mutex::new(welcomes.iter().copied().collect()),
         });
         let serving = shared.clone();
         let (workers, slots) = (options.workers, options.slots);
@@ -74,15 +91,12 @@ impl FakePlatform {
             doorbell: Arc::new(Doorbell::create().unwrap()),
         };
         let taken = plan.clone();
-        let taken = Control::get()
-            .unwrap()
-            .run(async move {
-                let session = Session::over(client, b"token".to_vec(), usize::from(workers), None).await?;
-                Lease::begin(&taken, session).await
-            })
-            .unwrap();
+        let taken = Control::get().unwrap().run(async move {
+            let session = Session::over(client, b"token".to_vec(), usize::from(workers), None).await?;
+            Lease::begin(&taken, session).await
+        })?;
         let invoker = Invoker::new(plan, taken);
-        Self { shared, invoker }
+        Ok(Self { shared, invoker })
     }
 
     /// The latest incarnation of a worker.
@@ -208,6 +222,7 @@ impl FakeWorker {
             .set_receive_timeout(Some(Duration::from_millis(2)))
             .unwrap();
         let mut slots = Vec::new();
+        let mut fabric = Fabric::default();
         let over = Arc::new(AtomicBool::new(false));
         while !self.dead.load(Ordering::SeqCst) {
             let (request, fds) = match socket.receive::<ConnectionRequest>() {
@@ -224,7 +239,9 @@ impl FakeWorker {
                     let (ring, client_bell) = (fds.next().unwrap(), fds.next().unwrap());
                     let replies =
                         ShmRing::attach(ring, reply, Doorbell::attach(client_bell).unwrap()).unwrap();
-                    let opened = ConnectionReply::Opened { generation: 3 };
+                    let opened = ConnectionReply::Opened {
+                        generation: GENERATION,
+                    };
                     socket.send(&opened, &[requests.fd(), bell.fd()]).unwrap();
                     let (worker, shared, over) = (self.clone(), shared.clone(), over.clone());
                     slots.push(thread::spawn(move || {
@@ -236,7 +253,37 @@ impl FakeWorker {
                 ConnectionRequest::Deregister { region } => {
                     self.regions.lock().unwrap().retain(|known| *known != region.0);
                 }
-                fabric => panic!("no fabric was asked for: {fabric:?}"),
+                ConnectionRequest::Link { port, key, .. } => {
+                    let welcome = shared.welcomes.lock().unwrap().pop_front();
+                    let welcome = welcome.unwrap_or(Welcome::Link);
+                    let (reply, port) = fabric.link(&port, key, welcome);
+                    if let Some(port) = port {
+                        let over = over.clone();
+                        slots.push(thread::spawn(move || {
+                            while !over.load(Ordering::SeqCst) {
+                                port.sleep(Duration::from_millis(2), || false);
+                            }
+                        }));
+                    }
+                    socket.send(&reply, &[]).unwrap();
+                    continue;
+                }
+                ConnectionRequest::OpenFabric {
+                    request, key, end, ..
+                } => {
+                    let (requests, replies, opened) = fabric.open(request, key, &end, GENERATION);
+                    socket.send(&opened, &[]).unwrap();
+                    let (worker, shared, over) = (self.clone(), shared.clone(), over.clone());
+                    slots.push(thread::spawn(move || {
+                        // Nobody rings it: the slot looks each millisecond.
+                        let bell = Doorbell::create().unwrap();
+                        worker.run(&requests, &replies, &bell, &shared, &over)
+                    }));
+                    continue;
+                }
+                ConnectionRequest::RegisterFabric { region, .. } => {
+                    self.regions.lock().unwrap().push(region.0);
+                }
             }
             socket.send(&ConnectionReply::Done, &[]).unwrap();
         }
@@ -251,7 +298,7 @@ impl FakeWorker {
     fn run(
         &self,
         requests: &NearRing,
-        replies: &ShmRing,
+        replies: &dyn FarRing,
         bell: &Doorbell,
         shared: &Shared,
         over: &AtomicBool,
@@ -261,7 +308,8 @@ impl FakeWorker {
         let depth = requests.layout().depth();
         while !self.dead.load(Ordering::SeqCst) && !over.load(Ordering::SeqCst) {
             let look = || {
-                let poll = |entry, number| Some((entry, requests.line(entry).poll(Seq::new(3, number))?));
+                let poll =
+                    |entry, number| Some((entry, requests.line(entry).poll(Seq::new(GENERATION, number))?));
                 poll(EXPRESS_ENTRY, next[1]).or_else(|| poll(next[0] as u32 & (depth - 1), next[0]))
             };
             let Some((entry, words)) = look() else {

@@ -2,6 +2,7 @@
 
 mod failures;
 mod invocations;
+mod ways;
 
 use crate::fake_platform::FakePlatform;
 use crate::{Function, Invocation, LeaseOptions};

@@ -1,0 +1,74 @@
+//! A fake worker's end of fabrics: real ports on the loopback interface.
+
+use hotlease_fabric::ofi::providers::named;
+use hotlease_fabric::ofi::{Libfabric, OfiRing, Peer, Port};
+use hotlease_fabric::shm::NearRing;
+use hotlease_wire::Refusal;
+use hotlease_wire::connection::{ConnectionReply, RingShape};
+use hotlease_wire::fabric::{ChannelEnd, PortAddress};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// What a fake worker does with a client that wants to link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Welcome {
+    /// Links.
+    Link,
+    /// Says that it cannot.
+    Refuse,
+    /// Names a port from which nothing ever comes.
+    Mute,
+}
+
+#[derive(Default)]
+pub(super) struct Fabric {
+    peers: HashMap<u64, Arc<Peer>>,
+    mute: Vec<Arc<Port>>,
+}
+
+impl Fabric {
+    /// The answer, and a port that must be driven from now on.
+    pub(super) fn link(
+        &mut self,
+        client: &PortAddress,
+        key: u64,
+        welcome: Welcome,
+    ) -> (ConnectionReply, Option<Arc<Port>>) {
+        if welcome == Welcome::Refuse {
+            let what = format!("there is no {} today", client.provider);
+            return (ConnectionReply::Refused(Refusal::Unavailable { what }), None);
+        }
+        let library = Libfabric::load().unwrap();
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let port = Port::open(&named(&library, &client.provider, Some(local)).unwrap()).unwrap();
+        let linked = ConnectionReply::Linked { port: port.address() };
+        if welcome == Welcome::Mute {
+            self.mute.push(port);
+            return (linked, None);
+        }
+        let peer = port.peer(client, key).unwrap();
+        self.peers.insert(key, Arc::new(peer));
+        (linked, Some(port))
+    }
+
+    /// The rings of a channel over a link, and what to answer.
+    pub(super) fn open(
+        &self,
+        request: RingShape,
+        key: u64,
+        client: &ChannelEnd,
+        generation: u32,
+    ) -> (NearRing, OfiRing, ConnectionReply) {
+        let peer = &self.peers[&key];
+        let requests = NearRing::create("fake", request).unwrap();
+        let near = peer.port().open_channel(&requests).unwrap();
+        let end = *near.end();
+        let replies = near.connect(peer, client, true).unwrap();
+        (
+            requests,
+            replies,
+            ConnectionReply::OpenedFabric { generation, end },
+        )
+    }
+}
