@@ -180,3 +180,127 @@ impl State {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ofi::providers::named;
+    use crate::ofi::{Libfabric, Port};
+    use crate::shm::NearRing;
+    use hotlease_wire::connection::RingShape;
+    use std::net::{IpAddr, Ipv4Addr};
+
+    const ENTRY_BYTES: u32 = 256;
+    const LINE: usize = 64;
+
+    /// A port with an open channel, and the prefix of a frame for it. `None` without libfabric.
+    fn channel() -> Option<(Arc<Port>, NearRing, impl Drop, Prefix)> {
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let provider = Libfabric::load().and_then(|library| named(&library, "tcp;ofi_rxm", Some(local)));
+        let provider = provider.inspect_err(|error| eprintln!("skipped: {error}")).ok()?;
+        let port = Port::open(&provider).unwrap();
+        let shape = RingShape {
+            depth: 4,
+            entry_bytes: ENTRY_BYTES,
+        };
+        let near = NearRing::create("test", shape).unwrap();
+        let end = port.open_channel(&near).unwrap();
+        let prefix = Prefix {
+            kind: Kind::Frame,
+            payload_written: false,
+            channel: end.end().channel,
+            key: end.end().key,
+            entry: 2,
+            length: 0,
+        };
+        Some((port, near, end, prefix))
+    }
+
+    /// What a port counts when it receives a prefix with so many bytes behind it.
+    fn counted(port: &Port, prefix: &Prefix, behind: usize) -> Counters {
+        let mut message = prefix.encode().to_vec();
+        message.resize(Prefix::BYTES + behind, 1);
+        let mut state = port.lock();
+        state.counters = Counters::default();
+        state.received(&message, 0);
+        state.counters
+    }
+
+    #[test]
+    fn frames_of_a_wrong_length_are_counted_and_change_nothing() {
+        let Some((port, near, _end, prefix)) = channel() else {
+            return;
+        };
+        let refused = Counters {
+            bad_length: 1,
+            ..Counters::default()
+        };
+        let payload = ENTRY_BYTES as usize;
+        for (length, payload_written, behind) in [
+            // No line, a part of one, and more than one.
+            (0, false, 0),
+            (0, false, LINE / 2 - 1),
+            (0, false, LINE + 8),
+            // A payload that is missing, cut, or followed by more.
+            (ENTRY_BYTES, false, LINE / 2),
+            (ENTRY_BYTES, false, LINE / 2 + payload - 1),
+            (ENTRY_BYTES, false, LINE + payload + 1),
+            // One that is said to stand in the entry already, and comes all the same.
+            (ENTRY_BYTES, true, LINE + payload),
+        ] {
+            let prefix = Prefix {
+                length,
+                payload_written,
+                ..prefix
+            };
+            let seen = counted(&port, &prefix, behind);
+            assert_eq!(
+                seen, refused,
+                "{behind} bytes behind a prefix of length {length}, written ahead: {payload_written}"
+            );
+        }
+        // SAFETY: the first byte of an entry's payload.
+        let first = unsafe { near.payload(prefix.entry).as_ptr().read() };
+        assert_eq!(first, 0, "a refused payload was written into the ring");
+
+        let whole = counted(&port, &prefix, LINE);
+        let delivered = Counters {
+            delivered: 1,
+            ..Counters::default()
+        };
+        assert_eq!(whole, delivered, "a frame of the right length");
+    }
+
+    #[test]
+    fn each_other_fault_has_a_count_of_its_own() {
+        let Some((port, _near, _end, prefix)) = channel() else {
+            return;
+        };
+        let none = Counters::default();
+        let other = |change: fn(&mut Prefix)| {
+            let mut changed = prefix;
+            change(&mut changed);
+            counted(&port, &changed, LINE)
+        };
+        assert_eq!(other(|prefix| prefix.key ^= 1), Counters { wrong_key: 1, ..none });
+        assert_eq!(
+            other(|prefix| prefix.channel ^= 1 << 31),
+            Counters {
+                unknown_channel: 1,
+                ..none
+            }
+        );
+        assert_eq!(
+            other(|prefix| prefix.entry = 4),
+            Counters { bad_entry: 1, ..none }
+        );
+        assert_eq!(
+            other(|prefix| prefix.length = ENTRY_BYTES + 1),
+            Counters { bad_entry: 1, ..none }
+        );
+        let mut state = port.lock();
+        state.counters = none;
+        state.received(&prefix.encode()[..Prefix::BYTES - 1], 0);
+        assert_eq!(state.counters, Counters { malformed: 1, ..none });
+    }
+}
