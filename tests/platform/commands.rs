@@ -192,6 +192,21 @@ fn version_and_doctor_know_the_running_platform() {
 }
 
 #[test]
+fn doctor_praises_only_transports_that_can_be_used() {
+    let platform = Platform::start();
+    let findings = platform.json(&["doctor", "--peer"]);
+    let of = |check: &'static str| findings.iter().filter(move |finding| finding["check"] == check);
+    assert!(of("transport").count() > 0, "what would be chosen: {findings:?}");
+    // None without libfabric.
+    for provider in of("provider") {
+        let text = provider["finding"].as_str().unwrap();
+        let praised = provider["verdict"] == "ok";
+        assert_eq!(praised, text.contains(" usable on "), "{provider}");
+        assert!(praised || provider["verdict"] == "note", "{provider}");
+    }
+}
+
+#[test]
 fn exit_status_says_what_kind_of_failure_it_was() {
     let platform = Platform::start();
     let fails = |arguments: &[&str], status: i32, part: &str| {
