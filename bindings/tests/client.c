@@ -330,6 +330,45 @@ static void threads(void)
     hotlease_function_free(increment);
 }
 
+/* Where no libfabric is installed, only what is refused can be seen. */
+static void transports(const hotlease_code* code)
+{
+    hotlease_options options = {.struct_size = sizeof options, .transport = "carrier pigeon"};
+    hotlease_invoker* over = NULL;
+    hotlease_error* error = NULL;
+    CHECK(hotlease_allocate(code, &options, &over, &error) == HOTLEASE_UNAVAILABLE);
+    CHECK(over == NULL && strstr(hotlease_error_message(error), "no way to the worker") != NULL);
+    hotlease_error_free(error);
+    error = NULL;
+
+    options.transport = "ofi";
+    const hotlease_status status = hotlease_allocate(code, &options, &over, &error);
+    if (status == HOTLEASE_OK) {
+        CHECK(strcmp(hotlease_invoker_transport(over), "shm") != 0);
+        hotlease_function* echo = NULL;
+        char out[4];
+        size_t size = 0;
+        CHECK(hotlease_function_find(over, "echo", NULL, &echo, NULL) == HOTLEASE_OK);
+        CHECK(hotlease_invoke(echo, "ofi", 4, out, sizeof out, &size, NULL) == HOTLEASE_OK);
+        CHECK(size == 4 && strcmp(out, "ofi") == 0);
+        hotlease_function_free(echo);
+        CHECK(hotlease_deallocate(over, NULL, NULL) == HOTLEASE_OK);
+        hotlease_invoker_free(over);
+    } else {
+        printf("    skipped: %s\n", hotlease_error_message(error));
+        CHECK(status == HOTLEASE_UNAVAILABLE);
+        hotlease_error_free(error);
+    }
+
+    /* A program of before this option says so by its struct_size, and has what it had. */
+    options.struct_size = offsetof(hotlease_options, transport);
+    options.transport = "carrier pigeon";
+    CHECK(hotlease_allocate(code, &options, &over, NULL) == HOTLEASE_OK);
+    CHECK(strcmp(hotlease_invoker_transport(over), "shm") == 0);
+    CHECK(hotlease_deallocate(over, NULL, NULL) == HOTLEASE_OK);
+    hotlease_invoker_free(over);
+}
+
 int main(int argc, char** argv)
 {
     hotlease_code* code = NULL;
@@ -354,12 +393,14 @@ int main(int argc, char** argv)
     CHECK(strstr(hotlease_error_message(error), "https://HOST:PORT") != NULL);
     hotlease_error_free(error);
 
+    unsetenv("HOTLEASE_TRANSPORT");
+    transports(code);
     hotlease_options options = {.struct_size = sizeof options, .slots = 1, .label = "test in C"};
     if (hotlease_allocate(code, &options, &invoker, &error) != HOTLEASE_OK) {
         printf("    cannot allocate: %s\n", hotlease_error_message(error));
         return 1;
     }
-    CHECK(hotlease_invoker_slots(invoker) == 1);
+    CHECK(hotlease_invoker_slots(invoker) == 1 && strcmp(hotlease_invoker_transport(invoker), "shm") == 0);
     hotlease_code_free(code); /* the invoker has what it needs of it */
 
     calls();

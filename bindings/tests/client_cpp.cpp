@@ -237,8 +237,10 @@ try {
     CHECK(failure_of([&] { hotlease::invoker{code, {.depth = 63}}; }).kind() ==
           hotlease::kind::invalid_argument);
 
+    CHECK(failure_of([&] { hotlease::invoker{code, {.transport = "carrier pigeon"}}; }).kind() ==
+          hotlease::kind::unavailable);
     hotlease::invoker invoker{code, {.slots = 1, .label = "test in C++"}};
-    CHECK(invoker.slots() == 1);
+    CHECK(invoker.slots() == 1 && invoker.transport() == "shm");
     calls(invoker);
     failures(invoker);
     buffers(invoker);

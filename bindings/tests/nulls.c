@@ -77,6 +77,7 @@ int main(void)
     CHECK(hotlease_code_function_name(NULL, 0) == NULL);
     CHECK(hotlease_invoker_slots(NULL) == 0);
     CHECK(hotlease_function_output_bytes(NULL) == 0);
+    CHECK(strcmp(hotlease_invoker_transport(NULL), "") == 0);
     CHECK(hotlease_buffer_data(NULL) == NULL);
     CHECK(hotlease_buffer_size(NULL) == 0);
     CHECK(hotlease_is_done(NULL) == 1);

@@ -42,7 +42,8 @@
  *  9. After fork, the child must not use what its parent made, not even free it.
  * 10. The environment variable HOTLEASE_RUNTIME_DIR tells where the platform's sockets are, as for the
  *     `hotlease` command; HOTLEASE_MANAGER names a manager on another host instead, and HOTLEASE_IDENTITY
- *     who asks it. What the options say goes before the environment.
+ *     who asks it; HOTLEASE_TRANSPORT says how workers are reached. What the options say goes before the
+ *     environment.
  */
 #ifndef HOTLEASE_HOTLEASE_H
 #define HOTLEASE_HOTLEASE_H
@@ -174,6 +175,9 @@ typedef struct hotlease_options {
     const char* runtime_dir;  /* where the platform's sockets are; NULL: see convention 10 */
     const char* manager;      /* a manager on another host, https://HOST:PORT; NULL: see convention 10 */
     const char* identity;     /* who asks it: a folder of `hotlease identity issue`; NULL: see convention 10 */
+    const char* transport;    /* how workers are reached: "shm", "ofi" for the best provider of libfabric that
+                                 gets through, or a provider, "tcp;ofi_rxm" for instance; "": as by default,
+                                 "shm" to this machine and "ofi" to others; NULL: see convention 10 */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */
@@ -194,6 +198,9 @@ hotlease_status hotlease_deallocate(hotlease_invoker* invoker, hotlease_usage* u
                                     hotlease_error** error);
 /* Slots of all workers together; 0 for NULL. */
 uint32_t hotlease_invoker_slots(const hotlease_invoker* invoker);
+/* How its first worker was reached when the lease was taken: "shm", or a provider of libfabric; never NULL,
+ * "" for NULL. */
+const char* hotlease_invoker_transport(const hotlease_invoker* invoker);
 /* Also ends the lease, if hotlease_deallocate did not. */
 void hotlease_invoker_free(hotlease_invoker* invoker);
 

@@ -109,6 +109,8 @@ struct options {
     std::string runtime_dir = {}; // empty: from the environment
     std::string manager = {};     // of another host, https://HOST:PORT; empty: from the environment
     std::string identity = {};    // who asks it, a folder; empty: from the environment
+    std::string transport = {};   // how workers are reached: "shm", "ofi", a provider of libfabric; empty:
+                                  // from the environment
 };
 
 // What a lease has used.
@@ -144,6 +146,7 @@ public:
         asked.runtime_dir = options.runtime_dir.empty() ? nullptr : options.runtime_dir.c_str();
         asked.manager = options.manager.empty() ? nullptr : options.manager.c_str();
         asked.identity = options.identity.empty() ? nullptr : options.identity.c_str();
+        asked.transport = options.transport.empty() ? nullptr : options.transport.c_str();
         detail::alive(code.handle(), "hotlease::code was moved from");
         hotlease_invoker* allocated = nullptr;
         detail::check([&](hotlease_error** failure) {
@@ -193,6 +196,9 @@ public:
 
     // Slots of all workers together.
     std::uint32_t slots() const noexcept { return hotlease_invoker_slots(handle_.get()); }
+
+    // How its first worker was reached when the lease was taken: "shm", or a provider of libfabric.
+    std::string transport() const { return hotlease_invoker_transport(handle_.get()); }
 
     // Ends the lease; calls in flight fail with kind::lease_ended. Gives what the lease has used.
     hotlease::usage deallocate()

@@ -4,13 +4,15 @@ use crate::argument::{check_struct_size, fill_sized, object, optional_text, put,
 use crate::code::CodeHandle;
 use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
 use hotlease_client::{Completion, Invoker, LeaseOptions, Polling};
-use std::ffi::{OsStr, c_char};
+use std::ffi::{CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 /// `hotlease_invoker`.
 pub struct InvokerHandle {
     pub(crate) invoker: Invoker,
+    /// Kept for whoever asks for it.
+    transport: CString,
 }
 
 /// `hotlease_options`.
@@ -36,6 +38,7 @@ pub struct Options {
     runtime_dir: *const c_char,
     manager: *const c_char,
     identity: *const c_char,
+    transport: *const c_char,
 }
 
 /// `hotlease_usage`.
@@ -126,6 +129,10 @@ impl Options {
         if let Some(manager) = unsafe { optional_text(self.manager, "options->manager") }? {
             options.manager = Some(manager.to_owned());
         }
+        // SAFETY: the caller's promise.
+        if let Some(transport) = unsafe { optional_text(self.transport, "options->transport") }? {
+            options.transport = Some(transport.to_owned());
+        }
         Ok(options)
     }
 }
@@ -152,8 +159,10 @@ pub unsafe extern "C" fn hotlease_allocate(
             Some(options) => unsafe { options.understood() }?,
             None => LeaseOptions::default(),
         };
+        let allocated = Invoker::allocate(&code.code, options)?;
         let handle = InvokerHandle {
-            invoker: Invoker::allocate(&code.code, options)?,
+            transport: CString::new(allocated.transport()).unwrap_or_default(),
+            invoker: allocated,
         };
         // SAFETY: checked to be wanted; valid as the header demands.
         unsafe { put(invoker, Box::into_raw(Box::new(handle))) };
@@ -204,6 +213,13 @@ pub unsafe extern "C" fn hotlease_invoker_slots(invoker: *const InvokerHandle) -
         let slots = unsafe { invoker.as_ref() }.map_or(0, |invoker| invoker.invoker.slots());
         u32::try_from(slots).unwrap_or(u32::MAX)
     })
+}
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_invoker_transport(invoker: *const InvokerHandle) -> *const c_char {
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { invoker.as_ref() }.map_or(c"".as_ptr(), |invoker| invoker.transport.as_ptr())
 }
 
 /// See `hotlease.h`.
