@@ -70,6 +70,48 @@ fn buffers_are_read_and_written_in_place() {
 }
 
 #[test]
+fn several_parts_are_one_input_and_one_output() {
+    let platform = Platform::start();
+    let invoker = invoker(&platform);
+    let increment = invoker.function("increment").unwrap();
+    let mut input = invoker.buffer::<u8>(1 << 20).unwrap();
+    input.copy_from_slice(&bytes(1 << 20));
+    let output = invoker.buffer::<u8>(1 << 20).unwrap();
+    let gathered = [input.slice(500_000..700_000), input.slice(..1)];
+    let scattered = [output.slice_shared(9..10), output.slice_shared(100_000..400_000)];
+    let length = increment.invoke_buffer(&gathered[..], &scattered[..]).unwrap();
+    assert_eq!(length, 200_001);
+    let expected = input[500_000..700_000].iter().chain(&input[..1]);
+    let written = output[9..10].iter().chain(&output[100_000..300_000]);
+    assert!(
+        expected
+            .zip(written)
+            .all(|(from, to)| from.wrapping_add(1) == *to)
+    );
+    let beside = [&output[..9], &output[10..100_000], &output[300_000..]];
+    assert!(beside.iter().all(|part| part.iter().all(|byte| *byte == 0)));
+    // The capacity is that of all parts together.
+    let error = increment
+        .invoke_buffer(&gathered[..], &scattered[..1])
+        .unwrap_err();
+    assert!(matches!(error, Error::Function { .. }), "{error:?}");
+    let many = vec![input.slice(..1); hotlease_client::PARTS_MAX + 1];
+    let error = increment.invoke_buffer(&many[..], &mut [0; 32][..]).unwrap_err();
+    assert!(
+        matches!(error, Error::TooManyParts { parts: 17, limit: 16 }),
+        "{error:?}"
+    );
+    let length = increment.invoke_buffer(&many[1..], &mut [0; 32][..]);
+    assert_eq!(length.unwrap(), 16);
+    // Later, and with a place that the function wants of its own.
+    let future = increment.submit_from_buffer(&gathered[..]);
+    assert!(
+        future.is_ok_and(|future| future.wait().is_err()),
+        "200001 bytes into one reply entry"
+    );
+}
+
+#[test]
 fn large_buffer_is_copied_by_nobody() {
     let platform = Platform::start();
     let invoker = invoker(&platform);

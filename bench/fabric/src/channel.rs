@@ -134,7 +134,7 @@ impl Asking {
             local_offset: 0,
             length,
         };
-        self.port.write(&self.to_worker, spans, PATIENCE)?;
+        self.port.write(&self.to_worker, &[spans], PATIENCE)?;
         self.round_trip(&[1; 8], &mut [0; 8])
     }
 }
@@ -153,7 +153,7 @@ impl Serving {
             local_offset: 0,
             length,
         };
-        self.serve(stop, |port, peer| Ok(port.read(peer, spans, PATIENCE)?))
+        self.serve(stop, |port, peer| Ok(port.read(peer, &[spans], PATIENCE)?))
     }
 
     fn serve(

@@ -73,9 +73,10 @@ fn status_of(error: &Error) -> Status {
         Error::OutputTooLarge { .. } => Status::OutputTooLarge,
         Error::Deadline { .. } => Status::DeadlineExceeded,
         Error::NoCredit => Status::Busy,
-        Error::Options { .. } | Error::NoSuchSlot { .. } | Error::InputTooLarge { .. } => {
-            Status::InvalidArgument
-        }
+        Error::Options { .. }
+        | Error::NoSuchSlot { .. }
+        | Error::InputTooLarge { .. }
+        | Error::TooManyParts { .. } => Status::InvalidArgument,
         Error::File { .. } | Error::Code { .. } => Status::CodeRejected,
         Error::NoSuchFunction { .. } => Status::UnknownFunction,
         Error::WorkerDied { .. } => Status::WorkerDied,

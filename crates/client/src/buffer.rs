@@ -164,11 +164,15 @@ impl BufferSliceMut<'_> {
 }
 
 /// An input: bytes that are copied, or a part of a buffer that is not.
+#[derive(Clone, Copy)]
 pub enum Input<'a> {
     /// Copied into the worker's ring (or staged, if larger than an entry).
     Bytes(&'a [u8]),
     /// Read in place.
     Buffer(BufferSlice<'a>),
+    /// Up to [`crate::PARTS_MAX`] parts of buffers, which the function sees one behind the other: the worker gathers
+    /// them, over a fabric by RMA, on the same node by copying.
+    Parts(&'a [BufferSlice<'a>]),
 }
 
 /// Where an output goes: bytes that are copied, or a part of a buffer that is not.
@@ -177,6 +181,9 @@ pub enum Output<'a> {
     Bytes(&'a mut [u8]),
     /// Written in place.
     Buffer(BufferSliceMut<'a>),
+    /// Up to [`crate::PARTS_MAX`] parts of buffers, which the output fills in turn: the worker scatters it. The parts
+    /// must be apart.
+    Parts(&'a [BufferSliceMut<'a>]),
 }
 
 impl<'a> From<&'a [u8]> for Input<'a> {
@@ -188,6 +195,18 @@ impl<'a> From<&'a [u8]> for Input<'a> {
 impl<'a> From<BufferSlice<'a>> for Input<'a> {
     fn from(slice: BufferSlice<'a>) -> Self {
         Self::Buffer(slice)
+    }
+}
+
+impl<'a> From<&'a [BufferSlice<'a>]> for Input<'a> {
+    fn from(parts: &'a [BufferSlice<'a>]) -> Self {
+        Self::Parts(parts)
+    }
+}
+
+impl<'a> From<&'a [BufferSliceMut<'a>]> for Output<'a> {
+    fn from(parts: &'a [BufferSliceMut<'a>]) -> Self {
+        Self::Parts(parts)
     }
 }
 

@@ -115,6 +115,16 @@ pub enum Error {
         /// The most.
         limit: u64,
     },
+    /// An input or output in more parts of buffers than a request can name.
+    #[error(
+        "{parts} parts of buffers are more than the {limit} that one input or output can have; use fewer, larger ones"
+    )]
+    TooManyParts {
+        /// How many.
+        parts: usize,
+        /// The most, given the size of ring entries.
+        limit: usize,
+    },
     /// The worker died.
     #[error(
         "{}{}; {ran}{}",

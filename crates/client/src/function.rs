@@ -183,6 +183,9 @@ impl Function {
     /// invoker.function("square")?.invoke_buffer(&input, &mut output)?;
     /// // A part, and bytes on one side:
     /// invoker.function("sum")?.invoke_buffer(input.slice(..10), &mut [0; 4][..])?;
+    /// // Several parts, which the function sees as one:
+    /// let ends = [input.slice(..10), input.slice(990..)];
+    /// invoker.function("square")?.invoke_buffer(&ends[..], output.slice_mut(..20))?;
     /// # Ok(()) }
     /// ```
     pub fn invoke_buffer<'a, 'b>(
@@ -202,12 +205,13 @@ impl Function {
         let wanted = match &output {
             Output::Bytes(output) => Wanted::Bytes(output.len()),
             Output::Buffer(slice) => Wanted::Buffer(slice.as_slice()),
+            Output::Parts(parts) => Wanted::Parts(parts),
         };
         let mut request = self.request(&input, wanted)?;
         let bytes = ring_bytes(&input);
         let mut into: &mut [u8] = match output {
             Output::Bytes(output) => output,
-            Output::Buffer(_) => &mut [],
+            Output::Buffer(_) | Output::Parts(_) => &mut [],
         };
         loop {
             let (slot, channel) = self.inner.pick(self.slot).map_err(|error| again.last(error))?;
@@ -419,7 +423,7 @@ pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>, Error> {
 fn ring_bytes<'a>(input: &Input<'a>) -> &'a [u8] {
     match input {
         Input::Bytes(bytes) => bytes,
-        Input::Buffer(_) => &[],
+        Input::Buffer(_) | Input::Parts(_) => &[],
     }
 }
 

@@ -82,5 +82,6 @@ pub use pipeline::Pipeline;
 pub use hotlease_net::{IdentityError, NetError};
 pub use hotlease_wire::code::Interface;
 pub use hotlease_wire::ids::{CodeHash, LeaseId};
+pub use hotlease_wire::limits::PARTS_MAX;
 pub use hotlease_wire::session::{StartPhases, UsageTotals};
 pub use hotlease_wire::{Cause, EndReason, Ran, Refusal};

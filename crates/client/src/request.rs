@@ -1,11 +1,12 @@
 //! An invocation's data, laid out for a channel: what is copied into the ring, what stands in buffers.
 
 use crate::Error;
-use crate::buffer::{BufferSlice, Input, Region};
+use crate::buffer::{BufferSlice, BufferSliceMut, Input, Region};
 use crate::channel::{Channel, Target};
 use crate::staging::{Piece, Staging};
 use hotlease_wire::frame::{Flags, Span};
-use hotlease_wire::limits::REGION_BYTES_MAX;
+use hotlease_wire::limits::{PARTS_MAX, REGION_BYTES_MAX};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Where the output is wanted.
@@ -15,6 +16,8 @@ pub(crate) enum Wanted<'a> {
     Bytes(usize),
     /// In place.
     Buffer(BufferSlice<'a>),
+    /// In several places.
+    Parts(&'a [BufferSliceMut<'a>]),
 }
 
 /// Memory that the worker uses while the invocation is in flight, kept alive until it has ended.
@@ -22,7 +25,7 @@ pub(crate) enum Wanted<'a> {
 pub(crate) struct Uses {
     pub(crate) staged_input: Option<Piece>,
     pub(crate) staged_output: Option<Piece>,
-    regions: [Option<Arc<Region>>; 2],
+    regions: SmallVec<[Arc<Region>; 2]>,
 }
 
 impl Uses {
@@ -30,24 +33,26 @@ impl Uses {
     pub(crate) fn register(&self, channel: &Channel) -> Result<(), Error> {
         let staged = [&self.staged_input, &self.staged_output];
         let staged = staged.into_iter().flatten().map(|piece| piece.region());
-        for region in staged.chain(self.regions.iter().flatten()) {
+        for region in staged.chain(&self.regions) {
             region.register(channel.connection())?;
         }
         Ok(())
     }
 
+    fn add(&mut self, slice: &BufferSlice<'_>, spans: &mut SmallVec<[u8; 2 * Span::BYTES]>) {
+        spans.extend(slice.span().encode());
+        self.regions.push(slice.region().clone());
+    }
+
     /// Whether there is anything to keep alive.
     pub(crate) fn is_empty(&self) -> bool {
-        self.staged_input.is_none()
-            && self.staged_output.is_none()
-            && self.regions.iter().all(Option::is_none)
+        self.staged_input.is_none() && self.staged_output.is_none() && self.regions.is_empty()
     }
 }
 
 /// The end of the payload: where the buffers are.
 pub(crate) struct Tail {
-    spans: [u8; 2 * Span::BYTES],
-    span_bytes: usize,
+    spans: SmallVec<[u8; 2 * Span::BYTES]>,
     /// Whether the input bytes stand before the spans.
     pub(crate) input_in_ring: bool,
 }
@@ -56,7 +61,7 @@ impl Tail {
     /// What goes into the ring entry, given the input bytes.
     pub(crate) fn payload<'a>(&'a self, input: &'a [u8]) -> [&'a [u8]; 2] {
         let input = if self.input_in_ring { input } else { &[] };
-        [input, &self.spans[..self.span_bytes]]
+        [input, &self.spans]
     }
 }
 
@@ -81,31 +86,31 @@ impl Request {
         staging: &Arc<Staging>,
     ) -> Result<Self, Error> {
         let mut uses = Uses::default();
-        let mut spans = [0; 2 * Span::BYTES];
-        let mut span_bytes = 0;
-        let mut add = |span: Span| {
-            spans[span_bytes..span_bytes + Span::BYTES].copy_from_slice(&span.encode());
-            span_bytes += Span::BYTES;
-        };
+        let mut spans = SmallVec::new();
         let output_in_ring = matches!(wanted, Wanted::Bytes(bytes) if bytes <= reply_bytes);
-        let room = request_bytes - if output_in_ring { 0 } else { Span::BYTES };
+        let outputs = match wanted {
+            Wanted::Parts(parts) => parts.len(),
+            _ => usize::from(!output_in_ring),
+        };
+        let room = request_bytes.checked_sub(outputs * Span::BYTES);
+        let input_in_ring = matches!((input, room), (Input::Bytes(bytes), Some(room)) if bytes.len() <= room);
+        let inputs = match input {
+            Input::Parts(parts) => parts.len(),
+            _ => usize::from(!input_in_ring),
+        };
+        target.flags = flags(inputs, outputs, request_bytes)?;
 
-        let mut input_in_ring = false;
         match input {
-            Input::Bytes(bytes) if bytes.len() <= room => input_in_ring = true,
+            Input::Bytes(_) if input_in_ring => {}
             Input::Bytes(bytes) => {
                 check_size(bytes.len())?;
                 let mut piece = staging.piece(bytes.len())?;
                 piece[..bytes.len()].copy_from_slice(bytes);
-                target.flags = target.flags.with(Flags::INPUT_BUFFER);
-                add(piece.slice(..bytes.len()).span());
+                spans.extend(piece.slice(..bytes.len()).span().encode());
                 uses.staged_input = Some(piece);
             }
-            Input::Buffer(slice) => {
-                target.flags = target.flags.with(Flags::INPUT_BUFFER);
-                add(slice.span());
-                uses.regions[0] = Some(slice.region().clone());
-            }
+            Input::Buffer(slice) => uses.add(slice, &mut spans),
+            Input::Parts(parts) => parts.iter().for_each(|slice| uses.add(slice, &mut spans)),
         }
 
         let capacity = match wanted {
@@ -116,26 +121,23 @@ impl Request {
             Wanted::Bytes(bytes) => {
                 check_size(bytes)?;
                 let piece = staging.piece(bytes)?;
-                add(piece.slice(..bytes).span());
+                spans.extend(piece.slice(..bytes).span().encode());
                 uses.staged_output = Some(piece);
                 bytes as u64
             }
             Wanted::Buffer(slice) => {
-                add(slice.span());
-                uses.regions[1] = Some(slice.region().clone());
+                uses.add(&slice, &mut spans);
                 slice.size_bytes()
             }
+            Wanted::Parts(parts) => {
+                let slices = parts.iter().map(BufferSliceMut::as_slice);
+                slices.clone().for_each(|slice| uses.add(&slice, &mut spans));
+                slices.map(|slice| slice.size_bytes()).sum()
+            }
         };
-        if !output_in_ring {
-            target.flags = target.flags.with(Flags::OUTPUT_BUFFER);
-        }
         Ok(Self {
             target,
-            tail: Tail {
-                spans,
-                span_bytes,
-                input_in_ring,
-            },
+            tail: Tail { spans, input_in_ring },
             capacity,
             uses,
         })
@@ -161,7 +163,7 @@ impl Request {
             let Ok(piece) = staging.piece(bytes) else {
                 return Err(error);
             };
-            let at = self.tail.span_bytes - Span::BYTES;
+            let at = self.tail.spans.len() - Span::BYTES;
             self.tail.spans[at..][..Span::BYTES].copy_from_slice(&piece.slice(..bytes).span().encode());
             self.uses.staged_output = Some(piece);
         } else if !self.output_in_ring() {
@@ -172,8 +174,19 @@ impl Request {
 
     /// Whether the output comes through the ring.
     pub(crate) fn output_in_ring(&self) -> bool {
-        !self.target.flags.has(Flags::OUTPUT_BUFFER)
+        self.target.flags.outputs() == 0
     }
+}
+
+/// With so many parts in buffers.
+fn flags(inputs: usize, outputs: usize, request_bytes: usize) -> Result<Flags, Error> {
+    let flags = Flags::of_parts(inputs, outputs);
+    flags
+        .filter(|flags| flags.span_bytes() <= request_bytes)
+        .ok_or(Error::TooManyParts {
+            parts: inputs.max(outputs),
+            limit: PARTS_MAX.min(request_bytes / (2 * Span::BYTES)),
+        })
 }
 
 fn check_size(bytes: usize) -> Result<(), Error> {
@@ -232,6 +245,43 @@ mod tests {
         // With the span of the output behind, an entry holds less input.
         let request = lay_out(Input::Bytes(&input[..4090]), Wanted::Bytes(5000));
         assert!(request.uses.staged_input.is_some());
+    }
+
+    #[test]
+    fn parts_stand_in_order_and_each_buffer_is_kept() {
+        let (input, output) = (Buffer::<u8>::new(100).unwrap(), Buffer::<u8>::new(100).unwrap());
+        let inputs = [input.slice(50..60), input.slice(..5), output.slice(90..)];
+        let outputs = [output.slice_shared(..1), input.slice_shared(60..80)];
+        let request = lay_out(Input::Parts(&inputs), Wanted::Parts(&outputs));
+        assert_eq!(request.target.flags, Flags::of_parts(3, 2).unwrap());
+        let [rest, spans] = request.tail.payload(&[]);
+        assert!(rest.is_empty());
+        let spans = spans.chunks(Span::BYTES).map(|span| Span::decode(span).unwrap());
+        let places: Vec<_> = spans.map(|span| (span.offset, span.length)).collect();
+        assert_eq!(places, [(50, 10), (0, 5), (90, 10), (0, 1), (60, 20)]);
+        assert_eq!((request.capacity, request.uses.regions.len()), (21, 5));
+    }
+
+    #[test]
+    fn more_parts_than_a_request_can_name_are_refused() {
+        let input = Buffer::<u8>::new(1).unwrap();
+        let parts = [input.slice(..); PARTS_MAX + 1];
+        let lay_out = |parts: usize, request_bytes: usize| {
+            let (input, wanted) = (Input::Parts(&parts_of(&input)[..parts]), Wanted::Bytes(1));
+            Request::new(TARGET, &input, wanted, request_bytes, 4096, &Arc::default()).map(drop)
+        };
+        fn parts_of(buffer: &Buffer<u8>) -> Vec<BufferSlice<'_>> {
+            vec![buffer.slice(..); PARTS_MAX + 1]
+        }
+        assert!(parts.len() > PARTS_MAX && lay_out(PARTS_MAX, 4096).is_ok());
+        assert!(matches!(
+            lay_out(PARTS_MAX + 1, 4096),
+            Err(Error::TooManyParts { parts: 17, limit: 16 })
+        ));
+        assert!(matches!(
+            lay_out(9, 192),
+            Err(Error::TooManyParts { parts: 9, limit: 4 })
+        ));
     }
 
     #[test]

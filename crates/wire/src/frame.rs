@@ -18,7 +18,7 @@
 
 use crate::DecodeError;
 use crate::ids::{Epoch, FunctionIndex, RegionId};
-use crate::limits::{INLINE_BYTES, REGION_BYTES_MAX};
+use crate::limits::{INLINE_BYTES, PARTS_MAX, REGION_BYTES_MAX};
 
 /// The number of the express entry of a ring: see the fabric crate's `channel`.
 pub const EXPRESS_ENTRY: u32 = u32::MAX;
@@ -48,36 +48,48 @@ impl Seq {
     }
 }
 
-/// Which parts of an invocation's data are in registered buffers instead of the ring.
+/// How many parts of registered buffers an invocation's input and output are, instead of bytes in the ring.
 ///
-/// The payload then ends with a [`Span`] for each flag set (input first). Input bytes that are not in a
-/// buffer stand before them, where they are aligned.
+/// The payload then ends with a [`Span`] for each part, those of the input first. Input bytes that are not in
+/// a buffer stand before them, where they are aligned. Several parts of an input are read one behind the
+/// other, as if they were one; an output fills its parts in turn.
+///
+/// Two numbers of 8 bits: parts of the input, parts of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(u16);
 
 impl Flags {
     /// Nothing in buffers.
     pub const NONE: Self = Self(0);
-    /// The function reads its input in place from a registered buffer.
+    /// The input is one part of a buffer, which the function reads in place.
     pub const INPUT_BUFFER: Self = Self(1);
-    /// The function writes its output in place to a registered buffer.
-    pub const OUTPUT_BUFFER: Self = Self(2);
-    const ALL: u16 = 3;
+    /// The output is one part of a buffer, which the function writes in place.
+    pub const OUTPUT_BUFFER: Self = Self(1 << 8);
 
-    /// Both sets together.
+    /// So many parts of each; `None` if one is over [`PARTS_MAX`].
+    pub fn of_parts(inputs: usize, outputs: usize) -> Option<Self> {
+        let fits = inputs <= PARTS_MAX && outputs <= PARTS_MAX;
+        fits.then_some(Self((inputs | outputs << 8) as u16))
+    }
+    /// Both together, where neither has what the other has.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
-    /// Whether all of `other` is set.
+    /// Parts of buffers that are the input; 0: it is in the ring.
     #[inline]
-    pub fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+    pub fn inputs(self) -> usize {
+        usize::from(self.0 & 0xff)
+    }
+    /// Parts of buffers that are the output; 0: it comes through the ring.
+    #[inline]
+    pub fn outputs(self) -> usize {
+        usize::from(self.0 >> 8)
     }
     /// Bytes of spans at the end of the payload.
     #[inline]
     pub fn span_bytes(self) -> usize {
-        self.0.count_ones() as usize * Span::BYTES
+        (self.inputs() + self.outputs()) * Span::BYTES
     }
 }
 
@@ -179,8 +191,8 @@ impl RequestHeader {
     /// the channel by the worker.
     #[inline]
     pub fn decode(words: &LineWords) -> Result<Self, DecodeError> {
-        let flags = (words[1] >> 48) as u16;
-        if flags & !Flags::ALL != 0 {
+        let flags = Flags((words[1] >> 48) as u16);
+        if flags.inputs() > PARTS_MAX || flags.outputs() > PARTS_MAX {
             return Err(DecodeError::Malformed {
                 what: "request flags",
             });
@@ -189,7 +201,7 @@ impl RequestHeader {
             seq: Seq(words[0]),
             epoch: Epoch(words[1] as u32),
             function: FunctionIndex((words[1] >> 32) as u16),
-            flags: Flags(flags),
+            flags,
             length: words[2] as u32,
             reply_entry: (words[2] >> 32) as u32,
             timeout_us: words[3] as u32,
@@ -417,8 +429,14 @@ mod tests {
     #[test]
     fn unknown_flags_and_statuses_are_refused() {
         let mut words = [0; 8];
-        words[1] = 4 << 48;
-        assert!(RequestHeader::decode(&words).is_err());
+        for parts in [17, 17 << 8, 0xffff] {
+            words[1] = parts << 48;
+            assert!(RequestHeader::decode(&words).is_err(), "{parts:x} parts");
+        }
+        assert_eq!((Flags::of_parts(17, 0), Flags::of_parts(0, 17)), (None, None));
+        words[1] = 0x1010 << 48;
+        let most = RequestHeader::decode(&words).map(|header| header.flags);
+        assert_eq!(most, Ok(Flags::of_parts(16, 16).unwrap()));
         for number in [5, 15, 24, 0x1_0000, u64::from(u32::MAX)] {
             words[1] = number;
             assert!(

@@ -6,6 +6,8 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 pub const MESSAGE_FDS_MAX: usize = 4;
 /// Payload that travels inside the header's cache line, bytes.
 pub const INLINE_BYTES: usize = 32;
+/// Parts of registered buffers that an input may be, and an output.
+pub const PARTS_MAX: usize = 16;
 /// Entries of a ring; a power of two.
 pub const RING_DEPTH_MAX: u32 = 4096;
 /// Entries of a ring unless asked otherwise.

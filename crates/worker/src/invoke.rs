@@ -9,6 +9,7 @@ use hotlease_wire::code::Interface;
 use hotlease_wire::fabric::RemoteMemory;
 use hotlease_wire::frame::{Flags, Span, Status};
 use hotlease_wire::ids::RegionId;
+use hotlease_wire::limits::PARTS_MAX;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -49,6 +50,13 @@ pub struct Place {
     pub bytes: u64,
 }
 
+impl Place {
+    const NOWHERE: Self = Self {
+        start: NonNull::dangling(),
+        bytes: 0,
+    };
+}
+
 /// Where a call reads and writes.
 pub struct Arguments {
     /// Input.
@@ -59,23 +67,43 @@ pub struct Arguments {
     pub output_in_ring: bool,
     /// First address of the guard page behind the output's ring entry or buffer.
     pub guard: u64,
-    /// What of it is on another host. In a box, so that a call within the node carries one word of it.
-    pub remote: Option<Box<RemoteArguments>>,
+    /// What of it has to be fetched or put away. In a box, so that other calls carry one word of it.
+    pub elsewhere: Option<Box<Elsewhere>>,
 }
 
-/// The arguments that are on the client's host.
-pub struct RemoteArguments {
-    /// Where the input is to be read from first; until then it is empty.
-    pub input: Option<Remote>,
-    /// Where the output is to be written then; until it has a place here it is empty.
-    pub output: Option<Remote>,
+/// Arguments that the function cannot use where they are: on the client's host, or in several parts.
+#[derive(Default)]
+pub struct Elsewhere {
+    /// The input, to be read one behind the other first; until then it is empty.
+    pub input: Vec<Part>,
+    /// The output, to be filled in turn then; until it has a place here it is empty.
+    pub output: Vec<Part>,
+}
+
+/// A checked part of a client's memory.
+#[derive(Clone, Copy)]
+pub enum Part {
+    /// Mapped here, too.
+    Shared(Place),
+    /// On the client's host.
+    Fabric(Remote),
+}
+
+impl Part {
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Shared(place) => place.bytes,
+            Self::Fabric(remote) => remote.length,
+        }
+    }
 }
 
 impl Arguments {
-    /// Whether any of it is on another host.
+    /// Whether any of it has to be fetched or put away.
     #[inline]
-    pub fn is_remote(&self) -> bool {
-        self.remote.is_some()
+    pub fn is_elsewhere(&self) -> bool {
+        self.elsewhere.is_some()
     }
 }
 
@@ -100,11 +128,11 @@ pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) ->
             output: ring_output,
             output_in_ring: true,
             guard: ring_guard,
-            remote: None,
+            elsewhere: None,
         });
     }
 
-    let mut spans = [0; 2 * Span::BYTES];
+    let mut spans = [0; 2 * PARTS_MAX * Span::BYTES];
     let span_bytes = flags.span_bytes();
     let input_bytes = payload.bytes - span_bytes;
     // SAFETY: the channel checked that the payload is at least span_bytes long, which is at most the
@@ -114,54 +142,91 @@ pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) ->
         std::ptr::copy_nonoverlapping(from, spans.as_mut_ptr(), span_bytes);
     }
     let mut rest = &spans[..span_bytes];
-    let mut next = || {
-        let span = Span::decode(rest).map_err(|_| Status::BadSpan)?;
-        rest = &rest[Span::BYTES..];
-        place(&span, regions)
+    let mut next = |parts: usize| {
+        let found = (0..parts).map(|_| {
+            let (span, behind) = rest.split_at(Span::BYTES);
+            rest = behind;
+            let span = Span::decode(span).map_err(|_| Status::BadSpan)?;
+            find(&span, regions)
+        });
+        Data::of(found)
     };
-    let (mut remote_input, mut remote_output) = (None, None);
-    let input = if flags.has(Flags::INPUT_BUFFER) {
-        let found = next()?;
-        remote_input = found.remote;
-        found.place
-    } else {
-        Place {
+    let mut elsewhere = Elsewhere::default();
+    let input = match next(flags.inputs())? {
+        Data::InRing => Place {
             start: payload.start,
             bytes: input_bytes as u64,
+        },
+        Data::InPlace(found) => found.place,
+        Data::Elsewhere(parts) => {
+            elsewhere.input = parts;
+            Place::NOWHERE
         }
     };
-    let output_in_ring = !flags.has(Flags::OUTPUT_BUFFER);
-    let (output, guard) = if output_in_ring {
-        (ring_output, ring_guard)
-    } else {
-        let found = next()?;
-        remote_output = found.remote;
-        (found.place, found.guard)
+    let output_in_ring = flags.outputs() == 0;
+    let (output, guard) = match next(flags.outputs())? {
+        Data::InRing => (ring_output, ring_guard),
+        Data::InPlace(found) => (found.place, found.guard),
+        Data::Elsewhere(parts) => {
+            elsewhere.output = parts;
+            (Place::NOWHERE, 0)
+        }
     };
+    let is_elsewhere = !elsewhere.input.is_empty() || !elsewhere.output.is_empty();
     Ok(Arguments {
         input,
         output,
         output_in_ring,
         guard,
-        remote: (remote_input.is_some() || remote_output.is_some()).then(|| {
-            Box::new(RemoteArguments {
-                input: remote_input,
-                output: remote_output,
-            })
-        }),
+        elsewhere: is_elsewhere.then(|| Box::new(elsewhere)),
     })
 }
 
-/// What a span is.
-struct Found {
+/// Memory that both sides map.
+struct InPlace {
     place: Place,
     /// First address of the guard page behind the region.
     guard: u64,
-    remote: Option<Remote>,
+}
+
+/// What a span is.
+enum Found {
+    Shared(InPlace),
+    Fabric(Remote),
+}
+
+/// What all spans of an input or output are.
+enum Data {
+    InRing,
+    InPlace(InPlace),
+    Elsewhere(Vec<Part>),
+}
+
+impl Data {
+    fn of(mut found: impl Iterator<Item = Result<Found, Status>>) -> Result<Self, Status> {
+        let part = |found| match found {
+            Found::Shared(found) => Part::Shared(found.place),
+            Found::Fabric(remote) => Part::Fabric(remote),
+        };
+        let Some(first) = found.next().transpose()? else {
+            return Ok(Self::InRing);
+        };
+        match (first, found.next().transpose()?) {
+            (Found::Shared(only), None) => Ok(Self::InPlace(only)),
+            (first, second) => {
+                let mut parts = vec![part(first)];
+                parts.extend(second.map(part));
+                for found in found {
+                    parts.push(part(found?));
+                }
+                Ok(Self::Elsewhere(parts))
+            }
+        }
+    }
 }
 
 /// A span's memory, if it lies inside its region.
-fn place(span: &Span, regions: &Regions) -> Result<Found, Status> {
+fn find(span: &Span, regions: &Regions) -> Result<Found, Status> {
     let region = regions.get(&span.region).ok_or(Status::UnknownRegion)?;
     let size_bytes = match region {
         Region::Shared(memory) => memory.size_bytes(),
@@ -176,27 +241,19 @@ fn place(span: &Span, regions: &Regions) -> Result<Found, Status> {
             // SAFETY: offset is inside the mapping, as just checked.
             let start = unsafe { memory.start().add(span.offset as usize) };
             let end = memory.start().as_ptr() as usize + memory.size_bytes() as usize;
-            Found {
+            Found::Shared(InPlace {
                 place: Place {
                     start,
                     bytes: span.length,
                 },
                 guard: end.next_multiple_of(PAGE_BYTES) as u64,
-                remote: None,
-            }
+            })
         }
-        Region::Fabric(memory) => Found {
-            place: Place {
-                start: NonNull::dangling(),
-                bytes: 0,
-            },
-            guard: 0,
-            remote: Some(Remote {
-                memory: *memory,
-                offset: span.offset,
-                length: span.length,
-            }),
-        },
+        Region::Fabric(memory) => Found::Fabric(Remote {
+            memory: *memory,
+            offset: span.offset,
+            length: span.length,
+        }),
     })
 }
 

@@ -1,10 +1,11 @@
-//! Where data of a client on another host stands while a function works on it.
+//! Where data stands while a function works on it that it cannot use where it is.
 //!
-//! The slot reads the input from the client's registered memory before the call and writes the output back
-//! after it, both by RMA. The memory on this side is kept from call to call, because making and registering
-//! it costs more than most transfers: with 256 MiB made anew for each call, 1.1 GB/s were left of 4.5.
+//! That is data of a client on another host, and data in several parts of a client's buffers. The slot brings the
+//! input here before the call and takes the output back after it: by RMA, or by copying what both sides map. The
+//! memory is kept from call to call, because making and registering it costs more than most transfers: with
+//! 256 MiB made anew for each call, 1.1 GB/s were left of 4.5.
 
-use crate::invoke::{Arguments, Place, Remote, SlotChannel};
+use crate::invoke::{Arguments, Part, Place, Remote, SlotChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_fabric::ofi::{Access, OfiRing, Registration, Spans};
 use hotlease_fabric::transport::TransportRing;
@@ -26,14 +27,20 @@ const TRANSFER_LIMIT: Duration = Duration::from_secs(30);
 /// One channel's.
 #[derive(Default)]
 pub struct Landing {
-    input: Option<Registration>,
-    output: Option<Registration>,
+    input: Option<Room>,
+    output: Option<Room>,
     /// When it was used last, ticks.
     used: u64,
 }
 
+/// A piece of memory, registered if the channel goes over a fabric.
+struct Room {
+    memory: Arc<Memory>,
+    registration: Option<Registration>,
+}
+
 impl Landing {
-    /// Gives the arguments a place here, and reads the input. `now` in ticks. `Err`: the function must not run.
+    /// Gives the arguments a place here, and brings the input. `now` in ticks. `Err`: the function must not run.
     pub fn fetch(
         &mut self,
         channel: &SlotChannel,
@@ -42,25 +49,30 @@ impl Landing {
         now: u64,
     ) -> Result<(), Status> {
         self.used = now;
-        let TransportRing::Ofi(ring) = channel.far() else {
-            return Err(Status::UnknownRegion);
-        };
-        let Some(remote) = &arguments.remote else {
+        let Some(elsewhere) = &arguments.elsewhere else {
             return Ok(());
         };
-        let (input, output) = (remote.input, remote.output);
-        if self.make_room(ring, input.as_ref(), output.as_ref()).is_err() {
+        let ring = ring(channel);
+        let (input, output) = (&elsewhere.input[..], &elsewhere.output[..]);
+        if self.make_room(ring, input, output).is_err() {
             // What is kept from earlier calls may leave too little.
             (self.input, self.output) = (None, None);
-            self.make_room(ring, input.as_ref(), output.as_ref())?;
+            self.make_room(ring, input, output)?;
         }
-        if let (Some(remote), Some(landing)) = (&output, &self.output) {
-            (arguments.output, arguments.guard) = place(landing, remote.length);
+        if let (false, Some(room)) = (output.is_empty(), &self.output) {
+            (arguments.output, arguments.guard) = room.place(total(output)?);
         }
-        if let (Some(remote), Some(landing)) = (&input, &self.input) {
-            (arguments.input, _) = place(landing, remote.length);
-            let spans = spans(remote, landing, remote.length);
-            if ring.port().read(ring.peer(), spans, limit(timeout_us)).is_err() {
+        if let (false, Some(room)) = (input.is_empty(), &self.input) {
+            (arguments.input, _) = room.place(total(input)?);
+            let spans = room.meet(input, u64::MAX, |shared, here, bytes| {
+                // SAFETY: a checked part of memory that is mapped, and as many bytes of this room; they are
+                // of different memory.
+                unsafe { std::ptr::copy_nonoverlapping(shared, here, bytes) }
+            })?;
+            if !spans.is_empty()
+                && let Some(ring) = ring
+                && ring.port().read(ring.peer(), &spans, limit(timeout_us)).is_err()
+            {
                 // Late pieces may still come: not into the next call's input.
                 self.input = None;
                 return Err(Status::InputUnreachable);
@@ -69,34 +81,31 @@ impl Landing {
         Ok(())
     }
 
-    fn make_room(
-        &mut self,
-        ring: &OfiRing,
-        input: Option<&Remote>,
-        output: Option<&Remote>,
-    ) -> Result<(), Status> {
-        if let Some(remote) = output {
-            room(&mut self.output, ring, remote.length)?;
-        }
-        match input {
-            Some(remote) => room(&mut self.input, ring, remote.length),
-            None => Ok(()),
-        }
+    fn make_room(&mut self, ring: Option<&OfiRing>, input: &[Part], output: &[Part]) -> Result<(), Status> {
+        Room::make(&mut self.output, ring, output)?;
+        Room::make(&mut self.input, ring, input)
     }
 
-    /// Writes the output to the client's memory, where it is before the reply. `Err`: it may be there in part.
+    /// Takes the first `bytes` of the output to the client's memory, where they are before the reply. `Err`:
+    /// they may be there in part.
     pub fn store(
         &mut self,
         channel: &SlotChannel,
-        remote: &Remote,
+        parts: &[Part],
         bytes: u64,
         timeout_us: u32,
     ) -> Result<(), Status> {
-        let (TransportRing::Ofi(ring), Some(output)) = (channel.far(), &self.output) else {
+        let Some(room) = &self.output else {
             return Err(Status::OutputUnreachable);
         };
-        let spans = spans(remote, output, bytes);
-        if ring.port().write(ring.peer(), spans, limit(timeout_us)).is_err() {
+        let spans = room.meet(parts, bytes, |shared, here, bytes| {
+            // SAFETY: as in `fetch`, the other way.
+            unsafe { std::ptr::copy_nonoverlapping(here, shared, bytes) }
+        })?;
+        if !spans.is_empty()
+            && let Some(ring) = ring(channel)
+            && ring.port().write(ring.peer(), &spans, limit(timeout_us)).is_err()
+        {
             // Late pieces may still be read from it: not from the next call's output.
             self.output = None;
             return Err(Status::OutputUnreachable);
@@ -109,9 +118,75 @@ impl Landing {
         if now.wrapping_sub(self.used) < idle {
             return;
         }
-        for registration in [&mut self.input, &mut self.output] {
-            registration.take_if(|kept| kept.memory().size_bytes() > KEPT_MAX);
+        for room in [&mut self.input, &mut self.output] {
+            room.take_if(|kept| kept.memory.size_bytes() > KEPT_MAX);
         }
+    }
+}
+
+impl Room {
+    /// Sees to it that there is memory for these parts, registered if there is a ring to move them over.
+    fn make(kept: &mut Option<Self>, ring: Option<&OfiRing>, parts: &[Part]) -> Result<(), Status> {
+        let bytes = total(parts)?;
+        let enough = |room: &Self| room.memory.size_bytes() >= bytes;
+        if parts.is_empty() || kept.as_ref().is_some_and(enough) {
+            return Ok(());
+        }
+        // The old piece first: both at once may be too much.
+        *kept = None;
+        let memory = Memory::create("hotlease-landing", bytes.next_power_of_two().max(BYTES_MIN));
+        let memory = Arc::new(memory.map_err(|_| Status::InputUnreachable)?);
+        let registration = ring.map(|ring| ring.port().register(&memory, Access::Local));
+        let registration = registration.transpose().map_err(|_| Status::InputUnreachable)?;
+        *kept = Some(Self { memory, registration });
+        Ok(())
+    }
+
+    /// Its first bytes, and the first address of the guard page behind it.
+    fn place(&self, bytes: u64) -> (Place, u64) {
+        let start = self.memory.start();
+        let end = start.as_ptr() as usize + self.memory.size_bytes() as usize;
+        (Place { start, bytes }, end.next_multiple_of(PAGE_BYTES) as u64)
+    }
+
+    /// Where the first `bytes` of the parts, one behind the other, meet this memory: what both sides map is
+    /// given to `copy` (address there, address here, bytes); what is on the client's host is returned.
+    fn meet<'a>(
+        &'a self,
+        parts: &'a [Part],
+        bytes: u64,
+        copy: impl Fn(*mut u8, *mut u8, usize),
+    ) -> Result<Vec<Spans<'a>>, Status> {
+        let mut spans = Vec::new();
+        let mut done = 0;
+        for part in parts {
+            let length = part.bytes().min(bytes - done);
+            match (part, &self.registration) {
+                (Part::Shared(place), _) => {
+                    // SAFETY: the parts together are at most as long as the memory: `make` has seen to that.
+                    let here = unsafe { self.memory.start().add(done as usize) };
+                    copy(place.start.as_ptr(), here.as_ptr(), length as usize);
+                }
+                (Part::Fabric(remote), Some(local)) => spans.push(Spans {
+                    remote: &remote.memory,
+                    remote_offset: remote.offset,
+                    local,
+                    local_offset: done,
+                    length,
+                }),
+                // Memory of another host is known to channels over fabrics only.
+                (Part::Fabric(Remote { .. }), None) => return Err(Status::UnknownRegion),
+            }
+            done += length;
+        }
+        Ok(spans)
+    }
+}
+
+fn ring(channel: &SlotChannel) -> Option<&OfiRing> {
+    match channel.far() {
+        TransportRing::Ofi(ring) => Some(ring),
+        TransportRing::Shm(_) => None,
     }
 }
 
@@ -122,36 +197,96 @@ fn limit(timeout_us: u32) -> Duration {
     }
 }
 
-fn spans<'a>(remote: &'a Remote, local: &'a Registration, length: u64) -> Spans<'a> {
-    Spans {
-        remote: &remote.memory,
-        remote_offset: remote.offset,
-        local,
-        local_offset: 0,
-        length,
-    }
-}
-
-fn place(registration: &Registration, bytes: u64) -> (Place, u64) {
-    let memory = registration.memory();
-    let start = memory.start();
-    let end = start.as_ptr() as usize + memory.size_bytes() as usize;
-    (Place { start, bytes }, end.next_multiple_of(PAGE_BYTES) as u64)
-}
-
-/// Sees to it that there is memory of at least this size, registered with the channel's port.
-fn room(kept: &mut Option<Registration>, ring: &OfiRing, bytes: u64) -> Result<(), Status> {
+/// Bytes of all parts; there are few, and each has its limit, but together they may be over ours.
+fn total(parts: &[Part]) -> Result<u64, Status> {
+    let bytes = parts.iter().map(Part::bytes).sum();
     if bytes > BYTES_MAX {
-        return Err(Status::BadSpan);
+        Err(Status::BadSpan)
+    } else {
+        Ok(bytes)
     }
-    let enough = |registration: &Registration| registration.memory().size_bytes() >= bytes;
-    if !kept.as_ref().is_some_and(enough) {
-        // The old piece first: both at once may be too much.
-        *kept = None;
-        let memory = Memory::create("hotlease-landing", bytes.next_power_of_two().max(BYTES_MIN));
-        let memory = Arc::new(memory.map_err(|_| Status::InputUnreachable)?);
-        let registered = ring.port().register(&memory, Access::Local);
-        *kept = Some(registered.map_err(|_| Status::InputUnreachable)?);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(memory: &Memory, offset: u64, bytes: u64) -> Part {
+        assert!(offset + bytes <= memory.size_bytes());
+        // SAFETY: inside the mapping, as just checked.
+        let start = unsafe { memory.start().add(offset as usize) };
+        Part::Shared(Place { start, bytes })
     }
-    Ok(())
+
+    fn bytes(memory: &Memory) -> &mut [u8] {
+        // SAFETY: the mapping, which nobody else uses.
+        unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), memory.size_bytes() as usize) }
+    }
+
+    #[test]
+    fn parts_meet_the_memory_one_behind_the_other_and_no_further_than_asked() {
+        let client = Memory::create("client", 4096).unwrap();
+        for (at, byte) in bytes(&client).iter_mut().enumerate() {
+            *byte = at as u8;
+        }
+        let parts = [
+            shared(&client, 100, 3),
+            shared(&client, 50, 0),
+            shared(&client, 7, 2),
+        ];
+        let mut room = None;
+        Room::make(&mut room, None, &parts).unwrap();
+        let room = room.unwrap();
+        let copied = |limit: u64| {
+            let calls = std::cell::RefCell::new(Vec::new());
+            let remote = room.meet(&parts, limit, |there, here, length| {
+                let offset =
+                    |address: *mut u8, memory: &Memory| address as usize - memory.start().as_ptr() as usize;
+                calls
+                    .borrow_mut()
+                    .push((offset(there, &client), offset(here, &room.memory), length));
+            });
+            assert!(remote.unwrap().is_empty());
+            calls.into_inner()
+        };
+        assert_eq!(copied(u64::MAX), [(100, 0, 3), (50, 3, 0), (7, 3, 2)]);
+        assert_eq!(copied(4), [(100, 0, 3), (50, 3, 0), (7, 3, 1)]);
+        assert_eq!(copied(0), [(100, 0, 0), (50, 0, 0), (7, 0, 0)]);
+    }
+
+    #[test]
+    fn memory_of_another_host_needs_a_channel_over_a_fabric() {
+        let memory = hotlease_wire::fabric::RemoteMemory {
+            address: 0,
+            key: 0,
+            size: 8,
+        };
+        let part = Part::Fabric(Remote {
+            memory,
+            offset: 0,
+            length: 8,
+        });
+        let mut room = None;
+        Room::make(&mut room, None, &[part]).unwrap();
+        assert!(matches!(
+            room.unwrap().meet(&[part], 8, |_, _, _| ()),
+            Err(Status::UnknownRegion)
+        ));
+    }
+
+    #[test]
+    fn parts_that_are_too_long_together_are_refused() {
+        let memory = hotlease_wire::fabric::RemoteMemory {
+            address: 0,
+            key: 0,
+            size: u64::MAX,
+        };
+        let part = Part::Fabric(Remote {
+            memory,
+            offset: 0,
+            length: BYTES_MAX,
+        });
+        assert_eq!(total(&[part]), Ok(BYTES_MAX));
+        assert_eq!(total(&[part, part]), Err(Status::BadSpan));
+    }
 }

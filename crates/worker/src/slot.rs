@@ -257,7 +257,7 @@ impl Slot {
             found => found?,
         };
         let mut arguments = arguments;
-        if arguments.is_remote() {
+        if arguments.is_elsewhere() {
             let Client { channel, landing, .. } = &mut self.clients[position];
             landing.fetch(channel, &mut arguments, header.timeout_us, started)?;
         }
@@ -291,14 +291,13 @@ impl Slot {
         }
         let Client { channel, landing, .. } = &mut self.clients[position];
         let gives_output = matches!(outcome.status, Status::Ok | Status::FunctionError);
-        if let Some(remote) = &arguments.remote {
-            if let Some(remote) = &remote.output
-                && gives_output
-                && outcome.bytes > 0
-                && let Err(status) = landing.store(channel, remote, outcome.bytes, header.timeout_us)
-            {
-                outcome.status = status;
-            }
+        if let Some(elsewhere) = &arguments.elsewhere
+            && !elsewhere.output.is_empty()
+            && gives_output
+            && outcome.bytes > 0
+            && let Err(status) = landing.store(channel, &elsewhere.output, outcome.bytes, header.timeout_us)
+        {
+            outcome.status = status;
         }
         if arguments.output_in_ring && gives_output {
             channel.reply_with_output(request, outcome.status, outcome.code, outcome.bytes as usize);

@@ -3,7 +3,7 @@
 //!
 //! `hotlease-test-caller LIBRARY ACTION [ARGUMENT]`, where LIBRARY is `behaved` or `misbehaved` of `fixtures/`.
 
-use hotlease_client::{Code, Completion, Error, Invoker, LeaseOptions, Polling};
+use hotlease_client::{Buffer, Code, Completion, Error, Function, Invoker, LeaseOptions, Polling};
 use std::io::Write;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -79,6 +79,49 @@ fn carry_out(library: &str, action: &str, argument: &str) -> Outcome {
     }
 }
 
+/// An input gathered from parts of buffers, an output scattered over parts of one.
+fn parts(increment: &Function, input: &Buffer<u8>, result: &mut Buffer<u8>) -> Outcome {
+    let gathered = [
+        input.slice(70_000..100_003),
+        input.slice(5..5),
+        input.slice(..17_001),
+    ];
+    let expected: Vec<u8> = input[70_000..]
+        .iter()
+        .chain(&input[..17_001])
+        .map(|byte| byte.wrapping_add(1))
+        .collect();
+    result.fill(0);
+    let scattered = [
+        result.slice_shared(90_000..90_001),
+        result.slice_shared(3..40_003),
+        result.slice_shared(50_000..60_000),
+    ];
+    let length = increment.invoke_buffer(&gathered[..], &scattered[..])?;
+    same("the first part", &result[90_000..90_001], &expected[..1])?;
+    same("the second part", &result[3..40_003], &expected[1..40_001])?;
+    same(
+        "the third part",
+        &result[50_000..50_000 + length - 40_001],
+        &expected[40_001..],
+    )?;
+    let outside = [
+        &result[..3],
+        &result[40_003..50_000],
+        &result[50_000 + length - 40_001..90_000],
+        &result[90_001..],
+    ];
+    if outside.iter().any(|bytes| bytes.iter().any(|byte| *byte != 0)) {
+        return Err("a call wrote beside the parts of its output".into());
+    }
+    // Parts on one side, bytes or one part in place on the other.
+    let mut bytes = vec![0; 47_004];
+    let length = increment.invoke_buffer(&gathered[..], &mut bytes[..])?;
+    same("parts to bytes", &bytes[..length], &expected)?;
+    let length = increment.invoke_buffer(input.slice(70_000..), &scattered[..])?;
+    same("a buffer to parts", &result[3..30_005], &expected[1..length])
+}
+
 /// Calls of every kind and size.
 fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
     let invoker = Invoker::allocate(code, options.clone())?;
@@ -145,6 +188,8 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
     same("buffer to bytes", &few[..length], &expected[1..9])?;
     increment.invoke_buffer(&input[..9], result.slice_mut(..9))?;
     same("bytes to buffer", &result[..9], &expected[..9])?;
+
+    parts(&increment, &input, &mut result)?;
 
     match invoker.function("fails")?.call(b"") {
         Err(Error::Function { code: 7, output }) => same("an error's words", &output, b"no luck today")?,

@@ -96,51 +96,32 @@ enum Direction {
 }
 
 impl Port {
-    /// Copies from the peer's memory into ours, and returns when it is there. Makes progress meanwhile.
+    /// Copies from the peer's memory into ours, and returns when all of it is there. Makes progress meanwhile.
     ///
     /// After a timeout pieces may still be under way: the local memory is held, and may still change.
-    pub fn read(&self, peer: &Peer, spans: Spans<'_>, timeout: Duration) -> Result<(), OfiError> {
+    pub fn read(&self, peer: &Peer, spans: &[Spans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Read)
     }
 
     /// Copies from our memory into the peer's. When this returns, a frame published afterwards to the same
     /// peer finds the bytes in place; until then our memory must not change.
-    pub fn write(&self, peer: &Peer, spans: Spans<'_>, timeout: Duration) -> Result<(), OfiError> {
+    pub fn write(&self, peer: &Peer, spans: &[Spans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Write)
     }
 
     fn transfer(
         &self,
         peer: &Peer,
-        spans: Spans<'_>,
+        spans: &[Spans<'_>],
         timeout: Duration,
         direction: Direction,
     ) -> Result<(), OfiError> {
-        if !std::ptr::eq(self, &*spans.local.port) || !std::ptr::eq(self, &*peer.port) {
-            return Err(OfiError::BadEnd {
-                why: "memory or peer is of another port",
-            });
-        }
-        inside(
-            "remote memory",
-            spans.remote_offset,
-            spans.length,
-            spans.remote.size,
-        )?;
-        inside(
-            "local memory",
-            spans.local_offset,
-            spans.length,
-            spans.local.memory.size_bytes(),
-        )?;
-        if spans.remote.address.checked_add(spans.remote.size).is_none() {
-            return Err(OfiError::BadEnd {
-                why: "remote memory wraps",
-            });
+        for spans in spans {
+            self.check(peer, spans)?;
         }
         let transfer = Arc::new(Transfer::default());
         let mut patience = Patience::until(Instant::now() + timeout);
-        let mut done = 0;
+        let mut pieces = pieces(spans, self.chunk_bytes as u64).peekable();
         loop {
             let mut moved = false;
             {
@@ -149,11 +130,12 @@ impl Port {
                 self.drive(&mut state);
                 moved |= transfer.outstanding.load(Ordering::Acquire) != before;
                 let unfailed = transfer.error.get().is_none() && !peer.link.is_broken();
-                while unfailed && done < spans.length && transfer.outstanding.load(Ordering::Acquire) < WINDOW
+                while unfailed
+                    && transfer.outstanding.load(Ordering::Acquire) < WINDOW
+                    && let Some(piece) = pieces.peek()
                 {
-                    let bytes = (spans.length - done).min(self.chunk_bytes as u64);
-                    match self.chunk(&mut state, peer, &spans, done, bytes, &transfer, direction) {
-                        Some(Posted::Yes) => done += bytes,
+                    match self.post_piece(&mut state, peer, piece, &transfer, direction) {
+                        Some(Posted::Yes) => drop(pieces.next()),
                         Some(Posted::Failed(result)) => {
                             let call = if direction == Direction::Read {
                                 "fi_read"
@@ -171,7 +153,7 @@ impl Port {
             let outstanding = transfer.outstanding.load(Ordering::Acquire);
             let error = transfer.error.get().cloned().or_else(|| peer.link.broken());
             match error {
-                None if outstanding == 0 && done == spans.length => return Ok(()),
+                None if outstanding == 0 && pieces.peek().is_none() => return Ok(()),
                 Some(error) if outstanding == 0 => return Err(error),
                 _ => {}
             }
@@ -188,34 +170,42 @@ impl Port {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn chunk(
+    fn check(&self, peer: &Peer, spans: &Spans<'_>) -> Result<(), OfiError> {
+        let bad = |why| Err(OfiError::BadEnd { why });
+        if !std::ptr::eq(self, &*spans.local.port) || !std::ptr::eq(self, &*peer.port) {
+            return bad("memory or peer is of another port");
+        }
+        let (remote, local) = (spans.remote, spans.local);
+        inside("remote memory", spans.remote_offset, spans.length, remote.size)?;
+        let size_bytes = local.memory.size_bytes();
+        inside("local memory", spans.local_offset, spans.length, size_bytes)?;
+        match remote.address.checked_add(remote.size) {
+            Some(_) => Ok(()),
+            None => bad("remote memory wraps"),
+        }
+    }
+
+    fn post_piece(
         &self,
         state: &mut State,
         peer: &Peer,
-        spans: &Spans<'_>,
-        done: u64,
-        bytes: u64,
+        piece: &Spans<'_>,
         transfer: &Arc<Transfer>,
         direction: Direction,
     ) -> Option<Posted> {
         let operation = Operation::Chunk {
             transfer: transfer.clone(),
         };
-        let (number, context) = state.begin(operation, Some(spans.local.number))?;
+        let local = piece.local;
+        let (number, context) = state.begin(operation, Some(local.number))?;
         transfer.outstanding.fetch_add(1, Ordering::Relaxed);
-        let local = &spans.local;
-        let remote = spans.remote.address + spans.remote_offset + done;
-        let (key, address, length) = (spans.remote.key, peer.link.address, bytes as usize);
+        let remote = piece.remote.address + piece.remote_offset;
+        let (key, address, length) = (piece.remote.key, peer.link.address, piece.length as usize);
         // SAFETY: both spans were checked; the registration, and with it the mapping, is held by the
         // operation until it ends. `Memory` is shared with peers by design, so nothing else is assumed of
         // its bytes.
         let posted = unsafe {
-            let start = local
-                .memory
-                .start()
-                .add((spans.local_offset + done) as usize)
-                .as_ptr();
+            let start = local.memory.start().add(piece.local_offset as usize).as_ptr();
             match direction {
                 Direction::Read => {
                     state
@@ -243,6 +233,19 @@ impl Port {
         }
         Some(posted)
     }
+}
+
+/// The spans cut into pieces of at most `chunk` bytes.
+fn pieces<'a>(spans: &'a [Spans<'a>], chunk: u64) -> impl Iterator<Item = Spans<'a>> {
+    spans.iter().flat_map(move |spans| {
+        let starts = (0..spans.length).step_by(chunk as usize);
+        starts.map(move |done| Spans {
+            remote_offset: spans.remote_offset + done,
+            local_offset: spans.local_offset + done,
+            length: (spans.length - done).min(chunk),
+            ..*spans
+        })
+    })
 }
 
 fn inside(what: &'static str, offset: u64, length: u64, size: u64) -> Result<(), OfiError> {

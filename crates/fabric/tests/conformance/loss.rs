@@ -122,8 +122,8 @@ pub fn peer_that_vanishes_during_a_transfer_hangs_nobody(fabric: &Fabric) {
                 length: size,
             };
             result = match reads {
-                true => worker.read(&to_client, spans, 2 * PATIENCE),
-                false => worker.write(&to_client, spans, 2 * PATIENCE),
+                true => worker.read(&to_client, &[spans], 2 * PATIENCE),
+                false => worker.write(&to_client, &[spans], 2 * PATIENCE),
             };
         }
         let took = begin.elapsed();

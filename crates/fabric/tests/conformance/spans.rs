@@ -55,7 +55,7 @@ pub fn spans_of_every_size_are_read_and_written(fabric: &Fabric) {
             length,
         };
         attended(&client, || {
-            worker.read(&to_client, spans, LONG).unwrap();
+            worker.read(&to_client, &[spans], LONG).unwrap();
             assert!(
                 bytes(&near, 5, length as usize) == data,
                 "{length} bytes were read wrong"
@@ -64,7 +64,7 @@ pub fn spans_of_every_size_are_read_and_written(fabric: &Fabric) {
                 remote_offset: 70,
                 ..spans
             };
-            worker.write(&to_client, back, LONG).unwrap();
+            worker.write(&to_client, &[back], LONG).unwrap();
             // Without FI_ORDER_SAW the write was delivered; with it, a message is behind the bytes.
             worker.probe(&to_client, LONG).unwrap();
         });
@@ -123,13 +123,13 @@ pub fn spans_outside_of_the_memory_are_refused(fabric: &Fabric) {
             ..whole
         },
     ] {
-        let error = worker.read(&to_client, bad, LONG).unwrap_err();
+        let error = worker.read(&to_client, &[bad], LONG).unwrap_err();
         assert!(
             matches!(error, OfiError::OutOfBounds { .. } | OfiError::BadEnd { .. }),
             "{error}"
         );
     }
-    let error = client.read(&to_worker, whole, LONG).unwrap_err();
+    let error = client.read(&to_worker, &[whole], LONG).unwrap_err();
     assert!(
         matches!(error, OfiError::BadEnd { .. }),
         "memory of another port: {error}"
@@ -167,7 +167,7 @@ pub fn written_span_is_in_place_before_the_frame_that_follows(fabric: &Fabric) {
                     local_offset: 0,
                     length,
                 };
-                worker.write(&to_client, spans, LONG).unwrap();
+                worker.write(&to_client, &[spans], LONG).unwrap();
                 ends_worker.reply(&request, hotlease_wire::frame::Status::Ok, 0, length);
                 ends_worker.settle();
             }

@@ -137,7 +137,10 @@ fn request_header(bytes: &[u8]) -> bool {
         words,
         "an accepted request header has one form only"
     );
-    assert!(header.flags.span_bytes() <= 2 * Span::BYTES, "two spans at most");
+    assert!(
+        header.flags.span_bytes() <= 2 * PARTS_MAX * Span::BYTES,
+        "as many spans as there may be"
+    );
     true
 }
 
