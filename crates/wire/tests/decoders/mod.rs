@@ -13,7 +13,7 @@ use hotlease_wire::fabric::Prefix;
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords, ReplyHeader, RequestHeader, Span};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
 use hotlease_wire::limits::{
-    CODE_BYTES_MAX, FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX,
+    CODE_BYTES_MAX, FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX, PARTS_MAX,
     REGION_BYTES_MAX, TENANT_BYTES_MAX,
 };
 use hotlease_wire::session::{SessionReply, SessionRequest};
