@@ -330,6 +330,42 @@ static void threads(void)
     hotlease_function_free(increment);
 }
 
+static void plans(void)
+{
+    hotlease_function* wait_ms = find("wait_ms", NULL);
+    const unsigned ms = 4;
+    const uint64_t local_ns = 4000000;
+    hotlease_model* model = NULL;
+    CHECK(hotlease_model_learn(wait_ms, &ms, sizeof ms, &model, NULL) == HOTLEASE_OK);
+
+    /* The slot takes about as long for a task as we do (and longer on a busy machine, but not 9 times). */
+    hotlease_plan plan = {.struct_size = sizeof plan};
+    CHECK(hotlease_model_plan(model, 100, local_ns, &plan, NULL) == HOTLEASE_OK);
+    CHECK(plan.local + plan.remote == 100 && plan.remote >= 10 && plan.remote <= 75);
+    CHECK(plan.predicted_ns >= plan.local * local_ns);
+    /* What takes no time here is kept. */
+    CHECK(hotlease_model_plan(model, 100, 1, &plan, NULL) == HOTLEASE_OK);
+    CHECK(plan.local == 100 && plan.remote == 0);
+    CHECK(hotlease_model_plan(model, 0, local_ns, &plan, NULL) == HOTLEASE_OK);
+    CHECK(plan.local == 0 && plan.remote == 0 && plan.predicted_ns == 0);
+    CHECK(hotlease_model_plan(model, UINT64_MAX, UINT64_MAX, &plan, NULL) == HOTLEASE_OK);
+    CHECK(plan.local + plan.remote == UINT64_MAX);
+
+    hotlease_plan later = {.struct_size = 4096};
+    CHECK(hotlease_model_plan(model, 1, 1, &later, NULL) == HOTLEASE_INVALID_ARGUMENT);
+    hotlease_model_free(model);
+    hotlease_function_free(wait_ms);
+
+    /* A function that fails teaches nothing. */
+    hotlease_function* fail = find("fail", NULL);
+    hotlease_error* error = NULL;
+    model = NULL;
+    CHECK(hotlease_model_learn(fail, "no", 2, &model, &error) == HOTLEASE_FUNCTION_FAILED);
+    CHECK(model == NULL && hotlease_error_code(error) == 7);
+    hotlease_error_free(error);
+    hotlease_function_free(fail);
+}
+
 /* Where no libfabric is installed, only what is refused can be seen. */
 static void transports(const hotlease_code* code)
 {
@@ -410,6 +446,7 @@ int main(int argc, char** argv)
     maps();
     buffers();
     threads();
+    plans();
 
     hotlease_function* echo = find("echo", NULL);
     hotlease_usage usage = {.struct_size = 4096};

@@ -229,6 +229,20 @@ static void maps(const hotlease::invoker& invoker)
           hotlease::kind::function_failed);
 }
 
+static void plans(const hotlease::invoker& invoker)
+{
+    const hotlease::model model = invoker.function("wait_ms").learn_value(std::uint32_t{2});
+    const auto [local, remote, predicted] = model.plan(100, 2ms);
+    CHECK(local + remote == 100 && remote > 0 && remote <= 75 && predicted >= local * 2ms);
+    CHECK(model.plan(100, -1ns).remote == 0);
+    const hotlease::model of_range = invoker.function("echo").learn(std::vector{1.0, 2.0});
+    CHECK(of_range.plan(100, 1s).remote > 90);
+    hotlease::model from = invoker.function("echo").learn(std::string_view("x"));
+    const hotlease::model to = std::move(from);
+    CHECK(to.plan(1, 1ns).local == 1);
+    CHECK(failure_of([&] { (void)from.plan(1, 1ns); }).kind() == hotlease::kind::invalid_argument);
+}
+
 int main(int, char** argv)
 try {
     const hotlease::code code{argv[1]};
@@ -247,6 +261,7 @@ try {
     other_ways(invoker);
     futures(invoker);
     maps(invoker);
+    plans(invoker);
 
     const hotlease::function echo = invoker.function("echo");
     const hotlease::usage used = invoker.deallocate();

@@ -68,6 +68,13 @@ int main(void)
     REFUSED(hotlease_pipeline_pop(NULL, bytes, 8, &size, &error), "pipeline is NULL");
     CHECK(hotlease_pipeline_size(NULL) == 0 && hotlease_pipeline_is_full(NULL) == 0 && pipeline == NULL);
     hotlease_pipeline_free(NULL);
+    hotlease_model* model = NULL;
+    hotlease_plan plan = {.struct_size = sizeof plan, .local = 55};
+    REFUSED(hotlease_model_learn(NULL, bytes, 8, &model, &error), "function is NULL");
+    REFUSED(hotlease_model_plan(NULL, 1, 1, &plan, &error), "model is NULL");
+    REFUSED(hotlease_model_plan(NULL, 1, 1, NULL, &error), "plan is NULL");
+    CHECK(model == NULL && plan.local == 55);
+    hotlease_model_free(NULL);
     CHECK(size == 77 && code == NULL && invoker == NULL && function == NULL && invocation == NULL);
 
     /* The error is optional. */

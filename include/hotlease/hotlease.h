@@ -29,7 +29,7 @@
  *     results after success, the error after failure.
  *  3. NULL where an object is needed, or a handle of the wrong life (an ended lease), gives an error,
  *     not a crash. A pointer that is neither NULL nor valid cannot be detected.
- *  4. Threads. Codes, invokers, functions and buffers may be used by any number of threads at once;
+ *  4. Threads. Codes, invokers, functions, models and buffers may be used by any number of threads at once;
  *     an invocation or pipeline by one thread at a time. Nothing may be freed while another thread uses it.
  *  5. Memory. Input bytes are copied before a function returns, so they can be reused at once. The
  *     exception is hotlease_buffer: it is shared with the worker, and the parts named in an invocation
@@ -65,6 +65,7 @@ typedef struct hotlease_function hotlease_function;     /* a function on that le
 typedef struct hotlease_buffer hotlease_buffer;         /* memory that client and workers share */
 typedef struct hotlease_invocation hotlease_invocation; /* a call that was submitted */
 typedef struct hotlease_pipeline hotlease_pipeline;     /* many small calls in flight on one slot */
+typedef struct hotlease_model hotlease_model;           /* what calls cost: to plan with */
 typedef struct hotlease_error hotlease_error;           /* why something failed */
 
 /* ---- Errors --------------------------------------------------------------------------------------- */
@@ -337,6 +338,29 @@ hotlease_status hotlease_submit_from_buffer(const hotlease_function* function, h
 hotlease_status hotlease_submit_to_buffer(const hotlease_function* function, const void* in, size_t in_size,
                                           hotlease_range out, hotlease_invocation** invocation,
                                           hotlease_error** error);
+
+/* ---- How many to send ------------------------------------------------------------------------------ */
+
+/* Learns what calls of a function cost, with inputs like this one: by making 16 to some 400 of them on one
+ * slot, for half a second or as long as 16 calls take. So the function must be one that may be run more often
+ * than its results are wanted. Make no other calls on that slot meanwhile. */
+hotlease_status hotlease_model_learn(const hotlease_function* function, const void* in, size_t in_size,
+                                     hotlease_model** model, hotlease_error** error);
+
+/* What to do with some tasks that are all alike. */
+typedef struct hotlease_plan {
+    size_t struct_size;    /* sizeof(hotlease_plan) */
+    uint64_t local;        /* tasks to keep: while they run, those that were sent come back */
+    uint64_t remote;       /* tasks to send first */
+    uint64_t predicted_ns; /* when all are done */
+} hotlease_plan;
+
+/* Says how many of `tasks`, each of which takes `local_ns` on the caller's core, to keep and how many to send
+ * to the slots of that function's lease (or to its one slot), so that the caller never waits for results.
+ * Takes no time to speak of; set `plan->struct_size` before. */
+hotlease_status hotlease_model_plan(const hotlease_model* model, uint64_t tasks, uint64_t local_ns,
+                                    hotlease_plan* plan, hotlease_error** error);
+void hotlease_model_free(hotlease_model* model);
 
 /* ---- Version -------------------------------------------------------------------------------------- */
 

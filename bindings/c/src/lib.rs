@@ -2,7 +2,7 @@
 //!
 //! * [`status`] — kinds of failure, and the error object; no panic and no `Result` gets past it.
 //! * [`argument`] — what a C caller passed, checked for what can be checked.
-//! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`] — one handle each; [`map`] and
+//! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`], [`model`] — one handle each; [`map`] and
 //!   [`mixed`] — further ways to call.
 //!
 //! Every handle is a `Box` given to the caller as a raw pointer and taken back by its `_free` function. The
@@ -19,6 +19,7 @@ mod invocation;
 mod invoker;
 mod map;
 mod mixed;
+mod model;
 mod pipeline;
 mod status;
 

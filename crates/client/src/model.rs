@@ -186,16 +186,15 @@ impl Model {
         let mut remote = 0;
         if slots > 0 && overhead < local_time {
             // One more sent makes the slots end later and the caller earlier: the last that fits.
-            let (mut fits, mut over) = (0, work.tasks + 1);
-            while fits + 1 < over {
-                let middle = fits + (over - fits) / 2;
+            let mut most = work.tasks;
+            while remote < most {
+                let middle = remote + (most - remote).div_ceil(2);
                 if self.remote(work, middle, slots) <= local(middle) {
-                    fits = middle;
+                    remote = middle;
                 } else {
-                    over = middle;
+                    most = middle - 1;
                 }
             }
-            remote = fits;
         }
         Plan {
             local: work.tasks - remote,
@@ -236,7 +235,10 @@ fn seconds(value: f64) -> Duration {
     Duration::try_from_secs_f64(value).unwrap_or(Duration::MAX)
 }
 
-fn median_of(runs: usize, mut run: impl FnMut() -> Result<Duration, Error>) -> Result<Duration, Error> {
+pub(crate) fn median_of(
+    runs: usize,
+    mut run: impl FnMut() -> Result<Duration, Error>,
+) -> Result<Duration, Error> {
     // The first wakes caches and the slot.
     run()?;
     let mut times = (0..runs).map(|_| run()).collect::<Result<Vec<_>, _>>()?;
@@ -377,5 +379,7 @@ mod tests {
         tiny.local_time = Duration::from_nanos(100);
         assert_eq!(TRUE.plan(&tiny, 8).remote, 0);
         assert_eq!(TRUE.plan(&work(100, 50), 0).remote, 0, "no slots");
+        let endless = TRUE.plan(&work(usize::MAX, u64::MAX), 1);
+        assert_eq!(endless.local + endless.remote, usize::MAX);
     }
 }

@@ -4,6 +4,7 @@
 
 #include <hotlease/client/buffer.hpp>
 #include <hotlease/client/future.hpp>
+#include <hotlease/client/model.hpp>
 #include <hotlease/client/pipeline.hpp>
 
 #include <chrono>
@@ -171,6 +172,19 @@ public:
         return hotlease::pipeline<R, T>(opened);
     }
 
+    // Learns what calls on inputs like this one cost, by making 16 to some 400 of them on one slot: so the
+    // function must be one that may be run more often than its results are wanted. See model.hpp.
+    template <plain_range In>
+    hotlease::model learn(const In& in) const
+    {
+        return learn_bytes(std::ranges::data(in), size_bytes(in));
+    }
+    template <plain T>
+    hotlease::model learn_value(const T& in) const
+    {
+        return learn_bytes(&in, sizeof in);
+    }
+
     // Mistakes, with a word about them.
     template <class R, range_of_handles In>
     std::vector<R> call(const In&) const
@@ -270,6 +284,14 @@ private:
     {
         detail::alive(handle_.get(), "hotlease::function was moved from");
         detail::check(std::forward<Call>(call));
+    }
+    hotlease::model learn_bytes(const void* in, std::size_t size) const
+    {
+        hotlease_model* learned = nullptr;
+        check([&](hotlease_error** failure) {
+            return hotlease_model_learn(handle_.get(), in, size, &learned, failure);
+        });
+        return hotlease::model(learned);
     }
     // NULL if every slot is busy.
     hotlease_invocation* try_start(const void* in, std::size_t size) const
