@@ -28,8 +28,7 @@ impl Tcp {
     pub(super) fn block(&self, clock: &Clock, source: &[u8], count: usize) -> anyhow::Result<Block> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         // Anybody on this machine may connect; only the slot knows the token.
-        let mut token = [0; TOKEN_BYTES];
-        std::fs::File::open("/dev/urandom")?.read_exact(&mut token)?;
+        let token: [u8; TOKEN_BYTES] = rand::random();
         let input = [&token[..], listener.local_addr()?.to_string().as_bytes()].concat();
         let sink = self.sink.submit(&input)?;
         let mut stream = accept(&listener, &token)?;
