@@ -12,42 +12,46 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What libfabric may have for two hosts that share a network.
-const PROVIDERS: [&str; 4] = ["net", "tcp;ofi_rxm", "tcp", "udp;ofi_rxd"];
+pub const PROVIDERS: [&str; 4] = ["net", "tcp;ofi_rxm", "tcp", "udp;ofi_rxd"];
 /// From death to verdict.
 const PROMISED_MS: u64 = 250;
 /// What a busy machine may add to a bound.
-const GRACE_MS: u64 = 700;
+pub const GRACE_MS: u64 = 700;
 
 /// A manager on `m`, an agent on `a`, a caller on `c`.
-struct Site {
-    client: RemoteClient,
-    _agent: Daemon,
-    manager: ManagerDaemon,
+pub struct Site {
+    pub client: RemoteClient,
+    pub agent: Daemon,
+    pub manager: ManagerDaemon,
+    pub authority: Authority,
     identity: PathBuf,
-    hosts: Hosts,
+    pub hosts: Hosts,
 }
 
 impl Site {
-    fn new() -> Option<Self> {
-        let hosts = Hosts::new(&["m", "a", "c"])?;
+    pub fn new() -> Option<Self> {
+        Some(Self::on(Hosts::new(&["m", "a", "c"])?, &[]))
+    }
+
+    /// On these hosts, with further arguments for the agent.
+    pub fn on(hosts: Hosts, further: &[&str]) -> Self {
         let authority = Authority::new();
         let manager = ManagerDaemon::start(hosts.host("m"), &authority);
-        let agent = agent(hosts.host("a"), &authority, &manager.address, &["alice"], &[]);
+        let agent = agent(hosts.host("a"), &authority, &manager.address, &["alice"], further);
         let client = RemoteClient::new(hosts.host("c"), &authority.client("alice"), &manager.address);
         let site = Self {
             client,
-            _agent: agent,
+            agent,
             manager,
             identity: authority.client("alice"),
+            authority,
             hosts,
         };
-        // The identity's folder must outlive the authority's handle.
-        std::mem::forget(authority);
         until_true("the agent registers", LIMIT, || site.free_cores() == Some(1));
-        Some(site)
+        site
     }
 
-    fn free_cores(&self) -> Option<u32> {
+    pub fn free_cores(&self) -> Option<u32> {
         let agents = self.client.agents().ok()?;
         agents.first().map(|agent| agent.free_cores)
     }
@@ -61,7 +65,7 @@ impl Site {
         command
     }
 
-    fn caller(&self, transport: &str, library_name: &str, arguments: &[&str]) -> Command {
+    pub fn caller(&self, transport: &str, library_name: &str, arguments: &[&str]) -> Command {
         let caller = Path::new(env!("CARGO_BIN_EXE_hotlease-test-caller"));
         let mut command = self.command(caller, transport);
         command.arg(library(library_name)).args(arguments);
@@ -69,7 +73,7 @@ impl Site {
     }
 
     /// What the caller said, if this transport is there.
-    fn call(&self, transport: &str, library_name: &str, arguments: &[&str]) -> Option<String> {
+    pub fn call(&self, transport: &str, library_name: &str, arguments: &[&str]) -> Option<String> {
         let output = self.caller(transport, library_name, arguments).output();
         let output = output.expect("the caller runs");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -92,7 +96,7 @@ impl Site {
         path
     }
 
-    fn until_free(&self) {
+    pub fn until_free(&self) {
         until_true("the core is free", LIMIT, || self.free_cores() == Some(1));
     }
 }
@@ -145,13 +149,13 @@ fn death_of_a_worker_is_told_across_hosts_in_time_and_with_its_cause() {
 }
 
 /// A caller that goes on; its lines.
-struct Talker {
-    child: Child,
+pub struct Talker {
+    pub child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
 impl Talker {
-    fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the caller runs");
         let out = child.stdout.take().expect("piped");
         Self {
@@ -160,11 +164,15 @@ impl Talker {
         }
     }
 
-    fn until(&mut self, words: &str) -> String {
+    pub fn until(&mut self, words: &str) -> String {
+        self.until_one_of(&[words])
+    }
+
+    pub fn until_one_of(&mut self, words: &[&str]) -> String {
         let start = Instant::now();
         loop {
             let line = self.lines.next().expect("the caller goes on").expect("text");
-            if line.contains(words) {
+            if words.iter().any(|words| line.contains(words)) {
                 return line;
             }
             assert!(

@@ -5,10 +5,12 @@
 //! * [`identities`] — who is refused, and what that says.
 //! * [`strangers`] — what anybody can send to a TLS port.
 //! * [`calls`] — invocations from one host to another, over every provider that there is.
+//! * [`faults`] — hosts, workers, providers and networks that fail while such calls are made.
 //! * [`several`] — on hosts of their own: both address families, links that lose, delay and break.
 
 mod authority;
 mod calls;
+mod faults;
 mod identities;
 mod remote;
 mod several;

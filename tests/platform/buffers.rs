@@ -144,6 +144,29 @@ fn large_buffer_is_copied_by_nobody() {
 }
 
 #[test]
+fn gibibyte_in_one_buffer_comes_back_whole() {
+    const BYTES: usize = 1 << 30;
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available: u64 = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+    if available < 4 << 20 {
+        return eprintln!("skipped: {available} KiB of memory are available, and 4 GiB are needed");
+    }
+    let platform = Platform::start();
+    let invoker = invoker(&platform);
+    let (mut input, mut output) = (
+        invoker.buffer::<u64>(BYTES / 8).unwrap(),
+        invoker.buffer::<u64>(BYTES / 8).unwrap(),
+    );
+    for (page, words) in (1..).zip(input.chunks_exact_mut(512)) {
+        (words[0], words[511]) = (page, !page);
+    }
+    let echo = invoker.function("echo").unwrap();
+    assert_eq!(echo.invoke_buffer(&input, &mut output).unwrap(), BYTES);
+    assert!(output[..] == input[..], "it came back otherwise");
+}
+
+#[test]
 fn buffer_of_another_lease_or_a_replaced_worker_is_registered_by_its_first_use() {
     let platform = Platform::start();
     let (first, second) = (invoker(&platform), invoker(&platform));

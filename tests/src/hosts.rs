@@ -7,13 +7,16 @@
 //! program begin with `hlt-PID-`; those of one that was killed are removed by the next. Needs root.
 
 mod host;
+mod meddler;
 mod namespace;
 mod proxy;
 
 pub use host::Host;
+pub use meddler::Meddling;
 pub use proxy::{Mischief, Proxy};
 
-use namespace::{Namespace, remove_stale};
+use meddler::Meddler;
+use namespace::{Addresses, Namespace, remove_stale};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
@@ -21,6 +24,7 @@ use tempfile::TempDir;
 /// Hosts that can all reach each other.
 pub struct Hosts {
     hosts: Vec<Host>,
+    meddlers: Vec<(String, Meddler)>,
     /// Where the links meet.
     _hub: Namespace,
     _files: TempDir,
@@ -32,6 +36,26 @@ impl Hosts {
     /// # Panics
     /// If it is root, and making them fails half-way.
     pub fn new(names: &[&str]) -> Option<Self> {
+        Self::make(names, true, &[])
+    }
+
+    /// The same without any address of IPv4.
+    ///
+    /// # Panics
+    /// As [`Hosts::new`].
+    pub fn of_ipv6(names: &[&str]) -> Option<Self> {
+        Self::make(names, false, &[])
+    }
+
+    /// The same with a meddler on the cable of each host of `meddled`, who does nothing yet.
+    ///
+    /// # Panics
+    /// As [`Hosts::new`].
+    pub fn with_meddlers(names: &[&str], meddled: &[&str]) -> Option<Self> {
+        Self::make(names, true, meddled)
+    }
+
+    fn make(names: &[&str], ipv4: bool, meddled: &[&str]) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: several hosts on one machine need root");
@@ -51,19 +75,27 @@ impl Hosts {
         hub.ip(&["link", "add", "hub", "type", "bridge", "stp_state", "0"]);
         hub.ip(&["link", "set", "hub", "up"]);
         let files = crate::platform::private_directory();
+        let mut meddlers = Vec::new();
         let hosts = names.iter().zip(1..).map(|(name, position)| {
             let namespace = Namespace::new(&format!("{prefix}-{name}"));
             // At most 15 bytes; the namespaces keep them apart.
             let port = format!("to-{name}");
-            let addresses = (
-                Ipv4Addr::new(10, 77, 0, position),
-                Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, position.into()),
-            );
+            let addresses = Addresses {
+                v4: ipv4.then_some(Ipv4Addr::new(10, 77, 0, position)),
+                v6: Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, position.into()),
+            };
+            if meddled.contains(name) {
+                let ends = [namespace.tap("eth0"), hub.tap(&port)];
+                meddlers.push(((*name).to_owned(), Meddler::between(ends)));
+            } else {
+                namespace.cable(&hub, &port);
+            }
             namespace.join(&hub, &port, addresses);
             Host::new(name, namespace, port, hub.name(), addresses, files.path())
         });
         Some(Self {
             hosts: hosts.collect(),
+            meddlers,
             _hub: hub,
             _files: files,
         })
@@ -76,5 +108,15 @@ impl Hosts {
     pub fn host(&self, name: &str) -> &Host {
         let found = self.hosts.iter().find(|host| host.name() == name);
         found.unwrap_or_else(|| panic!("no host {name}"))
+    }
+
+    /// Tells the meddler on a host's cable what to do from now on; what it has done so far.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn meddle(&self, name: &str, meddling: Meddling) -> meddler::Done {
+        let found = self.meddlers.iter().find(|(host, _)| host == name);
+        let (_, meddler) = found.unwrap_or_else(|| panic!("nobody meddles at {name}"));
+        meddler.set(meddling)
     }
 }

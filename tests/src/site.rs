@@ -66,10 +66,13 @@ impl Authority {
         })
     }
 
-    /// Of a daemon on a host.
+    /// Of a daemon on a host: for its addresses, and for the name `HOST.invalid`, which never resolves.
     pub fn daemon(&self, role: Role, host: &Host) -> PathBuf {
+        let mut hosts = vec![host.address().to_string(), host.address_v6().to_string()];
+        hosts.dedup();
+        hosts.push(format!("{}.invalid", host.name()));
         self.issue(&Request {
-            hosts: vec![host.address().to_string(), host.address_v6().to_string()],
+            hosts,
             ..Request::new(role)
         })
     }

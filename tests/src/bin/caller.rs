@@ -73,6 +73,9 @@ fn carry_out(library: &str, action: &str, argument: &str) -> Outcome {
         "large" => large(&Invoker::allocate(&code, options)?, argument.parse()?),
         "dies" => dies(&Invoker::allocate(&code, options)?, argument),
         "cut" => cut(&Invoker::allocate(&code, options)?),
+        "few" => few(&Invoker::allocate(&code, options)?),
+        "transfers" => transfers(&Invoker::allocate(&code, options)?, argument),
+        "drops" => drops(&Invoker::allocate(&code, options)?),
         "allocate" => Ok(Invoker::allocate(&code, options).map(drop)?),
         "connections" => connections(&code, &options, argument.parse()?),
         other => Err(format!("no action {other}").into()),
@@ -215,6 +218,70 @@ fn large(invoker: &Invoker, bytes: usize) -> Outcome {
     input.copy_from_slice(&pattern(bytes, 3));
     invoker.function("echo")?.invoke_buffer(&input, &mut output)?;
     same("a large echo", &output, &input)
+}
+
+/// Calls of each kind, few enough for a bad network.
+fn few(invoker: &Invoker) -> Outcome {
+    let echo = invoker.function("echo")?;
+    let mut output = vec![0; 300_000];
+    for (seed, size) in [0, 1, 32, 33, 1000, 4096, 8128, 65_536, 300_000].into_iter().enumerate() {
+        let input = pattern(size, seed as u64);
+        let length = echo.invoke(&input, &mut output)?;
+        same("echo", &output[..length], &input)?;
+    }
+    let futures = (0..100u64).map(|number| echo.submit(&pattern(2000, number)));
+    for (number, future) in futures.collect::<Result<Vec<_>, _>>()?.into_iter().enumerate() {
+        same("a future", &future.wait()?, &pattern(2000, number as u64))?;
+    }
+    large(invoker, 1 << 20)
+}
+
+/// Moves bytes to the worker (`in`) or from it (`out`) for ever, by RMA; says when calls go through, and when not.
+fn transfers(invoker: &Invoker, direction: &str) -> Outcome {
+    const BYTES: usize = 32 << 20;
+    let mut buffer = invoker.buffer::<u8>(BYTES)?;
+    let first = invoker.function("first_byte")?.idempotent(false);
+    let produce = invoker.function("produce")?.idempotent(false);
+    say("ready");
+    loop {
+        let start = Instant::now();
+        let done = match direction {
+            "in" => first.invoke_buffer(&buffer, &mut [0u8; 16][..]),
+            _ => produce.invoke_buffer(&(BYTES as u64).to_le_bytes()[..], &mut buffer),
+        };
+        match done {
+            Ok(_) => say("called"),
+            Err(error) => say(&format!(
+                "failed after {} ms: {error}",
+                start.elapsed().as_millis()
+            )),
+        }
+    }
+}
+
+/// Buffers that are dropped while the worker still uses them: they must stay until it does not.
+fn drops(invoker: &Invoker) -> Outcome {
+    const BYTES: usize = 8 << 20;
+    let increment = invoker.function("increment")?;
+    let mapped = || std::fs::read_to_string("/proc/self/maps").map(|maps| maps.matches("hotlease-buffer").count());
+    let before = mapped()?;
+    for round in 0..5 {
+        let (mut input, mut output) = (invoker.buffer::<u8>(BYTES)?, invoker.buffer::<u8>(BYTES)?);
+        input.fill(round);
+        let future = increment.submit_buffer(&input, output.slice_mut(..))?;
+        drop((input, output));
+        if future.wait()? != BYTES {
+            return Err("the call came to nothing".into());
+        }
+    }
+    let start = Instant::now();
+    while mapped()? > before {
+        if start.elapsed() > Duration::from_secs(10) {
+            return Err(format!("{before} buffers mapped before, {} after", mapped()?).into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    few(invoker)
 }
 
 /// A function that ends its worker: who tells, and how soon.

@@ -1,8 +1,10 @@
 //! One host: its link, its files, and programs and threads on it.
 
-use super::namespace::{Namespace, ip, run};
+use super::namespace::{Addresses, Namespace, ip, run};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::resource::{Resource, setrlimit};
+use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +12,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
+
+/// The right to lock memory beyond the limit, as linux/capability.h numbers it.
+const CAP_IPC_LOCK: libc::c_ulong = 14;
 
 /// A host, or with [`Host::here`] this machine as it is.
 pub struct Host {
@@ -20,8 +27,11 @@ pub struct Host {
     directory: PathBuf,
     /// The same, as its programs see them: every host has its own at the same path, as real ones have.
     run: PathBuf,
-    v4: Ipv4Addr,
-    v6: Ipv6Addr,
+    addresses: Addresses,
+    /// Of its programs, beside what every one has.
+    environment: Mutex<Vec<(String, OsString)>>,
+    /// Its programs may lock no memory.
+    unlocked: AtomicBool,
     _own: Option<TempDir>,
 }
 
@@ -56,7 +66,7 @@ impl Host {
         namespace: Namespace,
         port: String,
         hub: &str,
-        (v4, v6): (Ipv4Addr, Ipv6Addr),
+        addresses: Addresses,
         files: &Path,
     ) -> Self {
         let (directory, run) = (files.join(name), files.join("run"));
@@ -73,8 +83,9 @@ impl Host {
             }),
             directory,
             run,
-            v4,
-            v6,
+            addresses,
+            environment: Mutex::default(),
+            unlocked: AtomicBool::new(false),
             _own: None,
         }
     }
@@ -87,8 +98,12 @@ impl Host {
             network: None,
             directory: own.path().to_owned(),
             run: own.path().to_owned(),
-            v4: Ipv4Addr::LOCALHOST,
-            v6: Ipv6Addr::LOCALHOST,
+            addresses: Addresses {
+                v4: Some(Ipv4Addr::LOCALHOST),
+                v6: Ipv6Addr::LOCALHOST,
+            },
+            environment: Mutex::default(),
+            unlocked: AtomicBool::new(false),
             _own: Some(own),
         }
     }
@@ -98,14 +113,14 @@ impl Host {
         &self.name
     }
 
-    /// Its address.
+    /// Its address; that of IPv6 only if it has no other.
     pub fn address(&self) -> IpAddr {
-        self.v4.into()
+        self.addresses.v4.map_or(self.address_v6(), IpAddr::V4)
     }
 
     /// Its address of the other family.
     pub fn address_v6(&self) -> IpAddr {
-        self.v6.into()
+        self.addresses.v6.into()
     }
 
     /// Its files, as the test sees them.
@@ -116,6 +131,17 @@ impl Host {
     /// The runtime directory, as its programs see it.
     pub fn runtime_dir(&self) -> &Path {
         &self.run
+    }
+
+    /// Puts a variable into the environment of programs that are started from now on.
+    pub fn set_variable(&self, name: &str, value: impl Into<OsString>) {
+        let mut environment = self.environment.lock().unwrap_or_else(PoisonError::into_inner);
+        environment.push((name.to_owned(), value.into()));
+    }
+
+    /// Programs that are started from now on may lock no page of memory, root or not.
+    pub fn forbid_locked_memory(&self) {
+        self.unlocked.store(true, Ordering::Relaxed);
     }
 
     fn entry(&self) -> Option<Entry> {
@@ -134,11 +160,19 @@ impl Host {
             .env_remove("HOTLEASE_MANAGER")
             .env_remove("HOTLEASE_IDENTITY")
             .stdin(Stdio::null());
+        let environment = self.environment.lock().unwrap_or_else(PoisonError::into_inner);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         let entry = self.entry();
+        let unlocked = self.unlocked.load(Ordering::Relaxed);
         // SAFETY: system calls only, on what this closure owns; prctl is async-signal-safe.
         unsafe {
             command.pre_exec(move || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if unlocked {
+                    setrlimit(Resource::RLIMIT_MEMLOCK, 0, 0)?;
+                    // What is not in the bounding set is not root's after the exec either.
+                    libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0);
+                }
                 match &entry {
                     Some(entry) => entry.enter().map_err(io::Error::from),
                     None => Ok(()),
@@ -175,6 +209,15 @@ impl Host {
         let network = self.network();
         let state = if up { "up" } else { "down" };
         ip(&["-n", &network.hub, "link", "set", &network.port, state]).expect("its link");
+    }
+
+    /// Bytes that it has sent over its link.
+    pub fn sent_bytes(&self) -> u64 {
+        let text = self.run(|| fs::read_to_string("/proc/thread-self/net/dev"));
+        let text = text.expect("its interfaces");
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("eth0:"));
+        let sent = line.and_then(|line| line.split_whitespace().nth(8));
+        sent.and_then(|sent| sent.parse().ok()).expect("a number of bytes")
     }
 
     fn nft(&self, arguments: &[&str]) -> Result<String, String> {

@@ -1,9 +1,20 @@
 //! Network namespaces, by the program `ip`.
 
 use crate::process::Process;
-use std::fs::File;
+use nix::sched::{CloneFlags, setns};
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
 use std::process::Command;
+
+/// Of a host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Addresses {
+    /// Unless it has none.
+    pub v4: Option<Ipv4Addr>,
+    pub v6: Ipv6Addr,
+}
 
 /// Runs `ip`; its words if it fails.
 pub(super) fn ip(arguments: &[&str]) -> Result<String, String> {
@@ -49,8 +60,8 @@ impl Namespace {
         ip(&[&["-n", &self.name], arguments].concat()).expect("configured");
     }
 
-    /// A link `eth0` here, which ends at the hub's bridge as `port`.
-    pub fn join(&self, hub: &Self, port: &str, (v4, v6): (Ipv4Addr, Ipv6Addr)) {
+    /// A link `eth0` here, whose other end is `port` at the hub.
+    pub fn cable(&self, hub: &Self, port: &str) {
         self.ip(&[
             "link",
             "add",
@@ -63,8 +74,39 @@ impl Namespace {
             "netns",
             hub.name(),
         ]);
+    }
+
+    /// A network interface here whose cable ends in a descriptor: what is read from it was sent, and what is
+    /// written to it arrives.
+    pub fn tap(&self, name: &str) -> File {
+        let namespace = self.open();
+        let open = move || {
+            setns(&namespace, CloneFlags::CLONE_NEWNET)?;
+            let tap = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+            // SAFETY: all zero is a request of no name and no flags.
+            let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+            for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+                *to = from as libc::c_char;
+            }
+            request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+            // SAFETY: a descriptor of the device, and a request that lives on.
+            match unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &request) } {
+                0 => Ok(tap),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        // In a thread of its own, which alone is in the namespace.
+        let opened = std::thread::scope(|scope| scope.spawn(open).join());
+        let opened: io::Result<File> = opened.expect("no panic");
+        opened.unwrap_or_else(|error| panic!("/dev/net/tun: {error}"))
+    }
+
+    /// Puts both ends of a cable into use: the hub's at its bridge, `eth0` here with addresses.
+    pub fn join(&self, hub: &Self, port: &str, Addresses { v4, v6 }: Addresses) {
         hub.ip(&["link", "set", port, "master", "hub", "up"]);
-        self.ip(&["addr", "add", &format!("{v4}/24"), "dev", "eth0"]);
+        if let Some(v4) = v4 {
+            self.ip(&["addr", "add", &format!("{v4}/24"), "dev", "eth0"]);
+        }
         // No detection of duplicates: there are none, and it takes seconds.
         self.ip(&["addr", "add", &format!("{v6}/64"), "dev", "eth0", "nodad"]);
         self.ip(&["link", "set", "eth0", "up"]);

@@ -67,6 +67,7 @@ macro_rules! fabric {
                     ports::many_clients_share_a_port
                     ports::two_threads_may_sleep_on_one_port
                     spans::spans_of_every_size_are_read_and_written
+                    spans::keys_that_are_guessed_or_stale_are_errors
                     spans::spans_outside_of_the_memory_are_refused
                     spans::written_span_is_in_place_before_the_frame_that_follows
                     forged::forged_frames_are_counted_and_change_nothing
@@ -79,6 +80,13 @@ macro_rules! fabric {
             }
         )*
     };
+}
+
+mod fastest {
+    #[test]
+    fn gibibyte_is_read_whole() {
+        crate::Fabric::with(crate::Which::System, "net", crate::spans::gibibyte_is_read_whole);
+    }
 }
 
 fabric! {

@@ -1,0 +1,179 @@
+//! Somebody on a host's cable who delays, reorders, repeats and loses packets, whatever they carry: the kernels that
+//! these tests run on have no netem.
+//!
+//! The cable ends in two descriptors of TAP devices, one for each direction. Unlike a proxy of connections it meddles below
+//! TCP, which must repair it, and with datagrams, which nobody but their users can repair.
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How much later a packet comes that others are to overtake.
+const OVERTAKEN: Duration = Duration::from_millis(4);
+/// Frames of a cable without segmentation offload are much shorter.
+const FRAME_BYTES: usize = 64 << 10;
+/// Packets under way; what is more is lost, as on any network.
+const QUEUE_MAX: usize = 4096;
+
+/// What is done to packets, in both directions. The default is nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Meddling {
+    /// Every packet comes so much later.
+    pub delay: Duration,
+    /// One of so many packets is overtaken by those behind it; 0: none.
+    pub reorder_one_of: u32,
+    /// One of so many packets comes twice; 0: none.
+    pub repeat_one_of: u32,
+    /// One of so many packets does not come; 0: none.
+    pub lose_one_of: u32,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Done {
+    /// Packets that came through.
+    pub passed: u64,
+    /// Of them those that came after one sent later.
+    pub overtaken: u64,
+    /// Of them those that came again.
+    pub repeated: u64,
+    /// Packets that did not come.
+    pub lost: u64,
+}
+
+struct Orders {
+    meddling: Meddling,
+    done: Done,
+}
+
+/// Meddles until dropped.
+pub(super) struct Meddler {
+    orders: Arc<Mutex<Orders>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Meddler {
+    /// On the cable between two TAP devices.
+    pub fn between(ends: [File; 2]) -> Self {
+        for end in &ends {
+            let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+            nix::fcntl::fcntl(end.as_fd(), flags).expect("a descriptor that does not block");
+        }
+        let orders = Arc::new(Mutex::new(Orders {
+            meddling: Meddling::default(),
+            done: Done::default(),
+        }));
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (orders, stop) = (Arc::clone(&orders), Arc::clone(&stop));
+            std::thread::spawn(move || pass(&ends, &orders, &stop))
+        };
+        Self {
+            orders,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    pub fn set(&self, meddling: Meddling) -> Done {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        orders.meddling = meddling;
+        orders.done
+    }
+}
+
+impl Drop for Meddler {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "the meddler panicked");
+        }
+    }
+}
+
+/// One direction: packets by when they are due, and in which order they came.
+#[derive(Default)]
+struct Direction {
+    queue: BinaryHeap<Reverse<(Instant, u64, Vec<u8>)>>,
+    came: u64,
+    /// The latest that has left.
+    latest: u64,
+}
+
+impl Direction {
+    fn take(&mut self, frame: &[u8], meddling: &Meddling, done: &mut Done) {
+        self.came += 1;
+        let is_one_of = |each: u32| each > 0 && self.came.is_multiple_of(each.into());
+        if is_one_of(meddling.lose_one_of) || self.queue.len() >= QUEUE_MAX {
+            done.lost += 1;
+            return;
+        }
+        let late = match is_one_of(meddling.reorder_one_of) {
+            true => OVERTAKEN,
+            false => Duration::ZERO,
+        };
+        let repeated = is_one_of(meddling.repeat_one_of);
+        let due = Instant::now() + meddling.delay + late;
+        if repeated {
+            done.repeated += 1;
+            let again = due + OVERTAKEN / 2;
+            self.queue.push(Reverse((again, self.came, frame.to_vec())));
+        }
+        self.queue.push(Reverse((due, self.came, frame.to_vec())));
+    }
+
+    fn give(&mut self, to: &File, done: &mut Done) {
+        while let Some(Reverse((due, _, _))) = self.queue.peek()
+            && *due <= Instant::now()
+            && let Some(Reverse((_, number, frame))) = self.queue.pop()
+        {
+            // Fails while the interface is down: then the packet is lost, as it should be.
+            match (&mut &*to).write(&frame) {
+                Ok(_) => done.passed += 1,
+                Err(_) => done.lost += 1,
+            }
+            if number < self.latest {
+                done.overtaken += 1;
+            }
+            self.latest = self.latest.max(number);
+        }
+    }
+
+    fn wait(&self) -> Option<Duration> {
+        let Reverse((due, _, _)) = self.queue.peek()?;
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+}
+
+fn pass(ends: &[File; 2], orders: &Mutex<Orders>, stop: &AtomicBool) {
+    let mut directions = [Direction::default(), Direction::default()];
+    let mut frame = vec![0; FRAME_BYTES];
+    while !stop.load(Ordering::Relaxed) {
+        let waits = directions.iter().filter_map(Direction::wait);
+        let wait = waits.min().unwrap_or(Duration::from_millis(50));
+        let wait = wait.as_millis().clamp(0, 50) as u16;
+        let mut fds = ends.each_ref().map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
+        // Interrupted: the loop looks again.
+        let _ = poll(&mut fds, PollTimeout::from(wait));
+        let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let Orders { meddling, done } = &mut *orders;
+        for (from, direction) in directions.iter_mut().enumerate() {
+            // Not for ever, or what is due would wait.
+            for _ in 0..64 {
+                // Nothing there, or the interface is down.
+                let Ok(length) = (&ends[from]).read(&mut frame) else { break };
+                direction.take(&frame[..length], meddling, done);
+            }
+            direction.give(&ends[1 - from], done);
+        }
+    }
+}
