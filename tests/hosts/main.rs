@@ -4,11 +4,13 @@
 //! * [`authority`] — what is issued, and read.
 //! * [`identities`] — who is refused, and what that says.
 //! * [`strangers`] — what anybody can send to a TLS port.
+//! * [`broken`] — what a worker makes of clients that break off, or lie, on its fabric.
 //! * [`calls`] — invocations from one host to another, over every provider that there is.
 //! * [`faults`] — hosts, workers, providers and networks that fail while such calls are made.
 //! * [`several`] — on hosts of their own: both address families, links that lose, delay and break.
 
 mod authority;
+mod broken;
 mod calls;
 mod faults;
 mod identities;

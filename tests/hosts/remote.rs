@@ -77,7 +77,7 @@ impl Scene {
 }
 
 /// The only worker process that serves a lease of the agent.
-fn worker_of(scene: &Scene, grant: &Grant) -> Process {
+pub fn worker_of(scene: &Scene, grant: &Grant) -> Process {
     let list = scene.client.ask(|mut manager| async move {
         manager
             .list_workers(hotlease_wire::grpc::ListRequest::default())

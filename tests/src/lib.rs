@@ -6,6 +6,7 @@
 //! * [`manager`] — the manager's gRPC interface, blocking.
 //! * [`session`], [`connection`], [`channel`] — the client's side of each socket and of the rings, spoken by
 //!   hand so that it can be spoken wrongly.
+//! * [`fabric`] — the same over a fabric.
 //! * [`garbage`] — messages that are nearly right.
 //! * [`lease`] — all of these together; a bystander that notices any disturbance.
 //! * [`hosts`] — several hosts on one machine; a network that misbehaves.
@@ -17,6 +18,7 @@
 
 pub mod channel;
 pub mod connection;
+pub mod fabric;
 pub mod garbage;
 pub mod hosts;
 pub mod lease;
