@@ -91,7 +91,8 @@ fn channel_over_a_link_of_somebody_else_is_refused() {
     let (second, _) = leased.connect();
     let link = RawLink::make(&first, &leased.provider);
     link.probe();
-    let replies = hotlease_fabric::channel::ReplyRing::create(hotlease_tests::connection::SHAPE).expect("a ring");
+    let replies =
+        hotlease_fabric::channel::ReplyRing::create(hotlease_tests::connection::SHAPE).expect("a ring");
     let near = link.port.open_channel(replies.near()).expect("an end");
     let stolen = link.open(&second, *near.end());
     assert!(stolen.is_err(), "a link of another connection was taken");
@@ -109,11 +110,20 @@ fn call_on_memory_that_the_client_does_not_have_does_not_run() {
         let (connection, epoch) = leased.connect();
         let link = RawLink::make(&connection, &leased.provider);
         link.probe();
-        let lent = link.port.register(&real, Access::PeerReadsAndWrites).expect("registered");
+        let lent = link
+            .port
+            .register(&real, Access::PeerReadsAndWrites)
+            .expect("registered");
         let told = *lent.remote();
         let told = match lie {
-            "key" => RemoteMemory { key: told.key ^ 1, ..told },
-            "address" => RemoteMemory { address: told.address.wrapping_add(1 << 40), ..told },
+            "key" => RemoteMemory {
+                key: told.key ^ 1,
+                ..told
+            },
+            "address" => RemoteMemory {
+                address: told.address.wrapping_add(1 << 40),
+                ..told
+            },
             _ => told,
         };
         register(&connection, 1, told);
@@ -135,6 +145,23 @@ fn call_on_memory_that_the_client_does_not_have_does_not_run() {
     }
 }
 
+#[test]
+fn slot_does_not_wait_for_memory_of_a_client_that_is_gone() {
+    let Some(mut leased) = Leased::new() else { return };
+    for _ in 0..50 {
+        // The request is there, and the client is not when its memory is read.
+        break_off(&mut leased, 6);
+    }
+    let start = std::time::Instant::now();
+    leased.still_serves();
+    // The transfer alone would be tried for 30 s.
+    assert!(
+        start.elapsed().as_secs() < 10,
+        "served after {:?}",
+        start.elapsed()
+    );
+}
+
 /// How far a client gets before it breaks off.
 const STATES: u64 = 9;
 
@@ -152,7 +179,8 @@ fn break_off(leased: &mut Leased, state: u64) {
         return;
     }
     if state == 3 {
-        let replies = hotlease_fabric::channel::ReplyRing::create(hotlease_tests::connection::SHAPE).expect("a ring");
+        let replies =
+            hotlease_fabric::channel::ReplyRing::create(hotlease_tests::connection::SHAPE).expect("a ring");
         let near = link.port.open_channel(replies.near()).expect("an end");
         link.open(&connection, *near.end()).expect("opened");
         return;
@@ -166,14 +194,22 @@ fn break_off(leased: &mut Leased, state: u64) {
         return channel.publish(epoch, leased.code.index("count"), Flags::NONE, b"");
     }
     let lent = memory(256 << 10);
-    let lent = link.port.register(&lent, Access::PeerReadsAndWrites).expect("registered");
+    let lent = link
+        .port
+        .register(&lent, Access::PeerReadsAndWrites)
+        .expect("registered");
     register(&connection, 1, *lent.remote());
     let span = Span {
         region: RegionId(1),
         offset: 0,
         length: 256 << 10,
     };
-    channel.publish(epoch, leased.code.index("first_byte"), Flags::INPUT_BUFFER, &span.encode());
+    channel.publish(
+        epoch,
+        leased.code.index("first_byte"),
+        Flags::INPUT_BUFFER,
+        &span.encode(),
+    );
     match state {
         // While the worker reads the memory.
         6 => {}
@@ -210,15 +246,26 @@ fn thousand_clients_that_break_off_in_every_state_leave_nothing_on_either_side()
     let memory = [memory_of(&worker), memory_of(&ours)];
     (0..1000).for_each(|number| break_off(&mut leased, number % STATES));
     leased.still_serves();
-    for (process, before, name) in [(&worker, descriptors[0], "worker"), (&ours, descriptors[1], "client")] {
-        until_true(&format!("descriptors of the {name} are back at {before}"), LIMIT, || {
-            settled(process) <= before + 2
-        });
+    for (process, before, name) in [
+        (&worker, descriptors[0], "worker"),
+        (&ours, descriptors[1], "client"),
+    ] {
+        until_true(
+            &format!("descriptors of the {name} are back at {before}"),
+            LIMIT,
+            || settled(process) <= before + 2,
+        );
     }
     let after = [memory_of(&worker), memory_of(&ours)];
     for ((before, after), name) in memory.into_iter().zip(after).zip(["worker", "client"]) {
         let grown = after.saturating_sub(before) >> 10;
-        eprintln!("{name}: {} KiB before, {grown} KiB more after 1,000 broken connections", before >> 10);
-        assert!(grown < 12 << 10, "the {name} has {grown} KiB more");
+        eprintln!(
+            "{name}: {} KiB before, {grown} KiB more after 1,000 broken connections",
+            before >> 10
+        );
+        // `net` of 1.17 loses 0.6 KB with every endpoint that it closes, which keeps 17 KB of the heap apart: one for
+        // each of the client's ports here.
+        let allowed = if name == "client" { 24 << 10 } else { 4 << 10 };
+        assert!(grown < allowed, "the {name} has {grown} KiB more");
     }
 }

@@ -106,6 +106,10 @@ impl Connection {
 
     /// The connection is over.
     pub fn close(self, lease: &mut Lease) {
+        // First: a slot may be in the middle of a transfer with this client, and reads its letters afterwards.
+        for (_, peer) in self.links.values() {
+            peer.give_up();
+        }
         for slot in self.channels {
             lease.channels[slot] -= 1;
         }

@@ -224,7 +224,10 @@ fn large(invoker: &Invoker, bytes: usize) -> Outcome {
 fn few(invoker: &Invoker) -> Outcome {
     let echo = invoker.function("echo")?;
     let mut output = vec![0; 300_000];
-    for (seed, size) in [0, 1, 32, 33, 1000, 4096, 8128, 65_536, 300_000].into_iter().enumerate() {
+    for (seed, size) in [0, 1, 32, 33, 1000, 4096, 8128, 65_536, 300_000]
+        .into_iter()
+        .enumerate()
+    {
         let input = pattern(size, seed as u64);
         let length = echo.invoke(&input, &mut output)?;
         same("echo", &output[..length], &input)?;
@@ -263,7 +266,8 @@ fn transfers(invoker: &Invoker, direction: &str) -> Outcome {
 fn drops(invoker: &Invoker) -> Outcome {
     const BYTES: usize = 8 << 20;
     let increment = invoker.function("increment")?;
-    let mapped = || std::fs::read_to_string("/proc/self/maps").map(|maps| maps.matches("hotlease-buffer").count());
+    let mapped =
+        || std::fs::read_to_string("/proc/self/maps").map(|maps| maps.matches("hotlease-buffer").count());
     let before = mapped()?;
     for round in 0..5 {
         let (mut input, mut output) = (invoker.buffer::<u8>(BYTES)?, invoker.buffer::<u8>(BYTES)?);

@@ -217,7 +217,8 @@ impl Host {
         let text = text.expect("its interfaces");
         let line = text.lines().find_map(|line| line.trim().strip_prefix("eth0:"));
         let sent = line.and_then(|line| line.split_whitespace().nth(8));
-        sent.and_then(|sent| sent.parse().ok()).expect("a number of bytes")
+        sent.and_then(|sent| sent.parse().ok())
+            .expect("a number of bytes")
     }
 
     fn nft(&self, arguments: &[&str]) -> Result<String, String> {

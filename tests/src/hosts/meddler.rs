@@ -161,7 +161,9 @@ fn pass(ends: &[File; 2], orders: &Mutex<Orders>, stop: &AtomicBool) {
         let waits = directions.iter().filter_map(Direction::wait);
         let wait = waits.min().unwrap_or(Duration::from_millis(50));
         let wait = wait.as_millis().clamp(0, 50) as u16;
-        let mut fds = ends.each_ref().map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
+        let mut fds = ends
+            .each_ref()
+            .map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
         // Interrupted: the loop looks again.
         let _ = poll(&mut fds, PollTimeout::from(wait));
         let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +172,9 @@ fn pass(ends: &[File; 2], orders: &Mutex<Orders>, stop: &AtomicBool) {
             // Not for ever, or what is due would wait.
             for _ in 0..64 {
                 // Nothing there, or the interface is down.
-                let Ok(length) = (&ends[from]).read(&mut frame) else { break };
+                let Ok(length) = (&ends[from]).read(&mut frame) else {
+                    break;
+                };
                 direction.take(&frame[..length], meddling, done);
             }
             direction.give(&ends[1 - from], done);

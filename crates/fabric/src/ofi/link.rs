@@ -2,6 +2,7 @@
 
 use super::error::OfiError;
 use super::ffi::fi_addr_t;
+use super::port::Peer;
 use crate::memory::Memory;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -46,6 +47,14 @@ impl Link {
     #[inline]
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
+    }
+}
+
+impl Peer {
+    /// Takes the peer for gone, whatever the provider says: transfers with it end, on any thread, and frames to it
+    /// are dropped. Over sockets a provider may try to connect again to a port that was closed, for ever.
+    pub fn give_up(&self) {
+        self.link.break_off(OfiError::PeerClosed);
     }
 }
 

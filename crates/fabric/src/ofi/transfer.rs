@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Longest single operation.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
+/// After a failure, how long to wait for the other pieces: some providers never say how an operation ended whose
+/// peer is gone.
+const LAST_PIECES: Duration = Duration::from_millis(100);
 /// Operations of one transfer under way.
 const WINDOW: u32 = 8;
 
@@ -98,7 +101,7 @@ enum Direction {
 impl Port {
     /// Copies from the peer's memory into ours, and returns when all of it is there. Makes progress meanwhile.
     ///
-    /// After a timeout pieces may still be under way: the local memory is held, and may still change.
+    /// After an error pieces may still be under way: the local memory is held, and may still change.
     pub fn read(&self, peer: &Peer, spans: &[Spans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Read)
     }
@@ -122,6 +125,7 @@ impl Port {
         let transfer = Arc::new(Transfer::default());
         let mut patience = Patience::until(Instant::now() + timeout);
         let mut pieces = pieces(spans, self.chunk_bytes as u64).peekable();
+        let mut failed: Option<Instant> = None;
         loop {
             let mut moved = false;
             {
@@ -154,18 +158,22 @@ impl Port {
             let error = transfer.error.get().cloned().or_else(|| peer.link.broken());
             match error {
                 None if outstanding == 0 && pieces.peek().is_none() => return Ok(()),
-                Some(error) if outstanding == 0 => return Err(error),
-                _ => {}
+                Some(error) => {
+                    let failed = failed.get_or_insert_with(Instant::now);
+                    if outstanding == 0 || failed.elapsed() > LAST_PIECES {
+                        return Err(error);
+                    }
+                }
+                None => {}
             }
             if moved {
                 patience.moved();
             }
-            if !patience.again() {
-                let error = transfer.error.get().cloned().or_else(|| peer.link.broken());
-                return Err(error.unwrap_or(OfiError::Timeout {
+            if !patience.again() && failed.is_none() {
+                return Err(OfiError::Timeout {
                     what: "RMA transfer",
                     after: timeout,
-                }));
+                });
             }
         }
     }

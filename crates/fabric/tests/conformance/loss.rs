@@ -134,6 +134,37 @@ pub fn peer_that_vanishes_during_a_transfer_hangs_nobody(fabric: &Fabric) {
     }
 }
 
+/// A provider may ask for ever whether a peer is there; who knows better says so from another thread.
+pub fn peer_that_is_given_up_ends_a_transfer_at_once(fabric: &Fabric) {
+    let (client, worker) = (fabric.port(), fabric.port());
+    let (_to_worker, to_client) = connected(&client, &worker);
+    let memory = |bytes| Arc::new(Memory::create("test", bytes).unwrap());
+    let lent = client.register(&memory(64 << 20), Access::PeerReads).unwrap();
+    let local = worker.register(&memory(64 << 20), Access::Local).unwrap();
+    let spans = Spans {
+        remote: lent.remote(),
+        remote_offset: 0,
+        local: &local,
+        local_offset: 0,
+        length: 64 << 20,
+    };
+    // The client's port stands still, so no provider over sockets gets to the end.
+    let given_up = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50)); // let the transfer begin
+            to_client.give_up();
+        });
+        let begin = Instant::now();
+        (worker.read(&to_client, &[spans], LONG), begin.elapsed())
+    });
+    match given_up {
+        // It copies from process to process, and may have been quicker.
+        (Ok(()), _) if fabric.provider.name() == "shm" => {}
+        (Err(OfiError::PeerClosed), took) => assert!(took < LONG / 4, "it ended after {took:?}"),
+        other => panic!("{other:?}"),
+    }
+}
+
 pub fn silent_peer_hangs_nobody(fabric: &Fabric) {
     let (client, slot) = (fabric.impatient_port(PATIENCE), fabric.port());
     let (to_worker, to_client) = connected(&client, &slot);

@@ -74,6 +74,7 @@ macro_rules! fabric {
                     loss::peer_that_closes_is_noticed
                     loss::peer_that_vanishes_with_frames_in_flight_hangs_nobody
                     loss::peer_that_vanishes_during_a_transfer_hangs_nobody
+                    loss::peer_that_is_given_up_ends_a_transfer_at_once
                     loss::silent_peer_hangs_nobody
                     loss::broken_connections_leave_nothing_behind
                 }

@@ -92,7 +92,7 @@ pub fn gibibyte_is_read_whole(fabric: &Fabric) {
         local_offset: 0,
         length: BYTES,
     };
-    attended(&client, || worker.read(&to_client, spans, 3 * LONG).unwrap());
+    attended(&client, || worker.read(&to_client, &[spans], 3 * LONG).unwrap());
     for page in 0..BYTES / 4096 {
         let found = bytes(&near, page * 4096, 4096);
         let right = found[..8] == page.to_le_bytes()
@@ -117,7 +117,9 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
             let (bystander, local) = (memory(4096), memory(4096));
             fill(&bystander, 0, &pattern(7, 4096));
             let kept = client.register(&bystander, Access::PeerReadsAndWrites).unwrap();
-            let gone = client.register(&memory(4096), Access::PeerReadsAndWrites).unwrap();
+            let gone = client
+                .register(&memory(4096), Access::PeerReadsAndWrites)
+                .unwrap();
             let remote = match what {
                 "right" => *kept.remote(),
                 "stale" => *gone.remote(),
@@ -138,9 +140,9 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
             let result = attended(&client, || match write {
                 // Without a completion at the peer, its verdict comes with the answer to the next question.
                 true => worker
-                    .write(&to_client, spans, patience)
-                    .and_then(|()| worker.read(&to_client, spans, patience)),
-                false => worker.read(&to_client, spans, patience),
+                    .write(&to_client, &[spans], patience)
+                    .and_then(|()| worker.read(&to_client, &[spans], patience)),
+                false => worker.read(&to_client, &[spans], patience),
             });
             if what == "right" {
                 result.unwrap();
