@@ -45,7 +45,7 @@ impl RawLink {
     /// If the worker refuses, or the provider does not start.
     pub fn make(connection: &RawConnection, provider: &Provider) -> Self {
         let port = Port::open(provider).expect("a port");
-        let key = port.draw_key();
+        let key = Port::draw_key();
         let link = ConnectionRequest::Link {
             slot: SlotIndex(0),
             port: port.address(),
