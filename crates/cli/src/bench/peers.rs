@@ -3,10 +3,12 @@
 //! The server of each peer is another process of this program, pinned to the slot's core; the slot has
 //! gone to sleep by the time that the server is asked, so that each has the core for itself in its turn.
 
+use super::fabric;
 use super::host::Host;
+use super::machine::Machine;
 use super::pin::pin;
 use super::record::{Record, params, print};
-use super::samples::{Block, Pair};
+use super::samples::{Block, Clock, Pair};
 use super::stage::{Stage, blocks, pattern};
 use crate::output::Output;
 use anyhow::{Context, ensure};
@@ -25,6 +27,8 @@ use tempfile::TempDir;
 /// Each beside hot invocations in the same run; the ratio says how many of those one such call is worth.
 #[derive(Debug, Args)]
 pub(super) struct PeersArgs {
+    #[command(flatten)]
+    over: fabric::TransportArgs,
     /// Payload sizes, bytes, at most 4096
     #[arg(long, value_delimiter = ',', default_values_t = [8], value_parser = size)]
     sizes: Vec<usize>,
@@ -113,44 +117,72 @@ impl Peer {
         })
     }
 
-    fn block(&mut self, stage: &Stage, input: &[u8]) -> anyhow::Result<Block> {
+    fn block(&mut self, clock: &Clock, input: &[u8]) -> anyhow::Result<Block> {
         let mut output = vec![0; input.len()];
-        let block = stage
-            .clock
-            .block(BLOCK / 5, BLOCK, || self.client.echo(input, &mut output))?;
+        let block = clock.block(BLOCK / 5, BLOCK, || self.client.echo(input, &mut output))?;
         ensure!(output == input, "{} does not echo", self.kind.title());
         Ok(block)
     }
 }
 
-pub(super) fn carry_out(args: &PeersArgs, output: &mut Output) -> anyhow::Result<()> {
-    let host = Host::find_or_start()?;
-    let options = LeaseOptions {
+fn polling() -> LeaseOptions {
+    LeaseOptions {
         polling: Polling::Hot,
         hot_budget: HOT_BUDGET,
         completion: Completion::Spin,
         ..LeaseOptions::default()
-    };
-    let mut stage = Stage::set(&host, options, BYTES_MAX)?;
-    let echo = stage.invoker.function("echo")?;
-    let mut records = Vec::new();
-    for size in &args.sizes {
-        records.extend(measure(&mut stage, &echo, *size, args.samples as usize)?);
     }
-    stage.invoker.deallocate()?;
-    print(
-        output,
-        "the same echo, beside hot invocations",
-        &records,
-        |record| {
-            let name = record.params["title"].as_str().unwrap_or_default();
-            format!("{name}, {} bytes", record.params["size_bytes"])
-        },
-    )?;
+}
+
+pub(super) fn carry_out(args: &PeersArgs, output: &mut Output) -> anyhow::Result<()> {
+    let host = Host::find_or_start()?;
+    let samples = args.samples as usize;
+    for transport in args.over.fabrics() {
+        let stage = fabric::Stage::set(&host, transport, polling())?;
+        let ground = Ground {
+            transport: stage.provider.name(),
+            clock: &stage.clock,
+            machine: &stage.machine,
+            slot: stage.cores.slot,
+            echo: stage.invoker.function("echo")?,
+        };
+        let mut records = Vec::new();
+        for size in &args.sizes {
+            records.extend(ground.measure(*size, samples, None)?);
+        }
+        stage.invoker.deallocate()?;
+        show(output, stage.provider.name(), &records)?;
+    }
+    if args.over.shm() {
+        let mut stage = Stage::set(&host, polling(), BYTES_MAX)?;
+        let mut records = Vec::new();
+        for size in &args.sizes {
+            let raw = raw_pair(&mut stage, *size, samples)?;
+            let ground = Ground {
+                transport: "shm",
+                clock: &stage.clock,
+                machine: &stage.machine,
+                slot: stage.cores.slot,
+                echo: stage.invoker.function("echo")?,
+            };
+            records.extend(ground.measure(*size, samples, Some(raw))?);
+        }
+        stage.invoker.deallocate()?;
+        show(output, "shm", &records)?;
+    }
     output.flush()
 }
 
-fn measure(stage: &mut Stage, echo: &Function, size: usize, samples: usize) -> anyhow::Result<Vec<Record>> {
+fn show(output: &mut Output, transport: &str, records: &[Record]) -> anyhow::Result<()> {
+    let title = format!("the same echo, beside hot invocations over {transport}");
+    print(output, &title, records, |record| {
+        let name = record.params["title"].as_str().unwrap_or_default();
+        format!("{name}, {} bytes", record.params["size_bytes"])
+    })
+}
+
+/// Hot invocations beside the raw cache line or copy.
+fn raw_pair(stage: &mut Stage, size: usize, samples: usize) -> anyhow::Result<Pair> {
     let input = pattern(size);
     let raw = match size {
         0..=32 => Raw::Line {
@@ -158,29 +190,56 @@ fn measure(stage: &mut Stage, echo: &Function, size: usize, samples: usize) -> a
         },
         bytes => Raw::Copy { bytes },
     };
-    let mut peers = Vec::new();
-    for kind in Kind::ALL {
-        peers.push((Peer::start(kind, stage.cores.slot)?, Pair::new()?));
-    }
-    let mut raw_pair = Pair::new()?;
+    let echo = stage.invoker.function("echo")?;
+    let mut pair = Pair::new()?;
     for _ in 0..blocks(samples, BLOCK) {
-        let baseline = stage.echo_block(echo, &input, BLOCK)?;
-        raw_pair.add(&baseline, &stage.raw_block(raw, &input, BLOCK)?);
-        for (peer, pair) in &mut peers {
-            let baseline = stage.echo_block(echo, &input, BLOCK)?;
-            thread::sleep(UNTIL_ASLEEP);
-            pair.add(&baseline, &peer.block(stage, &input)?);
-        }
+        let baseline = stage.echo_block(&echo, &input, BLOCK)?;
+        pair.add(&baseline, &stage.raw_block(raw, &input, BLOCK)?);
     }
-    let record = |name: &str, title: &str, pair: &Pair| {
-        let params = params! { "peer": name, "title": title, "size_bytes": size };
-        Record::of_pair("peers", params, "hot invocation", pair, &stage.machine)
-    };
-    let mut records = vec![record("raw", "raw shared memory", &raw_pair)];
-    records.extend(
-        peers
+    Ok(pair)
+}
+
+/// What the peers stand beside.
+struct Ground<'a> {
+    transport: &'a str,
+    clock: &'a Clock,
+    machine: &'a Machine,
+    slot: Option<usize>,
+    echo: Function,
+}
+
+impl Ground<'_> {
+    fn block(&self, input: &[u8]) -> anyhow::Result<Block> {
+        let mut output = vec![0; input.len()];
+        let invoke = || self.echo.invoke(input, &mut output).map(drop);
+        let block = self.clock.block(BLOCK / 5, BLOCK, invoke)?;
+        ensure!(output == input, "the invocation does not echo");
+        Ok(block)
+    }
+
+    fn measure(&self, size: usize, samples: usize, raw: Option<Pair>) -> anyhow::Result<Vec<Record>> {
+        let input = pattern(size);
+        let mut peers = Vec::new();
+        for kind in Kind::ALL {
+            peers.push((Peer::start(kind, self.slot)?, Pair::new()?));
+        }
+        for _ in 0..blocks(samples, BLOCK) {
+            for (peer, pair) in &mut peers {
+                let baseline = self.block(&input)?;
+                thread::sleep(UNTIL_ASLEEP);
+                pair.add(&baseline, &peer.block(self.clock, &input)?);
+            }
+        }
+        let record = |name: &str, title: &str, pair: &Pair| {
+            let params = params! {
+                "peer": name, "title": title, "size_bytes": size, "transport": self.transport,
+            };
+            Record::of_pair("peers", params, "hot invocation", pair, self.machine)
+        };
+        let raw = raw.map(|pair| record("raw", "raw shared memory", &pair));
+        let peers = peers
             .iter()
-            .map(|(peer, pair)| record(peer.kind.name(), peer.kind.title(), pair)),
-    );
-    Ok(records)
+            .map(|(peer, pair)| record(peer.kind.name(), peer.kind.title(), pair));
+        Ok(raw.into_iter().chain(peers).collect())
+    }
 }

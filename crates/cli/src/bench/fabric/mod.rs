@@ -10,6 +10,8 @@ pub(super) mod latency;
 mod stage;
 mod tcp;
 
+pub(super) use stage::Stage;
+
 use super::host::{Host, fabric_functions};
 use super::stage::on;
 use clap::Args;

@@ -2,7 +2,7 @@
 
 use super::super::host::{Host, fabric_functions};
 use super::super::machine::Machine;
-use super::super::pin::Pinned;
+use super::super::pin::{Cores, Pinned};
 use super::super::samples::{Block, Clock};
 use super::super::stage::{apart, on};
 use anyhow::{Context, ensure};
@@ -20,10 +20,11 @@ const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// See the module.
 pub(in crate::bench) struct Stage {
-    pub(super) invoker: Invoker,
-    pub(super) clock: Clock,
-    pub(super) machine: Machine,
-    pub(super) provider: Provider,
+    pub(in crate::bench) invoker: Invoker,
+    pub(in crate::bench) clock: Clock,
+    pub(in crate::bench) machine: Machine,
+    pub(in crate::bench) cores: Cores,
+    pub(in crate::bench) provider: Provider,
     _pinned: Option<Pinned>,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Raw {
 
 impl Stage {
     /// Leases, and pins the calling thread away from the slot.
-    pub(super) fn set(host: &Host, transport: &str, options: LeaseOptions) -> anyhow::Result<Self> {
+    pub(in crate::bench) fn set(host: &Host, transport: &str, options: LeaseOptions) -> anyhow::Result<Self> {
         let provider = find(transport)?;
         let options = LeaseOptions {
             transport: Some(provider.name().to_owned()),
@@ -48,6 +49,7 @@ impl Stage {
         Ok(Self {
             clock: Clock::calibrate(),
             machine: Machine::here(cores),
+            cores,
             provider,
             invoker,
             _pinned: pinned,
