@@ -1,5 +1,6 @@
 //! One file a command: its arguments, and `carry_out`.
 
+pub(crate) mod admin;
 pub(crate) mod agent;
 pub(crate) mod agents;
 pub(crate) mod doctor;

@@ -4,6 +4,8 @@ use hotlease_agent::AgentError;
 use hotlease_client::Error as ClientError;
 use hotlease_manager::ManagerError;
 use hotlease_net::NetError;
+use hotlease_journal::DirectoryError;
+use hotlease_store::StoreError;
 use hotlease_wire::{Ran, Refusal};
 use serde_json::json;
 use std::io::{self, Write};
@@ -22,6 +24,7 @@ Exit status:
 
 Environment:
   HOTLEASE_RUNTIME_DIR  where sockets and logs are ($XDG_RUNTIME_DIR/hotlease or /tmp/hotlease-UID)
+  HOTLEASE_STATE_DIR    where the ledger and usage journals are kept
   HOTLEASE_MANAGER      the manager of a site, https://HOST:PORT, for all commands but the daemons' own
   HOTLEASE_IDENTITY     the identity folder of whoever asks it
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
@@ -135,7 +138,11 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
     }
     let manager_runs = matches!(find(error), Some(ManagerError::AlreadyRunning { .. }));
     let agent_runs = matches!(find(error), Some(AgentError::AlreadyRunning { .. }));
-    if manager_runs || agent_runs {
+    let state_is_used = matches!(
+        find(error),
+        Some(StoreError::Directory(DirectoryError::InUse { .. }))
+    );
+    if manager_runs || agent_runs || state_is_used {
         return RUNS_ALREADY;
     }
     FAILED

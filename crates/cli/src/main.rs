@@ -12,9 +12,10 @@ mod log;
 mod output;
 mod platform;
 mod quantity;
+mod state;
 
 use clap::{Parser, Subcommand};
-use commands::{agent, agents, doctor, down, functions, identity, leases, manager, ps, run, up, version};
+use commands::{admin, agent, agents, doctor, down, functions, identity, leases, manager, ps, run, up, version};
 use output::Output;
 use std::process::ExitCode;
 
@@ -45,6 +46,7 @@ enum Command {
     Agents(agents::AgentsArgs),
     Functions(functions::FunctionsArgs),
     Identity(identity::IdentityArgs),
+    Admin(admin::AdminArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
     Version(version::VersionArgs),
@@ -71,6 +73,7 @@ impl Command {
             Self::Agents(args) => agents::carry_out(args, output),
             Self::Functions(args) => functions::carry_out(args, output),
             Self::Identity(args) => identity::carry_out(args, output),
+            Self::Admin(args) => admin::carry_out(args, output),
             Self::Doctor(args) => doctor::carry_out(args, output),
             Self::Bench(args) => bench::carry_out(args, output),
             Self::Version(args) => version::carry_out(args, output),

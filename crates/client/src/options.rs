@@ -82,6 +82,9 @@ pub struct LeaseOptions {
     pub transport: Option<String>,
     /// Shown in listings; at most 64 bytes. Default: the program's name.
     pub label: String,
+    /// The batch job that pays, for `hotlease bill --by job`; at most 64 bytes. Default: `$HOTLEASE_JOB`, else
+    /// the one that Slurm, PBS or LSF say; empty: none.
+    pub job: String,
     /// A manager on another host, `https://HOST:PORT`. Default (`None`): `$HOTLEASE_MANAGER` where
     /// `runtime_dir` is not set, else the manager of this machine.
     pub manager: Option<String>,
@@ -112,6 +115,7 @@ impl Default for LeaseOptions {
             renew_lease: true,
             transport: None,
             label: program_name(),
+            job: batch_job(),
             manager: None,
             identity: None,
             runtime_dir: None,
@@ -168,6 +172,9 @@ impl LeaseOptions {
         if self.label.len() > LABEL_BYTES_MAX {
             return fail(format!("label must be at most {LABEL_BYTES_MAX} bytes"));
         }
+        if self.job.len() > LABEL_BYTES_MAX {
+            return fail(format!("job must be at most {LABEL_BYTES_MAX} bytes"));
+        }
         Ok(())
     }
 
@@ -207,8 +214,23 @@ impl LeaseOptions {
             sandbox: String::new(),
             tenant: String::new(),
             label: self.label.clone(),
+            job: self.job.clone(),
         }
     }
+}
+
+/// Where batch systems say which job a process belongs to; the first is for whoever has none.
+const JOB_VARIABLES: [&str; 4] = ["HOTLEASE_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
+
+/// The job that this process belongs to, cut to what a lease may carry; empty: none.
+fn batch_job() -> String {
+    let found = JOB_VARIABLES.iter().filter_map(|name| std::env::var(name).ok());
+    let mut job = found.into_iter().find(|job| !job.is_empty()).unwrap_or_default();
+    job.retain(|c| !c.is_control());
+    while job.len() > LABEL_BYTES_MAX {
+        job.pop();
+    }
+    job
 }
 
 /// The program's file name, cut to what a label may have.

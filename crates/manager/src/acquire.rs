@@ -4,10 +4,11 @@
 //! are free, the agent alone knows, and a refusal of its costs one round trip on a local socket.
 
 use crate::links::answer;
+use crate::membership::warn_of;
 use crate::records::{bad, totals};
 use crate::state::State;
 use hotlease_lease::manager::Capacity;
-use hotlease_store::{LeaseRecord, LeaseState, LedgerRow};
+use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, Report};
 use hotlease_wire::grpc::{AcquireRequest, Grant, Polling, ReleaseReply, ReleaseRequest};
 use hotlease_wire::ids::{AgentId, Epoch, LeaseId};
 use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
@@ -63,8 +64,9 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
         0,
         LABEL_BYTES_MAX as u64,
     )?;
-    if request.label.chars().any(char::is_control) {
-        return Err(bad("the label holds control characters"));
+    between("job length", request.job.len() as u64, 0, LABEL_BYTES_MAX as u64)?;
+    if request.label.chars().chain(request.job.chars()).any(char::is_control) {
+        return Err(bad("the label or the job holds control characters"));
     }
     request.tenant = tenant;
     Ok(request)
@@ -84,6 +86,8 @@ pub(crate) async fn acquire(state: &State, request: AcquireRequest) -> Result<Gr
     };
     let mut refusals = Refusals::default();
     for agent in candidates {
+        // Before it can grant: what it bills is held against the time since then.
+        let granted_ms = state.unix_ms();
         let asked = async {
             let mut client = state.links.client(&agent)?;
             let grant = client.grant(request.clone());
@@ -91,7 +95,7 @@ pub(crate) async fn acquire(state: &State, request: AcquireRequest) -> Result<Gr
         };
         match asked.await {
             Ok(grant) => {
-                note(state, agent.id, &request, &grant).await?;
+                note(state, agent.id, &request, &grant, granted_ms).await?;
                 tracing::debug!(lease = %grant.lease, agent = %agent.id, cores, "lease granted");
                 return Ok(grant);
             }
@@ -147,7 +151,13 @@ impl Refusals {
 
 /// Writes the new lease down, so that it is listed and can be released before the first heartbeat that
 /// names it. A lease that cannot be written down is given back.
-async fn note(state: &State, agent: AgentId, request: &AcquireRequest, grant: &Grant) -> Result<(), Refusal> {
+async fn note(
+    state: &State,
+    agent: AgentId,
+    request: &AcquireRequest,
+    grant: &Grant,
+    granted_ms: u64,
+) -> Result<(), Refusal> {
     let noted = async {
         let id: LeaseId = grant.lease.parse().map_err(|_| Refusal::Unavailable {
             what: format!("agent {agent} granted a lease without a usable id"),
@@ -162,11 +172,17 @@ async fn note(state: &State, agent: AgentId, request: &AcquireRequest, grant: &G
             boot,
             tenant: request.tenant.clone(),
             label: request.label.clone(),
+            job: request.job.clone(),
             epoch: Epoch(grant.epoch),
             cores: grant.cores.clone(),
+            // What was asked for, not what the agent says: it is what the agent may bill.
+            slots: request.workers * request.slots_per_worker,
+            memory_bytes: request.memory_bytes.saturating_mul(request.workers.into()),
+            granted_ms,
             state: LeaseState::Active,
         };
-        state.store(move |store| store.put_lease(lease)).await
+        let at_ms = state.unix_ms();
+        state.store(move |store| store.open_lease(lease, at_ms)).await
     };
     let Err(refusal) = noted.await else {
         return Ok(());
@@ -256,9 +272,15 @@ async fn settle(
         },
         ..lease
     };
-    let merged = state.store(move |store| {
-        store.merge_usage(&[row])?;
-        store.put_lease(lease)
-    });
-    merged.await
+    let report = Report {
+        agent: lease.agent,
+        boot: lease.boot,
+        at_ms: state.unix_ms(),
+        leases: vec![lease],
+        usage: vec![row],
+        missing_before: None,
+    };
+    let reported = state.store(move |store| store.report(report)).await?;
+    warn_of(&reported);
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Why a manager did not start.
 
+use hotlease_store::StoreError;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,6 +32,9 @@ pub enum ManagerError {
         /// What the system said.
         source: io::Error,
     },
+    /// Its durable state cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The socket's path is longer than the system takes.
     #[error("{path} is too long for a socket: at most 107 bytes; set HOTLEASE_RUNTIME_DIR to a shorter one")]
     PathTooLong {

@@ -7,7 +7,7 @@ use crate::links::answer;
 use crate::records::{agent_info, lease_info};
 use crate::state::State;
 use hotlease_lease::manager::AgentRecord;
-use hotlease_store::LeaseState;
+use hotlease_store::{LeaseRecord, LeaseState};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{
     AgentList, AgentStatus, CodeList, Info, LeaseInfo, LeaseList, ListRequest, WorkerList,
@@ -48,10 +48,11 @@ pub(crate) async fn leases(state: &Arc<State>, request: ListRequest) -> Result<L
     let noted = state
         .store(move |store| {
             let tenant = Some(tenant.as_str()).filter(|tenant| !tenant.is_empty());
-            let leases = store.leases(tenant)?.into_iter();
-            leases
-                .map(|lease| store.usage(lease.key()).map(|usage| (lease, usage)))
-                .collect::<Result<Vec<_>, _>>()
+            let leases = store.leases(tenant)?;
+            let keys: Vec<_> = leases.iter().map(LeaseRecord::key).collect();
+            let rows = store.rows(&keys)?.into_iter();
+            let usage = rows.map(|row| row.map(|row| row.usage));
+            Ok(leases.into_iter().zip(usage).collect::<Vec<_>>())
         })
         .await?;
     let answered: BTreeSet<AgentId> = answers.iter().map(|(agent, _)| *agent).collect();
@@ -86,13 +87,7 @@ pub(crate) async fn functions(state: &Arc<State>, request: ListRequest) -> Resul
 
 /// Cheap enough to be asked often: nobody else is asked for it.
 pub(crate) async fn info(state: &State) -> Result<Info, Refusal> {
-    let leases = state.store(|store| {
-        let leases = store.leases(None)?;
-        Ok(leases
-            .iter()
-            .filter(|lease| lease.state == LeaseState::Active)
-            .count())
-    });
+    let leases = state.store(|store| store.active_leases());
     Ok(Info {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),

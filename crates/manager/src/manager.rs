@@ -71,7 +71,14 @@ impl Manager {
         };
         let address = tls.as_ref().map(|(address, _)| *address);
         let tls = tls.map(|(_, listener)| listener);
-        let state = Arc::new(State::new(config));
+        let store = Arc::clone(&config.store);
+        let latest = tokio::task::spawn_blocking(move || store.latest_ms()).await;
+        let latest_ms = match latest {
+            Ok(latest) => latest?,
+            // Reading panicked, and said why.
+            Err(_) => 0,
+        };
+        let state = Arc::new(State::new(config, latest_ms));
         let (stop, stopping) = watch::channel(false);
         let (finished, stopped) = watch::channel(false);
         let serving = serve(Arc::clone(&state), listener, tls, stopping);

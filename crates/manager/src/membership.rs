@@ -9,12 +9,12 @@
 
 use crate::records::{agent_ids, agent_record, bad, lease_record};
 use crate::state::State;
-use hotlease_lease::manager::AgentState;
+use hotlease_lease::manager::{AgentState, FORGOTTEN_AFTER};
 use hotlease_net::Peer;
-use hotlease_store::{AgentRecord, LeaseRecord, LeaseState, Store, StoreError};
+use hotlease_store::{AgentRecord, Report, Reported};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest};
-use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_wire::ids::{AgentId, BootId};
 use std::collections::BTreeSet;
 
 /// Leases in one heartbeat.
@@ -36,7 +36,9 @@ pub(crate) async fn register(
     };
     let _changing = state.membership.lock().await;
     check_owner(state, record.id, owner)?;
-    state.store(move |store| store.put_agent(durable)).await?;
+    let at_ms = state.unix_ms();
+    state.registered().insert(record.id);
+    state.store(move |store| store.put_agent(durable, at_ms)).await?;
     let (id, boot, cores) = (record.id, record.boot, record.cores.len());
     let now = state.now();
     let registered = state.registry().register(record.clone(), now);
@@ -80,10 +82,11 @@ pub(crate) async fn heartbeat(
     if request.leases.len() > LEASES_MAX {
         return Err(bad(format!("more than {LEASES_MAX} leases in one heartbeat")));
     }
-    let (leases, rows): (Vec<_>, Vec<_>) = request
+    let at_ms = state.unix_ms();
+    let (leases, usage): (Vec<_>, Vec<_>) = request
         .leases
         .into_iter()
-        .map(|lease| lease_record(agent, boot, lease))
+        .map(|lease| lease_record(agent, boot, lease, at_ms))
         .collect::<Result<Vec<_>, _>>()?
         .into_iter()
         .unzip();
@@ -96,49 +99,38 @@ pub(crate) async fn heartbeat(
         return Ok(HeartbeatReply { known: false });
     }
     let before = state.unreported().remove(&agent).unwrap_or_default();
-    let unreported = state.store(move |store| {
-        store.merge_usage(&rows)?;
-        note_leases(store, agent, boot, leases, &before)
-    });
-    let unreported = unreported.await?;
+    let report = Report {
+        agent,
+        boot,
+        at_ms,
+        leases,
+        usage,
+        missing_before: Some(before),
+    };
+    let reported = state.store(move |store| store.report(report)).await?;
+    warn_of(&reported);
     if info.state == LEAVING {
         leave(state, agent, boot).await?;
-    } else if !unreported.is_empty() {
-        state.unreported().insert(agent, unreported);
+    } else if !reported.missing.is_empty() {
+        state.unreported().insert(agent, reported.missing);
     }
     Ok(HeartbeatReply { known: true })
 }
 
-/// Notes what was reported, ends what is missing for the second time, and returns what is missing for
-/// the first.
-fn note_leases(
-    store: &dyn Store,
-    agent: AgentId,
-    boot: BootId,
-    reported: Vec<LeaseRecord>,
-    missing_before: &BTreeSet<LeaseId>,
-) -> Result<BTreeSet<LeaseId>, StoreError> {
-    let named: BTreeSet<_> = reported.iter().map(|lease| lease.id).collect();
-    for lease in reported {
-        store.put_lease(lease)?;
+/// Tells the operator what an agent reported beyond its due.
+pub(crate) fn warn_of(reported: &Reported) {
+    for key in &reported.capped {
+        tracing::warn!(
+            agent = %key.agent, boot = %key.boot, lease = %key.lease,
+            "an agent reports more usage than its lease allows; the excess is not billed"
+        );
     }
-    let mut missing = BTreeSet::new();
-    for lease in store.leases(None)? {
-        let running = lease.agent == agent && lease.boot == boot && lease.state == LeaseState::Active;
-        if !running || named.contains(&lease.id) {
-            continue;
-        }
-        if missing_before.contains(&lease.id) {
-            let why = "its agent no longer reports it".into();
-            store.put_lease(LeaseRecord {
-                state: LeaseState::Ended { why },
-                ..lease
-            })?;
-        } else {
-            missing.insert(lease.id);
-        }
+    for key in &reported.disputed {
+        tracing::warn!(
+            agent = %key.agent, boot = %key.boot, lease = %key.lease,
+            "an agent reports a lease that this manager did not grant; it is not billed"
+        );
     }
-    Ok(missing)
 }
 
 /// The agent said goodbye: nobody waits for it to fall silent.
@@ -154,18 +146,25 @@ async fn leave(state: &State, agent: AgentId, boot: BootId) -> Result<(), Refusa
     state.registry().deregister(agent, boot);
     state.links.drop_link(agent);
     tracing::info!(%agent, "agent left");
-    state.store(move |store| store.remove_agent(agent)).await
+    let at_ms = state.unix_ms();
+    state.store(move |store| store.remove_agent(agent, at_ms)).await
 }
 
 /// Lets time pass in the registry, and forgets everywhere whom the registry forgot.
 pub(crate) async fn forget_the_silent(state: &State) {
     let _changing = state.membership.lock().await;
+    let at_ms = state.unix_ms();
     let listed: BTreeSet<AgentId> = state.agents().iter().map(|(record, ..)| record.id).collect();
+    // Who was known to the manager before this one gets the time to register again.
+    let all = state.now() >= FORGOTTEN_AFTER;
+    let registered = state.registered().clone();
     let forgotten = state.store(move |store| {
         let known = store.agents()?.into_iter().map(|agent| agent.id);
-        let forgotten: Vec<_> = known.filter(|id| !listed.contains(id)).collect();
+        let forgotten: Vec<_> = known
+            .filter(|id| !listed.contains(id) && (all || registered.contains(id)))
+            .collect();
         for agent in &forgotten {
-            store.remove_agent(*agent)?;
+            store.remove_agent(*agent, at_ms)?;
         }
         Ok(forgotten)
     });
@@ -174,6 +173,7 @@ pub(crate) async fn forget_the_silent(state: &State) {
             for agent in forgotten {
                 state.links.drop_link(agent);
                 state.unreported().remove(&agent);
+                state.registered().remove(&agent);
                 tracing::info!(%agent, "forgot an agent that is silent for long");
             }
         }

@@ -128,11 +128,12 @@ pub(crate) fn usage(totals: UsageTotals) -> Usage {
     }
 }
 
-/// A lease as the agent `agent` of boot `boot` reports it, and its row in the ledger.
+/// A lease as the agent `agent` of boot `boot` reports it at a time, and its row in the ledger.
 pub(crate) fn lease_record(
     agent: AgentId,
     boot: BootId,
     info: LeaseInfo,
+    at_ms: u64,
 ) -> Result<(LeaseRecord, LedgerRow), Refusal> {
     within("tenant's name", info.tenant.len(), TENANT_BYTES_MAX)?;
     within("label", info.label.len(), LABEL_BYTES_MAX)?;
@@ -152,8 +153,12 @@ pub(crate) fn lease_record(
         boot,
         tenant: info.tenant,
         label: info.label,
+        job: String::new(),
         epoch: Epoch(info.epoch),
+        slots: info.cores.len() as u32,
         cores: info.cores,
+        memory_bytes: 0,
+        granted_ms: at_ms,
         state,
     };
     let row = LedgerRow {
@@ -265,13 +270,13 @@ mod tests {
             end_reason: "released".into(),
         };
         let agent = told.agent.parse().unwrap();
-        let (record, row) = lease_record(agent, BootId([2; 8]), told.clone()).unwrap();
+        let (record, row) = lease_record(agent, BootId([2; 8]), told.clone(), 5).unwrap();
         assert!(row.settled);
         assert_eq!(lease_info(record, Some(row.usage)), told);
         let unknown = LeaseInfo {
             state: "sleeping".into(),
             ..told
         };
-        assert!(lease_record(agent, BootId([2; 8]), unknown).is_err());
+        assert!(lease_record(agent, BootId([2; 8]), unknown, 5).is_err());
     }
 }

@@ -9,7 +9,7 @@ use hotlease_wire::Refusal;
 use hotlease_wire::ids::{AgentId, LeaseId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 /// See the module.
@@ -23,7 +23,11 @@ pub(crate) struct State {
     /// Held while an agent comes or goes, so that registry and store change together: whoever compares
     /// them never sees one half of a registration.
     pub(crate) membership: tokio::sync::Mutex<()>,
+    /// Agents that registered with this process: others in the durable state are known from before.
+    registered: Mutex<BTreeSet<AgentId>>,
     started: Instant,
+    /// Milliseconds since 1970 then: see [`Self::unix_ms`].
+    started_ms: u64,
     /// Soft state: lost with the process, healed by the agents' next heartbeats. Held only for look-ups
     /// and changes in memory, never across an await.
     registry: Mutex<Registry>,
@@ -32,7 +36,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(config: ManagerConfig) -> Self {
+    /// `latest_ms`: the latest moment in the durable state.
+    pub(crate) fn new(config: ManagerConfig, latest_ms: u64) -> Self {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let wall_ms = since_1970.map_or(0, |since| since.as_millis() as u64);
         Self {
             links: Links::new(
                 config
@@ -44,7 +51,9 @@ impl State {
             asked_to_stop: watch::Sender::new(false),
             newest_agent: watch::Sender::new(None),
             membership: tokio::sync::Mutex::default(),
+            registered: Mutex::default(),
             started: Instant::now(),
+            started_ms: wall_ms.max(latest_ms),
             registry: Mutex::default(),
             unreported: Mutex::default(),
         }
@@ -55,8 +64,20 @@ impl State {
         self.started.elapsed()
     }
 
+    /// Milliseconds since 1970, of which accounts and bills are made. The machine's clock is looked at when
+    /// the manager starts, and not again: if it is set back or forth meanwhile, or while the manager is
+    /// down, no lease is billed for time that did not pass, and time goes on from the latest that was
+    /// written down.
+    pub(crate) fn unix_ms(&self) -> u64 {
+        self.started_ms.saturating_add(self.started.elapsed().as_millis() as u64)
+    }
+
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn registered(&self) -> MutexGuard<'_, BTreeSet<AgentId>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn unreported(&self) -> MutexGuard<'_, BTreeMap<AgentId, BTreeSet<LeaseId>>> {
@@ -95,7 +116,13 @@ impl State {
                     what: what.into(),
                     limit: limit as u64,
                 },
-                StoreError::TenantChanged { .. } => bad(error.to_string()),
+                StoreError::TenantChanged { .. } | StoreError::TooManyLines { .. } => bad(error.to_string()),
+                error => {
+                    tracing::error!(%error, "the manager's state was not read or changed");
+                    Refusal::Unavailable {
+                        what: error.to_string(),
+                    }
+                }
             }),
             Err(error) => Err(Refusal::Unavailable {
                 what: format!("the manager's state: {error}"),

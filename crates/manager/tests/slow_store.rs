@@ -1,11 +1,13 @@
 //! A manager whose durable state takes its time, as a database does.
 
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
-use hotlease_store::{AgentRecord, LeaseRecord, LedgerRow, MemoryStore, RowKey, Store, StoreError};
+use hotlease_store::{
+    AgentRecord, Audit, Bill, BillQuery, LeaseRecord, MemoryStore, Report, Reported, RowKey, Standing, Store,
+    StoreError,
+};
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{AgentInfo, RegisterRequest};
 use hotlease_wire::ids::{AgentId, LeaseId};
-use hotlease_wire::session::UsageTotals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -23,23 +25,23 @@ struct SlowStore {
 }
 
 impl Store for SlowStore {
-    fn put_agent(&self, agent: AgentRecord) -> Result<(), StoreError> {
-        self.inner.put_agent(agent)?;
+    fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError> {
+        self.inner.put_agent(agent, at_ms)?;
         thread::sleep(SLOW);
         Ok(())
     }
 
-    fn remove_agent(&self, agent: AgentId) -> Result<(), StoreError> {
+    fn remove_agent(&self, agent: AgentId, at_ms: u64) -> Result<(), StoreError> {
         self.removed.fetch_add(1, Ordering::Relaxed);
-        self.inner.remove_agent(agent)
+        self.inner.remove_agent(agent, at_ms)
     }
 
     fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
         self.inner.agents()
     }
 
-    fn put_lease(&self, lease: LeaseRecord) -> Result<(), StoreError> {
-        self.inner.put_lease(lease)
+    fn open_lease(&self, lease: LeaseRecord, at_ms: u64) -> Result<(), StoreError> {
+        self.inner.open_lease(lease, at_ms)
     }
 
     fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError> {
@@ -50,16 +52,28 @@ impl Store for SlowStore {
         self.inner.leases(tenant)
     }
 
-    fn merge_usage(&self, rows: &[LedgerRow]) -> Result<(), StoreError> {
-        self.inner.merge_usage(rows)
+    fn active_leases(&self) -> Result<u64, StoreError> {
+        self.inner.active_leases()
     }
 
-    fn usage(&self, key: RowKey) -> Result<Option<UsageTotals>, StoreError> {
-        self.inner.usage(key)
+    fn report(&self, report: Report) -> Result<Reported, StoreError> {
+        self.inner.report(report)
     }
 
-    fn bill(&self, tenant: &str) -> Result<UsageTotals, StoreError> {
-        self.inner.bill(tenant)
+    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
+        self.inner.rows(keys)
+    }
+
+    fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
+        self.inner.bill(query)
+    }
+
+    fn audit(&self, now_ms: u64) -> Result<Audit, StoreError> {
+        self.inner.audit(now_ms)
+    }
+
+    fn latest_ms(&self) -> Result<u64, StoreError> {
+        self.inner.latest_ms()
     }
 }
 

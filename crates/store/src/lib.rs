@@ -3,56 +3,82 @@
 //! A manager keeps three things: which agents it knows, which leases they granted, and the ledger of
 //! what those leases used. The ledger's rows are cumulative totals keyed (agent, boot, lease) and merged
 //! by taking the larger value of each counter, so a report that arrives twice, late or out of order
-//! never bills twice and never un-bills.
+//! never bills twice and never un-bills. A row is opened when the manager notes a grant, and bounds what
+//! the agent can bill (see [`hotlease_lease::ledger`]).
 //!
 //! * [`Store`] — what a manager asks of its state.
-//! * [`MemoryStore`] — state that lives as long as its process, bounded by [`Limits`].
+//! * [`SqliteStore`] — the default: a database in a directory of this machine; what was answered survives
+//!   any crash, also of the machine.
+//! * [`MemoryStore`] — state that lives as long as its process.
+//! * [`backup`] and [`restore`] — of a [`SqliteStore`], also while it is in use.
+//!
+//! Both are bounded by [`Limits`], and the conformance suite (`tests/conformance.rs`) holds them against each
+//! other.
 //!
 //! ```
-//! use hotlease_store::{LedgerRow, MemoryStore, RowKey, Store};
+//! use hotlease_store::{BillQuery, LedgerRow, MemoryStore, Report, RowKey, Store};
 //! use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 //! use hotlease_wire::session::UsageTotals;
 //!
 //! let store = MemoryStore::default();
 //! let key = RowKey { agent: AgentId([1; 8]), boot: BootId([2; 8]), lease: LeaseId([3; 8]) };
-//! let usage = UsageTotals { compute_ns: 500, invocations: 1, ..Default::default() };
-//! let report = [LedgerRow { key, tenant: "uid:1000".into(), usage, settled: false }];
-//! store.merge_usage(&report).unwrap();
-//! store.merge_usage(&report).unwrap(); // sent again, billed once
-//! assert_eq!(store.bill("uid:1000").unwrap().invocations, 1);
+//! let usage = UsageTotals { invocations: 1, ..Default::default() };
+//! let report = Report {
+//!     agent: key.agent, boot: key.boot, at_ms: 1_000, leases: vec![], missing_before: None,
+//!     usage: vec![LedgerRow { key, tenant: "uid:1000".into(), usage, settled: true }],
+//! };
+//! store.report(report.clone()).unwrap();
+//! store.report(report).unwrap(); // sent again, billed once
+//! let bill = store.bill(&BillQuery::default()).unwrap();
+//! assert_eq!(bill.lines[0].usage.invocations, 1);
 //! ```
 
 #![forbid(unsafe_code)]
 
-mod ledger;
+mod backup;
+mod bill;
+mod error;
+mod limits;
 mod memory;
 mod record;
+mod row;
+mod sql;
+mod sqlite;
 
-pub use memory::{Limits, MemoryStore};
-pub use record::{AgentRecord, LeaseRecord, LeaseState, LedgerRow, RowKey};
+pub use backup::{BackupSummary, backup, restore};
+pub use error::StoreError;
+pub use limits::Limits;
+pub use memory::MemoryStore;
+pub use record::{
+    AgentRecord, Audit, BILL_LINES_MAX, Bill, BillLine, BillQuery, By, FINDINGS_MAX, LeaseRecord, LeaseState,
+    LedgerRow, PERIOD_MS, Report, Reported, RowKey, Standing,
+};
+pub use sql::{Hook, Moment};
+pub use sqlite::{LEDGER_FILE, SqliteOptions, SqliteStore};
 
-use hotlease_wire::ids::{AgentId, BootId, LeaseId};
-use hotlease_wire::session::UsageTotals;
+use hotlease_wire::ids::{AgentId, LeaseId};
 
 /// Durable state of a manager.
 ///
 /// Methods take effect whole or not at all, and when one returns `Ok` its effect survives what the
-/// implementation promises to survive ([`MemoryStore`]: nothing but the call). They may block on a disk
-/// or a network, so an asynchronous caller runs them on a thread made for that.
+/// implementation promises to survive ([`MemoryStore`]: nothing but the call; [`SqliteStore`]: everything
+/// but the loss of its disk). They may block on a disk or a network, so an asynchronous caller runs them on
+/// a thread made for that. Times are milliseconds since 1970 by the caller's clock, which must not run
+/// backwards: see [`Store::latest_ms`].
 pub trait Store: Send + Sync + 'static {
     /// Notes an agent's registration; a newer one of the same agent replaces it. Rows of the agent's
     /// earlier boots become settled, and its earlier leases end: they died with it.
-    fn put_agent(&self, agent: AgentRecord) -> Result<(), StoreError>;
+    fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError>;
 
     /// Forgets an agent that is gone for good; its leases end and its rows stay, settled.
-    fn remove_agent(&self, agent: AgentId) -> Result<(), StoreError>;
+    fn remove_agent(&self, agent: AgentId, at_ms: u64) -> Result<(), StoreError>;
 
     /// All known agents, by id.
     fn agents(&self) -> Result<Vec<AgentRecord>, StoreError>;
 
-    /// Notes a lease's state; a newer note of the same lease replaces it, except that an ended lease
-    /// stays ended.
-    fn put_lease(&self, lease: LeaseRecord) -> Result<(), StoreError>;
+    /// Notes a lease that this manager had granted, and opens its row in the ledger. An ended lease stays
+    /// ended.
+    fn open_lease(&self, lease: LeaseRecord, at_ms: u64) -> Result<(), StoreError>;
 
     /// One lease.
     fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError>;
@@ -60,36 +86,22 @@ pub trait Store: Send + Sync + 'static {
     /// Leases of one tenant, or of all: active ones, and ended ones as long as they are kept.
     fn leases(&self, tenant: Option<&str>) -> Result<Vec<LeaseRecord>, StoreError>;
 
-    /// Merges cumulative totals into the ledger.
-    fn merge_usage(&self, rows: &[LedgerRow]) -> Result<(), StoreError>;
+    /// How many leases go on.
+    fn active_leases(&self) -> Result<u64, StoreError>;
 
-    /// One ledger row; `None` where nothing was reported, or where it was settled and folded into its
-    /// tenant's bill.
-    fn usage(&self, key: RowKey) -> Result<Option<UsageTotals>, StoreError>;
+    /// Takes an agent's report: usage is merged into the ledger, leases are noted.
+    fn report(&self, report: Report) -> Result<Reported, StoreError>;
 
-    /// All that a tenant has used.
-    fn bill(&self, tenant: &str) -> Result<UsageTotals, StoreError>;
-}
+    /// Rows of the ledger, in the order of the keys; `None` where nothing was reported, or where it was
+    /// settled and folded into its tenant's total.
+    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError>;
 
-/// Why state was not read or changed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// A bound was reached and nothing old can make room. Nothing was changed.
-    #[error("the store holds {limit} {what}, its limit, and none of them is over; end some of them first")]
-    Full {
-        /// Of what.
-        what: &'static str,
-        /// The bound.
-        limit: usize,
-    },
-    /// A ledger row names another tenant than its key did before. Nothing was changed.
-    #[error("usage of lease {lease} of agent {agent} (boot {boot}) was reported for another tenant before")]
-    TenantChanged {
-        /// The reporting agent.
-        agent: AgentId,
-        /// Its run.
-        boot: BootId,
-        /// The lease.
-        lease: LeaseId,
-    },
+    /// What was used and is to be paid.
+    fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError>;
+
+    /// Holds the ledger against its own rules, as of `now_ms`.
+    fn audit(&self, now_ms: u64) -> Result<Audit, StoreError>;
+
+    /// The latest time that it was told: a clock that was set back meanwhile goes on from there.
+    fn latest_ms(&self) -> Result<u64, StoreError>;
 }

@@ -1,38 +1,20 @@
-//! State that lives as long as its process.
+//! A store in memory: tables behind one lock.
+//!
+//! It has no memory of what was granted before its process started, so it takes agents at their word about
+//! leases it does not know: running leases survive a manager that is started again.
 
-use crate::ledger::Ledger;
-use crate::{AgentRecord, LeaseRecord, LeaseState, LedgerRow, RowKey, Store, StoreError};
+use crate::bill::Biller;
+use crate::limits::Limits;
+use crate::row::{self, Changed};
+use crate::{
+    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState, PERIOD_MS, Report, Reported,
+    RowKey, Standing, Store, StoreError,
+};
+use hotlease_lease::ledger::{TOTAL_MAX, sum};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// How much a [`MemoryStore`] keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Agents (default: 4096).
-    pub agents: usize,
-    /// Leases that go on (default: 65536).
-    pub active_leases: usize,
-    /// Leases that ended; the longest ended one makes room (default: 1024).
-    pub ended_leases: usize,
-    /// Ledger rows; settled ones are folded into their tenant's bill to make room (default: 65536).
-    pub ledger_rows: usize,
-    /// Tenants with a folded bill (default: 4096).
-    pub tenants: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            agents: 4096,
-            active_leases: 65536,
-            ended_leases: 1024,
-            ledger_rows: 65536,
-            tenants: 4096,
-        }
-    }
-}
 
 /// A [`Store`] in memory: nothing survives the process, nothing grows past its [`Limits`], nothing blocks
 /// for longer than a look through its tables.
@@ -41,32 +23,38 @@ pub struct MemoryStore {
     state: Mutex<State>,
 }
 
+#[derive(Clone)]
+struct Row {
+    standing: Standing,
+    periods: Vec<(u64, UsageTotals)>,
+}
+
+#[derive(Default)]
 struct State {
     agents: BTreeMap<AgentId, AgentRecord>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
     /// Ended leases, the longest ended first; each exactly once.
     ended: VecDeque<LeaseId>,
-    ledger: Ledger,
+    rows: BTreeMap<RowKey, Row>,
+    /// Settled rows, the longest settled first; each exactly once.
+    settled: VecDeque<RowKey>,
+    /// Folded rows by tenant: usage, and memory held.
+    folded: BTreeMap<String, (UsageTotals, u64)>,
+    latest_ms: u64,
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self::new(Limits::default())
+        Self::new(Limits::MEMORY)
     }
 }
 
 impl MemoryStore {
     /// Empty.
     pub fn new(limits: Limits) -> Self {
-        let state = State {
-            agents: BTreeMap::new(),
-            leases: BTreeMap::new(),
-            ended: VecDeque::new(),
-            ledger: Ledger::new(limits.ledger_rows, limits.tenants),
-        };
         Self {
             limits,
-            state: Mutex::new(state),
+            state: Mutex::default(),
         }
     }
 
@@ -78,27 +66,163 @@ impl MemoryStore {
 }
 
 impl State {
-    fn end_leases(&mut self, limits: &Limits, of: AgentId, except: Option<BootId>, why: &str) {
-        for lease in self.leases.values_mut() {
-            if lease.agent == of && Some(lease.boot) != except && lease.state == LeaseState::Active {
-                lease.state = LeaseState::Ended { why: why.into() };
-                self.ended.push_back(lease.id);
-            }
-        }
-        self.drop_oldest_ended(limits);
+    fn is_active(&self, lease: &LeaseId) -> bool {
+        let known = self.leases.get(lease);
+        known.is_some_and(|lease| lease.state == LeaseState::Active)
     }
 
-    fn drop_oldest_ended(&mut self, limits: &Limits) {
+    fn active(&self) -> usize {
+        self.leases.len() - self.ended.len()
+    }
+
+    fn end(&mut self, lease: LeaseId, why: &str) {
+        if let Some(known) = self.leases.get_mut(&lease)
+            && known.state == LeaseState::Active
+        {
+            known.state = LeaseState::Ended { why: why.into() };
+            self.ended.push_back(lease);
+        }
+    }
+
+    fn end_leases(&mut self, of: AgentId, except: Option<BootId>, why: &str) {
+        let theirs = self.leases.values();
+        let theirs = theirs.filter(|lease| lease.agent == of && Some(lease.boot) != except);
+        for lease in theirs.map(|lease| lease.id).collect::<Vec<_>>() {
+            self.end(lease, why);
+        }
+    }
+
+    fn settle_rows(&mut self, of: AgentId, except: Option<BootId>, ended: bool, at_ms: u64) {
+        for (key, known) in &mut self.rows {
+            if key.agent == of && Some(key.boot) != except && !known.standing.settled {
+                known.standing = row::settled(known.standing.clone(), ended, at_ms);
+                self.settled.push_back(*key);
+            }
+        }
+    }
+
+    /// Notes a lease: what is known of it stays, except that it may end.
+    fn note(&mut self, lease: LeaseRecord) {
+        match self.leases.get_mut(&lease.id) {
+            Some(known) if known.state != LeaseState::Active => {}
+            Some(known) => match lease.state {
+                LeaseState::Active => (known.epoch, known.cores) = (lease.epoch, lease.cores),
+                LeaseState::Ended { why } => self.end(lease.id, &why),
+            },
+            None => {
+                if lease.state != LeaseState::Active {
+                    self.ended.push_back(lease.id);
+                }
+                self.leases.insert(lease.id, lease);
+            }
+        }
+    }
+
+    fn put_row(&mut self, standing: Standing, at_ms: u64) {
+        let key = standing.key;
+        let known = self.rows.entry(key).or_insert_with(|| Row {
+            standing: Standing {
+                settled: false,
+                ..standing.clone()
+            },
+            periods: Vec::new(),
+        });
+        if standing.settled && !known.standing.settled {
+            self.settled.push_back(key);
+        }
+        let counted = known.periods.last().map(|(_, usage)| *usage).unwrap_or_default();
+        if !standing.disputed && counted != standing.usage {
+            let period = at_ms / PERIOD_MS;
+            match known.periods.last_mut() {
+                Some((last, usage)) if *last >= period => *usage = standing.usage,
+                _ => known.periods.push((period, standing.usage)),
+            }
+        }
+        known.standing = standing;
+        self.latest_ms = self.latest_ms.max(at_ms);
+    }
+
+    fn make_room(&mut self, limits: &Limits) {
         while self.ended.len() > limits.ended_leases {
             if let Some(oldest) = self.ended.pop_front() {
                 self.leases.remove(&oldest);
             }
         }
+        while self.rows.len() > limits.ledger_rows {
+            let Some(folded) = self.settled.pop_front().and_then(|key| self.rows.remove(&key)) else {
+                return;
+            };
+            let Standing { account, usage, tenant, disputed, .. } = folded.standing;
+            if !disputed {
+                let (total, memory) = self.folded.entry(tenant).or_default();
+                *total = sum(*total, usage);
+                *memory = memory.saturating_add(account.memory_mib_ms(usage)).min(TOTAL_MAX);
+            }
+        }
+    }
+
+    /// Whether these leases fit, noted one after the other.
+    fn check_active(&self, leases: &[LeaseRecord], limits: &Limits) -> Result<(), StoreError> {
+        let mut running = BTreeMap::new();
+        let mut active = self.active();
+        for lease in leases {
+            let known = self.leases.get(&lease.id).map(|known| known.state == LeaseState::Active);
+            let runs = running.entry(lease.id).or_insert(known);
+            match (*runs, &lease.state) {
+                (None, LeaseState::Active) if active >= limits.active_leases => {
+                    return Err(StoreError::Full {
+                        what: "running leases",
+                        limit: limits.active_leases,
+                    });
+                }
+                (None, LeaseState::Active) => (*runs, active) = (Some(true), active + 1),
+                (Some(true), LeaseState::Ended { .. }) => (*runs, active) = (Some(false), active - 1),
+                (None, LeaseState::Ended { .. }) => *runs = Some(false),
+                (Some(_), _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the ledger can be brought back under its bounds after these changes, which are made in this
+    /// order; `ends` are settled after them.
+    fn check_rows(&self, changes: &[Changed], ends: &[RowKey], limits: &Limits) -> Result<(), StoreError> {
+        let latest: BTreeMap<RowKey, &Standing> =
+            changes.iter().map(|changed| (changed.row.key, &changed.row)).collect();
+        let fresh = latest.keys().filter(|key| !self.rows.contains_key(key)).count();
+        let excess = (self.rows.len() + fresh).saturating_sub(limits.ledger_rows);
+        if excess == 0 {
+            return Ok(());
+        }
+        let was_settled = |key: &RowKey| self.rows.get(key).is_some_and(|row| row.standing.settled);
+        let settling = changes.iter().map(|changed| &changed.row).filter(|row| row.settled);
+        let settling = settling.map(|row| row.key).chain(ends.iter().copied());
+        let mut seen = BTreeSet::new();
+        let newly = settling.filter(|key| !was_settled(key) && seen.insert(*key));
+        let mut folding = self.settled.iter().copied().chain(newly);
+        let mut tenants: BTreeSet<&str> = self.folded.keys().map(String::as_str).collect();
+        for _ in 0..excess {
+            let full = |what, limit| Err(StoreError::Full { what, limit });
+            let Some(key) = folding.next() else {
+                return full("ledger rows of running leases", limits.ledger_rows);
+            };
+            let known = self.rows.get(&key).map(|row| &row.standing);
+            let Some(row) = latest.get(&key).copied().or(known) else {
+                continue;
+            };
+            if !row.disputed && !tenants.contains(row.tenant.as_str()) {
+                if tenants.len() >= limits.tenants {
+                    return full("tenants' totals", limits.tenants);
+                }
+                tenants.insert(&row.tenant);
+            }
+        }
+        Ok(())
     }
 }
 
 impl Store for MemoryStore {
-    fn put_agent(&self, agent: AgentRecord) -> Result<(), StoreError> {
+    fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError> {
         let mut state = self.state();
         if !state.agents.contains_key(&agent.id) && state.agents.len() >= self.limits.agents {
             return Err(StoreError::Full {
@@ -106,22 +230,21 @@ impl Store for MemoryStore {
                 limit: self.limits.agents,
             });
         }
-        state.ledger.settle_agent(agent.id, Some(agent.boot));
-        state.end_leases(
-            &self.limits,
-            agent.id,
-            Some(agent.boot),
-            "its agent was started again",
-        );
+        state.settle_rows(agent.id, Some(agent.boot), true, at_ms);
+        state.end_leases(agent.id, Some(agent.boot), "its agent was started again");
+        state.make_room(&self.limits);
         state.agents.insert(agent.id, agent);
+        state.latest_ms = state.latest_ms.max(at_ms);
         Ok(())
     }
 
-    fn remove_agent(&self, agent: AgentId) -> Result<(), StoreError> {
+    fn remove_agent(&self, agent: AgentId, at_ms: u64) -> Result<(), StoreError> {
         let mut state = self.state();
-        state.ledger.settle_agent(agent, None);
-        state.end_leases(&self.limits, agent, None, "its agent is gone");
+        state.settle_rows(agent, None, false, at_ms);
+        state.end_leases(agent, None, "its agent is gone");
+        state.make_room(&self.limits);
         state.agents.remove(&agent);
+        state.latest_ms = state.latest_ms.max(at_ms);
         Ok(())
     }
 
@@ -129,33 +252,37 @@ impl Store for MemoryStore {
         Ok(self.state().agents.values().cloned().collect())
     }
 
-    fn put_lease(&self, lease: LeaseRecord) -> Result<(), StoreError> {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let ends = lease.state != LeaseState::Active;
+    fn open_lease(&self, lease: LeaseRecord, at_ms: u64) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let fresh = !state.leases.contains_key(&lease.id);
+        if fresh && state.active() >= self.limits.active_leases {
+            return Err(StoreError::Full {
+                what: "running leases",
+                limit: self.limits.active_leases,
+            });
+        }
+        let known = state.rows.get(&lease.key()).map(|row| row.standing.clone());
+        let row = row::opened(&lease, known, at_ms);
+        let changed = Changed {
+            row: row.clone(),
+            capped: false,
+            newly_disputed: false,
+        };
+        state.check_rows(&[changed], &[], &self.limits)?;
+        state.put_row(row, at_ms);
         match state.leases.get_mut(&lease.id) {
-            Some(known) if known.state != LeaseState::Active => {}
+            // Reported before it was noted: the manager knows better, except about its end.
             Some(known) => {
-                *known = lease;
-                if ends {
-                    state.ended.push_back(known.id);
-                }
+                *known = LeaseRecord {
+                    state: known.state.clone(),
+                    ..lease
+                };
             }
             None => {
-                let active = state.leases.len() - state.ended.len();
-                if !ends && active >= self.limits.active_leases {
-                    return Err(StoreError::Full {
-                        what: "running leases",
-                        limit: self.limits.active_leases,
-                    });
-                }
-                if ends {
-                    state.ended.push_back(lease.id);
-                }
                 state.leases.insert(lease.id, lease);
             }
         }
-        state.drop_oldest_ended(&self.limits);
+        state.make_room(&self.limits);
         Ok(())
     }
 
@@ -168,149 +295,103 @@ impl Store for MemoryStore {
         Ok(self.state().leases.values().filter(of_tenant).cloned().collect())
     }
 
-    fn merge_usage(&self, rows: &[LedgerRow]) -> Result<(), StoreError> {
-        self.state().ledger.merge(rows)
+    fn active_leases(&self) -> Result<u64, StoreError> {
+        Ok(self.state().active() as u64)
     }
 
-    fn usage(&self, key: RowKey) -> Result<Option<UsageTotals>, StoreError> {
-        Ok(self.state().ledger.usage(key))
-    }
-
-    fn bill(&self, tenant: &str) -> Result<UsageTotals, StoreError> {
-        Ok(self.state().ledger.bill(tenant))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use hotlease_wire::ids::Epoch;
-
-    fn lease(number: u8, boot: u8) -> LeaseRecord {
-        LeaseRecord {
-            id: LeaseId([number; 8]),
-            agent: AgentId([1; 8]),
-            boot: BootId([boot; 8]),
-            tenant: "uid:1".into(),
-            label: String::new(),
-            epoch: Epoch(1),
-            cores: vec![0],
-            state: LeaseState::Active,
-        }
-    }
-
-    fn agent(number: u8, boot: u8) -> AgentRecord {
-        AgentRecord {
-            id: AgentId([number; 8]),
-            boot: BootId([boot; 8]),
-            address: "/run/agent.sock".into(),
-            cores: vec![0, 1],
-        }
-    }
-
-    fn small() -> MemoryStore {
-        MemoryStore::new(Limits {
-            agents: 2,
-            active_leases: 2,
-            ended_leases: 3,
-            ledger_rows: 4,
-            tenants: 2,
-        })
-    }
-
-    fn is_active(store: &MemoryStore, number: u8) -> bool {
-        let lease = store.lease(LeaseId([number; 8])).unwrap().expect("kept");
-        lease.state == LeaseState::Active
-    }
-
-    #[test]
-    fn an_ended_lease_stays_ended() {
-        let store = small();
-        store.put_lease(lease(1, 1)).unwrap();
-        let over = LeaseState::Ended {
-            why: "released".into(),
-        };
-        store
-            .put_lease(LeaseRecord {
-                state: over.clone(),
-                ..lease(1, 1)
-            })
-            .unwrap();
-        store.put_lease(lease(1, 1)).unwrap(); // a report that overtook the end
-        assert_eq!(store.lease(LeaseId([1; 8])).unwrap().unwrap().state, over);
-    }
-
-    #[test]
-    fn leases_die_with_the_boot_that_granted_them() {
-        let store = small();
-        store.put_agent(agent(1, 1)).unwrap();
-        store.put_lease(lease(1, 1)).unwrap();
-        store.put_agent(agent(1, 1)).unwrap(); // registers again after the manager restarted
-        assert!(is_active(&store, 1));
-        store.put_agent(agent(1, 2)).unwrap();
-        assert!(!is_active(&store, 1), "the agent was started again");
-        store.put_lease(lease(2, 2)).unwrap();
-        store.remove_agent(AgentId([1; 8])).unwrap();
-        assert!(!is_active(&store, 2), "the agent is gone");
-    }
-
-    #[test]
-    fn every_table_is_bounded() {
-        let store = small();
-        store.put_agent(agent(1, 1)).unwrap();
-        store.put_agent(agent(2, 1)).unwrap();
-        assert!(matches!(
-            store.put_agent(agent(3, 1)),
-            Err(StoreError::Full { limit: 2, .. })
-        ));
-        store.put_agent(agent(2, 5)).unwrap();
-
-        store.put_lease(lease(1, 1)).unwrap();
-        store.put_lease(lease(2, 1)).unwrap();
-        assert!(matches!(
-            store.put_lease(lease(3, 1)),
-            Err(StoreError::Full { limit: 2, .. })
-        ));
-        for number in 10..200 {
-            let state = LeaseState::Ended {
-                why: "expired".into(),
+    fn report(&self, report: Report) -> Result<Reported, StoreError> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let at_ms = report.at_ms;
+        let named: BTreeMap<LeaseId, &LeaseRecord> =
+            report.leases.iter().map(|lease| (lease.id, lease)).collect();
+        let mut changes: Vec<Changed> = Vec::new();
+        let mut latest: BTreeMap<RowKey, usize> = BTreeMap::new();
+        let mut outcome = Reported::default();
+        for told in &report.usage {
+            let known = match latest.get(&told.key) {
+                Some(change) => Some(changes[*change].row.clone()),
+                None => state.rows.get(&told.key).map(|row| row.standing.clone()),
             };
-            store
-                .put_lease(LeaseRecord {
-                    state,
-                    ..lease(number, 1)
-                })
-                .unwrap();
+            let lease = named.get(&told.key.lease).copied();
+            let changed = row::reported(told, lease, known, true, at_ms)?;
+            if changed.capped {
+                outcome.capped.push(told.key);
+            }
+            if changed.newly_disputed {
+                outcome.disputed.push(told.key);
+            }
+            latest.insert(told.key, changes.len());
+            changes.push(changed);
         }
-        let kept: Vec<_> = store
-            .leases(None)
-            .unwrap()
+        state.check_active(&report.leases, &self.limits)?;
+        let mut ends = Vec::new();
+        if let Some(before) = &report.missing_before {
+            let theirs = state.leases.values();
+            let theirs = theirs.filter(|lease| lease.agent == report.agent && lease.boot == report.boot);
+            for lease in theirs.filter(|lease| !named.contains_key(&lease.id) && state.is_active(&lease.id)) {
+                match before.contains(&lease.id) {
+                    true => ends.push(lease.key()),
+                    false => drop(outcome.missing.insert(lease.id)),
+                }
+            }
+        }
+        let known_ends: Vec<RowKey> = ends
             .iter()
-            .map(|lease| lease.id.0[0])
+            .copied()
+            .filter(|key| state.rows.contains_key(key) || latest.contains_key(key))
             .collect();
-        assert_eq!(
-            kept,
-            [1, 2, 197, 198, 199],
-            "running ones and the last three ended ones"
-        );
+        state.check_rows(&changes, &known_ends, &self.limits)?;
+        for changed in changes {
+            state.put_row(changed.row, at_ms);
+        }
+        for lease in report.leases {
+            state.note(lease);
+        }
+        for key in ends {
+            state.end(key.lease, "its agent no longer reports it");
+            if let Some(known) = state.rows.get(&key).map(|row| row.standing.clone()) {
+                state.put_row(row::settled(known, true, at_ms), at_ms);
+            }
+        }
+        state.make_room(&self.limits);
+        state.latest_ms = state.latest_ms.max(at_ms);
+        Ok(outcome)
     }
 
-    #[test]
-    fn leases_are_listed_by_tenant() {
-        let store = small();
-        store.put_lease(lease(1, 1)).unwrap();
-        store
-            .put_lease(LeaseRecord {
-                tenant: "uid:2".into(),
-                ..lease(2, 1)
-            })
-            .unwrap();
-        let ids = |tenant| -> Vec<u8> {
-            let leases = store.leases(tenant).unwrap();
-            leases.iter().map(|lease| lease.id.0[0]).collect()
-        };
-        assert_eq!(ids(None), [1, 2]);
-        assert_eq!(ids(Some("uid:2")), [2]);
-        assert_eq!(ids(Some("uid:3")), [0_u8; 0]);
+    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
+        let state = self.state();
+        let row = |key| state.rows.get(key).map(|row: &Row| row.standing.clone());
+        Ok(keys.iter().map(row).collect())
+    }
+
+    fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
+        let state = self.state();
+        let mut biller = Biller::new(query);
+        for row in state.rows.values() {
+            biller.add(&row.standing, &row.periods)?;
+        }
+        for (tenant, (usage, memory)) in &state.folded {
+            biller.folded(tenant, *usage, *memory)?;
+        }
+        Ok(biller.done())
+    }
+
+    fn audit(&self, now_ms: u64) -> Result<Audit, StoreError> {
+        let state = self.state();
+        let mut audit = Audit::default();
+        for row in state.rows.values() {
+            audit.rows += 1;
+            if row.standing.disputed && audit.disputed.len() < FINDINGS_MAX {
+                audit.disputed.push(row.standing.clone());
+            }
+            audit.problems.extend(row::problems(&row.standing, &row.periods, now_ms));
+            audit.problems.truncate(FINDINGS_MAX);
+        }
+        Ok(audit)
+    }
+
+    fn latest_ms(&self) -> Result<u64, StoreError> {
+        Ok(self.state().latest_ms)
     }
 }

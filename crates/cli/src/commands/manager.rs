@@ -2,6 +2,7 @@
 
 use crate::commands::up::signals::Signals;
 use crate::output::Output;
+use crate::state::DaemonStateArgs;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, Network};
@@ -25,6 +26,8 @@ pub(crate) struct ManagerArgs {
     /// Who it is: a folder of `hotlease identity issue --role manager`
     #[arg(long, value_name = "DIR", requires = "listen")]
     identity: Option<PathBuf>,
+    #[command(flatten)]
+    state: DaemonStateArgs,
 }
 
 impl ManagerArgs {
@@ -57,6 +60,7 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
         let mut signals = Signals::listen()?;
         let mut config = ManagerConfig::new(dir.path());
         config.network = args.network()?;
+        config.store = args.state.store(&dir)?;
         let manager = Manager::start(config).await?;
         let serving = Serving {
             pid: std::process::id(),

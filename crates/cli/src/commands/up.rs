@@ -7,6 +7,7 @@ pub(crate) mod signals;
 use crate::commands::agent::Offer;
 use crate::output::Output;
 use crate::quantity;
+use crate::state::DaemonStateArgs;
 use clap::Args;
 use hotlease_agent::Agent;
 use hotlease_fabric::runtime_dir::RuntimeDir;
@@ -30,6 +31,8 @@ pub(crate) struct UpArgs {
     detach: bool,
     #[command(flatten)]
     offer: Offer,
+    #[command(flatten)]
+    state: DaemonStateArgs,
     /// How `--detach` starts its other self
     #[arg(long, hide = true, conflicts_with = "detach")]
     background: bool,
@@ -85,13 +88,13 @@ impl Summary {
 pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     if args.detach {
-        let summary = detach::start(&dir, &args.offer)?;
+        let summary = detach::start(&dir, &args.offer, &args.state)?;
         return output.answer(&summary, || summary.text());
     }
     if args.background {
-        return detach::in_background(&dir, |lock, ready| run(lock, &dir, args.offer, ready));
+        return detach::in_background(&dir, |lock, ready| run(lock, &dir, args.offer, &args.state, ready));
     }
-    run(UpLock::take(&dir)?, &dir, args.offer, |summary| {
+    run(UpLock::take(&dir)?, &dir, args.offer, &args.state, |summary| {
         // Nobody may be reading any more (`hotlease up | head -1`); that is no reason to stop.
         let shown = output
             .answer(&summary, || summary.text())
@@ -103,9 +106,15 @@ pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()>
 }
 
 /// Both daemons, to the last socket; `ready` is called when leases can be granted.
-fn run(_held: UpLock, dir: &RuntimeDir, offer: Offer, ready: impl FnOnce(Summary)) -> anyhow::Result<()> {
+fn run(
+    _held: UpLock,
+    dir: &RuntimeDir,
+    offer: Offer,
+    state: &DaemonStateArgs,
+    ready: impl FnOnce(Summary),
+) -> anyhow::Result<()> {
     let runtime = daemon_runtime()?;
-    let result = runtime.block_on(serve(dir, offer, ready));
+    let result = runtime.block_on(serve(dir, offer, state, ready));
     // Nothing of value is left on it, and a thread that hangs must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
@@ -119,9 +128,16 @@ fn daemon_runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
-async fn serve(dir: &RuntimeDir, offer: Offer, ready: impl FnOnce(Summary)) -> anyhow::Result<()> {
+async fn serve(
+    dir: &RuntimeDir,
+    offer: Offer,
+    state: &DaemonStateArgs,
+    ready: impl FnOnce(Summary),
+) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
-    let manager = Manager::start(ManagerConfig::new(dir.path())).await?;
+    let mut config = ManagerConfig::new(dir.path());
+    config.store = state.store(dir)?;
+    let manager = Manager::start(config).await?;
     let agent = Agent::start(offer.config(dir)).await?;
     let served = tokio::select! {
         served = until_told(dir, &manager, &agent, ready) => served,

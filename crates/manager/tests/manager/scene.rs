@@ -1,7 +1,7 @@
 //! A manager in a directory of its own, a client of it, and agents that answer as told.
 
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
-use hotlease_store::{MemoryStore, Store};
+use hotlease_store::{BillQuery, MemoryStore, Store};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::agent_server::{Agent, AgentServer};
 use hotlease_wire::grpc::manager_client::ManagerClient;
@@ -96,6 +96,16 @@ pub struct Scene {
 }
 
 impl Scene {
+    /// Invocations billed to a tenant.
+    pub fn billed(&self, tenant: &str) -> u64 {
+        let query = BillQuery {
+            tenant: Some(tenant.into()),
+            ..BillQuery::default()
+        };
+        let bill = self.store.bill(&query).unwrap();
+        bill.lines.iter().map(|line| line.usage.invocations).sum()
+    }
+
     pub async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(MemoryStore::default());

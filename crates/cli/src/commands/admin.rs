@@ -1,0 +1,102 @@
+//! `hotlease admin`
+
+use crate::output::Output;
+use crate::quantity;
+use crate::state::StateArgs;
+use clap::{Args, Subcommand};
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_store::{BackupSummary, LEDGER_FILE, backup, restore};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Work on the ledger's file: copy it, put a copy back
+#[derive(Debug, Args)]
+pub(crate) struct AdminArgs {
+    #[command(subcommand)]
+    command: AdminCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum AdminCommand {
+    Backup(BackupArgs),
+    Restore(RestoreArgs),
+}
+
+/// Copy the ledger into a new file, also while the manager runs
+///
+/// The copy is of one moment, and durable when the command returns; it is checked before that. With
+/// `--json`: file, bytes, rows, schema.
+#[derive(Debug, Args)]
+struct BackupArgs {
+    /// The file to make; refused if it exists
+    file: PathBuf,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Put a copy in the ledger's place; the manager must not run
+///
+/// The ledger that was there is kept in a folder beside it. Leases that were granted after the copy was made
+/// are reported by their agents, listed by `hotlease bill verify`, and not billed. With `--json`: file,
+/// bytes, rows, schema, replaced (where the present ledger went, or null).
+#[derive(Debug, Args)]
+struct RestoreArgs {
+    /// A file of `hotlease admin backup`
+    file: PathBuf,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    file: PathBuf,
+    bytes: u64,
+    rows: u64,
+    schema: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced: Option<PathBuf>,
+}
+
+impl Summary {
+    fn of(file: PathBuf, summary: BackupSummary) -> Self {
+        Self {
+            file,
+            bytes: summary.bytes,
+            rows: summary.rows,
+            schema: summary.schema,
+            replaced: summary.replaced,
+        }
+    }
+}
+
+pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<()> {
+    let dir = RuntimeDir::resolve()?;
+    match args.command {
+        AdminCommand::Backup(args) => {
+            let ledger = args.state.of_manager(&dir);
+            let done = Summary::of(args.file.clone(), backup(&ledger, &args.file)?);
+            output.answer(&done, || {
+                format!(
+                    "{} holds {} rows of {} ({})",
+                    done.file.display(),
+                    done.rows,
+                    ledger.join(LEDGER_FILE).display(),
+                    quantity::bytes(done.bytes)
+                )
+            })
+        }
+        AdminCommand::Restore(args) => {
+            let ledger = args.state.of_manager(&dir);
+            let done = Summary::of(args.file.clone(), restore(&ledger, &args.file)?);
+            output.answer(&done, || {
+                let kept = done.replaced.as_ref().map(|at| format!("; what was there is in {}", at.display()));
+                format!(
+                    "restored {} rows into {}{}",
+                    done.rows,
+                    ledger.join(LEDGER_FILE).display(),
+                    kept.unwrap_or_default()
+                )
+            })
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Where the daemons of this program keep what must survive them.
+
+use crate::commands::agent::absolute;
+use clap::Args;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_journal::network_file_system;
+use hotlease_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Folder of the manager's ledger in the state directory.
+const MANAGER: &str = "manager";
+/// Folder of the agent's journal and name.
+const AGENT: &str = "agent";
+/// Folder in the runtime directory, where that is where state goes.
+const BESIDE_SOCKETS: &str = "state";
+
+/// Where state goes: the same arguments for all daemons, and for what works on their state.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct StateArgs {
+    /// Where the ledger and the usage journal are kept, on a disk of this machine [default: in
+    /// HOTLEASE_RUNTIME_DIR where that is set, else hotlease in XDG_STATE_HOME or ~/.local/state]
+    #[arg(long, value_name = "DIR", env = "HOTLEASE_STATE_DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+/// The same for daemons, which can do without.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct DaemonStateArgs {
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    /// Keep nothing, whatever the state directory: what was used is forgotten when the process ends
+    #[arg(long)]
+    in_memory: bool,
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+}
+
+/// The first existing folder on the way to a path: the file system that it will be on.
+fn existing(path: &Path) -> &Path {
+    path.ancestors().find(|path| path.exists()).unwrap_or(path)
+}
+
+impl StateArgs {
+    /// The state directory. Where nothing was said and home directories are on the network, it is beside the
+    /// sockets: what is there survives every crash of a process, and perhaps no reboot.
+    fn root(&self, dir: &RuntimeDir) -> PathBuf {
+        if let Some(wished) = &self.state_dir {
+            return absolute(wished);
+        }
+        let beside = absolute(&dir.path().join(BESIDE_SOCKETS));
+        if variable("HOTLEASE_RUNTIME_DIR").is_some() {
+            return beside;
+        }
+        let state_home = variable("XDG_STATE_HOME").filter(|path| path.is_absolute());
+        let home = || variable("HOME").map(|home| home.join(".local/state"));
+        let Some(root) = state_home.or_else(home).map(|state| state.join("hotlease")) else {
+            return beside;
+        };
+        match network_file_system(existing(&root)) {
+            Ok(Some(kind)) => {
+                tracing::warn!(
+                    path = %root.display(), kind, instead = %beside.display(),
+                    "state cannot be kept on a network file system; --state-dir names a better place"
+                );
+                beside
+            }
+            _ => root,
+        }
+    }
+
+    /// Where the manager's ledger is.
+    pub(crate) fn of_manager(&self, dir: &RuntimeDir) -> PathBuf {
+        self.root(dir).join(MANAGER)
+    }
+
+    /// Where the agent's journal is.
+    pub(crate) fn of_agent(&self, dir: &RuntimeDir) -> PathBuf {
+        self.root(dir).join(AGENT)
+    }
+}
+
+impl DaemonStateArgs {
+    /// The manager's durable state, opened.
+    pub(crate) fn store(&self, dir: &RuntimeDir) -> anyhow::Result<Arc<dyn Store>> {
+        if self.in_memory {
+            return Ok(Arc::new(MemoryStore::default()));
+        }
+        let path = self.state.of_manager(dir);
+        let store = SqliteStore::open(&path, SqliteOptions::default())?;
+        tracing::info!(path = %path.display(), "the ledger is open");
+        Ok(Arc::new(store))
+    }
+
+    /// Where the agent keeps its journal, if it does.
+    pub(crate) fn agent_directory(&self, dir: &RuntimeDir) -> Option<PathBuf> {
+        (!self.in_memory).then(|| self.state.of_agent(dir))
+    }
+
+    /// As arguments for another process of this program, with another environment and in another directory.
+    pub(crate) fn to_args(&self, dir: &RuntimeDir) -> Vec<OsString> {
+        match self.in_memory {
+            true => vec!["--in-memory".into()],
+            false => vec!["--state-dir".into(), self.state.root(dir).into()],
+        }
+    }
+}

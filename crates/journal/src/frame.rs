@@ -1,0 +1,245 @@
+//! A record of the journal as bytes.
+//!
+//! ```text
+//! byte 0      4   6    8     16    24    32    40              72     80    84         86        150     248  256
+//!      | magic|ver|kind| seq  |agent|boot |lease| four totals   |memory|slots|tenant len|tenant   | zeros | sum |
+//! ```
+//!
+//! Every frame has the same length and says everything about itself, so that a damaged one costs nothing but
+//! itself: whoever reads goes on with the next place where a frame can be. The sum is BLAKE3 over the
+//! rest, cut to 64 bits; a frame with any other bytes is none.
+
+use hotlease_lease::ledger::TOTAL_MAX;
+use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_wire::limits::TENANT_BYTES_MAX;
+use hotlease_wire::session::UsageTotals;
+
+/// Length of every frame, bytes.
+pub const FRAME_BYTES: usize = 256;
+const SUM_AT: usize = FRAME_BYTES - 8;
+const MAGIC: [u8; 4] = *b"HLuj";
+const VERSION: u16 = 1;
+
+/// What a record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The lease goes on, and has used this.
+    Running,
+    /// The lease is over, and has used this.
+    Ended,
+    /// The manager has this total of the ended lease, durably.
+    Acknowledged,
+}
+
+/// One record: a cumulative total.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// What it says.
+    pub kind: Kind,
+    /// Rises by one with every record of a journal.
+    pub sequence: u64,
+    /// Whose journal this is.
+    pub agent: AgentId,
+    /// Which run of it measured.
+    pub boot: BootId,
+    /// Which lease.
+    pub lease: LeaseId,
+    /// Who pays; at most 64 bytes.
+    pub tenant: String,
+    /// Used so far.
+    pub usage: UsageTotals,
+    /// Slots of the lease.
+    pub slots: u32,
+    /// Memory of all its workers, bytes.
+    pub memory_bytes: u64,
+}
+
+/// Writes one after the other into a frame.
+struct Pen<'a> {
+    frame: &'a mut [u8; FRAME_BYTES],
+    at: usize,
+}
+
+impl Pen<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.frame[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+}
+
+/// Reads one after the other out of a frame.
+struct Eye<'a> {
+    frame: &'a [u8; FRAME_BYTES],
+    at: usize,
+}
+
+impl Eye<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.frame[self.at..self.at + N]);
+        self.at += N;
+        bytes
+    }
+
+    fn number(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+}
+
+fn sum(frame: &[u8; FRAME_BYTES]) -> [u8; 8] {
+    let mut sum = [0; 8];
+    sum.copy_from_slice(&blake3::hash(&frame[..SUM_AT]).as_bytes()[..8]);
+    sum
+}
+
+impl Record {
+    /// As bytes. A tenant that is too long is cut, which no caller's is.
+    pub fn encode(&self) -> [u8; FRAME_BYTES] {
+        let mut frame = [0; FRAME_BYTES];
+        let kind: u16 = match self.kind {
+            Kind::Running => 1,
+            Kind::Ended => 2,
+            Kind::Acknowledged => 3,
+        };
+        let tenant = &self.tenant.as_bytes()[..self.tenant.len().min(TENANT_BYTES_MAX)];
+        let mut pen = Pen {
+            frame: &mut frame,
+            at: 0,
+        };
+        pen.put(&MAGIC);
+        pen.put(&VERSION.to_le_bytes());
+        pen.put(&kind.to_le_bytes());
+        pen.put(&self.sequence.to_le_bytes());
+        pen.put(&self.agent.0);
+        pen.put(&self.boot.0);
+        pen.put(&self.lease.0);
+        let usage = self.usage;
+        for total in [usage.allocated_ns, usage.hot_ns, usage.compute_ns, usage.invocations] {
+            pen.put(&total.to_le_bytes());
+        }
+        pen.put(&self.memory_bytes.to_le_bytes());
+        pen.put(&self.slots.to_le_bytes());
+        pen.put(&(tenant.len() as u16).to_le_bytes());
+        pen.put(tenant);
+        let sum = sum(&frame);
+        frame[SUM_AT..].copy_from_slice(&sum);
+        frame
+    }
+
+    /// From bytes; `None`: this is no frame, or no whole one.
+    pub fn decode(frame: &[u8; FRAME_BYTES]) -> Option<Self> {
+        if frame[SUM_AT..] != sum(frame) {
+            return None;
+        }
+        let mut eye = Eye { frame, at: 0 };
+        if eye.take() != MAGIC || u16::from_le_bytes(eye.take()) != VERSION {
+            return None;
+        }
+        let kind = match u16::from_le_bytes(eye.take()) {
+            1 => Kind::Running,
+            2 => Kind::Ended,
+            3 => Kind::Acknowledged,
+            _ => return None,
+        };
+        let sequence = eye.number();
+        let (agent, boot, lease) = (AgentId(eye.take()), BootId(eye.take()), LeaseId(eye.take()));
+        let usage = UsageTotals {
+            allocated_ns: eye.number(),
+            hot_ns: eye.number(),
+            compute_ns: eye.number(),
+            invocations: eye.number(),
+        };
+        let memory_bytes = eye.number();
+        let slots = u32::from_le_bytes(eye.take());
+        let length = usize::from(u16::from_le_bytes(eye.take()));
+        if length > TENANT_BYTES_MAX {
+            return None;
+        }
+        let tenant = frame.get(eye.at..eye.at + length)?;
+        let totals = [usage.allocated_ns, usage.hot_ns, usage.compute_ns, usage.invocations];
+        if totals.into_iter().any(|total| total > TOTAL_MAX) {
+            return None;
+        }
+        Some(Self {
+            kind,
+            sequence,
+            agent,
+            boot,
+            lease,
+            tenant: String::from_utf8(tenant.to_vec()).ok()?,
+            usage,
+            slots,
+            memory_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            kind: Kind::Ended,
+            sequence: 7,
+            agent: AgentId([1; 8]),
+            boot: BootId([2; 8]),
+            lease: LeaseId([3; 8]),
+            tenant: "uid:1000".into(),
+            usage: UsageTotals {
+                allocated_ns: 1,
+                hot_ns: 2,
+                compute_ns: 3,
+                invocations: 4,
+            },
+            slots: 5,
+            memory_bytes: 6,
+        }
+    }
+
+    #[test]
+    fn a_record_survives_being_written() {
+        for (kind, tenant) in [
+            (Kind::Running, "x".repeat(TENANT_BYTES_MAX)),
+            (Kind::Ended, String::new()),
+            (Kind::Acknowledged, "ü".repeat(32)),
+        ] {
+            let record = Record {
+                kind,
+                tenant,
+                ..record()
+            };
+            assert_eq!(Record::decode(&record.encode()), Some(record));
+        }
+    }
+
+    #[test]
+    fn any_flipped_bit_makes_it_no_record() {
+        let frame = record().encode();
+        for bit in 0..8 * FRAME_BYTES {
+            let mut flipped = frame;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Record::decode(&flipped), None, "bit {bit}");
+        }
+        assert_eq!(Record::decode(&[0; FRAME_BYTES]), None);
+    }
+
+    #[test]
+    fn a_genuine_sum_over_nonsense_is_not_enough() {
+        let spoiled: [fn(&mut [u8; FRAME_BYTES]); 6] = [
+            |frame| frame[0] = b'x',
+            |frame| frame[4] = 9,
+            |frame| frame[6] = 0,
+            |frame| frame[47] = 0xff,
+            |frame| frame[84] = 65,
+            |frame| frame[86] = 0xff,
+        ];
+        for (number, spoil) in spoiled.iter().enumerate() {
+            let mut frame = record().encode();
+            spoil(&mut frame);
+            let sum = sum(&frame);
+            frame[SUM_AT..].copy_from_slice(&sum);
+            assert_eq!(Record::decode(&frame), None, "spoiled frame {number}");
+        }
+    }
+}

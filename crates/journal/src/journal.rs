@@ -1,0 +1,296 @@
+//! The journal at work: callers note totals in memory, and a thread of its own writes them down.
+
+use crate::directory::{DirectoryError, StateDir};
+use crate::disk::{Disk, FileMedium, Medium};
+use crate::table::{Entry, Key, Recovery, Table};
+use hotlease_wire::ids::AgentId;
+use hotlease_wire::session::UsageTotals;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Totals of running leases are durable after this long; ends of leases, and what is waited for, at once.
+/// What a process wrote survives its own `kill -9` anyway: this is about the loss of power.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// Pause before a disk that failed is tried again.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+struct Shared {
+    table: Table,
+    /// Rises with each note.
+    noted: u64,
+    /// Notes up to here are durable.
+    durable: u64,
+    /// Somebody waits for the notes up to here.
+    wanted: u64,
+    /// Why the last write failed; `None`: it did not.
+    failure: Option<String>,
+    stop: bool,
+}
+
+struct Inner {
+    shared: Mutex<Shared>,
+    /// There is work, or work was done.
+    changed: Condvar,
+}
+
+impl Inner {
+    /// The table is whole at each point where a holder could panic.
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A journal in use. Notes never wait for the disk. Dropping it writes down what is left.
+pub struct UsageJournal {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+    recovery: Recovery,
+    // After the thread, which is joined when this is dropped.
+    _dir: StateDir,
+}
+
+impl UsageJournal {
+    /// Opens the journal of a state directory. `agent`: whose it should be, `None` where that was lost; then
+    /// the journal says. What it held is there to be reported again.
+    pub fn open(dir: StateDir, agent: impl FnOnce(Option<AgentId>) -> AgentId) -> Result<Self, DirectoryError> {
+        let failed = |what| {
+            let path = dir.path().to_owned();
+            move |source| DirectoryError::Io { what, path, source }
+        };
+        let (medium, bytes) = FileMedium::open(dir.path()).map_err(failed("open the usage journal in"))?;
+        let (mut table, recovery) = Table::recover(&bytes);
+        if recovery.damaged_bytes > 0 {
+            let kept = medium.keep_damaged().map_err(failed("keep the damaged journal in"))?;
+            tracing::warn!(
+                damaged_bytes = recovery.damaged_bytes, records = recovery.records, kept = %kept.display(),
+                "the usage journal is damaged; every whole record in it counts"
+            );
+        }
+        table.belong_to(agent(recovery.agent));
+        let disk = Disk::new(medium, bytes.len() as u64, recovery.damaged_bytes > 0);
+        let inner = Arc::new(Inner {
+            shared: Mutex::new(Shared {
+                table,
+                noted: 0,
+                durable: 0,
+                wanted: 0,
+                failure: None,
+                stop: false,
+            }),
+            changed: Condvar::new(),
+        });
+        let writing = Arc::clone(&inner);
+        let body = move || write_down(&writing, disk);
+        let thread = thread::Builder::new().name("hotlease-journal".into()).spawn(body);
+        let thread = thread.map_err(failed("start a thread to write to"))?;
+        Ok(Self {
+            inner,
+            thread: Some(thread),
+            recovery,
+            _dir: dir,
+        })
+    }
+
+    /// What was found when it was opened.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Notes a total.
+    pub fn note(&self, key: Key, entry: Entry) {
+        self.change(|table| table.put(key, entry));
+    }
+
+    /// The manager has this total, durably.
+    pub fn acknowledge(&self, key: Key, usage: UsageTotals) {
+        self.change(|table| table.acknowledge(key, usage));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Table)) {
+        let mut shared = self.inner.shared();
+        change(&mut shared.table);
+        if shared.table.is_changed() {
+            shared.noted += 1;
+            self.inner.changed.notify_all();
+        }
+    }
+
+    /// Totals of leases that are over and that no manager has acknowledged, at most `most`.
+    pub fn unacknowledged(&self, most: usize, wanted: impl Fn(&Key) -> bool) -> Vec<(Key, Entry)> {
+        let shared = self.inner.shared();
+        let waiting = shared.table.waiting().filter(|(key, _)| wanted(key)).take(most);
+        waiting.map(|(key, entry)| (*key, entry.clone())).collect()
+    }
+
+    /// Whether no more leases should be granted until a manager has taken some totals.
+    pub fn is_full(&self) -> bool {
+        self.inner.shared().table.is_full()
+    }
+
+    /// Why the disk does not take what is noted; `None`: it does.
+    pub fn failure(&self) -> Option<String> {
+        self.inner.shared().failure.clone()
+    }
+
+    /// Returns once all that was noted is durable, or the disk failed, or time is up. Blocks; false: it is
+    /// not durable.
+    pub fn make_durable(&self, within: Duration) -> bool {
+        let until = Instant::now() + within;
+        let mut shared = self.inner.shared();
+        let mine = shared.noted;
+        shared.wanted = shared.wanted.max(mine);
+        self.inner.changed.notify_all();
+        while shared.durable < mine && shared.failure.is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.inner.changed.wait_timeout(shared, left);
+            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        shared.durable >= mine
+    }
+}
+
+impl Drop for UsageJournal {
+    fn drop(&mut self) {
+        self.inner.shared().stop = true;
+        self.inner.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The writing thread.
+fn write_down<M: Medium>(inner: &Inner, mut disk: Disk<M>) {
+    let mut synced = Instant::now();
+    loop {
+        let (work, upto, stop) = {
+            let mut shared = inner.shared();
+            loop {
+                let now = Instant::now();
+                let sync_due = synced + SYNC_EVERY <= now && disk.is_unsynced();
+                let asked = shared.wanted > shared.durable && !disk.is_failed();
+                if shared.stop || asked || sync_due || (shared.table.is_changed() && !disk.is_failed()) {
+                    break;
+                }
+                let pause = match (disk.is_failed(), disk.is_unsynced()) {
+                    (true, _) => RETRY_EVERY,
+                    (false, true) => (synced + SYNC_EVERY).saturating_duration_since(now),
+                    (false, false) => Duration::MAX,
+                };
+                let waited = inner.changed.wait_timeout(shared, pause.min(Duration::from_secs(3600)));
+                let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                shared = guard;
+                if timeout.timed_out() && disk.is_failed() {
+                    break;
+                }
+            }
+            let sync = shared.stop
+                || shared.wanted > shared.durable
+                || (disk.is_unsynced() && synced + SYNC_EVERY <= Instant::now());
+            (disk.plan(&mut shared.table, sync), shared.noted, shared.stop)
+        };
+        let done = disk.carry_out(&work);
+        if !disk.is_unsynced() {
+            synced = Instant::now();
+        }
+        tell(inner, &done, (!disk.is_unsynced()).then_some(upto));
+        if stop {
+            return;
+        }
+    }
+}
+
+/// Whoever waits learns what came of it; a failure is logged when it begins, and when it is over.
+fn tell(inner: &Inner, done: &io::Result<()>, durable: Option<u64>) {
+    let mut shared = inner.shared();
+    match done {
+        Ok(()) => {
+            if let Some(upto) = durable {
+                shared.durable = shared.durable.max(upto);
+            }
+            if shared.failure.take().is_some() {
+                tracing::info!("the usage journal is written again; nothing was lost");
+            }
+        }
+        Err(error) => {
+            if shared.failure.is_none() {
+                tracing::error!(
+                    %error,
+                    "the usage journal cannot be written; usage is reported and kept in memory, and lost if \
+                     the agent dies before there is room on its disk"
+                );
+            }
+            shared.failure = Some(error.to_string());
+        }
+    }
+    inner.changed.notify_all();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::ids::{BootId, LeaseId};
+
+    const AGENT: AgentId = AgentId([1; 8]);
+
+    fn open(path: &std::path::Path) -> UsageJournal {
+        let dir = StateDir::take(path).expect("free");
+        UsageJournal::open(dir, |known| known.unwrap_or(AGENT)).expect("opened")
+    }
+
+    fn entry(invocations: u64, ended: bool) -> Entry {
+        Entry {
+            tenant: "uid:1".into(),
+            usage: UsageTotals {
+                invocations,
+                ..UsageTotals::default()
+            },
+            slots: 1,
+            memory_bytes: 0,
+            ended,
+        }
+    }
+
+    fn key(lease: u8) -> Key {
+        (BootId([2; 8]), LeaseId([lease; 8]))
+    }
+
+    #[test]
+    fn totals_without_an_acknowledgement_are_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent");
+        let journal = open(&path);
+        journal.note(key(1), entry(5, false));
+        journal.note(key(2), entry(7, true));
+        journal.note(key(3), entry(9, true));
+        assert!(journal.make_durable(Duration::from_secs(10)));
+        journal.acknowledge(key(2), entry(7, true).usage);
+        journal.acknowledge(key(3), entry(8, true).usage); // not its last total
+        drop(journal);
+        let journal = open(&path);
+        assert_eq!(journal.recovery().damaged_bytes, 0);
+        assert_eq!(
+            journal.unacknowledged(usize::MAX, |_| true),
+            [(key(1), entry(5, false)), (key(3), entry(9, true))]
+        );
+        assert_eq!(journal.unacknowledged(1, |_| true).len(), 1);
+    }
+
+    #[test]
+    fn a_journal_of_another_agent_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent");
+        let journal = open(&path);
+        journal.note(key(1), entry(5, true));
+        drop(journal);
+        let other = StateDir::take(&path).unwrap();
+        let other = UsageJournal::open(other, |_| AgentId([9; 8])).unwrap();
+        assert!(other.unacknowledged(9, |_| true).is_empty());
+    }
+}

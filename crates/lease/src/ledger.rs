@@ -1,0 +1,209 @@
+//! The ledger's arithmetic: how totals merge, what an agent may bill at most, and what usage costs.
+//!
+//! Totals are cumulative and merged counter by counter by the larger value, so that a report which comes
+//! twice, late or out of order never bills twice and never un-bills. An [`Account`] is opened when a lease
+//! is granted and bounds what its agent can bill, by the manager's own clock:
+//!
+//! ```
+//! use hotlease_lease::ledger::{Account, Prices, cost};
+//! use hotlease_wire::session::UsageTotals;
+//!
+//! let account = Account { slots: 2, memory_bytes: 0, granted_ms: 0, ended_ms: Some(1_000) };
+//! let greedy = UsageTotals { allocated_ns: u64::MAX, compute_ns: 500, ..Default::default() };
+//! let (billed, capped) = account.merge(UsageTotals::default(), greedy, 3_600_000);
+//! assert!(capped);
+//! assert_eq!(billed.allocated_ns, 2 * 1_002_000_000); // two slots for a second, and the clocks' tolerance
+//! let prices = Prices { allocated_core_hour: 1_000_000_000, ..Default::default() };
+//! assert!(cost(&prices, billed, 0).total() < 1_000_000); // in 1e-9 of the currency
+//! ```
+
+use hotlease_wire::session::UsageTotals;
+use std::fmt;
+
+mod tariff;
+
+pub use tariff::{Cost, Money, Prices, Tariff, cost};
+
+/// Largest total that a ledger keeps: what a database's signed integer holds, 292 years of nanoseconds.
+pub const TOTAL_MAX: u64 = i64::MAX as u64;
+/// Clocks of agent and manager may differ by one part in this many.
+const DRIFT: u128 = 1000;
+
+/// What a lease may bill: its resources, from its grant to its end by the manager's clock (milliseconds
+/// since 1970).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Account {
+    /// Slots granted.
+    pub slots: u32,
+    /// Memory granted to all its workers, bytes; 0: no limit was asked for, and none is billed.
+    pub memory_bytes: u64,
+    /// When the manager asked for it.
+    pub granted_ms: u64,
+    /// When the manager learnt of its end.
+    pub ended_ms: Option<u64>,
+}
+
+impl Account {
+    /// Most that may be allocated until `now_ms`, slots times nanoseconds.
+    pub fn limit_ns(&self, now_ms: u64) -> u64 {
+        let until = self.ended_ms.map_or(now_ms, |ended| ended.min(now_ms));
+        // One more, as the milliseconds of both ends are cut off.
+        let held_ms = u128::from(until.saturating_sub(self.granted_ms)) + 1;
+        let limit = held_ms * (1_000_000 + 1_000_000 / DRIFT) * u128::from(self.slots);
+        u64::try_from(limit).unwrap_or(TOTAL_MAX).min(TOTAL_MAX)
+    }
+
+    /// What the ledger keeps when `reported` arrives and it has `known`, and whether more was reported than
+    /// the account allows. No counter ever falls; polling and computing share the slots' time.
+    pub fn merge(&self, known: UsageTotals, reported: UsageTotals, now_ms: u64) -> (UsageTotals, bool) {
+        let limit = self.limit_ns(now_ms);
+        let wanted = larger(known, reported);
+        let within = |known: u64, wanted: u64, others: u64| {
+            known.max(wanted.min(limit.saturating_sub(others)))
+        };
+        let compute_ns = within(known.compute_ns, wanted.compute_ns, known.hot_ns);
+        let kept = UsageTotals {
+            allocated_ns: within(known.allocated_ns, wanted.allocated_ns, 0),
+            compute_ns,
+            hot_ns: within(known.hot_ns, wanted.hot_ns, compute_ns),
+            invocations: wanted.invocations,
+        };
+        (kept, kept != wanted)
+    }
+
+    /// Memory held times time, MiB times milliseconds, for as long as `usage` says.
+    pub fn memory_mib_ms(&self, usage: UsageTotals) -> u64 {
+        let held_ns = u128::from(usage.allocated_ns) / u128::from(self.slots.max(1));
+        let product = u128::from(self.memory_bytes) * held_ns / (1_000_000 << 20);
+        u64::try_from(product).unwrap_or(TOTAL_MAX).min(TOTAL_MAX)
+    }
+}
+
+/// Counter by counter: each is monotonic on its own, so an older report never lowers one.
+pub fn larger(one: UsageTotals, other: UsageTotals) -> UsageTotals {
+    each(one, other, |one, other| one.max(other).min(TOTAL_MAX))
+}
+
+/// Saturating: an agent that reports nonsense near the type's end spoils its own bill, not the process.
+pub fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
+    each(one, other, |one, other| one.saturating_add(other).min(TOTAL_MAX))
+}
+
+/// What was used between two totals.
+pub fn difference(later: UsageTotals, earlier: UsageTotals) -> UsageTotals {
+    each(later, earlier, u64::saturating_sub)
+}
+
+fn each(one: UsageTotals, other: UsageTotals, with: impl Fn(u64, u64) -> u64) -> UsageTotals {
+    UsageTotals {
+        allocated_ns: with(one.allocated_ns, other.allocated_ns),
+        hot_ns: with(one.hot_ns, other.hot_ns),
+        compute_ns: with(one.compute_ns, other.compute_ns),
+        invocations: with(one.invocations, other.invocations),
+    }
+}
+
+/// Whether every counter of `one` is at least that of `other`.
+pub fn covers(one: UsageTotals, other: UsageTotals) -> bool {
+    larger(one, other) == larger(one, one)
+}
+
+/// Totals, in words for a log or a report.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown(pub UsageTotals);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "allocated {} ns, polling {} ns, computing {} ns, {} invocations",
+            self.0.allocated_ns, self.0.hot_ns, self.0.compute_ns, self.0.invocations
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    fn totals(allocated_ns: u64, hot_ns: u64, compute_ns: u64) -> UsageTotals {
+        UsageTotals {
+            allocated_ns,
+            hot_ns,
+            compute_ns,
+            invocations: 1,
+        }
+    }
+
+    #[test]
+    fn an_honest_agent_is_never_capped() {
+        for seed in 0..200 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let slots = random.random_range(1..64);
+            let account = Account {
+                slots,
+                granted_ms: random.random_range(0..1 << 40),
+                ..Default::default()
+            };
+            let (mut known, mut told) = (UsageTotals::default(), UsageTotals::default());
+            let mut held_ns = 0;
+            for _ in 0..50 {
+                let more = random.random_range(0..5_000_000_000_u64);
+                held_ns += more;
+                let busy = random.random_range(0..=more);
+                // An agent whose clock is 400 parts in a million fast.
+                let fast = |ns: u64| (ns + ns / 2500) * u64::from(slots);
+                let hot = random.random_range(0..=busy);
+                told = sum(told, totals(fast(more), fast(hot), fast(busy - hot)));
+                let now_ms = account.granted_ms + held_ns / 1_000_000;
+                let (kept, capped) = account.merge(known, told, now_ms);
+                assert!(!capped, "seed {seed}: {told:?} was cut to {kept:?}");
+                known = kept;
+            }
+        }
+    }
+
+    #[test]
+    fn no_sequence_of_reports_bills_more_than_the_slots_time() {
+        for seed in 0..500 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let account = Account {
+                slots: 3,
+                granted_ms: 1_000,
+                ended_ms: random.random_bool(0.5).then_some(2_000),
+                ..Default::default()
+            };
+            let mut known = UsageTotals::default();
+            for step in 0..40 {
+                let now = 1_000 + step * 50;
+                let mut any = || random.random_range(0..20_000_000_000);
+                let told = totals(any(), any(), any());
+                let (kept, _) = account.merge(known, told, now);
+                assert_eq!(larger(kept, known), kept, "seed {seed}: a counter fell");
+                let limit = account.limit_ns(now);
+                assert!(kept.allocated_ns <= limit, "seed {seed}: {kept:?} over {limit}");
+                assert!(
+                    kept.hot_ns + kept.compute_ns <= limit,
+                    "seed {seed}: {kept:?} uses the slots twice"
+                );
+                known = kept;
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_held_as_long_as_the_slots() {
+        let account = Account {
+            slots: 4,
+            memory_bytes: 3 << 30,
+            ..Default::default()
+        };
+        // 4 slots for 10 s: 3 GiB for 10 s.
+        assert_eq!(
+            account.memory_mib_ms(totals(40_000_000_000, 0, 0)),
+            3 * 1024 * 10_000
+        );
+    }
+}

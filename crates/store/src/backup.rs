@@ -1,0 +1,151 @@
+//! Copies of a ledger: made while it is in use, put back while it is not.
+
+use crate::sqlite::{RESTORING_FILE, SqliteSql, connect, unusable, version};
+use crate::sql::{Cell, Sql};
+use crate::{LEDGER_FILE, StoreError};
+use hotlease_journal::{StateDir, sync_directory};
+use rusqlite::{Connection, OpenFlags};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What a copy holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackupSummary {
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Ledger rows in it.
+    pub rows: u64,
+    /// Version of its tables.
+    pub schema: i64,
+    /// Where the ledger went that a restore replaced.
+    pub replaced: Option<PathBuf>,
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+    move |error| StoreError::Disk {
+        what,
+        why: error.to_string(),
+    }
+}
+
+/// Copies the ledger of a state directory into a new file, as of one moment, also while a manager uses it;
+/// the copy is durable when this returns. Refused where the file exists.
+pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> {
+    let from = directory.join(LEDGER_FILE);
+    let source = connect(&from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    if version(&source, &from)? == 0 {
+        return Err(StoreError::Unusable {
+            path: from,
+            why: "there is nothing in it".into(),
+        });
+    }
+    // Ours alone from its first byte; SQLite fills a file that is empty, and refuses any other.
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to);
+    made.map_err(failed("be copied to a new file"))?;
+    let copied = source
+        .execute("VACUUM INTO ?1", [to.to_string_lossy().as_ref()])
+        .map_err(|error| unusable(to, &error))
+        .and_then(|_| check(to));
+    let done = copied.and_then(|summary| {
+        let synced = File::open(to).and_then(|file| file.sync_all());
+        synced.map_err(failed("make the copy durable"))?;
+        if let Some(folder) = parent(to) {
+            sync_directory(folder).map_err(failed("make the copy durable"))?;
+        }
+        Ok(summary)
+    });
+    if done.is_err() {
+        // Half a copy must not be taken for one; where it cannot be removed, its own error says more.
+        let _ = fs::remove_file(to);
+    }
+    done
+}
+
+/// The folder of a file, to make its name durable.
+fn parent(path: &Path) -> Option<&Path> {
+    let parent = path.parent()?;
+    Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+}
+
+/// Puts a copy in the place of a state directory's ledger, which is kept beside it. Refused while a manager
+/// uses the directory, and for a copy that is damaged or was written by a newer version.
+pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreError> {
+    let mut summary = check(from)?;
+    let dir = StateDir::take(directory)?;
+    let restoring = dir.path().join(RESTORING_FILE);
+    copy(from, &restoring).map_err(failed("be restored"))?;
+    check(&restoring)?;
+    let ledger = dir.path().join(LEDGER_FILE);
+    if ledger.exists() {
+        let aside = (1..).map(|number| dir.path().join(format!("replaced-{number}")));
+        let aside = aside.into_iter().find(|aside| !aside.exists());
+        let aside = aside.unwrap_or_else(|| dir.path().join("replaced"));
+        DirBuilder::new().mode(0o700).create(&aside).map_err(failed("put the present one aside"))?;
+        // The log of writes belongs to it; the index of the log is made anew.
+        for suffix in ["-wal", "-shm", ""] {
+            let name = format!("{LEDGER_FILE}{suffix}");
+            match fs::rename(dir.path().join(&name), aside.join(&name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("put the present one aside")(error));
+                }
+                _ => {}
+            }
+        }
+        summary.replaced = Some(aside);
+    }
+    fs::rename(&restoring, &ledger).map_err(failed("be restored"))?;
+    sync_directory(dir.path()).map_err(failed("be restored"))?;
+    Ok(summary)
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let mut target = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(to)?;
+    io::copy(&mut File::open(from)?, &mut target)?;
+    target.sync_all()
+}
+
+/// Whether a copy is whole, and what it holds.
+fn check(path: &Path) -> Result<BackupSummary, StoreError> {
+    let bytes = fs::metadata(path).map_err(|error| StoreError::Unusable {
+        path: path.to_owned(),
+        why: error.to_string(),
+    })?;
+    let connection: Connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let schema = version(&connection, path)?;
+    let mut sql = SqliteSql::new(connection, path.to_owned());
+    let mut problem = (schema == 0).then(|| "there is nothing in it".to_owned());
+    sql.query("PRAGMA integrity_check(1)", &[], &mut |row| {
+        if let [Cell::Text(found)] = &row[..]
+            && found != "ok"
+        {
+            problem = Some(found.clone());
+        }
+        Ok(())
+    })?;
+    if let Some(why) = problem {
+        return Err(StoreError::Unusable {
+            path: path.to_owned(),
+            why,
+        });
+    }
+    let mut rows = 0;
+    sql.query("SELECT count(*) FROM ledger", &[], &mut |row| {
+        if let [Cell::Int(count)] = row[..] {
+            rows = u64::try_from(count).unwrap_or(0);
+        }
+        Ok(())
+    })?;
+    Ok(BackupSummary {
+        bytes: bytes.len(),
+        rows,
+        schema,
+        replaced: None,
+    })
+}

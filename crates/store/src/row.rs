@@ -1,0 +1,149 @@
+//! What becomes of a ledger row: pure, and the same in every store.
+
+use crate::{LeaseRecord, LedgerRow, StoreError, Standing};
+use hotlease_lease::ledger::{Account, Shown, larger};
+use hotlease_wire::session::UsageTotals;
+
+/// A row after a change, and what is to be said about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub(crate) row: Standing,
+    /// More was reported than the account allows.
+    pub(crate) capped: bool,
+    /// It was opened by a report alone.
+    pub(crate) newly_disputed: bool,
+}
+
+/// The manager granted a lease. Its agent's report may have come first: then what it reported counts as far
+/// as the account, which is the manager's, allows.
+pub(crate) fn opened(lease: &LeaseRecord, known: Option<Standing>, at_ms: u64) -> Standing {
+    let mut account = lease.account();
+    let mut usage = UsageTotals::default();
+    let mut settled = false;
+    if let Some(known) = known {
+        settled = known.settled;
+        account.ended_ms = known.account.ended_ms;
+        if known.disputed {
+            (usage, _) = account.merge(usage, known.usage, at_ms);
+        } else {
+            // What was billed stays billed.
+            usage = known.usage;
+            account.granted_ms = account.granted_ms.min(known.account.granted_ms);
+        }
+    }
+    Standing {
+        key: lease.key(),
+        tenant: lease.tenant.clone(),
+        label: lease.label.clone(),
+        job: lease.job.clone(),
+        account,
+        usage,
+        settled,
+        disputed: false,
+    }
+}
+
+/// An agent reported. `lease`: what it says about the lease in the same report; `adopt`: take its word where
+/// nothing is known.
+pub(crate) fn reported(
+    told: &LedgerRow,
+    lease: Option<&LeaseRecord>,
+    known: Option<Standing>,
+    adopt: bool,
+    at_ms: u64,
+) -> Result<Changed, StoreError> {
+    let newly_disputed = known.is_none() && !adopt;
+    let mut row = match known {
+        Some(known) if known.tenant != told.tenant => {
+            return Err(StoreError::TenantChanged {
+                agent: told.key.agent,
+                boot: told.key.boot,
+                lease: told.key.lease,
+            });
+        }
+        Some(known) => known,
+        None => unheard_of(told, lease, adopt, at_ms),
+    };
+    let capped;
+    (row.usage, capped) = if row.disputed {
+        (larger(row.usage, told.usage), false)
+    } else {
+        row.account.merge(row.usage, told.usage, at_ms)
+    };
+    if told.settled {
+        row.settled = true;
+        row.account.ended_ms.get_or_insert(at_ms);
+    }
+    Ok(Changed {
+        row,
+        capped,
+        newly_disputed,
+    })
+}
+
+/// A row that only an agent's report stands behind. Where its word is taken, so is its word about the past;
+/// from here on our clock bounds it.
+fn unheard_of(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms: u64) -> Standing {
+    let slots = lease.map_or(1, |lease| lease.slots.max(1));
+    let held_ms = told.usage.allocated_ns / 1_000_000 / u64::from(slots);
+    Standing {
+        key: told.key,
+        tenant: told.tenant.clone(),
+        label: lease.map(|lease| lease.label.clone()).unwrap_or_default(),
+        job: lease.map(|lease| lease.job.clone()).unwrap_or_default(),
+        account: Account {
+            slots,
+            memory_bytes: lease.map_or(0, |lease| lease.memory_bytes),
+            granted_ms: at_ms.saturating_sub(held_ms).saturating_sub(1),
+            ended_ms: None,
+        },
+        usage: UsageTotals::default(),
+        settled: false,
+        disputed: !adopt,
+    }
+}
+
+/// The agent of this row is gone: no report follows, unless it comes back. `ended`: it cannot.
+pub(crate) fn settled(mut row: Standing, ended: bool, at_ms: u64) -> Standing {
+    row.settled = true;
+    if ended {
+        row.account.ended_ms.get_or_insert(at_ms);
+    }
+    row
+}
+
+/// What is wrong with a row, in words. `periods`: its totals by period, in order.
+pub(crate) fn problems(row: &Standing, periods: &[(u64, UsageTotals)], now_ms: u64) -> Vec<String> {
+    let mut problems = Vec::new();
+    let key = row.key;
+    let name = format!("lease {} of agent {} (boot {})", key.lease, key.agent, key.boot);
+    if row.account.ended_ms.is_some() && !row.settled {
+        problems.push(format!("{name} has ended and is not settled"));
+    }
+    if row.disputed {
+        return problems;
+    }
+    let limit = row.account.limit_ns(now_ms);
+    let busy = row.usage.hot_ns.saturating_add(row.usage.compute_ns);
+    if row.usage.allocated_ns > limit || busy > limit {
+        problems.push(format!(
+            "{name} is billed more than {} slots since {} ms allow ({limit} ns): {}",
+            row.account.slots,
+            row.account.granted_ms,
+            Shown(row.usage)
+        ));
+    }
+    let falls = |pair: &[(u64, UsageTotals)]| larger(pair[0].1, pair[1].1) != pair[1].1;
+    if periods.windows(2).any(falls) {
+        problems.push(format!("{name}: a later period has a smaller total"));
+    }
+    let last = periods.last().map(|(_, usage)| *usage).unwrap_or_default();
+    if last != row.usage {
+        problems.push(format!(
+            "{name}: its periods end at {}, its row at {}",
+            Shown(last),
+            Shown(row.usage)
+        ));
+    }
+    problems
+}

@@ -1,0 +1,275 @@
+//! A store in a database: what it asks of one, and the thread that writes to it.
+//!
+//! ```text
+//! callers ──jobs──▶ writer: begin │ job │ job │ job │ commit ──answers──▶ callers
+//!                                  savepoints
+//! ```
+//!
+//! There is one writer, so no two transactions ever conflict. It takes what waits, up to [`BATCH_MAX`], into
+//! one transaction: while a commit waits for the disk the next batch gathers, so that a thousand grants a
+//! second cost far fewer waits. Each job has a savepoint of its own, and is answered only when the commit is
+//! durable.
+
+pub(crate) mod reads;
+pub(crate) mod schema;
+pub(crate) mod tables;
+
+use crate::StoreError;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// Jobs in one transaction.
+const BATCH_MAX: usize = 256;
+/// Jobs that wait; who comes later waits for its place.
+const WAITING_MAX: usize = 1024;
+
+/// A value to store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Value<'a> {
+    /// A number.
+    Int(i64),
+    /// Text.
+    Text(&'a str),
+    /// Nothing.
+    Null,
+}
+
+/// A value that was stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cell {
+    /// A number.
+    Int(i64),
+    /// Text.
+    Text(String),
+    /// Nothing.
+    Null,
+}
+
+/// Cells of a row, in the order in which they were asked for.
+pub(crate) type Cells = Vec<Cell>;
+
+/// A database connection. Statements have `$1`, `$2` ... for values, each first mentioned in this order.
+pub(crate) trait Sql {
+    /// Carries out a statement.
+    fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Result<(), StoreError>;
+
+    /// Calls `each` with each row, until it fails.
+    fn query(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+        each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError>;
+
+    /// Why the transaction is lost that was begun: some errors roll back all of it. `None`: it is open.
+    fn lost(&mut self) -> Option<StoreError>;
+}
+
+/// Where the writer is: fault tests end the process there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Everything is written, nothing is durable.
+    BeforeCommit,
+    /// All is durable, nobody knows.
+    AfterCommit,
+    /// Everybody has an answer.
+    AfterAnswers,
+}
+
+/// Called at each [`Moment`].
+pub type Hook = Arc<dyn Fn(Moment) + Send + Sync>;
+
+type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+/// Does its work, and says whether that failed and how to answer once the outcome of the commit is known.
+type Job = Box<dyn FnOnce(&mut dyn Sql) -> (bool, Answer) + Send>;
+
+/// The writer's thread, and the way to it.
+pub(crate) struct Writer {
+    jobs: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    /// Why it ended.
+    ended: Arc<Mutex<String>>,
+}
+
+impl Writer {
+    pub(crate) fn start(sql: impl Sql + Send + 'static, hook: Option<Hook>) -> Result<Self, StoreError> {
+        let (jobs, waiting) = mpsc::sync_channel(WAITING_MAX);
+        let ended = Arc::new(Mutex::new("its writer ended".to_owned()));
+        let note = Arc::clone(&ended);
+        let body = move || {
+            if let Err(error) = write(sql, &waiting, hook.as_deref()) {
+                tracing::error!(%error, "the ledger takes no more writes");
+                *note.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+            }
+        };
+        let thread = thread::Builder::new().name("hotlease-ledger".into()).spawn(body);
+        let thread = thread.map_err(|error| StoreError::Closed {
+            why: format!("no thread can be started: {error}"),
+        })?;
+        Ok(Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+            ended,
+        })
+    }
+
+    /// Has the writer do this, alone or with others in one transaction, and waits until that is durable.
+    pub(crate) fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut dyn Sql) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (told, answer) = mpsc::sync_channel(1);
+        let job: Job = Box::new(move |sql| {
+            let done = work(sql);
+            let failed = done.is_err();
+            let answer: Answer = Box::new(move |committed| {
+                let answer = match (done, committed) {
+                    (Ok(value), Ok(())) => Ok(value),
+                    (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+                };
+                // Who asked may have given up waiting.
+                let _ = told.send(answer);
+            });
+            (failed, answer)
+        });
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        match sent.then(|| answer.recv()) {
+            Some(Ok(answer)) => answer,
+            _ => Err(self.closed()),
+        }
+    }
+
+    fn closed(&self) -> StoreError {
+        let why = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        StoreError::Closed { why: why.clone() }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write(mut sql: impl Sql, waiting: &Receiver<Job>, hook: Option<&(dyn Fn(Moment) + Send + Sync)>) -> Result<(), StoreError> {
+    let at = |moment| {
+        if let Some(hook) = hook {
+            hook(moment);
+        }
+    };
+    while let Ok(first) = waiting.recv() {
+        let mut batch = vec![first];
+        batch.extend(waiting.try_iter().take(BATCH_MAX - 1));
+        let (answers, committed) = commit(&mut sql, batch, &at);
+        let outcome = match &committed {
+            Err(error @ StoreError::Disk { .. }) => Err(StoreError::Closed {
+                why: error.to_string(),
+            }),
+            _ => Ok(()),
+        };
+        for answer in answers {
+            answer(copy(&committed));
+        }
+        at(Moment::AfterAnswers);
+        // A failed write may have reached the disk or not: a second try that succeeds would prove nothing.
+        outcome?;
+    }
+    Ok(())
+}
+
+/// One transaction with all that can be done. What cannot is rolled back alone, unless the database lost the
+/// whole transaction.
+fn commit(sql: &mut dyn Sql, batch: Vec<Job>, at: &dyn Fn(Moment)) -> (Vec<Answer>, Result<(), StoreError>) {
+    let mut answers = Vec::with_capacity(batch.len());
+    let begun = sql.run("BEGIN", &[]);
+    let mut outcome = begun;
+    for job in batch {
+        if outcome.is_err() {
+            // Answered with the outcome, not done.
+            answers.push(job(&mut Lost).1);
+            continue;
+        }
+        outcome = sql.run("SAVEPOINT job", &[]);
+        if outcome.is_err() {
+            answers.push(job(&mut Lost).1);
+            continue;
+        }
+        let (failed, answer) = job(sql);
+        answers.push(answer);
+        if let Some(error) = sql.lost() {
+            outcome = Err(error);
+            continue;
+        }
+        if failed {
+            outcome = sql.run("ROLLBACK TO SAVEPOINT job", &[]);
+        }
+        if outcome.is_ok() {
+            outcome = sql.run("RELEASE SAVEPOINT job", &[]);
+        }
+    }
+    if outcome.is_ok() {
+        at(Moment::BeforeCommit);
+        outcome = sql.run("COMMIT", &[]);
+        at(Moment::AfterCommit);
+    }
+    if outcome.is_err()
+        && sql.lost().is_none()
+        && let Err(error) = sql.run("ROLLBACK", &[])
+    {
+        outcome = Err(StoreError::Disk {
+            what: "roll back",
+            why: error.to_string(),
+        });
+    }
+    (answers, outcome)
+}
+
+fn copy(outcome: &Result<(), StoreError>) -> Result<(), StoreError> {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(StoreError::NoSpace { why }) => Err(StoreError::NoSpace { why: why.clone() }),
+        Err(StoreError::Disk { what, why }) => Err(StoreError::Disk {
+            what,
+            why: why.clone(),
+        }),
+        Err(error) => Err(StoreError::Disk {
+            what: "commit",
+            why: error.to_string(),
+        }),
+    }
+}
+
+/// What jobs see whose transaction is lost already: they are only to be answered.
+struct Lost;
+
+impl Lost {
+    fn error() -> StoreError {
+        StoreError::NoSpace {
+            why: "the transaction that this was part of failed; ask again".into(),
+        }
+    }
+}
+
+impl Sql for Lost {
+    fn run(&mut self, _: &str, _: &[Value<'_>]) -> Result<(), StoreError> {
+        Err(Self::error())
+    }
+
+    fn query(
+        &mut self,
+        _: &str,
+        _: &[Value<'_>],
+        _: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        Err(Self::error())
+    }
+
+    fn lost(&mut self) -> Option<StoreError> {
+        Some(Self::error())
+    }
+}

@@ -1,0 +1,296 @@
+//! What is read, and how it stands in the tables.
+
+use super::schema::counter;
+use super::{Cell, Cells, Sql, Value};
+use crate::bill::Biller;
+use crate::row;
+use crate::{
+    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState, RowKey, Standing, StoreError,
+};
+use hotlease_lease::ledger::Account;
+use hotlease_wire::ids::{AgentId, Epoch, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::str::FromStr;
+
+/// Which leases are listed.
+pub(crate) enum Lines<'a> {
+    /// Every one.
+    All,
+    /// A tenant's.
+    OfTenant(&'a str),
+    /// The running ones of an agent.
+    ActiveOf(AgentId),
+    /// One.
+    One(LeaseId),
+}
+
+fn damaged(what: &str) -> StoreError {
+    StoreError::Disk {
+        what: "read",
+        why: format!("a {what} in it makes no sense; see `hotlease bill verify`"),
+    }
+}
+
+/// Takes a row apart, cell by cell.
+struct Reader {
+    cells: std::vec::IntoIter<Cell>,
+}
+
+impl Reader {
+    fn of(cells: Cells) -> Self {
+        Self {
+            cells: cells.into_iter(),
+        }
+    }
+
+    fn text(&mut self) -> Result<String, StoreError> {
+        match self.cells.next() {
+            Some(Cell::Text(text)) => Ok(text),
+            _ => Err(damaged("text")),
+        }
+    }
+
+    fn id<T: FromStr>(&mut self) -> Result<T, StoreError> {
+        self.text()?.parse().map_err(|_| damaged("name"))
+    }
+
+    fn number_or_null<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, StoreError> {
+        match self.cells.next() {
+            Some(Cell::Int(number)) => T::try_from(number).map(Some).map_err(|_| damaged("number")),
+            Some(Cell::Null) => Ok(None),
+            _ => Err(damaged("number")),
+        }
+    }
+
+    fn number<T: TryFrom<i64>>(&mut self) -> Result<T, StoreError> {
+        self.number_or_null()?.ok_or_else(|| damaged("number"))
+    }
+
+    fn totals(&mut self) -> Result<UsageTotals, StoreError> {
+        Ok(UsageTotals {
+            allocated_ns: self.number()?,
+            hot_ns: self.number()?,
+            compute_ns: self.number()?,
+            invocations: self.number()?,
+        })
+    }
+
+    fn cores(&mut self) -> Result<Vec<u32>, StoreError> {
+        let text = self.text()?;
+        let parts = text.split(',').filter(|part| !part.is_empty());
+        parts
+            .map(|part| part.parse().map_err(|_| damaged("list of cores")))
+            .collect()
+    }
+}
+
+/// Cores as they stand in a table.
+pub(crate) fn cores_text(cores: &[u32]) -> String {
+    let cores: Vec<String> = cores.iter().map(u32::to_string).collect();
+    cores.join(",")
+}
+
+pub(crate) fn agents(sql: &mut dyn Sql) -> Result<Vec<AgentRecord>, StoreError> {
+    let mut agents = Vec::new();
+    let statement = "SELECT id, boot, address, cores FROM agents ORDER BY id";
+    sql.query(statement, &[], &mut |cells| {
+        let mut row = Reader::of(cells);
+        agents.push(AgentRecord {
+            id: row.id()?,
+            boot: row.id()?,
+            address: row.text()?,
+            cores: row.cores()?,
+        });
+        Ok(())
+    })?;
+    Ok(agents)
+}
+
+pub(crate) fn leases(sql: &mut dyn Sql, lines: Lines<'_>) -> Result<Vec<LeaseRecord>, StoreError> {
+    let (condition, value) = match lines {
+        Lines::All => ("", None),
+        Lines::OfTenant(tenant) => ("WHERE tenant = $1", Some(tenant.to_owned())),
+        Lines::ActiveOf(agent) => (
+            "WHERE agent = $1 AND ended_order IS NULL",
+            Some(agent.to_string()),
+        ),
+        Lines::One(lease) => ("WHERE id = $1", Some(lease.to_string())),
+    };
+    let statement = format!(
+        "SELECT id, agent, boot, tenant, label, job, epoch, cores, slots, memory_bytes, granted_ms, \
+         ended_order, why FROM leases {condition} ORDER BY id"
+    );
+    let values: Vec<Value<'_>> = value.as_deref().map(Value::Text).into_iter().collect();
+    let mut leases = Vec::new();
+    sql.query(&statement, &values, &mut |cells| {
+        let mut row = Reader::of(cells);
+        leases.push(LeaseRecord {
+            id: row.id()?,
+            agent: row.id()?,
+            boot: row.id()?,
+            tenant: row.text()?,
+            label: row.text()?,
+            job: row.text()?,
+            epoch: Epoch(row.number()?),
+            cores: row.cores()?,
+            slots: row.number()?,
+            memory_bytes: row.number()?,
+            granted_ms: row.number()?,
+            state: match row.number_or_null::<i64>()? {
+                None => LeaseState::Active,
+                Some(_) => LeaseState::Ended { why: row.text()? },
+            },
+        });
+        Ok(())
+    })?;
+    Ok(leases)
+}
+
+pub(crate) fn lease(sql: &mut dyn Sql, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError> {
+    Ok(leases(sql, Lines::One(lease))?.pop())
+}
+
+const STANDING: &str = "SELECT agent, boot, lease, tenant, label, job, slots, memory_bytes, granted_ms, \
+                        ended_ms, allocated_ns, hot_ns, compute_ns, invocations, settled_order, disputed \
+                        FROM ledger";
+
+fn standing(cells: Cells) -> Result<Standing, StoreError> {
+    let mut row = Reader::of(cells);
+    Ok(Standing {
+        key: RowKey {
+            agent: row.id()?,
+            boot: row.id()?,
+            lease: row.id()?,
+        },
+        tenant: row.text()?,
+        label: row.text()?,
+        job: row.text()?,
+        account: Account {
+            slots: row.number()?,
+            memory_bytes: row.number()?,
+            granted_ms: row.number()?,
+            ended_ms: row.number_or_null()?,
+        },
+        usage: row.totals()?,
+        settled: row.number_or_null::<i64>()?.is_some(),
+        disputed: row.number::<i64>()? != 0,
+    })
+}
+
+fn standings(sql: &mut dyn Sql, rest: &str, values: &[Value<'_>]) -> Result<Vec<Standing>, StoreError> {
+    let mut rows = Vec::new();
+    sql.query(&format!("{STANDING} {rest}"), values, &mut |cells| {
+        rows.push(standing(cells)?);
+        Ok(())
+    })?;
+    Ok(rows)
+}
+
+pub(crate) fn row(sql: &mut dyn Sql, key: RowKey) -> Result<Option<Standing>, StoreError> {
+    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
+    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
+    let mut rows = standings(sql, "WHERE agent = $1 AND boot = $2 AND lease = $3", &values)?;
+    Ok(rows.pop())
+}
+
+/// Rows of an agent that are not settled.
+pub(crate) fn open_rows(sql: &mut dyn Sql, agent: AgentId) -> Result<Vec<Standing>, StoreError> {
+    let agent = agent.to_string();
+    let rest = "WHERE agent = $1 AND settled_order IS NULL ORDER BY boot, lease";
+    standings(sql, rest, &[Value::Text(&agent)])
+}
+
+/// The row that was settled first.
+pub(crate) fn oldest_settled(sql: &mut dyn Sql) -> Result<Option<Standing>, StoreError> {
+    let rest = "WHERE settled_order IS NOT NULL ORDER BY settled_order LIMIT 1";
+    Ok(standings(sql, rest, &[])?.pop())
+}
+
+/// Totals of a row by period, in order.
+pub(crate) fn periods(sql: &mut dyn Sql, key: RowKey) -> Result<Vec<(u64, UsageTotals)>, StoreError> {
+    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
+    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
+    let statement = "SELECT period, allocated_ns, hot_ns, compute_ns, invocations FROM periods \
+                     WHERE agent = $1 AND boot = $2 AND lease = $3 ORDER BY period";
+    let mut periods = Vec::new();
+    sql.query(statement, &values, &mut |cells| {
+        let mut row = Reader::of(cells);
+        periods.push((row.number()?, row.totals()?));
+        Ok(())
+    })?;
+    Ok(periods)
+}
+
+/// Tenants' totals of folded rows: usage, and memory held.
+pub(crate) fn folded(sql: &mut dyn Sql) -> Result<Vec<(String, UsageTotals, u64)>, StoreError> {
+    let statement = "SELECT tenant, allocated_ns, hot_ns, compute_ns, invocations, memory_mib_ms \
+                     FROM folded ORDER BY tenant";
+    let mut folded = Vec::new();
+    sql.query(statement, &[], &mut |cells| {
+        let mut row = Reader::of(cells);
+        folded.push((row.text()?, row.totals()?, row.number()?));
+        Ok(())
+    })?;
+    Ok(folded)
+}
+
+/// Every row with its periods, in the order of keys; one after the other, so that a ledger of any size fits.
+fn each_row(
+    sql: &mut dyn Sql,
+    each: &mut dyn FnMut(&Standing, &[(u64, UsageTotals)]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let statement = "SELECT l.agent, l.boot, l.lease, l.tenant, l.label, l.job, l.slots, l.memory_bytes, \
+                     l.granted_ms, l.ended_ms, l.allocated_ns, l.hot_ns, l.compute_ns, l.invocations, \
+                     l.settled_order, l.disputed, p.period, p.allocated_ns, p.hot_ns, p.compute_ns, \
+                     p.invocations FROM ledger l LEFT JOIN periods p \
+                     ON p.agent = l.agent AND p.boot = l.boot AND p.lease = l.lease \
+                     ORDER BY l.agent, l.boot, l.lease, p.period";
+    let mut present: Option<(Standing, Vec<(u64, UsageTotals)>)> = None;
+    sql.query(statement, &[], &mut |mut cells| {
+        let mut period = Reader::of(cells.split_off(16));
+        let row = standing(cells)?;
+        if let Some((known, periods)) = present.take_if(|(known, _)| known.key != row.key) {
+            each(&known, &periods)?;
+        }
+        let (_, periods) = present.get_or_insert((row, Vec::new()));
+        if let Some(number) = period.number_or_null()? {
+            periods.push((number, period.totals()?));
+        }
+        Ok(())
+    })?;
+    match present {
+        Some((known, periods)) => each(&known, &periods),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn bill(sql: &mut dyn Sql, query: &BillQuery) -> Result<Bill, StoreError> {
+    let mut biller = Biller::new(query);
+    each_row(sql, &mut |row, periods| biller.add(row, periods))?;
+    for (tenant, usage, memory) in folded(sql)? {
+        biller.folded(&tenant, usage, memory)?;
+    }
+    Ok(biller.done())
+}
+
+pub(crate) fn audit(sql: &mut dyn Sql, now_ms: u64) -> Result<Audit, StoreError> {
+    let mut audit = Audit::default();
+    each_row(sql, &mut |row, periods| {
+        audit.rows += 1;
+        if row.disputed && audit.disputed.len() < FINDINGS_MAX {
+            audit.disputed.push(row.clone());
+        }
+        if audit.problems.len() < FINDINGS_MAX {
+            audit.problems.extend(row::problems(row, periods, now_ms));
+        }
+        Ok(())
+    })?;
+    let counted = u64::try_from(counter(sql, "ledger_rows")?).unwrap_or(0);
+    if counted != audit.rows {
+        audit.problems.push(format!(
+            "the ledger has {} rows and counted {counted}",
+            audit.rows
+        ));
+    }
+    Ok(audit)
+}

@@ -1,0 +1,81 @@
+//! Tables, and how a database of an earlier version becomes one of this version.
+
+use super::{Cell, Sql, Value};
+use crate::StoreError;
+
+/// Each step takes a database to the next version, in one transaction. A step that was released is never
+/// changed: a new one is added.
+pub(crate) const MIGRATIONS: [&[&str]; 2] = [
+    &[
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+        "CREATE TABLE agents (id TEXT PRIMARY KEY, boot TEXT NOT NULL, address TEXT NOT NULL, \
+         cores TEXT NOT NULL)",
+        "CREATE TABLE leases (id TEXT PRIMARY KEY, agent TEXT NOT NULL, boot TEXT NOT NULL, \
+         tenant TEXT NOT NULL, label TEXT NOT NULL, job TEXT NOT NULL, epoch BIGINT NOT NULL, \
+         cores TEXT NOT NULL, slots BIGINT NOT NULL, memory_bytes BIGINT NOT NULL, \
+         granted_ms BIGINT NOT NULL, why TEXT, ended_order BIGINT)",
+        "CREATE INDEX leases_of_agent ON leases (agent) WHERE ended_order IS NULL",
+        "CREATE INDEX leases_by_end ON leases (ended_order) WHERE ended_order IS NOT NULL",
+        "CREATE TABLE ledger (agent TEXT NOT NULL, boot TEXT NOT NULL, lease TEXT NOT NULL, \
+         tenant TEXT NOT NULL, label TEXT NOT NULL, job TEXT NOT NULL, slots BIGINT NOT NULL, \
+         memory_bytes BIGINT NOT NULL, granted_ms BIGINT NOT NULL, ended_ms BIGINT, \
+         allocated_ns BIGINT NOT NULL, hot_ns BIGINT NOT NULL, compute_ns BIGINT NOT NULL, \
+         invocations BIGINT NOT NULL, disputed BIGINT NOT NULL, settled_order BIGINT, \
+         PRIMARY KEY (agent, boot, lease))",
+        "CREATE INDEX ledger_by_end ON ledger (settled_order) WHERE settled_order IS NOT NULL",
+        "CREATE INDEX ledger_open ON ledger (agent) WHERE settled_order IS NULL",
+        "CREATE TABLE folded (tenant TEXT PRIMARY KEY, allocated_ns BIGINT NOT NULL, \
+         hot_ns BIGINT NOT NULL, compute_ns BIGINT NOT NULL, invocations BIGINT NOT NULL, \
+         memory_mib_ms BIGINT NOT NULL)",
+    ],
+    &[
+        "CREATE TABLE periods (agent TEXT NOT NULL, boot TEXT NOT NULL, lease TEXT NOT NULL, \
+         period BIGINT NOT NULL, allocated_ns BIGINT NOT NULL, hot_ns BIGINT NOT NULL, \
+         compute_ns BIGINT NOT NULL, invocations BIGINT NOT NULL, \
+         PRIMARY KEY (agent, boot, lease, period))",
+        // What was used before is counted where the lease was granted.
+        "INSERT INTO periods SELECT agent, boot, lease, granted_ms / 3600000, allocated_ns, hot_ns, \
+         compute_ns, invocations FROM ledger WHERE disputed = 0 AND \
+         (allocated_ns > 0 OR hot_ns > 0 OR compute_ns > 0 OR invocations > 0)",
+    ],
+];
+
+/// The version of this program.
+pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// Brings a database of version `from` to this one. The caller keeps the version, and the transaction.
+pub(crate) fn migrate(sql: &mut dyn Sql, from: i64) -> Result<(), StoreError> {
+    for statements in MIGRATIONS.iter().skip(usize::try_from(from).unwrap_or(0)) {
+        for statement in *statements {
+            sql.run(statement, &[])?;
+        }
+    }
+    Ok(())
+}
+
+/// A number that is counted up; 0 before it was set.
+pub(crate) fn counter(sql: &mut dyn Sql, name: &str) -> Result<i64, StoreError> {
+    let mut value = 0;
+    let statement = "SELECT value FROM counters WHERE name = $1";
+    sql.query(statement, &[Value::Text(name)], &mut |row| {
+        if let [Cell::Int(known)] = row[..] {
+            value = known;
+        }
+        Ok(())
+    })?;
+    Ok(value)
+}
+
+/// Sets it.
+pub(crate) fn set_counter(sql: &mut dyn Sql, name: &str, value: i64) -> Result<(), StoreError> {
+    let statement = "INSERT INTO counters (name, value) VALUES ($1, $2) \
+                     ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    sql.run(statement, &[Value::Text(name), Value::Int(value)])
+}
+
+/// Adds to it, and returns what it is now.
+pub(crate) fn add(sql: &mut dyn Sql, name: &str, more: i64) -> Result<i64, StoreError> {
+    let value = counter(sql, name)?.saturating_add(more);
+    set_counter(sql, name, value)?;
+    Ok(value)
+}

@@ -1,0 +1,423 @@
+//! What is written: each function is one job of the writer, taken whole or not at all.
+
+use super::reads::{self, Lines};
+use super::schema::{add, counter, set_counter};
+use super::{Sql, Value};
+use crate::limits::Limits;
+use crate::row;
+use crate::{
+    AgentRecord, LeaseRecord, LeaseState, PERIOD_MS, Report, Reported, RowKey, Standing, StoreError,
+};
+use hotlease_lease::ledger::{TOTAL_MAX, sum};
+use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Counters: rows of a table (counting them takes as long as reading them), and orders of ends.
+const ROWS: &str = "ledger_rows";
+const ACTIVE: &str = "active_leases";
+const ENDED: &str = "ended_leases";
+const LEASE_ENDS: &str = "lease_ends";
+const ROW_ENDS: &str = "row_ends";
+pub(crate) const LATEST_MS: &str = "latest_ms";
+
+/// How a database is used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) limits: Limits,
+    /// Agents are taken at their word about leases that nobody here granted.
+    pub(crate) adopt: bool,
+}
+
+fn int(value: u64) -> Value<'static> {
+    Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// Text of a key, to bind.
+struct KeyText([String; 3]);
+
+impl KeyText {
+    fn of(key: RowKey) -> Self {
+        Self([key.agent.to_string(), key.boot.to_string(), key.lease.to_string()])
+    }
+
+    fn values(&self) -> [Value<'_>; 3] {
+        [0, 1, 2].map(|part: usize| Value::Text(&self.0[part]))
+    }
+}
+
+fn full(what: &'static str, limit: usize) -> StoreError {
+    StoreError::Full { what, limit }
+}
+
+/// Time only goes on. Written when it went on by a second: it is needed to the second.
+fn note_time(sql: &mut dyn Sql, at_ms: u64) -> Result<(), StoreError> {
+    let at = i64::try_from(at_ms).unwrap_or(i64::MAX);
+    if at >= counter(sql, LATEST_MS)?.saturating_add(1000) {
+        set_counter(sql, LATEST_MS, at)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn put_agent(
+    sql: &mut dyn Sql,
+    rules: &Rules,
+    agent: &AgentRecord,
+    at_ms: u64,
+) -> Result<(), StoreError> {
+    let known = reads::agents(sql)?;
+    if known.len() >= rules.limits.agents && known.iter().all(|known| known.id != agent.id) {
+        return Err(full("agents", rules.limits.agents));
+    }
+    settle_rows(sql, agent.id, Some(agent.boot), true, at_ms)?;
+    end_leases(sql, agent.id, Some(agent.boot), "its agent was started again")?;
+    make_room(sql, rules)?;
+    let statement = "INSERT INTO agents (id, boot, address, cores) VALUES ($1, $2, $3, $4) \
+                     ON CONFLICT (id) DO UPDATE SET boot = excluded.boot, address = excluded.address, \
+                     cores = excluded.cores";
+    let (id, boot, cores) = (
+        agent.id.to_string(),
+        agent.boot.to_string(),
+        reads::cores_text(&agent.cores),
+    );
+    let values = [
+        Value::Text(&id),
+        Value::Text(&boot),
+        Value::Text(&agent.address),
+        Value::Text(&cores),
+    ];
+    sql.run(statement, &values)?;
+    note_time(sql, at_ms)
+}
+
+pub(crate) fn remove_agent(
+    sql: &mut dyn Sql,
+    rules: &Rules,
+    agent: AgentId,
+    at_ms: u64,
+) -> Result<(), StoreError> {
+    settle_rows(sql, agent, None, false, at_ms)?;
+    end_leases(sql, agent, None, "its agent is gone")?;
+    make_room(sql, rules)?;
+    sql.run(
+        "DELETE FROM agents WHERE id = $1",
+        &[Value::Text(&agent.to_string())],
+    )?;
+    note_time(sql, at_ms)
+}
+
+pub(crate) fn open_lease(
+    sql: &mut dyn Sql,
+    rules: &Rules,
+    lease: &LeaseRecord,
+    at_ms: u64,
+) -> Result<(), StoreError> {
+    let known = reads::lease(sql, lease.id)?;
+    if known.is_none() {
+        check_active(sql, rules, 1)?;
+    }
+    let row = row::opened(lease, reads::row(sql, lease.key())?, at_ms);
+    put_row(sql, &row, at_ms)?;
+    match known {
+        // Reported before it was noted: the manager knows better, except about its end.
+        Some(known) => write_lease(
+            sql,
+            &LeaseRecord {
+                state: known.state,
+                ..lease.clone()
+            },
+        )?,
+        None => {
+            write_lease(sql, lease)?;
+            add(sql, ACTIVE, 1)?;
+        }
+    }
+    make_room(sql, rules)?;
+    note_time(sql, at_ms)
+}
+
+pub(crate) fn report(sql: &mut dyn Sql, rules: &Rules, report: &Report) -> Result<Reported, StoreError> {
+    let at_ms = report.at_ms;
+    let named: BTreeMap<LeaseId, &LeaseRecord> =
+        report.leases.iter().map(|lease| (lease.id, lease)).collect();
+    let mut outcome = Reported::default();
+    for told in &report.usage {
+        let known = reads::row(sql, told.key)?;
+        let lease = named.get(&told.key.lease).copied();
+        let changed = row::reported(told, lease, known.clone(), rules.adopt, at_ms)?;
+        if changed.capped {
+            outcome.capped.push(told.key);
+        }
+        if changed.newly_disputed {
+            outcome.disputed.push(told.key);
+        }
+        if known.as_ref() != Some(&changed.row) {
+            put_row(sql, &changed.row, at_ms)?;
+        }
+    }
+    for lease in &report.leases {
+        note_lease(sql, rules, lease)?;
+    }
+    if let Some(before) = &report.missing_before {
+        outcome.missing = end_the_unnamed(sql, report, before)?;
+    }
+    make_room(sql, rules)?;
+    note_time(sql, at_ms)?;
+    Ok(outcome)
+}
+
+/// Ends what is missing for the second time, and returns what is missing for the first.
+fn end_the_unnamed(
+    sql: &mut dyn Sql,
+    report: &Report,
+    before: &BTreeSet<LeaseId>,
+) -> Result<BTreeSet<LeaseId>, StoreError> {
+    let named: BTreeSet<LeaseId> = report.leases.iter().map(|lease| lease.id).collect();
+    let mut missing = BTreeSet::new();
+    for lease in reads::leases(sql, Lines::ActiveOf(report.agent))? {
+        if lease.boot != report.boot || named.contains(&lease.id) {
+            continue;
+        }
+        if !before.contains(&lease.id) {
+            missing.insert(lease.id);
+            continue;
+        }
+        end_lease(sql, lease.id, "its agent no longer reports it")?;
+        if let Some(known) = reads::row(sql, lease.key())? {
+            put_row(sql, &row::settled(known, true, report.at_ms), report.at_ms)?;
+        }
+    }
+    Ok(missing)
+}
+
+fn check_active(sql: &mut dyn Sql, rules: &Rules, more: usize) -> Result<(), StoreError> {
+    let active = usize::try_from(counter(sql, ACTIVE)?).unwrap_or(0);
+    if active + more > rules.limits.active_leases {
+        return Err(full("running leases", rules.limits.active_leases));
+    }
+    Ok(())
+}
+
+/// What an agent says of a lease: what is known of it stays, except that it may end.
+fn note_lease(sql: &mut dyn Sql, rules: &Rules, lease: &LeaseRecord) -> Result<(), StoreError> {
+    let known = reads::lease(sql, lease.id)?;
+    match (known, &lease.state) {
+        (Some(known), _) if known.state != LeaseState::Active => Ok(()),
+        (Some(known), LeaseState::Active) => {
+            if (known.epoch, &known.cores) == (lease.epoch, &lease.cores) {
+                return Ok(());
+            }
+            write_lease(
+                sql,
+                &LeaseRecord {
+                    epoch: lease.epoch,
+                    cores: lease.cores.clone(),
+                    ..known
+                },
+            )
+        }
+        (Some(_), LeaseState::Ended { why }) => end_lease(sql, lease.id, why),
+        (None, LeaseState::Active) => {
+            check_active(sql, rules, 1)?;
+            write_lease(sql, lease)?;
+            add(sql, ACTIVE, 1).map(|_| ())
+        }
+        (None, LeaseState::Ended { why }) => {
+            write_lease(sql, lease)?;
+            add(sql, ACTIVE, 1)?;
+            end_lease(sql, lease.id, why)
+        }
+    }
+}
+
+/// An end is written by [`end_lease`] alone.
+fn write_lease(sql: &mut dyn Sql, lease: &LeaseRecord) -> Result<(), StoreError> {
+    let statement = "INSERT INTO leases (id, agent, boot, tenant, label, job, epoch, cores, slots, \
+                     memory_bytes, granted_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+                     ON CONFLICT (id) DO UPDATE SET agent = excluded.agent, boot = excluded.boot, \
+                     tenant = excluded.tenant, label = excluded.label, job = excluded.job, \
+                     epoch = excluded.epoch, cores = excluded.cores, slots = excluded.slots, \
+                     memory_bytes = excluded.memory_bytes, granted_ms = excluded.granted_ms";
+    let (id, agent, boot) = (
+        lease.id.to_string(),
+        lease.agent.to_string(),
+        lease.boot.to_string(),
+    );
+    let cores = reads::cores_text(&lease.cores);
+    let values = [
+        Value::Text(&id),
+        Value::Text(&agent),
+        Value::Text(&boot),
+        Value::Text(&lease.tenant),
+        Value::Text(&lease.label),
+        Value::Text(&lease.job),
+        Value::Int(lease.epoch.0.into()),
+        Value::Text(&cores),
+        Value::Int(lease.slots.into()),
+        int(lease.memory_bytes),
+        int(lease.granted_ms),
+    ];
+    sql.run(statement, &values)
+}
+
+fn end_lease(sql: &mut dyn Sql, lease: LeaseId, why: &str) -> Result<(), StoreError> {
+    let order = add(sql, LEASE_ENDS, 1)?;
+    let statement = "UPDATE leases SET why = $1, ended_order = $2 WHERE id = $3";
+    let id = lease.to_string();
+    sql.run(
+        statement,
+        &[Value::Text(why), Value::Int(order), Value::Text(&id)],
+    )?;
+    add(sql, ACTIVE, -1)?;
+    add(sql, ENDED, 1).map(|_| ())
+}
+
+fn end_leases(sql: &mut dyn Sql, of: AgentId, except: Option<BootId>, why: &str) -> Result<(), StoreError> {
+    for lease in reads::leases(sql, Lines::ActiveOf(of))? {
+        if Some(lease.boot) != except {
+            end_lease(sql, lease.id, why)?;
+        }
+    }
+    Ok(())
+}
+
+fn settle_rows(
+    sql: &mut dyn Sql,
+    of: AgentId,
+    except: Option<BootId>,
+    ended: bool,
+    at_ms: u64,
+) -> Result<(), StoreError> {
+    for known in reads::open_rows(sql, of)? {
+        if Some(known.key.boot) != except {
+            put_row(sql, &row::settled(known, ended, at_ms), at_ms)?;
+        }
+    }
+    Ok(())
+}
+
+fn put_row(sql: &mut dyn Sql, row: &Standing, at_ms: u64) -> Result<(), StoreError> {
+    let known = reads::row(sql, row.key)?;
+    if known.is_none() {
+        add(sql, ROWS, 1)?;
+    }
+    let statement = "INSERT INTO ledger (agent, boot, lease, tenant, label, job, slots, memory_bytes, \
+                     granted_ms, ended_ms, allocated_ns, hot_ns, compute_ns, invocations, disputed) \
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
+                     ON CONFLICT (agent, boot, lease) DO UPDATE SET tenant = excluded.tenant, \
+                     label = excluded.label, job = excluded.job, slots = excluded.slots, \
+                     memory_bytes = excluded.memory_bytes, granted_ms = excluded.granted_ms, \
+                     ended_ms = excluded.ended_ms, allocated_ns = excluded.allocated_ns, \
+                     hot_ns = excluded.hot_ns, compute_ns = excluded.compute_ns, \
+                     invocations = excluded.invocations, disputed = excluded.disputed";
+    let key = KeyText::of(row.key);
+    let [agent, boot, lease] = key.values();
+    let values = [
+        agent,
+        boot,
+        lease,
+        Value::Text(&row.tenant),
+        Value::Text(&row.label),
+        Value::Text(&row.job),
+        Value::Int(row.account.slots.into()),
+        int(row.account.memory_bytes),
+        int(row.account.granted_ms),
+        row.account.ended_ms.map_or(Value::Null, int),
+        int(row.usage.allocated_ns),
+        int(row.usage.hot_ns),
+        int(row.usage.compute_ns),
+        int(row.usage.invocations),
+        Value::Int(row.disputed.into()),
+    ];
+    sql.run(statement, &values)?;
+    if row.settled && !known.as_ref().is_some_and(|known| known.settled) {
+        let order = Value::Int(add(sql, ROW_ENDS, 1)?);
+        let statement = "UPDATE ledger SET settled_order = $1 WHERE agent = $2 AND boot = $3 AND lease = $4";
+        sql.run(statement, &[order, agent, boot, lease])?;
+    }
+    let counted = known.filter(|known| !known.disputed).map(|known| known.usage);
+    if !row.disputed && counted.unwrap_or_default() != row.usage {
+        count_in_period(sql, row, at_ms)?;
+    }
+    Ok(())
+}
+
+fn count_in_period(sql: &mut dyn Sql, row: &Standing, at_ms: u64) -> Result<(), StoreError> {
+    // Of a clock that was set back, what comes now belongs to the last period there is.
+    let last = reads::periods(sql, row.key)?.last().map(|(period, _)| *period);
+    let period = (at_ms / PERIOD_MS).max(last.unwrap_or(0));
+    let statement = "INSERT INTO periods (agent, boot, lease, period, allocated_ns, hot_ns, compute_ns, \
+                     invocations) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
+                     ON CONFLICT (agent, boot, lease, period) DO UPDATE SET \
+                     allocated_ns = excluded.allocated_ns, hot_ns = excluded.hot_ns, \
+                     compute_ns = excluded.compute_ns, invocations = excluded.invocations";
+    let key = KeyText::of(row.key);
+    let [agent, boot, lease] = key.values();
+    let values = [
+        agent,
+        boot,
+        lease,
+        int(period),
+        int(row.usage.allocated_ns),
+        int(row.usage.hot_ns),
+        int(row.usage.compute_ns),
+        int(row.usage.invocations),
+    ];
+    sql.run(statement, &values)
+}
+
+/// Brings every table back under its bound; a change that does not leave room for that is refused.
+fn make_room(sql: &mut dyn Sql, rules: &Rules) -> Result<(), StoreError> {
+    let excess = |count: i64, limit: usize| count - i64::try_from(limit).unwrap_or(i64::MAX);
+    let ended = excess(counter(sql, ENDED)?, rules.limits.ended_leases);
+    if ended > 0 {
+        let statement = "DELETE FROM leases WHERE id IN (SELECT id FROM leases \
+                         WHERE ended_order IS NOT NULL ORDER BY ended_order LIMIT $1)";
+        sql.run(statement, &[Value::Int(ended)])?;
+        add(sql, ENDED, -ended)?;
+    }
+    let rows = excess(counter(sql, ROWS)?, rules.limits.ledger_rows);
+    for _ in 0..rows {
+        fold_oldest(sql, rules)?;
+    }
+    Ok(())
+}
+
+/// The row that was settled first becomes part of its tenant's total. A report that came for it later would
+/// be taken for a new row: an agent would have to repeat a final report after as many other leases have
+/// ended as the ledger has rows.
+fn fold_oldest(sql: &mut dyn Sql, rules: &Rules) -> Result<(), StoreError> {
+    let Some(row) = reads::oldest_settled(sql)? else {
+        return Err(full("ledger rows of running leases", rules.limits.ledger_rows));
+    };
+    if !row.disputed {
+        let folded = reads::folded(sql)?;
+        let known = folded.iter().find(|(tenant, ..)| *tenant == row.tenant);
+        if known.is_none() && folded.len() >= rules.limits.tenants {
+            return Err(full("tenants' totals", rules.limits.tenants));
+        }
+        let (usage, memory) = known.map_or((UsageTotals::default(), 0), |(_, usage, memory)| (*usage, *memory));
+        let usage = sum(usage, row.usage);
+        let held = row.account.memory_mib_ms(row.usage);
+        let values = [
+            Value::Text(&row.tenant),
+            int(usage.allocated_ns),
+            int(usage.hot_ns),
+            int(usage.compute_ns),
+            int(usage.invocations),
+            int(memory.saturating_add(held).min(TOTAL_MAX)),
+        ];
+        let statement = "INSERT INTO folded (tenant, allocated_ns, hot_ns, compute_ns, invocations, \
+                         memory_mib_ms) VALUES ($1, $2, $3, $4, $5, $6) \
+                         ON CONFLICT (tenant) DO UPDATE SET allocated_ns = excluded.allocated_ns, \
+                         hot_ns = excluded.hot_ns, compute_ns = excluded.compute_ns, \
+                         invocations = excluded.invocations, memory_mib_ms = excluded.memory_mib_ms";
+        sql.run(statement, &values)?;
+    }
+    let key = KeyText::of(row.key);
+    for table in ["ledger", "periods"] {
+        let statement = format!("DELETE FROM {table} WHERE agent = $1 AND boot = $2 AND lease = $3");
+        sql.run(&statement, &key.values())?;
+    }
+    add(sql, ROWS, -1).map(|_| ())
+}

@@ -1,0 +1,405 @@
+//! The default store: SQLite in a directory of this machine.
+//!
+//! WAL, so that readers never wait for the writer, and `synchronous = FULL`, so that a commit is on the disk
+//! before anybody is told: what was answered survives a crash of the machine. The directory is locked, and
+//! refused on a network file system: there neither locks nor shared memory of SQLite's log are reliable.
+
+use crate::limits::Limits;
+use crate::sql::reads::{self, Lines};
+use crate::sql::tables::{self, LATEST_MS, Rules};
+use crate::sql::{Cell, Cells, Hook, Sql, Value, Writer, schema};
+use crate::{
+    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, Report, Reported, RowKey, Standing, Store,
+    StoreError,
+};
+use hotlease_journal::{StateDir, sync_directory};
+use hotlease_wire::ids::{AgentId, LeaseId};
+use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Name of the database in its directory.
+pub const LEDGER_FILE: &str = "ledger.db";
+/// What a restore leaves behind that did not come to its end.
+pub(crate) const RESTORING_FILE: &str = "ledger.db.restoring";
+/// Marks our databases among all of SQLite's: "hlld".
+const APPLICATION_ID: i64 = 0x686c_6c64;
+/// How long a write waits for another process that reads or copies the database.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
+/// The log of writes is cut to this size when it can be.
+const LOG_BYTES: i64 = 16 << 20;
+
+/// How a database is used.
+#[derive(Clone)]
+pub struct SqliteOptions {
+    /// Its bounds (default: [`Limits::DATABASE`]).
+    pub limits: Limits,
+    /// Whether agents are taken at their word about leases that this manager did not grant. Default: no,
+    /// they are written down and not billed.
+    pub adopt_unknown: bool,
+    /// Largest size of the database, bytes (default: what SQLite can, 16 TiB).
+    pub bytes_max: Option<u64>,
+    /// Called by the writer at each [`Moment`](crate::Moment): for tests that end the process there (default: none).
+    pub hook: Option<Hook>,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self {
+            limits: Limits::DATABASE,
+            adopt_unknown: false,
+            bytes_max: None,
+            hook: None,
+        }
+    }
+}
+
+/// A [`Store`] in a database file. Its directory is locked until it is dropped.
+pub struct SqliteStore {
+    writer: Writer,
+    /// Sees what was committed; taken for one question at a time.
+    reader: Mutex<SqliteSql>,
+    rules: Rules,
+    // After the connections, so that the lock outlives them.
+    _dir: StateDir,
+}
+
+impl SqliteStore {
+    /// Opens the ledger in a directory, made where missing, and brings it to this version.
+    pub fn open(directory: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
+        let dir = StateDir::take(directory)?;
+        let path = dir.path().join(LEDGER_FILE);
+        if !path.exists() && dir.path().join(RESTORING_FILE).exists() {
+            return Err(StoreError::Unusable {
+                path,
+                why: "a restore into this directory was interrupted; restore the backup again".into(),
+            });
+        }
+        let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        let mut sql = SqliteSql::new(connection, path.clone());
+        sql.set_up(options.bytes_max)?;
+        // The file's name is durable before anything in it is.
+        sync_directory(dir.path()).map_err(|error| StoreError::Disk {
+            what: "make its name durable",
+            why: error.to_string(),
+        })?;
+        let reader = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let reading = reader.pragma_update(None, "query_only", true);
+        reading.map_err(|error| unusable(&path, &error))?;
+        Ok(Self {
+            writer: Writer::start(sql, options.hook)?,
+            reader: Mutex::new(SqliteSql::new(reader, path)),
+            rules: Rules {
+                limits: options.limits,
+                adopt: options.adopt_unknown,
+            },
+            _dir: dir,
+        })
+    }
+
+    /// Reading changes nothing, so a poisoned lock guards a good connection.
+    fn reader(&self) -> MutexGuard<'_, SqliteSql> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Opens a file of SQLite's, without looking at it yet.
+pub(crate) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
+    let opened = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX);
+    let connection = opened.map_err(|error| unusable(path, &error))?;
+    connection
+        .busy_timeout(BUSY_LIMIT)
+        .map_err(|error| unusable(path, &error))?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+pub(crate) fn unusable(path: &Path, error: &rusqlite::Error) -> StoreError {
+    StoreError::Unusable {
+        path: path.to_owned(),
+        why: error.to_string(),
+    }
+}
+
+/// Whether the file is one of ours, and its version: 0 for one that is still empty.
+pub(crate) fn version(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
+    let number = |pragma: &str| {
+        let read = connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+        read.map_err(|error| unusable(path, &error))
+    };
+    let tables = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
+    let is_empty = tables.map_err(|error| unusable(path, &error))? == 0;
+    let version = number("user_version")?;
+    if is_empty && version == 0 {
+        return Ok(0);
+    }
+    if number("application_id")? != APPLICATION_ID {
+        return Err(StoreError::Unusable {
+            path: path.to_owned(),
+            why: "it is a database of another program".into(),
+        });
+    }
+    if version > schema::VERSION {
+        return Err(StoreError::TooNew {
+            path: path.to_owned(),
+            found: version,
+            known: schema::VERSION,
+        });
+    }
+    Ok(version)
+}
+
+/// A connection as the store uses it.
+pub(crate) struct SqliteSql {
+    connection: Connection,
+    path: PathBuf,
+    /// The last error, in case it cost the transaction.
+    failed: Option<(bool, String)>,
+}
+
+/// Borrowed as it is.
+impl ToSql for Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Int(number) => ValueRef::Integer(*number),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+            Self::Null => ValueRef::Null,
+        }))
+    }
+}
+
+impl SqliteSql {
+    pub(crate) fn new(connection: Connection, path: PathBuf) -> Self {
+        Self {
+            connection,
+            path,
+            failed: None,
+        }
+    }
+
+    /// How it writes, and its tables.
+    fn set_up(&mut self, bytes_max: Option<u64>) -> Result<(), StoreError> {
+        let from = version(&self.connection, &self.path)?;
+        let path = self.path.clone();
+        let failed = |error| unusable(&path, &error);
+        let connection = &self.connection;
+        let mode: String = connection
+            .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
+            .map_err(failed)?;
+        if mode != "wal" {
+            return Err(StoreError::Unusable {
+                path,
+                why: format!("its file system has no write-ahead log (mode {mode})"),
+            });
+        }
+        connection
+            .pragma_update(None, "synchronous", "full")
+            .map_err(failed)?;
+        connection
+            .pragma_update(None, "trusted_schema", false)
+            .map_err(failed)?;
+        connection
+            .pragma_update_and_check(None, "journal_size_limit", LOG_BYTES, |_| Ok(()))
+            .map_err(failed)?;
+        if let Some(bytes) = bytes_max {
+            let size: i64 = connection
+                .pragma_query_value(None, "page_size", |row| row.get(0))
+                .map_err(failed)?;
+            let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / size.max(1);
+            connection
+                .pragma_update_and_check(None, "max_page_count", pages.max(1), |_| Ok(()))
+                .map_err(failed)?;
+        }
+        if from == schema::VERSION {
+            return Ok(());
+        }
+        self.run("BEGIN IMMEDIATE", &[])?;
+        let migrated = schema::migrate(self, from).and_then(|()| {
+            self.run(&format!("PRAGMA application_id = {APPLICATION_ID}"), &[])?;
+            self.run(&format!("PRAGMA user_version = {}", schema::VERSION), &[])
+        });
+        match migrated {
+            Ok(()) => self.run("COMMIT", &[])?,
+            Err(error) => {
+                if let Err(worse) = self.run("ROLLBACK", &[]) {
+                    tracing::warn!(error = %worse, "a migration that failed was not rolled back either");
+                }
+                return Err(error);
+            }
+        }
+        if from > 0 {
+            tracing::info!(path = %self.path.display(), from, to = schema::VERSION, "the ledger was migrated");
+        }
+        Ok(())
+    }
+
+    fn error(&mut self, what: &'static str, error: &rusqlite::Error) -> StoreError {
+        let why = error.to_string();
+        let full = error.sqlite_error_code() == Some(ErrorCode::DiskFull);
+        self.failed = Some((full, why.clone()));
+        match full {
+            true => StoreError::NoSpace { why },
+            false => StoreError::Disk { what, why },
+        }
+    }
+}
+
+fn cell(value: ValueRef<'_>) -> Cell {
+    match value {
+        ValueRef::Integer(number) => Cell::Int(number),
+        ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
+        // Neither is ever written: whoever reads one finds no number and no text there, and says so.
+        ValueRef::Null | ValueRef::Real(_) | ValueRef::Blob(_) => Cell::Null,
+    }
+}
+
+impl Sql for SqliteSql {
+    fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Result<(), StoreError> {
+        let done = self.connection.prepare_cached(statement).and_then(|mut prepared| {
+            let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
+            while rows.next()?.is_some() {}
+            Ok(())
+        });
+        done.map_err(|error| self.error("be written", &error))
+    }
+
+    fn query(
+        &mut self,
+        statement: &str,
+        values: &[Value<'_>],
+        each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut refused = None;
+        let read = self.connection.prepare_cached(statement).and_then(|mut prepared| {
+            let columns = prepared.column_count();
+            let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
+            while let Some(row) = rows.next()? {
+                let cells = (0..columns)
+                    .map(|column| row.get_ref(column).map(cell))
+                    .collect::<Result<Cells, _>>()?;
+                if let Err(error) = each(cells) {
+                    refused = Some(error);
+                    break;
+                }
+            }
+            Ok(())
+        });
+        read.map_err(|error| self.error("be read", &error))?;
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn lost(&mut self) -> Option<StoreError> {
+        if !self.connection.is_autocommit() {
+            return None;
+        }
+        let (full, why) = self.failed.take().unwrap_or_default();
+        Some(match full {
+            true => StoreError::NoSpace { why },
+            false => StoreError::Disk {
+                what: "be written",
+                why,
+            },
+        })
+    }
+}
+
+impl Store for SqliteStore {
+    fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError> {
+        let rules = self.rules;
+        self.writer
+            .write(move |sql| tables::put_agent(sql, &rules, &agent, at_ms))
+    }
+
+    fn remove_agent(&self, agent: AgentId, at_ms: u64) -> Result<(), StoreError> {
+        let rules = self.rules;
+        self.writer
+            .write(move |sql| tables::remove_agent(sql, &rules, agent, at_ms))
+    }
+
+    fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
+        reads::agents(&mut *self.reader())
+    }
+
+    fn open_lease(&self, lease: LeaseRecord, at_ms: u64) -> Result<(), StoreError> {
+        let rules = self.rules;
+        self.writer
+            .write(move |sql| tables::open_lease(sql, &rules, &lease, at_ms))
+    }
+
+    fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError> {
+        reads::lease(&mut *self.reader(), lease)
+    }
+
+    fn leases(&self, tenant: Option<&str>) -> Result<Vec<LeaseRecord>, StoreError> {
+        reads::leases(&mut *self.reader(), tenant.map_or(Lines::All, Lines::OfTenant))
+    }
+
+    fn active_leases(&self) -> Result<u64, StoreError> {
+        let active = schema::counter(&mut *self.reader(), "active_leases")?;
+        Ok(u64::try_from(active).unwrap_or(0))
+    }
+
+    fn report(&self, report: Report) -> Result<Reported, StoreError> {
+        let rules = self.rules;
+        self.writer
+            .write(move |sql| tables::report(sql, &rules, &report))
+    }
+
+    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
+        let mut reader = self.reader();
+        keys.iter().map(|key| reads::row(&mut *reader, *key)).collect()
+    }
+
+    fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
+        reads::bill(&mut *self.reader(), query)
+    }
+
+    fn audit(&self, now_ms: u64) -> Result<Audit, StoreError> {
+        let mut reader = self.reader();
+        let mut audit = reads::audit(&mut *reader, now_ms)?;
+        let statement = format!("PRAGMA integrity_check({FINDINGS_MAX})");
+        reader.query(&statement, &[], &mut |row| {
+            match &row[..] {
+                [Cell::Text(fine)] if fine == "ok" => {}
+                [Cell::Text(problem)] => audit.problems.push(problem.clone()),
+                _ => audit.problems.push("the database cannot be checked".into()),
+            }
+            Ok(())
+        })?;
+        Ok(audit)
+    }
+
+    fn latest_ms(&self) -> Result<u64, StoreError> {
+        let latest = schema::counter(&mut *self.reader(), LATEST_MS)?;
+        Ok(u64::try_from(latest).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A commit must reach the disk before it is answered: below FULL, SQLite answers earlier, and no crash of
+    /// a process would show it.
+    #[test]
+    fn the_writer_waits_for_the_disk() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(LEDGER_FILE);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let mut sql = SqliteSql::new(connect(&path, flags).expect("opened"), path);
+        sql.set_up(None).expect("set up");
+        let mut asked = |pragma: &str| {
+            let mut answer = Cell::Null;
+            let each = &mut |row: Cells| {
+                answer = row[0].clone();
+                Ok(())
+            };
+            sql.query(pragma, &[], each).expect("answered");
+            answer
+        };
+        assert_eq!(asked("PRAGMA synchronous"), Cell::Int(2), "FULL");
+        assert_eq!(asked("PRAGMA journal_mode"), Cell::Text("wal".into()));
+    }
+}

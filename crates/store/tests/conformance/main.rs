@@ -1,0 +1,5 @@
+//! What every store promises, held against each of them; and each against the others, with random work.
+
+mod promises;
+mod random;
+mod scene;

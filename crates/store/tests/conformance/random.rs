@@ -1,0 +1,154 @@
+//! Random work, done to all stores: they must answer alike after every step.
+
+use crate::scene::{START_MS, Scene, agent, lease, limits, row, stores};
+use hotlease_store::{BillQuery, By, LeaseRecord, LeaseState, LedgerRow, PERIOD_MS, Report, Store};
+use hotlease_wire::ids::{AgentId, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeSet;
+
+const SEEDS: u64 = 12;
+const STEPS: usize = 120;
+
+/// What is done to every store; answers as text, to compare.
+type Step = Box<dyn Fn(&dyn Store) -> String>;
+
+fn some_lease(random: &mut StdRng) -> LeaseRecord {
+    let number = random.random_range(1..16);
+    let over = random.random_bool(0.4);
+    LeaseRecord {
+        agent: AgentId([random.random_range(1..4); 8]),
+        tenant: format!("uid:{}", number % 5),
+        job: format!("{}", number % 3),
+        memory_bytes: u64::from(number) << 28,
+        state: match over {
+            true => LeaseState::Ended { why: "over".into() },
+            false => LeaseState::Active,
+        },
+        ..lease(number, random.random_range(1..3))
+    }
+}
+
+fn some_usage(random: &mut StdRng, lease: &LeaseRecord) -> LedgerRow {
+    let mut any = || random.random_range(0..100_000_000_000);
+    LedgerRow {
+        tenant: lease.tenant.clone(),
+        usage: UsageTotals {
+            allocated_ns: any(),
+            hot_ns: any(),
+            compute_ns: any(),
+            invocations: any(),
+        },
+        settled: lease.state != LeaseState::Active,
+        ..row(lease.key(), 0, false)
+    }
+}
+
+fn some_report(random: &mut StdRng, at_ms: u64) -> Report {
+    let by = agent(random.random_range(1..4), random.random_range(1..3));
+    let leases: Vec<LeaseRecord> = (0..random.random_range(0..5))
+        .map(|_| LeaseRecord {
+            agent: by.id,
+            boot: by.boot,
+            ..some_lease(random)
+        })
+        .collect();
+    let usage = leases.iter().map(|lease| some_usage(random, lease)).collect();
+    let before = (0..3).map(|_| LeaseId([random.random_range(1..16); 8]));
+    let before: BTreeSet<LeaseId> = before.collect();
+    Report {
+        agent: by.id,
+        boot: by.boot,
+        at_ms,
+        leases,
+        usage,
+        missing_before: random.random_bool(0.5).then_some(before),
+    }
+}
+
+fn some_step(random: &mut StdRng, at_ms: u64) -> Step {
+    match random.random_range(0..10) {
+        0 => {
+            let agent = agent(random.random_range(1..5), random.random_range(1..3));
+            Box::new(move |store| format!("{:?}", store.put_agent(agent.clone(), at_ms)))
+        }
+        1 => {
+            let agent = AgentId([random.random_range(1..5); 8]);
+            Box::new(move |store| format!("{:?}", store.remove_agent(agent, at_ms)))
+        }
+        2..5 => {
+            let granted = LeaseRecord {
+                state: LeaseState::Active,
+                granted_ms: at_ms,
+                ..some_lease(random)
+            };
+            Box::new(move |store| format!("{:?}", store.open_lease(granted.clone(), at_ms)))
+        }
+        _ => {
+            let report = some_report(random, at_ms);
+            Box::new(move |store| format!("{:?}", store.report(report.clone())))
+        }
+    }
+}
+
+/// All that can be asked.
+fn seen(scene: &Scene, at_ms: u64) -> Vec<String> {
+    let store = &scene.store;
+    let mut seen = vec![
+        format!("{:?}", store.agents()),
+        format!("{:?}", store.leases(None)),
+        format!("{:?}", store.leases(Some("uid:1"))),
+        format!("{:?}", store.active_leases()),
+        format!("{:?}", store.audit(at_ms)),
+    ];
+    for by in [By::Tenant, By::Job, By::Lease] {
+        for (since_ms, until_ms) in [(None, None), (Some(START_MS + 3 * PERIOD_MS), None), (None, Some(at_ms))] {
+            let query = BillQuery {
+                since_ms,
+                until_ms,
+                by,
+                ..BillQuery::default()
+            };
+            seen.push(format!("{:?}", store.bill(&query)));
+        }
+    }
+    let keys: Vec<_> = (1..16).map(|number| lease(number, 1).key()).collect();
+    seen.push(format!("{:?}", store.rows(&keys)));
+    assert_eq!(store.lease(LeaseId([99; 8])).unwrap(), None);
+    seen
+}
+
+#[test]
+fn all_stores_answer_alike_whatever_is_done_to_them() {
+    for seed in 0..SEEDS {
+        let mut random = StdRng::seed_from_u64(seed);
+        let scenes = stores(limits());
+        let mut at_ms = START_MS;
+        for number in 0..STEPS {
+            at_ms += random.random_range(0..PERIOD_MS / 8);
+            let step = some_step(&mut random, at_ms);
+            let answers: Vec<String> = scenes.iter().map(|scene| step(&*scene.store)).collect();
+            for (scene, answer) in scenes.iter().zip(&answers) {
+                assert_eq!(
+                    answer, &answers[0],
+                    "seed {seed}, step {number}: {} answers differently from {}",
+                    scene.name, scenes[0].name
+                );
+            }
+            let first = seen(&scenes[0], at_ms);
+            for scene in &scenes[1..] {
+                for (other, one) in seen(scene, at_ms).iter().zip(&first) {
+                    assert_eq!(
+                        other, one,
+                        "seed {seed}, after step {number}: {} differs from {}",
+                        scene.name, scenes[0].name
+                    );
+                }
+            }
+        }
+        for scene in &scenes {
+            scene.is_sound(at_ms);
+        }
+    }
+}

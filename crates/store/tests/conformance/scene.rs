@@ -1,0 +1,141 @@
+//! Stores to test, and what to put into them.
+
+use hotlease_store::{
+    AgentRecord, BillQuery, LeaseRecord, LeaseState, LedgerRow, Limits, MemoryStore, Report, RowKey,
+    SqliteOptions, SqliteStore, Store,
+};
+use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use tempfile::TempDir;
+
+pub(crate) const TENANT: &str = "uid:1";
+/// A moment; any will do.
+pub(crate) const START_MS: u64 = 1_700_000_000_000;
+
+/// A store, and what must outlive it.
+pub(crate) struct Scene {
+    pub(crate) name: &'static str,
+    pub(crate) store: Box<dyn Store>,
+    _directory: Option<TempDir>,
+}
+
+pub(crate) fn limits() -> Limits {
+    Limits {
+        agents: 3,
+        active_leases: 4,
+        ended_leases: 3,
+        ledger_rows: 8,
+        tenants: 3,
+    }
+}
+
+/// One of each kind, all with the same bounds, all taking agents at their word.
+pub(crate) fn stores(limits: Limits) -> Vec<Scene> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = SqliteOptions {
+        limits,
+        adopt_unknown: true,
+        ..SqliteOptions::default()
+    };
+    vec![
+        Scene {
+            name: "memory",
+            store: Box::new(MemoryStore::new(limits)),
+            _directory: None,
+        },
+        Scene {
+            name: "SQLite",
+            store: Box::new(SqliteStore::open(&directory.path().join("state"), options).expect("opened")),
+            _directory: Some(directory),
+        },
+    ]
+}
+
+pub(crate) fn agent(number: u8, boot: u8) -> AgentRecord {
+    AgentRecord {
+        id: AgentId([number; 8]),
+        boot: BootId([boot; 8]),
+        address: "/run/agent.sock".into(),
+        cores: vec![0, 1],
+    }
+}
+
+/// A lease of agent 1.
+pub(crate) fn lease(number: u8, boot: u8) -> LeaseRecord {
+    LeaseRecord {
+        id: LeaseId([number; 8]),
+        agent: AgentId([1; 8]),
+        boot: BootId([boot; 8]),
+        tenant: TENANT.into(),
+        label: "label".into(),
+        job: "42".into(),
+        epoch: Epoch(1),
+        cores: vec![0, 7],
+        slots: 2,
+        memory_bytes: 1 << 30,
+        granted_ms: START_MS,
+        state: LeaseState::Active,
+    }
+}
+
+pub(crate) fn ended(lease: LeaseRecord) -> LeaseRecord {
+    let why = "released".into();
+    LeaseRecord {
+        state: LeaseState::Ended { why },
+        ..lease
+    }
+}
+
+pub(crate) fn used(invocations: u64) -> UsageTotals {
+    UsageTotals {
+        allocated_ns: invocations * 1_000_000,
+        hot_ns: invocations * 1000,
+        compute_ns: invocations * 10_000,
+        invocations,
+    }
+}
+
+pub(crate) fn row(key: RowKey, invocations: u64, settled: bool) -> LedgerRow {
+    LedgerRow {
+        key,
+        tenant: TENANT.into(),
+        usage: used(invocations),
+        settled,
+    }
+}
+
+/// A report about some leases only.
+pub(crate) fn report(at_ms: u64, leases: Vec<LeaseRecord>, usage: Vec<LedgerRow>) -> Report {
+    Report {
+        agent: AgentId([1; 8]),
+        boot: BootId([1; 8]),
+        at_ms,
+        leases,
+        usage,
+        missing_before: None,
+    }
+}
+
+impl Scene {
+    /// Invocations billed to somebody.
+    pub(crate) fn invocations(&self, tenant: &str) -> u64 {
+        let query = BillQuery {
+            tenant: Some(tenant.into()),
+            ..BillQuery::default()
+        };
+        let bill = self.store.bill(&query).expect("a bill");
+        bill.lines.iter().map(|line| line.usage.invocations).sum()
+    }
+
+    /// What is noted of a lease.
+    pub(crate) fn state(&self, number: u8) -> Option<LeaseState> {
+        let lease = self.store.lease(LeaseId([number; 8])).expect("readable");
+        lease.map(|lease| lease.state)
+    }
+
+    /// Nothing in it contradicts anything else.
+    pub(crate) fn is_sound(&self, now_ms: u64) {
+        let audit = self.store.audit(now_ms).expect("an audit");
+        assert_eq!(audit.problems, Vec::<String>::new(), "{}", self.name);
+    }
+}

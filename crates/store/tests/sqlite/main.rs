@@ -1,0 +1,6 @@
+//! What only a database on a disk can promise: to survive.
+
+mod backups;
+mod files;
+mod kills;
+mod scene;

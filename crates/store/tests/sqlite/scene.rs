@@ -1,0 +1,83 @@
+//! Ledgers to break.
+
+use hotlease_store::{
+    BillQuery, LeaseRecord, LeaseState, LedgerRow, Report, RowKey, SqliteOptions, SqliteStore, Store,
+};
+use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use tempfile::TempDir;
+
+pub(crate) const START_MS: u64 = 1_700_000_000_000;
+
+/// Ours alone, as a state directory must be.
+pub(crate) fn directory() -> TempDir {
+    let mut made = tempfile::Builder::new();
+    made.permissions(Permissions::from_mode(0o700))
+        .tempdir()
+        .expect("a directory")
+}
+
+pub(crate) fn open(path: &Path) -> SqliteStore {
+    SqliteStore::open(path, SqliteOptions::default()).expect("opened")
+}
+
+pub(crate) fn lease(number: u64) -> LeaseRecord {
+    LeaseRecord {
+        id: LeaseId(number.to_be_bytes()),
+        agent: AgentId([1; 8]),
+        boot: BootId([1; 8]),
+        tenant: "uid:1".into(),
+        label: "label".into(),
+        job: "job".into(),
+        epoch: Epoch(1),
+        cores: vec![0],
+        slots: 1,
+        memory_bytes: 0,
+        granted_ms: START_MS,
+        state: LeaseState::Active,
+    }
+}
+
+pub(crate) fn key(number: u64) -> RowKey {
+    lease(number).key()
+}
+
+pub(crate) fn report(usage: Vec<LedgerRow>) -> Report {
+    Report {
+        agent: AgentId([1; 8]),
+        boot: BootId([1; 8]),
+        at_ms: START_MS + 3_600_000,
+        leases: vec![],
+        usage,
+        missing_before: None,
+    }
+}
+
+pub(crate) fn row(number: u64, invocations: u64) -> LedgerRow {
+    LedgerRow {
+        key: key(number),
+        tenant: "uid:1".into(),
+        usage: UsageTotals {
+            allocated_ns: invocations,
+            invocations,
+            ..UsageTotals::default()
+        },
+        settled: false,
+    }
+}
+
+/// Notes a grant and some use of it.
+pub(crate) fn use_lease(store: &dyn Store, number: u64, invocations: u64) {
+    store.open_lease(lease(number), START_MS).expect("room");
+    store
+        .report(report(vec![row(number, invocations)]))
+        .expect("taken");
+}
+
+pub(crate) fn invocations(store: &dyn Store) -> u64 {
+    let bill = store.bill(&BillQuery::default()).expect("a bill");
+    bill.lines.iter().map(|line| line.usage.invocations).sum()
+}
