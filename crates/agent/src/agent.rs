@@ -4,7 +4,7 @@ use crate::caller::Tenants;
 use crate::config::{AGENT_SOCKET, Network, SESSION_SOCKET};
 use crate::cores;
 use crate::listener::{GrpcListener, SessionListener, SocketFile};
-use crate::lock::DirectoryLock;
+use crate::lock::{DirectoryLock, keep_identity, kept_identity};
 use crate::membership::Membership;
 use crate::network;
 use crate::node::{Identity, Node};
@@ -12,8 +12,9 @@ use crate::pool::Pool;
 use crate::service::Service;
 use crate::session::SESSIONS_MAX;
 use crate::watchdog;
-use crate::{AgentConfig, AgentError};
+use crate::{AgentConfig, AgentError, journalling};
 use hotlease_fabric::clock::measure_tick_hz;
+use hotlease_journal::{StateDir, UsageJournal};
 use hotlease_lease::agent::{Event, TTL_MAX, TTL_MIN};
 use hotlease_net::grpc::channel;
 use hotlease_net::peer::is_tenant_name;
@@ -86,7 +87,13 @@ impl Agent {
         };
         cores::raise_descriptor_limit();
         let lock = DirectoryLock::take(&config.runtime_dir)?;
-        let agent = lock.identity()?;
+        let (agent, journal) = match &config.state_dir {
+            Some(state) => {
+                let journal = journal(state, &lock)?;
+                (journal.0, Some(journal.1))
+            }
+            None => (lock.identity()?, None),
+        };
         let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
         let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
         let tls = match &config.network {
@@ -126,7 +133,7 @@ impl Agent {
             ttl: config.ttl,
         };
         tracing::info!(%agent, cores = ?identity.cores, worker = %launcher.binary().display(), "agent starts");
-        let node = Arc::new(Node::new(identity, launcher, Arc::new(pool)));
+        let node = Arc::new(Node::new(identity, launcher, Arc::new(pool), journal));
         let (registered, is_registered) = watch::channel(false);
         let manager = match (&config.network, elsewhere, &config.manager_socket) {
             (Some(network), Some(address), _) => {
@@ -188,6 +195,23 @@ impl Agent {
     pub async fn stopped(&self) {
         until_true(self.stopped.clone()).await;
     }
+}
+
+/// The journal of a state directory, and the agent's name: kept there, else in the runtime directory by an
+/// earlier version, else in the journal itself, whose records must go on under the name they have.
+fn journal(state: &Path, lock: &DirectoryLock) -> Result<(AgentId, UsageJournal), AgentError> {
+    let dir = StateDir::take(state)?;
+    let kept = kept_identity(state);
+    let elsewhere = lock.known_identity();
+    let mut agent = AgentId(rand::random());
+    let journal = UsageJournal::open(dir, |written| {
+        agent = kept.or(written).or(elsewhere).unwrap_or(agent);
+        agent
+    })?;
+    if kept != Some(agent) {
+        keep_identity(state, agent)?;
+    }
+    Ok((agent, journal))
 }
 
 async fn listen(network: &Network) -> Result<(TlsListener, SocketAddr), AgentError> {
@@ -252,6 +276,7 @@ impl Parts {
         let mut background = JoinSet::new();
         background.spawn(watchdog::expire_leases(Arc::clone(&node)));
         background.spawn(watchdog::enforce_deadlines(Arc::clone(&node)));
+        background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(Arc::clone(&node.pool).keep_filled());
 
         // Each part has its own moment to stop.

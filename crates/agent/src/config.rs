@@ -14,7 +14,7 @@ pub const AGENT_SOCKET: &str = "agent.sock";
 pub const SESSION_SOCKET: &str = "session.sock";
 /// Name of the file in the runtime directory that a running agent holds locked.
 pub const AGENT_LOCK: &str = "agent.lock";
-/// Name of the file in the runtime directory that keeps the agent's identity over restarts.
+/// Name of the file in the state directory (else the runtime directory) that keeps the agent's identity.
 pub const AGENT_ID: &str = "agent.id";
 
 /// Where an agent serves other hosts, beside its Unix sockets.
@@ -69,6 +69,9 @@ pub struct AgentConfig {
     pub ttl: Duration,
     /// Where it serves other hosts (default: nowhere).
     pub network: Option<Network>,
+    /// Where its name and its usage journal are kept: a directory that is ours alone, on a local disk (default:
+    /// its name is kept in the runtime directory, and usage in memory).
+    pub state_dir: Option<PathBuf>,
 }
 
 impl AgentConfig {
@@ -84,6 +87,7 @@ impl AgentConfig {
             memory_bytes: None,
             ttl: Duration::from_secs(5),
             network: None,
+            state_dir: None,
         }
     }
 }

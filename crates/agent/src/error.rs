@@ -1,5 +1,6 @@
 //! Why an agent did not start.
 
+use hotlease_journal::DirectoryError;
 use hotlease_sandbox::SandboxError;
 use std::io;
 use std::net::SocketAddr;
@@ -46,6 +47,9 @@ pub enum AgentError {
         /// What there is.
         allowed: String,
     },
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] DirectoryError),
     /// No worker can be started.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),

@@ -5,7 +5,7 @@
 //!  manager --gRPC: grant, end, status--> service --.
 //!  client --session socket--> listener -> session --+--> node: the book's steps --> incarnation -> worker
 //!  manager <--register, heartbeat-- membership      |        |                          (process)
-//!                                       watchdog ---'        `-> outbox -> session
+//!                     watchdog, journalling ---'        `-> outbox -> session
 //! ```
 //!
 //! Clients and managers on other hosts come through `network`, and from there on take the same way.
@@ -34,6 +34,7 @@ mod config;
 mod cores;
 mod error;
 mod incarnation;
+mod journalling;
 mod listener;
 mod listing;
 mod lock;

@@ -108,7 +108,8 @@ pub(crate) fn leases_since(node: &Node, since: Duration) -> Vec<LeaseInfo> {
     leases
 }
 
-fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
+/// What a running lease has used so far.
+pub(crate) fn used_so_far(node: &Node, tables: &Tables, lease: &Lease) -> UsageTotals {
     let now = node.now();
     let mut used = UsageTotals {
         allocated_ns: lease.allocated_ns(now),
@@ -122,6 +123,12 @@ fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
             }
         }
     }
+    used
+}
+
+fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
+    let now = node.now();
+    let used = used_so_far(node, tables, lease);
     LeaseInfo {
         id: lease.id.to_string(),
         agent: node.identity.agent.to_string(),
@@ -221,6 +228,16 @@ pub(crate) fn message(totals: UsageTotals) -> Usage {
         hot_ns: totals.hot_ns,
         compute_ns: totals.compute_ns,
         invocations: totals.invocations,
+    }
+}
+
+/// And back.
+pub(crate) fn totals(usage: &Usage) -> UsageTotals {
+    UsageTotals {
+        allocated_ns: usage.allocated_ns,
+        hot_ns: usage.hot_ns,
+        compute_ns: usage.compute_ns,
+        invocations: usage.invocations,
     }
 }
 

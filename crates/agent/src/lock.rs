@@ -65,20 +65,33 @@ impl DirectoryLock {
 
     /// The identity kept here, or a new one.
     pub fn identity(&self) -> Result<AgentId, AgentError> {
-        let path = self.directory.join(AGENT_ID);
-        if let Ok(text) = fs::read_to_string(&path)
-            && let Ok(id) = text.trim().parse()
-        {
-            return Ok(id);
+        match self.known_identity() {
+            Some(id) => Ok(id),
+            None => keep_identity(&self.directory, AgentId(rand::random())),
         }
-        let id = AgentId(rand::random());
-        let written = private()
-            .truncate(true)
-            .open(&path)
-            .and_then(|mut file| writeln!(file, "{id}"));
-        written.map_err(failed("write", &path))?;
-        Ok(id)
     }
+
+    /// The identity kept here.
+    pub fn known_identity(&self) -> Option<AgentId> {
+        kept_identity(&self.directory)
+    }
+}
+
+/// The identity kept in a directory.
+pub(crate) fn kept_identity(directory: &Path) -> Option<AgentId> {
+    let text = fs::read_to_string(directory.join(AGENT_ID)).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Keeps it there from now on.
+pub(crate) fn keep_identity(directory: &Path, id: AgentId) -> Result<AgentId, AgentError> {
+    let path = directory.join(AGENT_ID);
+    let written = private()
+        .truncate(true)
+        .open(&path)
+        .and_then(|mut file| writeln!(file, "{id}").and_then(|()| file.sync_all()));
+    written.map_err(failed("write", &path))?;
+    Ok(id)
 }
 
 fn private() -> OpenOptions {

@@ -3,12 +3,16 @@
 
 use crate::listing::{self, Availability};
 use crate::node::Node;
+use hotlease_journal::Entry;
 use hotlease_net::grpc::refusal;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_client::ManagerClient;
-use hotlease_wire::grpc::{HeartbeatRequest, RegisterRequest};
+use hotlease_wire::grpc::{HeartbeatRequest, PastUsage, PastUsageRequest, RegisterRequest};
+use hotlease_wire::ids::LeaseId;
+use hotlease_wire::session::UsageTotals;
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
@@ -29,6 +33,11 @@ const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
 /// Longest heartbeat, bytes; the manager's own limit.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
+/// Totals that only the journal knows, in one report.
+const PAST_MAX: usize = 1024;
+/// Pause after a report of those was refused.
+const PAST_RETRY: Duration = Duration::from_secs(10);
+
 /// Why there is no manager for now.
 enum Lost {
     /// It does not know us (any more).
@@ -45,6 +54,8 @@ pub(crate) struct Membership {
     heartbeat: Duration,
     /// Leases that ended before this moment have been reported.
     reported: Duration,
+    /// When the manager last refused what the journal holds.
+    past_refused: Option<Instant>,
 }
 
 impl Membership {
@@ -56,6 +67,7 @@ impl Membership {
             registered,
             heartbeat: HEARTBEAT,
             reported: Duration::ZERO,
+            past_refused: None,
         }
     }
 
@@ -123,9 +135,15 @@ impl Membership {
 
     async fn report(&mut self, availability: Availability) -> Result<(), Lost> {
         let now = self.node.now();
+        let leases = listing::leases_since(&self.node, self.reported);
+        let ended: Vec<(LeaseId, UsageTotals)> = leases
+            .iter()
+            .filter(|lease| lease.state == "ended")
+            .filter_map(|lease| Some((lease.id.parse().ok()?, listing::totals(lease.usage.as_ref()?))))
+            .collect();
         let request = HeartbeatRequest {
             agent: Some(listing::agent(&self.node, availability)),
-            leases: listing::leases_since(&self.node, self.reported),
+            leases,
         };
         let reply = in_time(self.manager.heartbeat(request))
             .await
@@ -135,7 +153,62 @@ impl Membership {
         }
         // Only now: what was not acknowledged is sent again.
         self.reported = now;
-        Ok(())
+        if let Some(journal) = &self.node.journal {
+            for (lease, usage) in ended {
+                journal.acknowledge(self.node.journal_key(lease), usage);
+            }
+        }
+        self.report_past().await
+    }
+
+    /// Reports what only the journal knows: totals of earlier runs, and of leases that ended so long ago that
+    /// heartbeats name them no more.
+    async fn report_past(&mut self) -> Result<(), Lost> {
+        let Some(journal) = self.node.journal.clone() else {
+            return Ok(());
+        };
+        if self.past_refused.is_some_and(|at| at.elapsed() < PAST_RETRY) {
+            return Ok(());
+        }
+        let boot = self.node.identity.boot;
+        let running: HashSet<LeaseId> = self.node.tables().leases.keys().copied().collect();
+        let past = journal.unacknowledged(PAST_MAX, |(run, lease)| *run != boot || !running.contains(lease));
+        if past.is_empty() {
+            return Ok(());
+        }
+        let usage = past.iter().map(|((run, lease), entry)| PastUsage {
+            boot: run.to_string(),
+            lease: lease.to_string(),
+            tenant: entry.tenant.clone(),
+            usage: Some(listing::message(entry.usage)),
+        });
+        let request = PastUsageRequest {
+            agent: self.node.identity.agent.to_string(),
+            boot: boot.to_string(),
+            usage: usage.collect(),
+        };
+        match in_time(self.manager.report_past(request)).await {
+            Ok(reply) if reply.known => {
+                for (key, entry) in past {
+                    // A lease of an earlier run is over, whether or not its end was written down.
+                    journal.note(
+                        key,
+                        Entry {
+                            ended: true,
+                            ..entry.clone()
+                        },
+                    );
+                    journal.acknowledge(key, entry.usage);
+                }
+                Ok(())
+            }
+            Ok(_) => Err(Lost::Unknown),
+            Err(refusal) => {
+                tracing::warn!(%refusal, "the manager does not take usage of earlier leases; trying again");
+                self.past_refused = Some(Instant::now());
+                Ok(())
+            }
+        }
     }
 }
 

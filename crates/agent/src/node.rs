@@ -8,6 +8,7 @@ use crate::code::CodeCache;
 use crate::incarnation::{Incarnation, State as WorkerState};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
+use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{Action, Event, GrantRequest, Lease, LeaseBook, SessionId};
 use hotlease_net::{Address, node_id};
 use hotlease_sandbox::{KIND, Launcher};
@@ -71,6 +72,8 @@ pub(crate) struct Node {
     pub codes: CodeCache,
     /// Warm workers.
     pub pool: Arc<Pool>,
+    /// What leases have used, over crashes; none: in memory only.
+    pub journal: Option<Arc<UsageJournal>>,
     launcher: Launcher,
     key: TokenKey,
     start: Instant,
@@ -83,12 +86,18 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub fn new(identity: Identity, launcher: Launcher, pool: Arc<Pool>) -> Self {
+    pub fn new(
+        identity: Identity,
+        launcher: Launcher,
+        pool: Arc<Pool>,
+        journal: Option<UsageJournal>,
+    ) -> Self {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
         Self {
             identity,
             codes: CodeCache::new(),
             pool,
+            journal: journal.map(Arc::new),
             launcher,
             key: TokenKey::new(rand::random()),
             start: Instant::now(),
@@ -229,6 +238,7 @@ impl Node {
                     }
                 }
                 if let Some(lease) = tables.leases.remove(&lease) {
+                    self.note_end(&lease, tables, usage);
                     lease.end(reason, usage);
                 }
             }
@@ -304,6 +314,11 @@ impl Node {
             hot_budget_ns: request.hot_budget_us.saturating_mul(1000),
             memory_bytes: request.memory_bytes,
         };
+        if self.journal.as_ref().is_some_and(|journal| journal.is_full()) {
+            return Err(Refusal::Unavailable {
+                what: "usage of too many leases waits for the manager to take it: a new lease".into(),
+            });
+        }
         let mut tables = self.tables();
         // Before the step, whose actions refer to it.
         tables.leases.insert(id, Arc::new(ActiveLease::new(id, terms)));

@@ -83,6 +83,8 @@ impl Service {
         };
         self.node.step(Event::End { lease: id, reason })?;
         let (_, usage) = lease.ended().await;
+        // Who is told a total can rely on it.
+        self.node.make_usage_durable().await;
         Ok(ReleaseReply {
             usage: Some(listing::message(usage)),
         })

@@ -2,9 +2,9 @@
 
 use hotlease_agent::AgentError;
 use hotlease_client::Error as ClientError;
+use hotlease_journal::DirectoryError;
 use hotlease_manager::ManagerError;
 use hotlease_net::NetError;
-use hotlease_journal::DirectoryError;
 use hotlease_store::StoreError;
 use hotlease_wire::{Ran, Refusal};
 use serde_json::json;
@@ -142,7 +142,8 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
         find(error),
         Some(StoreError::Directory(DirectoryError::InUse { .. }))
     );
-    if manager_runs || agent_runs || state_is_used {
+    let journal_is_used = matches!(find(error), Some(AgentError::State(DirectoryError::InUse { .. })));
+    if manager_runs || agent_runs || state_is_used || journal_is_used {
         return RUNS_ALREADY;
     }
     FAILED

@@ -15,7 +15,9 @@ mod quantity;
 mod state;
 
 use clap::{Parser, Subcommand};
-use commands::{admin, agent, agents, doctor, down, functions, identity, leases, manager, ps, run, up, version};
+use commands::{
+    admin, agent, agents, bill, doctor, down, functions, identity, leases, manager, ps, run, up, version,
+};
 use output::Output;
 use std::process::ExitCode;
 
@@ -44,6 +46,7 @@ enum Command {
     Ps(ps::PsArgs),
     Leases(leases::LeasesArgs),
     Agents(agents::AgentsArgs),
+    Bill(bill::BillArgs),
     Functions(functions::FunctionsArgs),
     Identity(identity::IdentityArgs),
     Admin(admin::AdminArgs),
@@ -71,6 +74,7 @@ impl Command {
             Self::Ps(args) => ps::carry_out(args, output),
             Self::Leases(args) => leases::carry_out(args, output),
             Self::Agents(args) => agents::carry_out(args, output),
+            Self::Bill(args) => bill::carry_out(args, output),
             Self::Functions(args) => functions::carry_out(args, output),
             Self::Identity(args) => identity::carry_out(args, output),
             Self::Admin(args) => admin::carry_out(args, output),

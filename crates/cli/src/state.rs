@@ -4,6 +4,7 @@ use crate::commands::agent::absolute;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_journal::network_file_system;
+use hotlease_manager::{ManagerConfig, load_tariff};
 use hotlease_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,17 @@ pub(crate) struct DaemonStateArgs {
     /// Keep nothing, whatever the state directory: what was used is forgotten when the process ends
     #[arg(long)]
     in_memory: bool,
+}
+
+/// What a manager is told of its ledger.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct LedgerArgs {
+    #[command(flatten)]
+    pub(crate) kept: DaemonStateArgs,
+    /// A file with the prices of what is used; see docs/billing.md [default: a unit for each hour of computing
+    /// or polling]
+    #[arg(long, value_name = "FILE", env = "HOTLEASE_TARIFF")]
+    tariff: Option<PathBuf>,
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
@@ -87,7 +99,7 @@ impl StateArgs {
 
 impl DaemonStateArgs {
     /// The manager's durable state, opened.
-    pub(crate) fn store(&self, dir: &RuntimeDir) -> anyhow::Result<Arc<dyn Store>> {
+    fn store(&self, dir: &RuntimeDir) -> anyhow::Result<Arc<dyn Store>> {
         if self.in_memory {
             return Ok(Arc::new(MemoryStore::default()));
         }
@@ -108,5 +120,26 @@ impl DaemonStateArgs {
             true => vec!["--in-memory".into()],
             false => vec!["--state-dir".into(), self.state.root(dir).into()],
         }
+    }
+}
+
+impl LedgerArgs {
+    /// A manager's configuration with its durable state, opened, and its prices.
+    pub(crate) fn manager(&self, dir: &RuntimeDir) -> anyhow::Result<ManagerConfig> {
+        let mut config = ManagerConfig::new(dir.path());
+        if let Some(tariff) = &self.tariff {
+            config.tariff = load_tariff(tariff)?;
+        }
+        config.store = self.kept.store(dir)?;
+        Ok(config)
+    }
+
+    /// As arguments for another process of this program, as [`DaemonStateArgs::to_args`].
+    pub(crate) fn to_args(&self, dir: &RuntimeDir) -> Vec<OsString> {
+        let mut args = self.kept.to_args(dir);
+        if let Some(tariff) = &self.tariff {
+            args.extend(["--tariff".into(), absolute(tariff).into()]);
+        }
+        args
     }
 }

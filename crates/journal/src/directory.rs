@@ -272,7 +272,11 @@ mod tests {
             (0x0102_1994, "tmpfs"),
             (0x794c_7630, "overlay"),
         ] {
-            assert_eq!(by_number(local), None, "{name} was taken for a network file system");
+            assert_eq!(
+                by_number(local),
+                None,
+                "{name} was taken for a network file system"
+            );
         }
         let table = "22 1 0:20 / / rw - ext4 /dev/a rw\n\
                      30 22 0:31 / /home/a\\040b rw - fuse.sshfs host: rw\n\

@@ -114,7 +114,12 @@ impl Record {
         pen.put(&self.boot.0);
         pen.put(&self.lease.0);
         let usage = self.usage;
-        for total in [usage.allocated_ns, usage.hot_ns, usage.compute_ns, usage.invocations] {
+        for total in [
+            usage.allocated_ns,
+            usage.hot_ns,
+            usage.compute_ns,
+            usage.invocations,
+        ] {
             pen.put(&total.to_le_bytes());
         }
         pen.put(&self.memory_bytes.to_le_bytes());
@@ -156,7 +161,12 @@ impl Record {
             return None;
         }
         let tenant = frame.get(eye.at..eye.at + length)?;
-        let totals = [usage.allocated_ns, usage.hot_ns, usage.compute_ns, usage.invocations];
+        let totals = [
+            usage.allocated_ns,
+            usage.hot_ns,
+            usage.compute_ns,
+            usage.invocations,
+        ];
         if totals.into_iter().any(|total| total > TOTAL_MAX) {
             return None;
         }

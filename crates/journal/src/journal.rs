@@ -54,7 +54,10 @@ pub struct UsageJournal {
 impl UsageJournal {
     /// Opens the journal of a state directory. `agent`: whose it should be, `None` where that was lost; then
     /// the journal says. What it held is there to be reported again.
-    pub fn open(dir: StateDir, agent: impl FnOnce(Option<AgentId>) -> AgentId) -> Result<Self, DirectoryError> {
+    pub fn open(
+        dir: StateDir,
+        agent: impl FnOnce(Option<AgentId>) -> AgentId,
+    ) -> Result<Self, DirectoryError> {
         let failed = |what| {
             let path = dir.path().to_owned();
             move |source| DirectoryError::Io { what, path, source }
@@ -62,7 +65,9 @@ impl UsageJournal {
         let (medium, bytes) = FileMedium::open(dir.path()).map_err(failed("open the usage journal in"))?;
         let (mut table, recovery) = Table::recover(&bytes);
         if recovery.damaged_bytes > 0 {
-            let kept = medium.keep_damaged().map_err(failed("keep the damaged journal in"))?;
+            let kept = medium
+                .keep_damaged()
+                .map_err(failed("keep the damaged journal in"))?;
             tracing::warn!(
                 damaged_bytes = recovery.damaged_bytes, records = recovery.records, kept = %kept.display(),
                 "the usage journal is damaged; every whole record in it counts"
@@ -183,7 +188,9 @@ fn write_down<M: Medium>(inner: &Inner, mut disk: Disk<M>) {
                     (false, true) => (synced + SYNC_EVERY).saturating_duration_since(now),
                     (false, false) => Duration::MAX,
                 };
-                let waited = inner.changed.wait_timeout(shared, pause.min(Duration::from_secs(3600)));
+                let waited = inner
+                    .changed
+                    .wait_timeout(shared, pause.min(Duration::from_secs(3600)));
                 let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
                 shared = guard;
                 if timeout.timed_out() && disk.is_failed() {

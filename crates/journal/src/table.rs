@@ -114,7 +114,11 @@ impl Table {
 
     /// Notes a total. Counters only rise, and an ended lease stays ended.
     pub fn put(&mut self, key: Key, entry: Entry) {
-        if self.acknowledged.iter().any(|(known, had)| *known == key && covers(had.usage, entry.usage)) {
+        if self
+            .acknowledged
+            .iter()
+            .any(|(known, had)| *known == key && covers(had.usage, entry.usage))
+        {
             return;
         }
         match self.waiting.get_mut(&key) {
@@ -197,10 +201,19 @@ impl Table {
     pub fn snapshot(&mut self) -> Vec<u8> {
         self.changed.clear();
         self.newly_acknowledged.clear();
-        let acknowledged = self.acknowledged.iter().cloned().map(|(key, entry)| (key, entry, true));
-        let waiting = self.waiting.iter().map(|(key, entry)| (*key, entry.clone(), false));
+        let acknowledged = self
+            .acknowledged
+            .iter()
+            .cloned()
+            .map(|(key, entry)| (key, entry, true));
+        let waiting = self
+            .waiting
+            .iter()
+            .map(|(key, entry)| (*key, entry.clone(), false));
         let all: Vec<_> = acknowledged.chain(waiting).collect();
-        let frames = all.into_iter().flat_map(|(key, entry, done)| self.frame(key, entry, done));
+        let frames = all
+            .into_iter()
+            .flat_map(|(key, entry, done)| self.frame(key, entry, done));
         frames.collect()
     }
 

@@ -58,9 +58,8 @@ impl Account {
     pub fn merge(&self, known: UsageTotals, reported: UsageTotals, now_ms: u64) -> (UsageTotals, bool) {
         let limit = self.limit_ns(now_ms);
         let wanted = larger(known, reported);
-        let within = |known: u64, wanted: u64, others: u64| {
-            known.max(wanted.min(limit.saturating_sub(others)))
-        };
+        let within =
+            |known: u64, wanted: u64, others: u64| known.max(wanted.min(limit.saturating_sub(others)));
         let compute_ns = within(known.compute_ns, wanted.compute_ns, known.hot_ns);
         let kept = UsageTotals {
             allocated_ns: within(known.allocated_ns, wanted.allocated_ns, 0),

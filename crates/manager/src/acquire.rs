@@ -65,7 +65,12 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
         LABEL_BYTES_MAX as u64,
     )?;
     between("job length", request.job.len() as u64, 0, LABEL_BYTES_MAX as u64)?;
-    if request.label.chars().chain(request.job.chars()).any(char::is_control) {
+    if request
+        .label
+        .chars()
+        .chain(request.job.chars())
+        .any(char::is_control)
+    {
         return Err(bad("the label or the job holds control characters"));
     }
     request.tenant = tenant;

@@ -7,7 +7,7 @@ use crate::listener::PeerInfo as LocalPeer;
 use hotlease_net::grpc::PeerInfo as RemotePeer;
 use hotlease_net::{Peer, Role};
 use hotlease_wire::Refusal;
-use hotlease_wire::grpc::ListRequest;
+use hotlease_wire::grpc::{BillRequest, ListRequest};
 use std::sync::Arc;
 use tonic::Request;
 
@@ -49,6 +49,17 @@ impl Caller {
             Self::Local(_) => Ok(request),
             Self::Remote(_) => Ok(ListRequest {
                 tenant: self.tenant()?,
+            }),
+        }
+    }
+
+    /// Whose bill may be seen: from another host only the caller's own.
+    pub(crate) fn bill(&self, request: BillRequest) -> Result<BillRequest, Refusal> {
+        match self {
+            Self::Local(_) => Ok(request),
+            Self::Remote(_) => Ok(BillRequest {
+                tenant: self.tenant()?,
+                ..request
             }),
         }
     }

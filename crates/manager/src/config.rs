@@ -1,5 +1,6 @@
 //! What a manager is told at its start.
 
+use hotlease_lease::ledger::Tariff;
 use hotlease_net::{Identity, Limits};
 use hotlease_store::{MemoryStore, Store};
 use std::net::SocketAddr;
@@ -29,6 +30,8 @@ pub struct ManagerConfig {
     pub runtime_dir: PathBuf,
     /// Its durable state (default: an empty [`MemoryStore`]).
     pub store: Arc<dyn Store>,
+    /// What usage costs (default: a unit for each hour of computing or polling).
+    pub tariff: Tariff,
     /// How often agents report (default: 0.5 s).
     pub heartbeat: Duration,
     /// How long an agent may take to answer a listing before it is left out (default: 1 s).
@@ -47,6 +50,7 @@ impl ManagerConfig {
         Self {
             runtime_dir: runtime_dir.into(),
             store: Arc::new(MemoryStore::default()),
+            tariff: Tariff::default(),
             heartbeat: Duration::from_millis(500),
             listing_timeout: Duration::from_secs(1),
             grant_timeout: Duration::from_secs(3),

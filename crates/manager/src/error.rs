@@ -32,6 +32,14 @@ pub enum ManagerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The prices make no sense.
+    #[error("the prices in {path} cannot be used: {why}")]
+    Tariff {
+        /// Where they are.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
     /// Its durable state cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -8,6 +8,7 @@
 //! * `listener` — the Unix socket: one manager to a runtime directory, peers checked on accept.
 //! * `caller` — who asks, and what that lets them ask.
 //! * `service` — the gRPC service; `acquire`, `membership` and `listing` do its work.
+//! * `billing` — bills at the prices of a `tariff`, and holding the ledger against agents' journals.
 //! * `links` — connections to the agents.
 //!
 //! ```no_run
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod acquire;
+mod billing;
 mod caller;
 mod config;
 mod error;
@@ -34,8 +36,10 @@ mod membership;
 mod records;
 mod service;
 mod state;
+mod tariff;
 
 pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig, Network};
 pub use error::ManagerError;
 pub use hotlease_lease::manager::AgentRecord;
 pub use manager::Manager;
+pub use tariff::load_tariff;

@@ -7,13 +7,15 @@
 //! ended unheard (reports were lost for longer than the agent remembers); it is noted as ended when two
 //! heartbeats in a row lack it. One is not enough: it may have been written while the lease was granted.
 
-use crate::records::{agent_ids, agent_record, bad, lease_record};
+use crate::records::{agent_ids, agent_record, bad, lease_record, parse_ids, past_row};
 use crate::state::State;
 use hotlease_lease::manager::{AgentState, FORGOTTEN_AFTER};
 use hotlease_net::Peer;
 use hotlease_store::{AgentRecord, Report, Reported};
 use hotlease_wire::Refusal;
-use hotlease_wire::grpc::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest};
+use hotlease_wire::grpc::{
+    HeartbeatReply, HeartbeatRequest, PastUsageReply, PastUsageRequest, RegisterReply, RegisterRequest,
+};
 use hotlease_wire::ids::{AgentId, BootId};
 use std::collections::BTreeSet;
 
@@ -115,6 +117,37 @@ pub(crate) async fn heartbeat(
         state.unreported().insert(agent, reported.missing);
     }
     Ok(HeartbeatReply { known: true })
+}
+
+/// Takes totals that only the agent's journal knew. The answer is an acknowledgement: the agent forgets them.
+pub(crate) async fn report_past(
+    state: &State,
+    request: PastUsageRequest,
+    owner: Option<&Peer>,
+) -> Result<PastUsageReply, Refusal> {
+    let (agent, boot) = parse_ids(&request.agent, &request.boot)?;
+    check_owner(state, agent, owner)?;
+    if request.usage.len() > LEASES_MAX {
+        return Err(bad(format!("more than {LEASES_MAX} leases in one report")));
+    }
+    let registered = state.registry().agent(agent).map(|(record, ..)| record.boot);
+    if registered != Some(boot) {
+        return Ok(PastUsageReply { known: false });
+    }
+    let usage = request.usage.into_iter().map(|past| past_row(agent, past));
+    let report = Report {
+        agent,
+        boot,
+        at_ms: state.unix_ms(),
+        leases: Vec::new(),
+        usage: usage.collect::<Result<_, _>>()?,
+        missing_before: None,
+    };
+    let leases = report.usage.len();
+    let reported = state.store(move |store| store.report(report)).await?;
+    warn_of(&reported);
+    tracing::info!(%agent, leases, "took usage of earlier leases");
+    Ok(PastUsageReply { known: true })
 }
 
 /// Tells the operator what an agent reported beyond its due.

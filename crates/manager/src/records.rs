@@ -2,9 +2,9 @@
 
 use hotlease_lease::manager::{AgentRecord, AgentState};
 use hotlease_net::{Address, Peer};
-use hotlease_store::{LeaseRecord, LeaseState, LedgerRow};
+use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
 use hotlease_wire::Refusal;
-use hotlease_wire::grpc::{AgentInfo, LeaseInfo, Usage};
+use hotlease_wire::grpc::{AgentInfo, LeaseInfo, PastUsage, Usage};
 use hotlease_wire::ids::{AgentId, BootId, Epoch};
 use hotlease_wire::limits::{LABEL_BYTES_MAX, TENANT_BYTES_MAX};
 use hotlease_wire::session::UsageTotals;
@@ -34,12 +34,14 @@ fn within(what: &str, size: usize, limit: usize) -> Result<(), Refusal> {
 }
 
 pub(crate) fn agent_ids(info: &AgentInfo) -> Result<(AgentId, BootId), Refusal> {
-    let id = info
-        .id
+    parse_ids(&info.id, &info.boot)
+}
+
+pub(crate) fn parse_ids(agent: &str, boot: &str) -> Result<(AgentId, BootId), Refusal> {
+    let id = agent
         .parse()
         .map_err(|_| bad("agent id is not 16 hexadecimal digits"))?;
-    let boot = info
-        .boot
+    let boot = boot
         .parse()
         .map_err(|_| bad("boot id is not 16 hexadecimal digits"))?;
     Ok((id, boot))
@@ -168,6 +170,23 @@ pub(crate) fn lease_record(
         settled: record.state != LeaseState::Active,
     };
     Ok((record, row))
+}
+
+/// The last total of a lease that is over, out of its agent's journal.
+pub(crate) fn past_row(agent: AgentId, past: PastUsage) -> Result<LedgerRow, Refusal> {
+    within("tenant's name", past.tenant.len(), TENANT_BYTES_MAX)?;
+    let (_, boot) = parse_ids(&agent.to_string(), &past.boot)?;
+    let lease = past.lease.parse();
+    Ok(LedgerRow {
+        key: RowKey {
+            agent,
+            boot,
+            lease: lease.map_err(|_| bad("lease id is not 16 hexadecimal digits"))?,
+        },
+        tenant: past.tenant,
+        usage: totals(past.usage),
+        settled: true,
+    })
 }
 
 /// A lease as it is listed when its agent cannot be asked: its expiry is not known then.

@@ -2,13 +2,14 @@
 
 use crate::caller::Caller;
 use crate::state::State;
-use crate::{acquire, listing, membership};
+use crate::{acquire, billing, listing, membership};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentList, CodeList, Grant, HeartbeatReply, HeartbeatRequest, Info, InfoRequest,
-    LeaseList, ListRequest, RegisterReply, RegisterRequest, ReleaseReply, ReleaseRequest, ShutdownReply,
-    ShutdownRequest, WorkerList,
+    AcquireRequest, AgentList, BillReply, BillRequest, CodeList, Grant, HeartbeatReply, HeartbeatRequest,
+    Info, InfoRequest, LeaseList, ListRequest, PastUsageReply, PastUsageRequest, RegisterReply,
+    RegisterRequest, ReleaseReply, ReleaseRequest, ShutdownReply, ShutdownRequest, VerifyReply,
+    VerifyRequest, WorkerList,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -70,6 +71,17 @@ impl Manager for Service {
         reply(Ok(ShutdownReply {}))
     }
 
+    async fn bill(&self, request: Request<BillRequest>) -> Result<Response<BillReply>, Status> {
+        let caller = Caller::of(&request)?;
+        let request = caller.bill(request.into_inner())?;
+        reply(billing::bill(&self.0, request).await)
+    }
+
+    async fn verify(&self, request: Request<VerifyRequest>) -> Result<Response<VerifyReply>, Status> {
+        Caller::of(&request)?.operator()?;
+        reply(billing::verify(&self.0, request.into_inner()).await)
+    }
+
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {
         let caller = Caller::of(&request)?;
         let owner = caller.agent()?;
@@ -83,5 +95,14 @@ impl Manager for Service {
         let caller = Caller::of(&request)?;
         let owner = caller.agent()?;
         reply(membership::heartbeat(&self.0, request.into_inner(), owner).await)
+    }
+
+    async fn report_past(
+        &self,
+        request: Request<PastUsageRequest>,
+    ) -> Result<Response<PastUsageReply>, Status> {
+        let caller = Caller::of(&request)?;
+        let owner = caller.agent()?;
+        reply(membership::report_past(&self.0, request.into_inner(), owner).await)
     }
 }

@@ -69,7 +69,8 @@ impl State {
     /// down, no lease is billed for time that did not pass, and time goes on from the latest that was
     /// written down.
     pub(crate) fn unix_ms(&self) -> u64 {
-        self.started_ms.saturating_add(self.started.elapsed().as_millis() as u64)
+        self.started_ms
+            .saturating_add(self.started.elapsed().as_millis() as u64)
     }
 
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {

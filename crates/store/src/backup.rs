@@ -1,7 +1,7 @@
 //! Copies of a ledger: made while it is in use, put back while it is not.
 
-use crate::sqlite::{RESTORING_FILE, SqliteSql, connect, unusable, version};
 use crate::sql::{Cell, Sql};
+use crate::sqlite::{RESTORING_FILE, SqliteSql, connect, unusable, version};
 use crate::{LEDGER_FILE, StoreError};
 use hotlease_journal::{StateDir, sync_directory};
 use rusqlite::{Connection, OpenFlags};
@@ -42,7 +42,11 @@ pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> 
         });
     }
     // Ours alone from its first byte; SQLite fills a file that is empty, and refuses any other.
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to);
+    let made = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(to);
     made.map_err(failed("be copied to a new file"))?;
     let copied = source
         .execute("VACUUM INTO ?1", [to.to_string_lossy().as_ref()])
@@ -66,7 +70,11 @@ pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> 
 /// The folder of a file, to make its name durable.
 fn parent(path: &Path) -> Option<&Path> {
     let parent = path.parent()?;
-    Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+    Some(if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    })
 }
 
 /// Puts a copy in the place of a state directory's ledger, which is kept beside it. Refused while a manager
@@ -82,7 +90,10 @@ pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreErro
         let aside = (1..).map(|number| dir.path().join(format!("replaced-{number}")));
         let aside = aside.into_iter().find(|aside| !aside.exists());
         let aside = aside.unwrap_or_else(|| dir.path().join("replaced"));
-        DirBuilder::new().mode(0o700).create(&aside).map_err(failed("put the present one aside"))?;
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&aside)
+            .map_err(failed("put the present one aside"))?;
         // The log of writes belongs to it; the index of the log is made anew.
         for suffix in ["-wal", "-shm", ""] {
             let name = format!("{LEDGER_FILE}{suffix}");

@@ -39,12 +39,9 @@ impl<'a> Biller<'a> {
     }
 
     /// A row. `periods`: its totals by period, in order; looked at only for a range.
-    pub(crate) fn add(
-        &mut self,
-        row: &Standing,
-        periods: &[(u64, UsageTotals)],
-    ) -> Result<(), StoreError> {
-        let wanted = |filter: &Option<String>, value: &str| filter.as_deref().is_none_or(|only| only == value);
+    pub(crate) fn add(&mut self, row: &Standing, periods: &[(u64, UsageTotals)]) -> Result<(), StoreError> {
+        let wanted =
+            |filter: &Option<String>, value: &str| filter.as_deref().is_none_or(|only| only == value);
         if !wanted(&self.query.tenant, &row.tenant) || !wanted(&self.query.job, &row.job) {
             return Ok(());
         }

@@ -152,7 +152,13 @@ impl State {
             let Some(folded) = self.settled.pop_front().and_then(|key| self.rows.remove(&key)) else {
                 return;
             };
-            let Standing { account, usage, tenant, disputed, .. } = folded.standing;
+            let Standing {
+                account,
+                usage,
+                tenant,
+                disputed,
+                ..
+            } = folded.standing;
             if !disputed {
                 let (total, memory) = self.folded.entry(tenant).or_default();
                 *total = sum(*total, usage);
@@ -166,7 +172,10 @@ impl State {
         let mut running = BTreeMap::new();
         let mut active = self.active();
         for lease in leases {
-            let known = self.leases.get(&lease.id).map(|known| known.state == LeaseState::Active);
+            let known = self
+                .leases
+                .get(&lease.id)
+                .map(|known| known.state == LeaseState::Active);
             let runs = running.entry(lease.id).or_insert(known);
             match (*runs, &lease.state) {
                 (None, LeaseState::Active) if active >= limits.active_leases => {
@@ -187,15 +196,20 @@ impl State {
     /// Whether the ledger can be brought back under its bounds after these changes, which are made in this
     /// order; `ends` are settled after them.
     fn check_rows(&self, changes: &[Changed], ends: &[RowKey], limits: &Limits) -> Result<(), StoreError> {
-        let latest: BTreeMap<RowKey, &Standing> =
-            changes.iter().map(|changed| (changed.row.key, &changed.row)).collect();
+        let latest: BTreeMap<RowKey, &Standing> = changes
+            .iter()
+            .map(|changed| (changed.row.key, &changed.row))
+            .collect();
         let fresh = latest.keys().filter(|key| !self.rows.contains_key(key)).count();
         let excess = (self.rows.len() + fresh).saturating_sub(limits.ledger_rows);
         if excess == 0 {
             return Ok(());
         }
         let was_settled = |key: &RowKey| self.rows.get(key).is_some_and(|row| row.standing.settled);
-        let settling = changes.iter().map(|changed| &changed.row).filter(|row| row.settled);
+        let settling = changes
+            .iter()
+            .map(|changed| &changed.row)
+            .filter(|row| row.settled);
         let settling = settling.map(|row| row.key).chain(ends.iter().copied());
         let mut seen = BTreeSet::new();
         let newly = settling.filter(|key| !was_settled(key) && seen.insert(*key));
@@ -385,7 +399,9 @@ impl Store for MemoryStore {
             if row.standing.disputed && audit.disputed.len() < FINDINGS_MAX {
                 audit.disputed.push(row.standing.clone());
             }
-            audit.problems.extend(row::problems(&row.standing, &row.periods, now_ms));
+            audit
+                .problems
+                .extend(row::problems(&row.standing, &row.periods, now_ms));
             audit.problems.truncate(FINDINGS_MAX);
         }
         Ok(audit)

@@ -1,6 +1,6 @@
 //! What becomes of a ledger row: pure, and the same in every store.
 
-use crate::{LeaseRecord, LedgerRow, StoreError, Standing};
+use crate::{LeaseRecord, LedgerRow, Standing, StoreError};
 use hotlease_lease::ledger::{Account, Shown, larger};
 use hotlease_wire::session::UsageTotals;
 

@@ -156,7 +156,11 @@ impl Drop for Writer {
     }
 }
 
-fn write(mut sql: impl Sql, waiting: &Receiver<Job>, hook: Option<&(dyn Fn(Moment) + Send + Sync)>) -> Result<(), StoreError> {
+fn write(
+    mut sql: impl Sql,
+    waiting: &Receiver<Job>,
+    hook: Option<&(dyn Fn(Moment) + Send + Sync)>,
+) -> Result<(), StoreError> {
     let at = |moment| {
         if let Some(hook) = hook {
             hook(moment);

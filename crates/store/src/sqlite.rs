@@ -9,8 +9,8 @@ use crate::sql::reads::{self, Lines};
 use crate::sql::tables::{self, LATEST_MS, Rules};
 use crate::sql::{Cell, Cells, Hook, Sql, Value, Writer, schema};
 use crate::{
-    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, Report, Reported, RowKey, Standing, Store,
-    StoreError,
+    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, Report, Reported, RowKey, Standing,
+    Store, StoreError,
 };
 use hotlease_journal::{StateDir, sync_directory};
 use hotlease_wire::ids::{AgentId, LeaseId};
@@ -77,7 +77,10 @@ impl SqliteStore {
                 why: "a restore into this directory was interrupted; restore the backup again".into(),
             });
         }
-        let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        let connection = connect(
+            &path,
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        )?;
         let mut sql = SqliteSql::new(connection, path.clone());
         sql.set_up(options.bytes_max)?;
         // The file's name is durable before anything in it is.
@@ -129,7 +132,9 @@ pub(crate) fn version(connection: &Connection, path: &Path) -> Result<i64, Store
         let read = connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         read.map_err(|error| unusable(path, &error))
     };
-    let tables = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
+    let tables = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| {
+        row.get::<_, i64>(0)
+    });
     let is_empty = tables.map_err(|error| unusable(path, &error))? == 0;
     let version = number("user_version")?;
     if is_empty && version == 0 {
@@ -257,11 +262,14 @@ fn cell(value: ValueRef<'_>) -> Cell {
 
 impl Sql for SqliteSql {
     fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Result<(), StoreError> {
-        let done = self.connection.prepare_cached(statement).and_then(|mut prepared| {
-            let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
-            while rows.next()?.is_some() {}
-            Ok(())
-        });
+        let done = self
+            .connection
+            .prepare_cached(statement)
+            .and_then(|mut prepared| {
+                let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
+                while rows.next()?.is_some() {}
+                Ok(())
+            });
         done.map_err(|error| self.error("be written", &error))
     }
 
@@ -272,20 +280,23 @@ impl Sql for SqliteSql {
         each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut refused = None;
-        let read = self.connection.prepare_cached(statement).and_then(|mut prepared| {
-            let columns = prepared.column_count();
-            let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
-            while let Some(row) = rows.next()? {
-                let cells = (0..columns)
-                    .map(|column| row.get_ref(column).map(cell))
-                    .collect::<Result<Cells, _>>()?;
-                if let Err(error) = each(cells) {
-                    refused = Some(error);
-                    break;
+        let read = self
+            .connection
+            .prepare_cached(statement)
+            .and_then(|mut prepared| {
+                let columns = prepared.column_count();
+                let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
+                while let Some(row) = rows.next()? {
+                    let cells = (0..columns)
+                        .map(|column| row.get_ref(column).map(cell))
+                        .collect::<Result<Cells, _>>()?;
+                    if let Err(error) = each(cells) {
+                        refused = Some(error);
+                        break;
+                    }
                 }
-            }
-            Ok(())
-        });
+                Ok(())
+            });
         read.map_err(|error| self.error("be read", &error))?;
         refused.map_or(Ok(()), Err)
     }
@@ -343,8 +354,7 @@ impl Store for SqliteStore {
 
     fn report(&self, report: Report) -> Result<Reported, StoreError> {
         let rules = self.rules;
-        self.writer
-            .write(move |sql| tables::report(sql, &rules, &report))
+        self.writer.write(move |sql| tables::report(sql, &rules, &report))
     }
 
     fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {

@@ -89,7 +89,10 @@ pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<
             let ledger = args.state.of_manager(&dir);
             let done = Summary::of(args.file.clone(), restore(&ledger, &args.file)?);
             output.answer(&done, || {
-                let kept = done.replaced.as_ref().map(|at| format!("; what was there is in {}", at.display()));
+                let kept = done
+                    .replaced
+                    .as_ref()
+                    .map(|at| format!("; what was there is in {}", at.display()));
                 format!(
                     "restored {} rows into {}{}",
                     done.rows,

@@ -2,6 +2,7 @@
 
 use crate::commands::up::signals::Signals;
 use crate::output::Output;
+use crate::state::DaemonStateArgs;
 use clap::Args;
 use hotlease_agent::{Agent, AgentConfig, CoreChoice, Network};
 use hotlease_fabric::runtime_dir::RuntimeDir;
@@ -24,6 +25,8 @@ pub(crate) struct AgentArgs {
     offer: Offer,
     #[command(flatten)]
     network: NetworkArgs,
+    #[command(flatten)]
+    state: DaemonStateArgs,
 }
 
 /// How an agent serves other hosts.
@@ -121,6 +124,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
         let mut signals = Signals::listen()?;
         let mut config = args.offer.config(&dir);
         config.network = args.network.config()?;
+        config.state_dir = args.state.agent_directory(&dir);
         let agent = Agent::start(config).await?;
         let serving = Serving {
             pid: std::process::id(),

@@ -2,10 +2,10 @@
 
 use crate::commands::up::signals::Signals;
 use crate::output::Output;
-use crate::state::DaemonStateArgs;
+use crate::state::LedgerArgs;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, Network};
+use hotlease_manager::{MANAGER_SOCKET, Manager, Network};
 use hotlease_net::{Identity, Limits, Role};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ pub(crate) struct ManagerArgs {
     #[arg(long, value_name = "DIR", requires = "listen")]
     identity: Option<PathBuf>,
     #[command(flatten)]
-    state: DaemonStateArgs,
+    ledger: LedgerArgs,
 }
 
 impl ManagerArgs {
@@ -58,9 +58,8 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
         .build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let mut config = ManagerConfig::new(dir.path());
+        let mut config = args.ledger.manager(&dir)?;
         config.network = args.network()?;
-        config.store = args.state.store(&dir)?;
         let manager = Manager::start(config).await?;
         let serving = Serving {
             pid: std::process::id(),

@@ -7,11 +7,11 @@ pub(crate) mod signals;
 use crate::commands::agent::Offer;
 use crate::output::Output;
 use crate::quantity;
-use crate::state::DaemonStateArgs;
+use crate::state::LedgerArgs;
 use clap::Args;
 use hotlease_agent::Agent;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_manager::{AgentRecord, Manager, ManagerConfig};
+use hotlease_manager::{AgentRecord, Manager};
 use lock::UpLock;
 use serde::{Deserialize, Serialize};
 use signals::Signals;
@@ -32,7 +32,7 @@ pub(crate) struct UpArgs {
     #[command(flatten)]
     offer: Offer,
     #[command(flatten)]
-    state: DaemonStateArgs,
+    ledger: LedgerArgs,
     /// How `--detach` starts its other self
     #[arg(long, hide = true, conflicts_with = "detach")]
     background: bool,
@@ -88,13 +88,15 @@ impl Summary {
 pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     if args.detach {
-        let summary = detach::start(&dir, &args.offer, &args.state)?;
+        let summary = detach::start(&dir, &args.offer, &args.ledger)?;
         return output.answer(&summary, || summary.text());
     }
     if args.background {
-        return detach::in_background(&dir, |lock, ready| run(lock, &dir, args.offer, &args.state, ready));
+        return detach::in_background(&dir, |lock, ready| {
+            run(lock, &dir, args.offer, &args.ledger, ready)
+        });
     }
-    run(UpLock::take(&dir)?, &dir, args.offer, &args.state, |summary| {
+    run(UpLock::take(&dir)?, &dir, args.offer, &args.ledger, |summary| {
         // Nobody may be reading any more (`hotlease up | head -1`); that is no reason to stop.
         let shown = output
             .answer(&summary, || summary.text())
@@ -110,11 +112,11 @@ fn run(
     _held: UpLock,
     dir: &RuntimeDir,
     offer: Offer,
-    state: &DaemonStateArgs,
+    ledger: &LedgerArgs,
     ready: impl FnOnce(Summary),
 ) -> anyhow::Result<()> {
     let runtime = daemon_runtime()?;
-    let result = runtime.block_on(serve(dir, offer, state, ready));
+    let result = runtime.block_on(serve(dir, offer, ledger, ready));
     // Nothing of value is left on it, and a thread that hangs must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
@@ -131,14 +133,14 @@ fn daemon_runtime() -> std::io::Result<Runtime> {
 async fn serve(
     dir: &RuntimeDir,
     offer: Offer,
-    state: &DaemonStateArgs,
+    ledger: &LedgerArgs,
     ready: impl FnOnce(Summary),
 ) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
-    let mut config = ManagerConfig::new(dir.path());
-    config.store = state.store(dir)?;
-    let manager = Manager::start(config).await?;
-    let agent = Agent::start(offer.config(dir)).await?;
+    let manager = Manager::start(ledger.manager(dir)?).await?;
+    let mut config = offer.config(dir);
+    config.state_dir = ledger.kept.agent_directory(dir);
+    let agent = Agent::start(config).await?;
     let served = tokio::select! {
         served = until_told(dir, &manager, &agent, ready) => served,
         () = signals.next() => Ok(()),

@@ -396,7 +396,9 @@ fn fold_oldest(sql: &mut dyn Sql, rules: &Rules) -> Result<(), StoreError> {
         if known.is_none() && folded.len() >= rules.limits.tenants {
             return Err(full("tenants' totals", rules.limits.tenants));
         }
-        let (usage, memory) = known.map_or((UsageTotals::default(), 0), |(_, usage, memory)| (*usage, *memory));
+        let (usage, memory) = known.map_or((UsageTotals::default(), 0), |(_, usage, memory)| {
+            (*usage, *memory)
+        });
         let usage = sum(usage, row.usage);
         let held = row.account.memory_mib_ms(row.usage);
         let values = [

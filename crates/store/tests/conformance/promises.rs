@@ -49,7 +49,10 @@ fn each_counter_is_merged_by_itself() {
 #[test]
 fn the_same_lease_of_another_boot_is_billed_besides() {
     for scene in stores(limits()) {
-        let rows = vec![row(lease(1, 1).key(), 10, false), row(lease(1, 2).key(), 5, false)];
+        let rows = vec![
+            row(lease(1, 1).key(), 10, false),
+            row(lease(1, 2).key(), 5, false),
+        ];
         scene.store.report(report(LATER_MS, vec![], rows)).unwrap();
         assert_eq!(scene.invocations(TENANT), 15, "{}", scene.name);
     }
@@ -134,7 +137,12 @@ fn usage_belongs_to_the_period_in_which_it_was_reported() {
 #[test]
 fn a_bill_is_grouped_and_filtered() {
     for scene in stores(Limits::MEMORY) {
-        for (number, tenant, job) in [(1, "uid:1", "a"), (2, "uid:1", "b"), (3, "uid:1", "b"), (4, "uid:2", "a")] {
+        for (number, tenant, job) in [
+            (1, "uid:1", "a"),
+            (2, "uid:1", "b"),
+            (3, "uid:1", "b"),
+            (4, "uid:2", "a"),
+        ] {
             let granted = LeaseRecord {
                 tenant: tenant.into(),
                 job: job.into(),
@@ -160,7 +168,8 @@ fn a_bill_is_grouped_and_filtered() {
                 .map(|line| (line.tenant, line.job, line.leases, line.usage.invocations))
                 .collect::<Vec<_>>()
         };
-        let line = |tenant: &str, job: &str, leases, invocations| (tenant.into(), job.into(), leases, invocations);
+        let line =
+            |tenant: &str, job: &str, leases, invocations| (tenant.into(), job.into(), leases, invocations);
         assert_eq!(
             lines(By::Tenant, None, None),
             [line("uid:1", "", 3, 30), line("uid:2", "", 1, 10)]
@@ -329,7 +338,11 @@ fn a_lease_that_is_named_no_more_ends_at_the_second_report() {
         scene.store.open_lease(lease(2, 1), START_MS).unwrap();
         let whole = |missing_before: BTreeSet<LeaseId>| Report {
             missing_before: Some(missing_before),
-            ..report(LATER_MS, vec![lease(2, 1)], vec![row(lease(2, 1).key(), 1, false)])
+            ..report(
+                LATER_MS,
+                vec![lease(2, 1)],
+                vec![row(lease(2, 1).key(), 1, false)],
+            )
         };
         let missing = scene.store.report(whole(BTreeSet::new())).unwrap().missing;
         assert_eq!(missing, BTreeSet::from([LeaseId([1; 8])]), "{}", scene.name);
@@ -408,15 +421,26 @@ fn records_come_back_as_they_went_in() {
             ..lease(1, 1)
         };
         scene.store.open_lease(odd.clone(), START_MS).unwrap();
-        assert_eq!(scene.store.lease(odd.id).unwrap(), Some(odd.clone()), "{}", scene.name);
+        assert_eq!(
+            scene.store.lease(odd.id).unwrap(),
+            Some(odd.clone()),
+            "{}",
+            scene.name
+        );
         assert_eq!(
             scene.store.leases(Some(TENANT)).unwrap(),
             std::slice::from_ref(&odd),
             "{}",
             scene.name
         );
-        assert!(scene.store.leases(Some("uid:3")).unwrap().is_empty(), "{}", scene.name);
-        let row = scene.store.rows(&[odd.key()]).unwrap()[0].clone().expect("opened");
+        assert!(
+            scene.store.leases(Some("uid:3")).unwrap().is_empty(),
+            "{}",
+            scene.name
+        );
+        let row = scene.store.rows(&[odd.key()]).unwrap()[0]
+            .clone()
+            .expect("opened");
         assert_eq!((row.label, row.job), (odd.label, odd.job), "{}", scene.name);
         assert_eq!(scene.store.latest_ms().unwrap(), START_MS, "{}", scene.name);
     }
@@ -436,7 +460,12 @@ fn a_report_before_the_grant_was_noted_loses_nothing() {
             ..lease(1, 1)
         };
         scene.store.open_lease(noted.clone(), START_MS + 10).unwrap();
-        assert_eq!(scene.store.lease(noted.id).unwrap(), Some(noted), "{}", scene.name);
+        assert_eq!(
+            scene.store.lease(noted.id).unwrap(),
+            Some(noted),
+            "{}",
+            scene.name
+        );
         assert_eq!(scene.invocations(TENANT), 2, "{}", scene.name);
         assert_eq!(scene.store.active_leases().unwrap(), 1, "{}", scene.name);
         scene.is_sound(START_MS + 10);
@@ -453,7 +482,12 @@ fn boots_are_told_apart_in_the_rows_that_are_asked_for() {
             .unwrap();
         let rows = scene.store.rows(&[other, one]).unwrap();
         assert!(rows[0].is_none(), "{}", scene.name);
-        assert_eq!(rows[1].as_ref().map(|row| row.usage), Some(used(4)), "{}", scene.name);
+        assert_eq!(
+            rows[1].as_ref().map(|row| row.usage),
+            Some(used(4)),
+            "{}",
+            scene.name
+        );
         assert_eq!(rows[1].as_ref().map(|row| row.key.boot), Some(BootId([1; 8])));
     }
 }

@@ -103,7 +103,11 @@ fn seen(scene: &Scene, at_ms: u64) -> Vec<String> {
         format!("{:?}", store.audit(at_ms)),
     ];
     for by in [By::Tenant, By::Job, By::Lease] {
-        for (since_ms, until_ms) in [(None, None), (Some(START_MS + 3 * PERIOD_MS), None), (None, Some(at_ms))] {
+        for (since_ms, until_ms) in [
+            (None, None),
+            (Some(START_MS + 3 * PERIOD_MS), None),
+            (None, Some(at_ms)),
+        ] {
             let query = BillQuery {
                 since_ms,
                 until_ms,

@@ -1,6 +1,6 @@
 //! The file: who may open it, what it says of itself, and what happens when it cannot grow.
 
-use crate::scene::{directory, START_MS, invocations, key, lease, open, report, row, use_lease};
+use crate::scene::{START_MS, directory, invocations, key, lease, open, report, row, use_lease};
 use hotlease_store::{BillQuery, LEDGER_FILE, SqliteOptions, SqliteStore, Store, StoreError};
 use rusqlite::Connection;
 use std::sync::Arc;
@@ -75,7 +75,11 @@ fn one_write_that_is_refused_spoils_no_other_in_its_commit() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(invocations(&*store), 129, "a refused report left a trace, or took others with it");
+    assert_eq!(
+        invocations(&*store),
+        129,
+        "a refused report left a trace, or took others with it"
+    );
 }
 
 #[test]
@@ -190,8 +194,13 @@ fn damage_is_found_by_an_audit() {
     use_lease(&store, 1, 7);
     drop(store);
     let raw = Connection::open(dir.path().join(LEDGER_FILE)).unwrap();
-    raw.execute_batch("UPDATE ledger SET allocated_ns = 9000000000000000000;").unwrap();
+    raw.execute_batch("UPDATE ledger SET allocated_ns = 9000000000000000000;")
+        .unwrap();
     drop(raw);
     let problems = open(dir.path()).audit(START_MS + 3_600_000).unwrap().problems;
-    assert_eq!(problems.len(), 2, "over its account, and not what the periods say: {problems:?}");
+    assert_eq!(
+        problems.len(),
+        2,
+        "over its account, and not what the periods say: {problems:?}"
+    );
 }

@@ -3,7 +3,7 @@
 //! The child tells each answer that it got through a pipe, before it goes on. The parent then opens the ledger
 //! and finds every answered write in it, whole, and at most one that was not answered yet.
 
-use crate::scene::{directory, invocations, key, lease, open, report, row, START_MS};
+use crate::scene::{START_MS, directory, invocations, key, lease, open, report, row};
 use hotlease_store::{LeaseState, Moment, SqliteOptions, SqliteStore, Store};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -55,7 +55,9 @@ fn child() {
         let mut over = report(vec![row(number, USED + 1)]);
         over.usage[0].settled = true;
         over.leases = vec![lease(number)];
-        over.leases[0].state = LeaseState::Ended { why: "released".into() };
+        over.leases[0].state = LeaseState::Ended {
+            why: "released".into(),
+        };
         store.report(over).unwrap();
         tell("over", number);
     }
@@ -97,7 +99,8 @@ fn an_acknowledged_row_is_never_lost_whenever_the_manager_is_killed() {
         let mut sure = [0; LEASES as usize];
         for (what, number) in &answered {
             let found = store.rows(&[key(*number)]).unwrap()[0].clone();
-            let found = found.unwrap_or_else(|| panic!("killed at moment {moments}: lease {number} was lost"));
+            let found =
+                found.unwrap_or_else(|| panic!("killed at moment {moments}: lease {number} was lost"));
             let least = match what.as_str() {
                 "open" => 0,
                 "used" => USED,

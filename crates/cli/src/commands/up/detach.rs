@@ -12,7 +12,7 @@ use super::Summary;
 use super::lock::{Holder, UP_LOCK, UpLock};
 use crate::commands::agent::{Offer, absolute};
 use crate::exit::{self, CommandError};
-use crate::state::DaemonStateArgs;
+use crate::state::LedgerArgs;
 use anyhow::Context;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ fn log_path(dir: &RuntimeDir) -> PathBuf {
 }
 
 /// Starts the background process and returns when it serves.
-pub(super) fn start(dir: &RuntimeDir, offer: &Offer, state: &DaemonStateArgs) -> anyhow::Result<Summary> {
+pub(super) fn start(dir: &RuntimeDir, offer: &Offer, ledger: &LedgerArgs) -> anyhow::Result<Summary> {
     if !Holder::of(dir, UP_LOCK).is_gone_within(GOING)? {
         return Err(runs_already(dir));
     }
@@ -53,7 +53,7 @@ pub(super) fn start(dir: &RuntimeDir, offer: &Offer, state: &DaemonStateArgs) ->
     command
         .args(["up", "--background"])
         .args(offer.to_args())
-        .args(state.to_args(dir))
+        .args(ledger.to_args(dir))
         .current_dir("/")
         .env("HOTLEASE_RUNTIME_DIR", absolute(dir.path()))
         .stdin(Stdio::null())

@@ -1,0 +1,83 @@
+//! What leases have used is noted in the journal: at their end, and now and then while they go on.
+//!
+//! After a crash of the agent its leases are over, and what was noted last is what is billed: a lease loses at
+//! most [`NOTE_EVERY`] of its use. No manager is needed for any of this.
+
+use crate::active_lease::ActiveLease;
+use crate::listing;
+use crate::node::{Node, Tables};
+use hotlease_journal::{Entry, Key};
+use hotlease_wire::ids::LeaseId;
+use hotlease_wire::session::UsageTotals;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often running leases are noted.
+const NOTE_EVERY: Duration = Duration::from_millis(250);
+/// How long the answer to a release waits for the journal's disk. Longer, and the answer is given without:
+/// the journal has told why.
+const DURABLE_WITHIN: Duration = Duration::from_secs(1);
+
+impl Node {
+    /// Of a lease of this run.
+    pub fn journal_key(&self, lease: LeaseId) -> Key {
+        (self.identity.boot, lease)
+    }
+
+    /// Notes the last total of a lease.
+    pub(crate) fn note_end(&self, lease: &ActiveLease, tables: &Tables, usage: UsageTotals) {
+        let Some(journal) = &self.journal else { return };
+        let ended = tables.book.ended().rev().find(|ended| ended.id == lease.id);
+        let slots = ended.map_or(0, |ended| ended.cores.len());
+        journal.note(self.journal_key(lease.id), entry(lease, slots, usage, true));
+    }
+
+    /// Notes the present total of each running lease.
+    fn note_leases(&self) {
+        let Some(journal) = &self.journal else { return };
+        let tables = self.tables();
+        for lease in tables.book.leases() {
+            if let Some(active) = tables.leases.get(&lease.id) {
+                let usage = listing::used_so_far(self, &tables, lease);
+                let slots = lease.cores().len();
+                journal.note(self.journal_key(lease.id), entry(active, slots, usage, false));
+            }
+        }
+    }
+
+    /// Returns once what was noted survives a loss of power, or cannot be made to.
+    pub async fn make_usage_durable(&self) {
+        if let Some(journal) = self.journal.clone() {
+            // It says itself why it is not.
+            let _ = tokio::task::spawn_blocking(move || journal.make_durable(DURABLE_WITHIN)).await;
+        }
+    }
+}
+
+fn entry(lease: &ActiveLease, slots: usize, usage: UsageTotals, ended: bool) -> Entry {
+    let workers = lease.incarnations().len() as u64;
+    Entry {
+        tenant: lease.terms.tenant.clone(),
+        usage,
+        slots: slots as u32,
+        memory_bytes: lease.terms.memory_bytes.saturating_mul(workers),
+        ended,
+    }
+}
+
+/// Notes running leases for as long as the agent runs.
+pub(crate) async fn note_running(node: Arc<Node>) {
+    if node.journal.is_none() {
+        return;
+    }
+    let mut active = node.active_leases();
+    let mut notes = interval(NOTE_EVERY);
+    notes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        // Fails never: the sender lives in the node. Costs nothing while no lease is active.
+        let _ = active.wait_for(|leases| *leases > 0).await;
+        notes.tick().await;
+        node.note_leases();
+    }
+}

@@ -1,0 +1,212 @@
+//! `hotlease bill`
+
+mod moment;
+mod verify;
+
+use crate::output::{Align::*, Column, Output, printable};
+use crate::platform::{Platform, SiteArgs};
+use crate::quantity;
+use clap::{Args, Subcommand, ValueEnum};
+use hotlease_wire::grpc::{BillBy, BillReply, BillRequest, BillRow};
+use moment::Moment;
+use serde::Serialize;
+
+/// Show what was used and what it costs
+///
+/// The cost is `Ca*ta + Cc*tc + Ch*th`: the time that slots were allocated, computed and polled, and the memory
+/// that was held, at the manager's prices (`hotlease manager --tariff FILE`). Times are cut to whole hours.
+/// With `--json`, an object a row: tenant, job, lease, agent, boot, label, leases, usage {allocated_ns, hot_ns,
+/// compute_ns, invocations}, memory_mib_ms, allocated_cost, computing_cost, hot_cost, memory_cost, cost (text,
+/// nine decimals), currency.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct BillArgs {
+    #[command(subcommand)]
+    command: Option<BillCommand>,
+    /// A row for each tenant, job of a tenant, or lease
+    #[arg(long, value_enum, default_value_t)]
+    by: By,
+    /// Only this tenant's, such as uid:1000
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only this job's
+    #[arg(long)]
+    job: Option<String>,
+    /// Used from then on: 2026-11-30, 2026-11-30T08:00:00Z, or a time ago like 24h or 7d
+    #[arg(long, value_name = "TIME")]
+    since: Option<Moment>,
+    /// Used until then
+    #[arg(long, value_name = "TIME")]
+    until: Option<Moment>,
+    /// Print comma-separated values with a heading
+    #[arg(long)]
+    csv: bool,
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum BillCommand {
+    Verify(verify::VerifyArgs),
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum By {
+    #[default]
+    Tenant,
+    Job,
+    Lease,
+}
+
+#[derive(Serialize)]
+struct Row {
+    tenant: String,
+    job: String,
+    lease: String,
+    agent: String,
+    boot: String,
+    label: String,
+    leases: u64,
+    allocated_ns: u64,
+    hot_ns: u64,
+    compute_ns: u64,
+    invocations: u64,
+    memory_mib_ms: u64,
+    allocated_cost: String,
+    computing_cost: String,
+    hot_cost: String,
+    memory_cost: String,
+    cost: String,
+    currency: String,
+}
+
+impl Row {
+    fn of(row: BillRow, currency: &str) -> Self {
+        let usage = row.usage.unwrap_or_default();
+        Self {
+            tenant: row.tenant,
+            job: row.job,
+            lease: row.lease,
+            agent: row.agent,
+            boot: row.boot,
+            label: row.label,
+            leases: row.leases,
+            allocated_ns: usage.allocated_ns,
+            hot_ns: usage.hot_ns,
+            compute_ns: usage.compute_ns,
+            invocations: usage.invocations,
+            memory_mib_ms: row.memory_mib_ms,
+            allocated_cost: row.allocated_cost,
+            computing_cost: row.computing_cost,
+            hot_cost: row.hot_cost,
+            memory_cost: row.memory_cost,
+            cost: row.cost,
+            currency: currency.to_owned(),
+        }
+    }
+}
+
+/// For spreadsheets, which take what begins so for a formula: a label is its holder's own word.
+fn harmless(mut text: String) -> String {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        text.insert(0, '\'');
+    }
+    text
+}
+
+pub(crate) fn carry_out(args: BillArgs, output: &mut Output) -> anyhow::Result<()> {
+    if let Some(BillCommand::Verify(verify)) = args.command {
+        return verify::carry_out(verify, output);
+    }
+    let mut platform = Platform::of(&args.site)?;
+    let by = match args.by {
+        By::Tenant => BillBy::Tenant,
+        By::Job => BillBy::Job,
+        By::Lease => BillBy::Lease,
+    };
+    let ms = |moment: Option<Moment>| moment.map_or(0, |moment| moment.unix_ms().max(1));
+    let request = BillRequest {
+        tenant: args.tenant.unwrap_or_default(),
+        job: args.job.unwrap_or_default(),
+        since_ms: ms(args.since),
+        until_ms: ms(args.until),
+        by: by.into(),
+    };
+    let bill = platform.ask(async |client| client.bill(request).await)?;
+    let rows: Vec<Row> = bill
+        .rows
+        .iter()
+        .map(|row| Row::of(row.clone(), &bill.currency))
+        .collect();
+    if args.csv {
+        return csv(rows, output);
+    }
+    table(&rows, args.by, &bill, output)
+}
+
+fn csv(rows: Vec<Row>, output: &mut Output) -> anyhow::Result<()> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for mut row in rows {
+        for text in [&mut row.tenant, &mut row.job, &mut row.label] {
+            *text = harmless(std::mem::take(text));
+        }
+        writer.serialize(row)?;
+    }
+    let text = writer.into_inner().map_err(|error| error.into_error())?;
+    output.bytes(&text)
+}
+
+fn table(rows: &[Row], by: By, bill: &BillReply, output: &mut Output) -> anyhow::Result<()> {
+    let what = match by {
+        By::Tenant => "LEASES",
+        By::Job => "JOB",
+        By::Lease => "LEASE",
+    };
+    let columns = [
+        Column("TENANT", Left),
+        Column(what, Left),
+        Column("CALLS", Right),
+        Column("ALLOCATED", Right),
+        Column("COMPUTE", Right),
+        Column("POLLING", Right),
+        Column("COST", Right),
+    ];
+    output.list(rows, &columns, "nothing was used", |row| {
+        vec![
+            row.tenant.clone(),
+            match by {
+                By::Tenant => row.leases.to_string(),
+                By::Job => row.job.clone(),
+                By::Lease if row.lease.is_empty() => "(earlier ones)".into(),
+                By::Lease => format!("{} {}", row.lease, row.label),
+            },
+            row.invocations.to_string(),
+            quantity::nanoseconds(row.allocated_ns),
+            quantity::nanoseconds(row.compute_ns),
+            quantity::nanoseconds(row.hot_ns),
+            row.cost.clone(),
+        ]
+    })?;
+    if output.is_json() {
+        return Ok(());
+    }
+    output.line(&format!("total {} {}", bill.total, printable(&bill.currency)))?;
+    if bill.disputed > 0 {
+        output.line(&format!(
+            "{} leases are not billed, because this manager has no grant of them; see `hotlease bill verify`",
+            bill.disputed
+        ))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_no_formula_in_a_spreadsheet() {
+        assert_eq!(harmless("=1+1".into()), "'=1+1");
+        assert_eq!(harmless("a=b".into()), "a=b");
+    }
+}

@@ -1,0 +1,192 @@
+//! `hotlease bill verify`
+
+use crate::output::{Output, printable};
+use crate::platform::Platform;
+use crate::state::StateArgs;
+use anyhow::Context;
+use clap::Args;
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_journal::{Entry, JOURNAL_FILE, Key, Table, read};
+use hotlease_wire::grpc::{JournalTotal, Usage, VerifyReply, VerifyRequest};
+use hotlease_wire::ids::AgentId;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Totals that are asked about at once.
+const BATCH: usize = 1024;
+
+/// Hold the ledger against its own rules, and against what agents wrote down
+///
+/// Every total that an agent's journal still has is looked up: what was acknowledged must be in the ledger, and
+/// nobody may be billed for more than was measured. Journals of agents on other machines can be copied here
+/// and named with `--journal`. Exits with 1 if anything is wrong. With `--json`, one object: rows, journal
+/// {files, agreeing, waiting, capped, damaged_bytes}, disputed, problems.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// A journal, or the folder with it; may be given more than once [default: this machine's agent's, if there
+    /// is one]
+    #[arg(long = "journal", value_name = "PATH")]
+    journals: Vec<PathBuf>,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Journals {
+    files: usize,
+    agreeing: u64,
+    waiting: u64,
+    capped: u64,
+    damaged_bytes: u64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Verdict {
+    rows: u64,
+    journal: Journals,
+    disputed: Vec<DisputedRow>,
+    problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct DisputedRow {
+    lease: String,
+    agent: String,
+    boot: String,
+    tenant: String,
+    allocated_ns: u64,
+    invocations: u64,
+}
+
+fn total(agent: AgentId, (boot, lease): &Key, entry: &Entry, acknowledged: bool) -> JournalTotal {
+    JournalTotal {
+        agent: agent.to_string(),
+        boot: boot.to_string(),
+        lease: lease.to_string(),
+        usage: Some(Usage {
+            allocated_ns: entry.usage.allocated_ns,
+            hot_ns: entry.usage.hot_ns,
+            compute_ns: entry.usage.compute_ns,
+            invocations: entry.usage.invocations,
+        }),
+        ended: entry.ended,
+        acknowledged,
+    }
+}
+
+/// All totals of a journal, and how much of it is damaged. What its agent is writing just now may be half there.
+fn totals(path: &Path) -> anyhow::Result<(Vec<JournalTotal>, u64)> {
+    let bytes = read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (table, recovery) = Table::recover(&bytes);
+    let Some(agent) = recovery.agent else {
+        return Ok((Vec::new(), recovery.damaged_bytes));
+    };
+    let acknowledged = table
+        .acknowledged()
+        .map(|(key, entry)| total(agent, key, entry, true));
+    let waiting = table
+        .waiting()
+        .map(|(key, entry)| total(agent, key, entry, false));
+    Ok((acknowledged.chain(waiting).collect(), recovery.damaged_bytes))
+}
+
+impl Verdict {
+    fn add(&mut self, reply: VerifyReply) {
+        self.rows += reply.rows;
+        self.journal.agreeing += reply.agreeing;
+        self.journal.waiting += reply.waiting;
+        self.journal.capped += reply.capped;
+        self.problems.extend(reply.problems);
+        self.disputed.extend(reply.disputed.into_iter().map(|row| {
+            let usage = row.usage.unwrap_or_default();
+            DisputedRow {
+                lease: row.lease,
+                agent: row.agent,
+                boot: row.boot,
+                tenant: row.tenant,
+                allocated_ns: usage.allocated_ns,
+                invocations: usage.invocations,
+            }
+        }));
+    }
+
+    fn text(&self) -> String {
+        let journal = &self.journal;
+        let mut lines = vec![
+            format!("{} rows in the ledger", self.rows),
+            format!(
+                "{} journals: {} totals agree, {} wait to be reported, {} are beyond what their lease allows",
+                journal.files, journal.agreeing, journal.waiting, journal.capped
+            ),
+        ];
+        if journal.damaged_bytes > 0 {
+            lines.push(format!(
+                "{} bytes of journals are no records",
+                journal.damaged_bytes
+            ));
+        }
+        for row in &self.disputed {
+            lines.push(format!(
+                "not billed: lease {} of agent {} for {}: this manager has no grant of it",
+                row.lease,
+                row.agent,
+                printable(&row.tenant)
+            ));
+        }
+        lines.extend(
+            self.problems
+                .iter()
+                .map(|problem| format!("WRONG: {}", printable(problem))),
+        );
+        if self.problems.is_empty() {
+            lines.push("nothing is wrong".into());
+        }
+        lines.join("\n")
+    }
+}
+
+pub(crate) fn carry_out(args: VerifyArgs, output: &mut Output) -> anyhow::Result<()> {
+    let dir = RuntimeDir::resolve()?;
+    let files: Vec<PathBuf> = if args.journals.is_empty() {
+        let own = args.state.of_agent(&dir).join(JOURNAL_FILE);
+        own.exists().then_some(own).into_iter().collect()
+    } else {
+        let file = |path: PathBuf| match path.is_dir() {
+            true => path.join(JOURNAL_FILE),
+            false => path,
+        };
+        args.journals.into_iter().map(file).collect()
+    };
+    let mut verdict = Verdict::default();
+    // Before the ledger is looked at: what was acknowledged when it was written is in the ledger by then.
+    let mut told = Vec::new();
+    for file in &files {
+        anyhow::ensure!(file.exists(), "there is no journal at {}", file.display());
+        let (totals, damaged_bytes) = totals(file)?;
+        told.extend(totals);
+        verdict.journal.files += 1;
+        verdict.journal.damaged_bytes += damaged_bytes;
+    }
+    let mut platform = Platform::connect(&dir)?;
+    let mut audit = true;
+    let mut batches = told.chunks(BATCH);
+    loop {
+        let batch = batches.next();
+        if batch.is_none() && !audit {
+            break;
+        }
+        let request = VerifyRequest {
+            audit: std::mem::take(&mut audit),
+            journal: batch.unwrap_or_default().to_vec(),
+        };
+        verdict.add(platform.ask(async |client| client.verify(request).await)?);
+    }
+    output.answer(&verdict, || verdict.text())?;
+    output.flush()?;
+    anyhow::ensure!(
+        verdict.problems.is_empty(),
+        "{} things are wrong with the ledger",
+        verdict.problems.len()
+    );
+    Ok(())
+}

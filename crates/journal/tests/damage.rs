@@ -1,0 +1,382 @@
+//! What happens to a journal when its disk does not keep what it was given.
+//!
+//! A simulated disk forgets what was not synced when the power goes, tears writes, fails and runs full; files
+//! are cut, flipped, shifted and overwritten. Whatever comes of it: no total is ever accepted that was not
+//! written, every whole record counts, and what was made durable is there.
+
+use hotlease_journal::frame::FRAME_BYTES;
+use hotlease_journal::{ACKNOWLEDGED_MAX, Disk, Entry, Key, Medium, Table};
+use hotlease_lease::ledger::covers;
+use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+const AGENT: AgentId = AgentId([1; 8]);
+
+/// What the disk does to the next operations.
+#[derive(Default)]
+struct Simulated {
+    /// What survives a loss of power.
+    durable: Vec<u8>,
+    /// What programs see.
+    seen: Vec<u8>,
+    /// Bytes that still fit.
+    room: Option<usize>,
+    /// The next sync fails, and drops what it could not write.
+    sync_fails: bool,
+}
+
+#[derive(Clone, Default)]
+struct SimulatedDisk(Arc<Mutex<Simulated>>);
+
+impl SimulatedDisk {
+    fn with<T>(&self, look: impl FnOnce(&mut Simulated) -> T) -> T {
+        look(&mut self.0.lock().expect("no test fails in there"))
+    }
+
+    /// The power goes; of what was not synced, some pages may have been written, the last of them torn.
+    fn lose_power(&self, random: &mut StdRng) -> Vec<u8> {
+        self.with(|disk| {
+            let kept = disk.durable.len().min(disk.seen.len());
+            let mut left = disk.seen[..random.random_range(kept..=disk.seen.len())].to_vec();
+            if left.len() > kept && random.random_bool(0.5) {
+                let torn = random.random_range(kept..left.len());
+                left[torn..].fill(0);
+            }
+            left
+        })
+    }
+}
+
+impl Medium for SimulatedDisk {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.with(|disk| {
+            let fits = disk.room.unwrap_or(usize::MAX).min(bytes.len());
+            disk.seen.extend_from_slice(&bytes[..fits]);
+            disk.room = disk.room.map(|room| room - fits);
+            match fits == bytes.len() {
+                true => Ok(()),
+                false => Err(io::ErrorKind::StorageFull.into()),
+            }
+        })
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.with(|disk| {
+            if std::mem::take(&mut disk.sync_fails) {
+                // What a file system may do after a failed write-back: the pages are clean, and gone.
+                disk.seen.clone_from(&disk.durable);
+                return Err(io::Error::other("simulated I/O error"));
+            }
+            disk.durable.clone_from(&disk.seen);
+            Ok(())
+        })
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.with(|disk| {
+            if disk.room.is_some_and(|room| room + disk.seen.len() < bytes.len()) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            disk.room = disk.room.map(|room| room + disk.seen.len() - bytes.len());
+            disk.seen = bytes.to_vec();
+            disk.durable = bytes.to_vec();
+            Ok(())
+        })
+    }
+}
+
+fn key(boot: u8, lease: u8) -> Key {
+    (BootId([boot; 8]), LeaseId([lease; 8]))
+}
+
+fn entry(total: u64, ended: bool) -> Entry {
+    Entry {
+        tenant: "uid:1".into(),
+        usage: UsageTotals {
+            allocated_ns: total * 1000,
+            hot_ns: total,
+            compute_ns: total * 10,
+            invocations: total,
+        },
+        slots: 1,
+        memory_bytes: 0,
+        ended,
+    }
+}
+
+/// Random work of an agent: totals grow, leases end, some ends are acknowledged. Returns each total that was
+/// ever noted, by lease.
+fn some_work(
+    random: &mut StdRng,
+    table: &mut Table,
+    each: &mut dyn FnMut(&mut Table),
+) -> BTreeMap<Key, Vec<UsageTotals>> {
+    let mut noted: BTreeMap<Key, Vec<UsageTotals>> = BTreeMap::new();
+    let mut total = 0;
+    for _ in 0..random.random_range(5..60) {
+        let key = key(random.random_range(1..3), random.random_range(1..9));
+        total += random.random_range(1..50);
+        let entry = entry(total, random.random_bool(0.2));
+        table.put(key, entry.clone());
+        noted.entry(key).or_default().push(entry.usage);
+        if entry.ended && random.random_bool(0.3) {
+            table.acknowledge(key, entry.usage);
+        }
+        each(table);
+    }
+    noted
+}
+
+fn fresh() -> Table {
+    let mut table = Table::default();
+    table.belong_to(AGENT);
+    table
+}
+
+/// All that a table says, acknowledged or not.
+fn known(table: &Table) -> BTreeMap<Key, UsageTotals> {
+    let acknowledged = table.acknowledged().map(|(key, entry)| (*key, entry.usage));
+    acknowledged
+        .chain(table.waiting().map(|(key, entry)| (*key, entry.usage)))
+        .collect()
+}
+
+/// Bytes of a journal, what was noted, and the total of each lease after each frame.
+fn written(random: &mut StdRng) -> (Vec<u8>, BTreeMap<Key, Vec<UsageTotals>>) {
+    let disk = SimulatedDisk::default();
+    let mut file = Disk::new(disk.clone(), 0, false);
+    let noted = some_work(random, &mut fresh(), &mut |table| {
+        let work = file.plan(table, false);
+        file.carry_out(&work).expect("written");
+    });
+    (disk.with(|disk| disk.seen.clone()), noted)
+}
+
+fn damage(random: &mut StdRng, bytes: &mut Vec<u8>) -> (&'static str, usize) {
+    let at = random.random_range(0..bytes.len());
+    match random.random_range(0..6) {
+        0 => {
+            bytes.truncate(at);
+            ("cut", at)
+        }
+        1 => {
+            bytes[at] ^= 1 << random.random_range(0..8);
+            ("a flipped bit", at)
+        }
+        2 => {
+            let end = (at + random.random_range(1..2000)).min(bytes.len());
+            bytes[at..end].fill(0);
+            ("a hole", at)
+        }
+        3 => {
+            let end = (at + random.random_range(1..2000)).min(bytes.len());
+            random.fill(&mut bytes[at..end]);
+            ("garbage", at)
+        }
+        4 => {
+            let end = (at + random.random_range(1..300)).min(bytes.len());
+            bytes.drain(at..end);
+            ("missing bytes", at)
+        }
+        _ => {
+            // A page of somewhere else: whole frames, in the wrong place.
+            let from = random.random_range(0..bytes.len());
+            let length = random.random_range(1..1024).min(bytes.len() - from.max(at));
+            bytes.copy_within(from..from + length, at);
+            ("a misplaced page", at)
+        }
+    }
+}
+
+#[test]
+fn no_damage_makes_a_wrong_total_and_what_is_before_it_counts() {
+    let mut damaged = 0;
+    for seed in 0..1000 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let (whole, noted) = written(&mut random);
+        let mut bytes = whole.clone();
+        let (what, at) = damage(&mut random, &mut bytes);
+        let (table, recovery) = Table::recover(&bytes);
+        let (intact, _) = Table::recover(&whole[..at / FRAME_BYTES * FRAME_BYTES]);
+        let found = known(&table);
+        for (key, usage) in &found {
+            // Each counter is one that was written for this lease.
+            let totals = noted
+                .get(key)
+                .unwrap_or_else(|| panic!("seed {seed}: {what} at {at} made a lease"));
+            assert!(
+                totals.contains(usage),
+                "seed {seed}: {what} at byte {at} made a total of {usage:?}"
+            );
+        }
+        for (key, usage) in known(&intact) {
+            let now = found.get(&key).copied().unwrap_or_default();
+            assert!(
+                covers(now, usage),
+                "seed {seed}: {what} at byte {at} lost what stands before it: {usage:?} became {now:?}"
+            );
+        }
+        damaged += usize::from(recovery.damaged_bytes > 0);
+    }
+    assert!(
+        damaged >= 200,
+        "only {damaged} of the journals were really damaged"
+    );
+}
+
+#[test]
+fn one_flipped_byte_costs_one_record() {
+    for seed in 0..200 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let (mut bytes, _) = written(&mut random);
+        let records = bytes.len() / FRAME_BYTES;
+        let at = random.random_range(0..bytes.len());
+        bytes[at] ^= random.random_range(1..=255);
+        let (_, recovery) = Table::recover(&bytes);
+        assert_eq!(
+            (recovery.records as usize, recovery.damaged_bytes as usize),
+            (records - 1, FRAME_BYTES),
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn what_was_made_durable_survives_a_loss_of_power() {
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let disk = SimulatedDisk::default();
+        let mut file = Disk::new(disk.clone(), 0, false);
+        let mut chance = StdRng::seed_from_u64(!seed);
+        let mut durable = BTreeMap::new();
+        some_work(&mut random, &mut fresh(), &mut |table| {
+            let work = file.plan(table, chance.random_bool(0.2));
+            file.carry_out(&work).expect("written");
+            if !file.is_unsynced() {
+                durable = known(table);
+            }
+        });
+        let (table, _) = Table::recover(&disk.lose_power(&mut random));
+        let found = known(&table);
+        for (key, usage) in durable {
+            let now = found.get(&key).copied().unwrap_or_default();
+            assert!(covers(now, usage), "seed {seed}: {usage:?} became {now:?}");
+        }
+    }
+}
+
+/// The end of a lease is the total that is billed: it must not wait in memory.
+#[test]
+fn the_end_of_a_lease_is_synced_at_once() {
+    let disk = SimulatedDisk::default();
+    let mut file = Disk::new(disk.clone(), 0, false);
+    let mut table = fresh();
+    table.put(key(1, 1), entry(5, false));
+    let work = file.plan(&mut table, false);
+    file.carry_out(&work).unwrap();
+    assert!(
+        disk.with(|disk| disk.durable.is_empty()),
+        "a running total need not be durable"
+    );
+    table.put(key(1, 1), entry(6, true));
+    let work = file.plan(&mut table, false);
+    file.carry_out(&work).unwrap();
+    let (found, _) = Table::recover(&disk.with(|disk| disk.durable.clone()));
+    assert_eq!(known(&found)[&key(1, 1)], entry(6, true).usage);
+}
+
+#[test]
+fn a_full_disk_loses_nothing_once_there_is_room() {
+    for seed in 0..100 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let disk = SimulatedDisk::default();
+        let mut file = Disk::new(disk.clone(), 0, false);
+        let mut table = fresh();
+        disk.with(|disk| disk.room = Some(random.random_range(0..3000)));
+        let mut failures = 0;
+        some_work(&mut random, &mut table, &mut |table| {
+            let work = file.plan(table, true);
+            failures += usize::from(file.carry_out(&work).is_err());
+        });
+        disk.with(|disk| disk.room = None);
+        let work = file.plan(&mut table, true);
+        file.carry_out(&work)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(!file.is_failed());
+        let (found, recovery) = Table::recover(&disk.with(|disk| disk.durable.clone()));
+        assert_eq!(
+            known(&found),
+            known(&table),
+            "seed {seed}, after {failures} failures"
+        );
+        assert_eq!(
+            recovery.damaged_bytes, 0,
+            "seed {seed}: half a record was left in the file"
+        );
+    }
+}
+
+/// After a failed sync the pages may be gone although the next one succeeds.
+#[test]
+fn a_failed_sync_is_not_believed_the_second_time() {
+    let disk = SimulatedDisk::default();
+    let mut file = Disk::new(disk.clone(), 0, false);
+    let mut table = fresh();
+    table.put(key(1, 1), entry(5, true));
+    disk.with(|disk| disk.sync_fails = true);
+    let work = file.plan(&mut table, true);
+    assert!(file.carry_out(&work).is_err(), "it is told");
+    let work = file.plan(&mut table, true);
+    file.carry_out(&work).unwrap();
+    let (found, _) = Table::recover(&disk.with(|disk| disk.durable.clone()));
+    assert_eq!(known(&found), known(&table), "the record is not on the disk");
+}
+
+#[test]
+fn the_file_stays_small_however_much_is_noted() {
+    let disk = SimulatedDisk::default();
+    let mut file = Disk::new(disk.clone(), 0, false);
+    let mut table = fresh();
+    let mut largest = 0;
+    for total in 0..40_000 {
+        let key = key(1, (total % 50) as u8);
+        table.put(key, entry(total + 1, false));
+        let work = file.plan(&mut table, false);
+        file.carry_out(&work).unwrap();
+        largest = largest.max(disk.with(|disk| disk.seen.len()));
+    }
+    assert!(
+        largest <= (1 << 20) + FRAME_BYTES,
+        "{largest} bytes for 50 leases"
+    );
+    let (found, _) = Table::recover(&disk.with(|disk| disk.seen.clone()));
+    assert_eq!(known(&found), known(&table));
+    // Acknowledged totals are kept for a while, and not for ever.
+    for lease in 0..2 * ACKNOWLEDGED_MAX {
+        let key = (BootId([3; 8]), LeaseId((lease as u64).to_be_bytes()));
+        table.put(key, entry(1, true));
+        table.acknowledge(key, entry(1, true).usage);
+    }
+    assert_eq!(table.acknowledged().count(), ACKNOWLEDGED_MAX);
+}
+
+#[test]
+fn an_older_total_or_acknowledgement_changes_nothing() {
+    let mut table = fresh();
+    table.put(key(1, 1), entry(9, true));
+    table.put(key(1, 1), entry(5, false));
+    table.acknowledge(key(1, 1), entry(5, true).usage);
+    assert_eq!(
+        table.waiting().collect::<Vec<_>>(),
+        [(&key(1, 1), &entry(9, true))]
+    );
+    table.acknowledge(key(1, 1), entry(9, true).usage);
+    assert_eq!(table.waiting().count(), 0);
+    table.put(key(1, 1), entry(9, true));
+    assert_eq!(table.waiting().count(), 0, "an acknowledged total waits again");
+}

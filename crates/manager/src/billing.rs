@@ -1,0 +1,256 @@
+//! Bills, and holding the ledger against what agents wrote down.
+
+use crate::records::{bad, parse_ids, totals, usage};
+use crate::state::State;
+use hotlease_lease::ledger::{Money, Shown, Tariff, cost, covers};
+use hotlease_store::{BillLine, BillQuery, By, RowKey, Standing};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{
+    BillBy, BillReply, BillRequest, BillRow, Disputed, JournalTotal, VerifyReply, VerifyRequest,
+};
+use hotlease_wire::limits::{LABEL_BYTES_MAX, TENANT_BYTES_MAX};
+use hotlease_wire::session::UsageTotals;
+
+/// Totals of journals in one question.
+const TOTALS_MAX: usize = 4096;
+
+fn filter(what: &str, text: String, limit: usize) -> Result<Option<String>, Refusal> {
+    if text.len() > limit {
+        return Err(bad(format!("the {what} has more than {limit} bytes")));
+    }
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+fn query(request: BillRequest) -> Result<BillQuery, Refusal> {
+    let by = BillBy::try_from(request.by).map_err(|_| bad("unknown grouping of a bill"))?;
+    let moment = |ms: u64| Some(ms).filter(|ms| *ms > 0);
+    Ok(BillQuery {
+        tenant: filter("tenant", request.tenant, TENANT_BYTES_MAX)?,
+        job: filter("job", request.job, LABEL_BYTES_MAX)?,
+        since_ms: moment(request.since_ms),
+        until_ms: moment(request.until_ms),
+        by: match by {
+            BillBy::Tenant => By::Tenant,
+            BillBy::Job => By::Job,
+            BillBy::Lease => By::Lease,
+        },
+    })
+}
+
+/// What was used, and what it costs at the present prices.
+pub(crate) async fn bill(state: &State, request: BillRequest) -> Result<BillReply, Refusal> {
+    let query = query(request)?;
+    let bill = state.store(move |store| store.bill(&query)).await?;
+    let tariff = &state.config.tariff;
+    let mut total = 0;
+    let rows = bill.lines.into_iter().map(|line| {
+        let (row, cost) = priced(tariff, line);
+        total += cost;
+        row
+    });
+    Ok(BillReply {
+        rows: rows.collect(),
+        currency: tariff.currency.clone(),
+        total: Money(total).to_string(),
+        disputed: bill.disputed,
+        as_of_ms: state.unix_ms(),
+    })
+}
+
+fn priced(tariff: &Tariff, line: BillLine) -> (BillRow, u128) {
+    let cost = cost(tariff.of(&line.tenant), line.usage, line.memory_mib_ms);
+    let name = |name: fn(RowKey) -> String| line.lease.map(name).unwrap_or_default();
+    let row = BillRow {
+        lease: name(|key| key.lease.to_string()),
+        agent: name(|key| key.agent.to_string()),
+        boot: name(|key| key.boot.to_string()),
+        tenant: line.tenant,
+        job: line.job,
+        label: line.label,
+        leases: line.leases,
+        usage: Some(usage(line.usage)),
+        memory_mib_ms: line.memory_mib_ms,
+        allocated_cost: Money(cost.allocated).to_string(),
+        computing_cost: Money(cost.computing).to_string(),
+        hot_cost: Money(cost.hot).to_string(),
+        memory_cost: Money(cost.memory).to_string(),
+        cost: Money(cost.total()).to_string(),
+    };
+    (row, cost.total())
+}
+
+/// Holds the ledger against itself, if asked to, and against totals out of an agent's journal.
+pub(crate) async fn verify(state: &State, request: VerifyRequest) -> Result<VerifyReply, Refusal> {
+    if request.journal.len() > TOTALS_MAX {
+        return Err(bad(format!("more than {TOTALS_MAX} totals in one question")));
+    }
+    let told = request.journal.into_iter().map(|total| {
+        let (agent, boot) = parse_ids(&total.agent, &total.boot)?;
+        let lease = total.lease.parse();
+        let lease = lease.map_err(|_| bad("lease id is not 16 hexadecimal digits"))?;
+        Ok((RowKey { agent, boot, lease }, total))
+    });
+    let told: Vec<(RowKey, JournalTotal)> = told.collect::<Result<_, Refusal>>()?;
+    let keys: Vec<RowKey> = told.iter().map(|(key, _)| *key).collect();
+    let now_ms = state.unix_ms();
+    let audit = request.audit;
+    let (audit, rows) = state
+        .store(move |store| {
+            let audit = audit.then(|| store.audit(now_ms)).transpose()?;
+            Ok((audit.unwrap_or_default(), store.rows(&keys)?))
+        })
+        .await?;
+    let mut reply = VerifyReply {
+        rows: audit.rows,
+        problems: audit.problems,
+        disputed: audit.disputed.iter().map(disputed).collect(),
+        ..VerifyReply::default()
+    };
+    for ((key, total), row) in told.iter().zip(&rows) {
+        let measured = totals(total.usage);
+        match reconcile(key, measured, total, row.as_ref(), now_ms) {
+            Finding::Agrees => reply.agreeing += 1,
+            Finding::Waits => reply.waiting += 1,
+            Finding::Capped => reply.capped += 1,
+            Finding::Wrong(problem) => reply.problems.push(problem),
+        }
+    }
+    Ok(reply)
+}
+
+fn disputed(row: &Standing) -> Disputed {
+    Disputed {
+        agent: row.key.agent.to_string(),
+        boot: row.key.boot.to_string(),
+        lease: row.key.lease.to_string(),
+        tenant: row.tenant.clone(),
+        usage: Some(usage(row.usage)),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Finding {
+    /// Both say the same, as far as both can know it.
+    Agrees,
+    /// The agent has more to report.
+    Waits,
+    /// The agent measured more than its lease allows, or there was no grant; that is not billed.
+    Capped,
+    /// In words.
+    Wrong(String),
+}
+
+/// What a journal says of a lease, held against the ledger's row.
+fn reconcile(
+    key: &RowKey,
+    measured: UsageTotals,
+    total: &JournalTotal,
+    row: Option<&Standing>,
+    now_ms: u64,
+) -> Finding {
+    let name = format!("lease {} of agent {} (boot {})", key.lease, key.agent, key.boot);
+    let Some(row) = row else {
+        return match total.acknowledged {
+            false => Finding::Waits,
+            true => Finding::Wrong(format!(
+                "{name} was acknowledged with {} and is not in the ledger",
+                Shown(measured)
+            )),
+        };
+    };
+    if total.ended && !covers(measured, row.usage) {
+        return Finding::Wrong(format!(
+            "{name} is billed for {}, and its agent measured {}",
+            Shown(row.usage),
+            Shown(measured)
+        ));
+    }
+    if covers(row.usage, measured) {
+        return Finding::Agrees;
+    }
+    let (allowed, capped) = row.account.merge(row.usage, measured, now_ms);
+    if row.disputed || (capped && allowed == row.usage) {
+        return Finding::Capped;
+    }
+    match total.acknowledged {
+        false => Finding::Waits,
+        true => Finding::Wrong(format!(
+            "{name} was acknowledged with {}, and the ledger has {}",
+            Shown(measured),
+            Shown(row.usage)
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_lease::ledger::Account;
+    use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+
+    fn used(allocated_ns: u64) -> UsageTotals {
+        UsageTotals {
+            allocated_ns,
+            ..UsageTotals::default()
+        }
+    }
+
+    fn key() -> RowKey {
+        RowKey {
+            agent: AgentId([1; 8]),
+            boot: BootId([1; 8]),
+            lease: LeaseId([1; 8]),
+        }
+    }
+
+    fn row(allocated_ns: u64) -> Standing {
+        Standing {
+            key: key(),
+            tenant: "uid:1".into(),
+            label: String::new(),
+            job: String::new(),
+            account: Account {
+                slots: 1,
+                ended_ms: Some(1_000),
+                ..Account::default()
+            },
+            usage: used(allocated_ns),
+            settled: true,
+            disputed: false,
+        }
+    }
+
+    fn find(row: Option<Standing>, measured: u64, acknowledged: bool, ended: bool) -> Finding {
+        let total = JournalTotal {
+            acknowledged,
+            ended,
+            ..JournalTotal::default()
+        };
+        reconcile(&key(), used(measured), &total, row.as_ref(), 5_000)
+    }
+
+    #[test]
+    fn lost_and_invented_usage_are_found_and_told_from_what_is_under_way() {
+        assert_eq!(find(Some(row(5)), 5, true, true), Finding::Agrees);
+        assert_eq!(find(None, 5, false, true), Finding::Waits);
+        assert_eq!(find(Some(row(4)), 5, false, true), Finding::Waits);
+        // A heartbeat is newer than the note of a running lease.
+        assert_eq!(find(Some(row(6)), 5, false, false), Finding::Agrees);
+        for lost in [find(None, 5, true, true), find(Some(row(4)), 5, true, true)] {
+            assert!(matches!(lost, Finding::Wrong(_)), "{lost:?}");
+        }
+        let invented = find(Some(row(6)), 5, true, true);
+        assert!(matches!(invented, Finding::Wrong(_)), "{invented:?}");
+    }
+
+    #[test]
+    fn what_an_account_does_not_allow_is_no_loss() {
+        let most = row(0).account.limit_ns(5_000);
+        assert_eq!(find(Some(row(most)), most + 1, true, true), Finding::Capped);
+        let nobodys = Standing {
+            disputed: true,
+            ..row(4)
+        };
+        assert_eq!(find(Some(nobodys), 5, true, true), Finding::Capped);
+    }
+}
