@@ -1,5 +1,6 @@
 //! Black-box tests of the built programs. Each is named by the promise that it proves.
 
+mod billing;
 mod buffers;
 mod clients;
 mod commands;

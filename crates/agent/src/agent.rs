@@ -315,6 +315,9 @@ impl Parts {
         {
             tracing::error!("leases are left whose workers cannot be killed");
         }
+        if timeout(FINISH_LIMIT, node.all_told()).await.is_err() {
+            tracing::warn!("some clients were not told the end of their lease: the journal's disk is slow");
+        }
         // After the leases, so that the goodbye carries their last usage.
         leave.send_replace(true);
         if let Some(membership) = membership {

@@ -6,9 +6,10 @@
 use crate::active_lease::ActiveLease;
 use crate::listing;
 use crate::node::{Node, Tables};
+use crate::outbox::Outbox;
 use hotlease_journal::{Entry, Key};
 use hotlease_wire::ids::LeaseId;
-use hotlease_wire::session::UsageTotals;
+use hotlease_wire::session::{SessionReply, UsageTotals};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
@@ -52,6 +53,31 @@ impl Node {
             // It says itself why it is not.
             let _ = tokio::task::spawn_blocking(move || journal.make_durable(DURABLE_WITHIN)).await;
         }
+    }
+}
+
+impl Node {
+    /// Tells sessions the end of their lease, with a total that they can rely on: once it is durable. The
+    /// lease's cores are free already.
+    pub(crate) fn tell_end(self: &Arc<Self>, outboxes: Vec<Arc<Outbox>>, reply: SessionReply) {
+        if self.journal.is_none() || outboxes.is_empty() {
+            outboxes.iter().for_each(|outbox| outbox.close(reply.clone()));
+            return;
+        }
+        let node = Arc::clone(self);
+        node.untold.send_modify(|untold| *untold += 1);
+        tokio::spawn(async move {
+            node.make_usage_durable().await;
+            outboxes.iter().for_each(|outbox| outbox.close(reply.clone()));
+            node.untold.send_modify(|untold| *untold -= 1);
+        });
+    }
+
+    /// Returns once every end that happened was told.
+    pub(crate) async fn all_told(&self) {
+        let mut untold = self.untold.subscribe();
+        // Fails never: the sender lives in the node.
+        let _ = untold.wait_for(|untold| *untold == 0).await;
     }
 }
 

@@ -80,6 +80,8 @@ pub(crate) struct Node {
     tables: Mutex<Tables>,
     /// Leases that hold cores.
     active: watch::Sender<usize>,
+    /// Ends of leases that are to be told once their usage is durable.
+    pub untold: watch::Sender<usize>,
     /// When the next one expires.
     expiry: watch::Sender<Option<Duration>>,
     tick_hz: watch::Sender<Option<u64>>,
@@ -108,6 +110,7 @@ impl Node {
                 last_session: 0,
             }),
             active: watch::Sender::new(0),
+            untold: watch::Sender::new(0),
             expiry: watch::Sender::new(None),
             tick_hz: watch::Sender::new(None),
         }
@@ -232,15 +235,15 @@ impl Node {
                 sessions,
             } => {
                 tracing::info!(%lease, %reason, invocations = usage.invocations, "lease ended");
-                for session in sessions {
-                    if let Some(outbox) = tables.outboxes.remove(&session) {
-                        outbox.close(SessionReply::LeaseEnded { reason, usage });
-                    }
-                }
+                let outboxes = sessions
+                    .iter()
+                    .filter_map(|session| tables.outboxes.remove(session));
+                let outboxes: Vec<_> = outboxes.collect();
                 if let Some(lease) = tables.leases.remove(&lease) {
                     self.note_end(&lease, tables, usage);
                     lease.end(reason, usage);
                 }
+                self.tell_end(outboxes, SessionReply::LeaseEnded { reason, usage });
             }
         }
     }

@@ -25,6 +25,7 @@ Exit status:
 Environment:
   HOTLEASE_RUNTIME_DIR  where sockets and logs are ($XDG_RUNTIME_DIR/hotlease or /tmp/hotlease-UID)
   HOTLEASE_STATE_DIR    where the ledger and usage journals are kept
+  HOTLEASE_TARIFF       the file with the prices of what is used
   HOTLEASE_MANAGER      the manager of a site, https://HOST:PORT, for all commands but the daemons' own
   HOTLEASE_IDENTITY     the identity folder of whoever asks it
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
