@@ -118,7 +118,7 @@ fn by_mount(table: &str, path: &Path) -> Option<&'static str> {
 /// The network file system that this existing path is on, if it is on one.
 pub fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
     let number = statfs(path)?.filesystem_type().0;
-    if let Some(name) = by_number(i64::from(number)) {
+    if let Some(name) = by_number(number) {
         return Ok(Some(name));
     }
     // Without /proc only the numbers count.
@@ -279,10 +279,10 @@ mod tests {
             );
         }
         let table = "22 1 0:20 / / rw - ext4 /dev/a rw\n\
-                     30 22 0:31 / /home/a\\040b rw - fuse.sshfs host: rw\n\
-                     31 22 0:32 / /home/a\\040b/local rw - tmpfs tmpfs rw";
-        assert_eq!(by_mount(table, Path::new("/home/a b/state")), Some("sshfs"));
-        assert_eq!(by_mount(table, Path::new("/home/a b/local/x")), None);
+                     30 22 0:31 / /mnt/a\\040b rw - fuse.sshfs host: rw\n\
+                     31 22 0:32 / /mnt/a\\040b/local rw - tmpfs tmpfs rw";
+        assert_eq!(by_mount(table, Path::new("/mnt/a b/state")), Some("sshfs"));
+        assert_eq!(by_mount(table, Path::new("/mnt/a b/local/x")), None);
         assert_eq!(by_mount(table, Path::new("/var")), None);
         assert_eq!(network_file_system(Path::new("/proc")).unwrap(), None);
     }

@@ -207,7 +207,7 @@ pub(crate) fn oldest_settled(sql: &mut dyn Sql) -> Result<Option<Standing>, Stor
 }
 
 /// Totals of a row by period, in order.
-pub(crate) fn periods(sql: &mut dyn Sql, key: RowKey) -> Result<Vec<(u64, UsageTotals)>, StoreError> {
+pub(crate) fn periods(sql: &mut dyn Sql, key: RowKey) -> Result<Vec<Period>, StoreError> {
     let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
     let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
     let statement = "SELECT period, allocated_ns, hot_ns, compute_ns, invocations FROM periods \
@@ -234,10 +234,13 @@ pub(crate) fn folded(sql: &mut dyn Sql) -> Result<Vec<(String, UsageTotals, u64)
     Ok(folded)
 }
 
+/// A period, and the total at its end.
+type Period = (u64, UsageTotals);
+
 /// Every row with its periods, in the order of keys; one after the other, so that a ledger of any size fits.
 fn each_row(
     sql: &mut dyn Sql,
-    each: &mut dyn FnMut(&Standing, &[(u64, UsageTotals)]) -> Result<(), StoreError>,
+    mut each: impl FnMut(&Standing, &[Period]) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let statement = "SELECT l.agent, l.boot, l.lease, l.tenant, l.label, l.job, l.slots, l.memory_bytes, \
                      l.granted_ms, l.ended_ms, l.allocated_ns, l.hot_ns, l.compute_ns, l.invocations, \
@@ -245,7 +248,7 @@ fn each_row(
                      p.invocations FROM ledger l LEFT JOIN periods p \
                      ON p.agent = l.agent AND p.boot = l.boot AND p.lease = l.lease \
                      ORDER BY l.agent, l.boot, l.lease, p.period";
-    let mut present: Option<(Standing, Vec<(u64, UsageTotals)>)> = None;
+    let mut present: Option<(Standing, Vec<Period>)> = None;
     sql.query(statement, &[], &mut |mut cells| {
         let mut period = Reader::of(cells.split_off(16));
         let row = standing(cells)?;
@@ -266,7 +269,7 @@ fn each_row(
 
 pub(crate) fn bill(sql: &mut dyn Sql, query: &BillQuery) -> Result<Bill, StoreError> {
     let mut biller = Biller::new(query);
-    each_row(sql, &mut |row, periods| biller.add(row, periods))?;
+    each_row(sql, |row, periods| biller.add(row, periods))?;
     for (tenant, usage, memory) in folded(sql)? {
         biller.folded(&tenant, usage, memory)?;
     }
@@ -275,7 +278,7 @@ pub(crate) fn bill(sql: &mut dyn Sql, query: &BillQuery) -> Result<Bill, StoreEr
 
 pub(crate) fn audit(sql: &mut dyn Sql, now_ms: u64) -> Result<Audit, StoreError> {
     let mut audit = Audit::default();
-    each_row(sql, &mut |row, periods| {
+    each_row(sql, |row, periods| {
         audit.rows += 1;
         if row.disputed && audit.disputed.len() < FINDINGS_MAX {
             audit.disputed.push(row.clone());
