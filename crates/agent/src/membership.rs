@@ -3,7 +3,6 @@
 
 use crate::listing::{self, Availability};
 use crate::node::Node;
-use hotlease_journal::Entry;
 use hotlease_net::grpc::refusal;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_client::ManagerClient;
@@ -155,7 +154,7 @@ impl Membership {
         self.reported = now;
         if let Some(journal) = &self.node.journal {
             for (lease, usage) in ended {
-                journal.acknowledge(self.node.journal_key(lease), usage);
+                journal.acknowledge(self.node.journal_key(lease), usage, false);
             }
         }
         self.report_past().await
@@ -190,15 +189,7 @@ impl Membership {
         match in_time(self.manager.report_past(request)).await {
             Ok(reply) if reply.known => {
                 for (key, entry) in past {
-                    // A lease of an earlier run is over, whether or not its end was written down.
-                    journal.note(
-                        key,
-                        Entry {
-                            ended: true,
-                            ..entry.clone()
-                        },
-                    );
-                    journal.acknowledge(key, entry.usage);
+                    journal.acknowledge(key, entry.usage, key.0 != boot);
                 }
                 Ok(())
             }

@@ -29,6 +29,8 @@ pub enum Kind {
     Ended,
     /// The manager has this total of the ended lease, durably.
     Acknowledged,
+    /// The same of a lease whose agent died with it: it may have used a little more.
+    CutAcknowledged,
 }
 
 /// One record: a cumulative total.
@@ -100,6 +102,7 @@ impl Record {
             Kind::Running => 1,
             Kind::Ended => 2,
             Kind::Acknowledged => 3,
+            Kind::CutAcknowledged => 4,
         };
         let tenant = &self.tenant.as_bytes()[..self.tenant.len().min(TENANT_BYTES_MAX)];
         let mut pen = Pen {
@@ -144,6 +147,7 @@ impl Record {
             1 => Kind::Running,
             2 => Kind::Ended,
             3 => Kind::Acknowledged,
+            4 => Kind::CutAcknowledged,
             _ => return None,
         };
         let sequence = eye.number();
@@ -213,6 +217,7 @@ mod tests {
             (Kind::Running, "x".repeat(TENANT_BYTES_MAX)),
             (Kind::Ended, String::new()),
             (Kind::Acknowledged, "ü".repeat(32)),
+            (Kind::CutAcknowledged, "uid:7".into()),
         ] {
             let record = Record {
                 kind,

@@ -108,9 +108,9 @@ impl UsageJournal {
         self.change(|table| table.put(key, entry));
     }
 
-    /// The manager has this total, durably.
-    pub fn acknowledge(&self, key: Key, usage: UsageTotals) {
-        self.change(|table| table.acknowledge(key, usage));
+    /// The manager has this total, durably. `cut`: of an earlier run, which nobody can add to.
+    pub fn acknowledge(&self, key: Key, usage: UsageTotals, cut: bool) {
+        self.change(|table| table.acknowledge(key, usage, cut));
     }
 
     fn change(&self, change: impl FnOnce(&mut Table)) {
@@ -277,8 +277,8 @@ mod tests {
         journal.note(key(2), entry(7, true));
         journal.note(key(3), entry(9, true));
         assert!(journal.make_durable(Duration::from_secs(10)));
-        journal.acknowledge(key(2), entry(7, true).usage);
-        journal.acknowledge(key(3), entry(8, true).usage); // not its last total
+        journal.acknowledge(key(2), entry(7, true).usage, false);
+        journal.acknowledge(key(3), entry(8, true).usage, false); // not its last total
         drop(journal);
         let journal = open(&path);
         assert_eq!(journal.recovery().damaged_bytes, 0);

@@ -91,14 +91,14 @@ impl Table {
             usage: record.usage,
             slots: record.slots,
             memory_bytes: record.memory_bytes,
-            ended: record.kind != Kind::Running,
+            ended: matches!(record.kind, Kind::Ended | Kind::Acknowledged),
         };
         match record.kind {
             Kind::Running | Kind::Ended => self.put(key, entry),
             // It says all that its earlier records said, which may be lost.
-            Kind::Acknowledged => {
+            Kind::Acknowledged | Kind::CutAcknowledged => {
                 self.put(key, entry.clone());
-                self.acknowledge(key, entry.usage);
+                self.acknowledge(key, entry.usage, true);
             }
         }
     }
@@ -137,9 +137,10 @@ impl Table {
         self.changed.insert(key);
     }
 
-    /// The manager has this total, durably. An ended lease whose last total it is waits no more.
-    pub fn acknowledge(&mut self, key: Key, usage: UsageTotals) {
-        let done = |entry: &Entry| entry.ended && covers(usage, entry.usage);
+    /// The manager has this total, durably. A lease whose last total it is waits no more: one that ended, or
+    /// (`cut`) one of an earlier run, which nobody can add to.
+    pub fn acknowledge(&mut self, key: Key, usage: UsageTotals, cut: bool) {
+        let done = |entry: &Entry| (entry.ended || cut) && covers(usage, entry.usage);
         if !self.waiting.get(&key).is_some_and(done) {
             return;
         }
@@ -221,7 +222,8 @@ impl Table {
         self.sequence += 1;
         let record = Record {
             kind: match (acknowledged, entry.ended) {
-                (true, _) => Kind::Acknowledged,
+                (true, true) => Kind::Acknowledged,
+                (true, false) => Kind::CutAcknowledged,
                 (false, true) => Kind::Ended,
                 (false, false) => Kind::Running,
             },

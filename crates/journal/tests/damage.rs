@@ -125,7 +125,7 @@ fn some_work(
         table.put(key, entry.clone());
         noted.entry(key).or_default().push(entry.usage);
         if entry.ended && random.random_bool(0.3) {
-            table.acknowledge(key, entry.usage);
+            table.acknowledge(key, entry.usage, false);
         }
         each(table);
     }
@@ -360,9 +360,27 @@ fn the_file_stays_small_however_much_is_noted() {
     for lease in 0..2 * ACKNOWLEDGED_MAX {
         let key = (BootId([3; 8]), LeaseId((lease as u64).to_be_bytes()));
         table.put(key, entry(1, true));
-        table.acknowledge(key, entry(1, true).usage);
+        table.acknowledge(key, entry(1, true).usage, false);
     }
     assert_eq!(table.acknowledged().count(), ACKNOWLEDGED_MAX);
+}
+
+/// Whoever reads an acknowledged total of a lease that its agent died with must not take it for the last one.
+#[test]
+fn a_lease_that_was_cut_is_told_from_one_that_ended() {
+    let disk = SimulatedDisk::default();
+    let mut file = Disk::new(disk.clone(), 0, false);
+    let mut table = fresh();
+    table.put(key(1, 1), entry(5, false));
+    table.acknowledge(key(1, 1), entry(5, false).usage, false);
+    assert_eq!(table.waiting().count(), 1, "it goes on");
+    table.acknowledge(key(1, 1), entry(5, false).usage, true);
+    let work = file.plan(&mut table, true);
+    file.carry_out(&work).unwrap();
+    let (found, _) = Table::recover(&disk.with(|disk| disk.durable.clone()));
+    assert_eq!(found.waiting().count(), 0);
+    let acknowledged: Vec<_> = found.acknowledged().collect();
+    assert_eq!(acknowledged, [&(key(1, 1), entry(5, false))]);
 }
 
 #[test]
@@ -370,12 +388,12 @@ fn an_older_total_or_acknowledgement_changes_nothing() {
     let mut table = fresh();
     table.put(key(1, 1), entry(9, true));
     table.put(key(1, 1), entry(5, false));
-    table.acknowledge(key(1, 1), entry(5, true).usage);
+    table.acknowledge(key(1, 1), entry(5, true).usage, false);
     assert_eq!(
         table.waiting().collect::<Vec<_>>(),
         [(&key(1, 1), &entry(9, true))]
     );
-    table.acknowledge(key(1, 1), entry(9, true).usage);
+    table.acknowledge(key(1, 1), entry(9, true).usage, false);
     assert_eq!(table.waiting().count(), 0);
     table.put(key(1, 1), entry(9, true));
     assert_eq!(table.waiting().count(), 0, "an acknowledged total waits again");
