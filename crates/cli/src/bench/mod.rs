@@ -15,6 +15,7 @@
 //! * [`peers`] — the same echo through sockets, gRPC and HTTP.
 //! * [`fabric`] — latency and bandwidth over libfabric.
 //! * [`model`] — LogP parameters of a channel, and how well they predict.
+//! * [`scaling`] — round trips on several workers at once.
 //! * [`soak`] — a million invocations: memory and descriptors before and after.
 //!
 //! and what they share: [`stage`] (a lease and its baseline), [`host`] (the platform, running or private),
@@ -32,6 +33,7 @@ mod pin;
 mod process;
 mod record;
 mod samples;
+mod scaling;
 mod soak;
 mod stage;
 mod throughput;
@@ -66,6 +68,8 @@ enum Bench {
     Cold(cold::ColdArgs),
     /// The same echo through a Unix socket, TCP, gRPC and HTTP
     Peers(peers::PeersArgs),
+    /// Round trips on several workers at once, beside one alone
+    Scaling(scaling::ScalingArgs),
     /// Many invocations: what do memory and descriptors do?
     Soak(soak::SoakArgs),
     /// The other end of `peers`
@@ -81,6 +85,7 @@ pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<
         Bench::Model(args) => model::carry_out(&args, output),
         Bench::Cold(args) => cold::carry_out(&args, output),
         Bench::Peers(args) => peers::carry_out(&args, output),
+        Bench::Scaling(args) => scaling::carry_out(&args, output),
         Bench::Soak(args) => soak::carry_out(&args, output),
         Bench::PeerServer(args) => peers::serve(&args),
     }

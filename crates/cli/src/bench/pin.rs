@@ -33,6 +33,16 @@ impl Drop for Pinned {
     }
 }
 
+/// The cores that the calling thread may use, in order.
+pub(super) fn allowed() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else {
+        return Vec::new();
+    };
+    (0..CpuSet::count())
+        .filter(|core| set.is_set(*core) == Ok(true))
+        .collect()
+}
+
 /// Pins the calling thread, and threads that it starts later, to a core.
 pub(super) fn pin(core: usize) -> Option<()> {
     let mut only = CpuSet::new();

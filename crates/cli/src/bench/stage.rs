@@ -113,17 +113,22 @@ pub(super) fn on(host: &Host, options: LeaseOptions) -> LeaseOptions {
 
 /// Pins the calling thread away from the first slot. Also tells the worker's process.
 pub(super) fn apart(invoker: &Invoker) -> anyhow::Result<(u32, Cores, Option<Pinned>)> {
-    let place = invoker.function("whereabouts")?.on_slot(0)?.call(&[])?;
-    let [pid, core] = place.as_chunks::<8>().0 else {
-        anyhow::bail!("the worker does not say where it is");
-    };
-    let slot = usize::try_from(i64::from_le_bytes(*core)).ok();
+    let (pid, slot) = place(invoker)?;
     let (pinned, client) = slot.and_then(Pinned::away_from).unzip();
     if client.is_none() {
         tracing::warn!("client and slot share a core: there is no other; figures mean little");
     }
-    let pid = u32::try_from(u64::from_le_bytes(*pid)).context("the worker has no process id")?;
     Ok((pid, Cores { client, slot }, pinned))
+}
+
+/// The process of the first slot's worker, and the slot's core.
+pub(super) fn place(invoker: &Invoker) -> anyhow::Result<(u32, Option<usize>)> {
+    let place = invoker.function("whereabouts")?.on_slot(0)?.call(&[])?;
+    let [pid, core] = place.as_chunks::<8>().0 else {
+        anyhow::bail!("the worker does not say where it is");
+    };
+    let pid = u32::try_from(u64::from_le_bytes(*pid)).context("the worker has no process id")?;
+    Ok((pid, usize::try_from(i64::from_le_bytes(*core)).ok()))
 }
 
 /// Computes, or rather pretends to, for so long: the core stays awake.

@@ -1,0 +1,253 @@
+//! `hotlease bench scaling`: many workers at once, each called by a thread of its own.
+//!
+//! What should stay flat is the round trip: nothing of a call passes through anything that clients share,
+//! until cores, memory or the link are full. Beside each number of workers stands the first of them called
+//! alone, in blocks that alternate, because the same cores are near one moment and far the next.
+//!
+//! * [`team`] — the leases of one number of workers, and a block of calls by all of them.
+
+mod team;
+
+use super::fabric;
+use super::host::Host;
+use super::record::{Record, Target, params, print, round};
+use super::samples::{Pair, median};
+use super::stage::blocks;
+use crate::output::Output;
+use crate::quantity;
+use anyhow::Context;
+use clap::Args;
+use hotlease_client::Error;
+use hotlease_fabric::ofi::Libfabric;
+use hotlease_wire::Refusal;
+use serde_json::json;
+use team::{Payload, Team};
+
+/// Round trips of an echo on several workers at once, beside one of them called alone in the same run.
+/// Payloads that fit into the ring are copied, larger ones are registered buffers in and out. Numbers of
+/// workers that the platform has no cores for are left out, which is said.
+#[derive(Debug, Args)]
+pub(super) struct ScalingArgs {
+    #[command(flatten)]
+    over: fabric::TransportArgs,
+    /// How many workers, each with a client's thread of its own
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16], value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Vec<u16>,
+    /// Payload sizes, bytes
+    #[arg(long, value_delimiter = ',', default_values_t = [1 << 10, 1 << 20], value_parser = size)]
+    sizes: Vec<usize>,
+    /// Calls of each worker; fewer where they would move more than 2 GiB
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    samples: u32,
+}
+
+const SIZE_MAX: usize = 64 << 20;
+const BYTES_MAX: usize = 2 << 30;
+/// Calls in a row, of as many bytes at most.
+const BLOCK: usize = 200;
+const BLOCK_BYTES: usize = 8 << 20;
+/// Flat: no more than this multiple of one worker called alone.
+const FLAT: f64 = 1.10;
+
+fn size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size @ 1..=SIZE_MAX) => Ok(size),
+        _ => Err(format!("must be a number of bytes from 1 to {SIZE_MAX}")),
+    }
+}
+
+pub(super) fn carry_out(args: &ScalingArgs, output: &mut Output) -> anyhow::Result<()> {
+    let host = Host::find_or_start()?;
+    let shm = args.over.shm().then_some("shm");
+    for transport in shm.into_iter().chain(args.over.fabrics()) {
+        let records = over(&host, transport, args)?;
+        let title = format!("an echo on several workers at once over {transport}, beside one alone");
+        print(output, &title, &records, describe)?;
+    }
+    output.flush()
+}
+
+fn over(host: &Host, transport: &str, args: &ScalingArgs) -> anyhow::Result<Vec<Record>> {
+    let mut records = Vec::new();
+    for workers in &args.workers {
+        let team = match Team::gather(host, transport, *workers) {
+            Ok(team) => team,
+            Err(error) => match lacking(&error) {
+                Some(refusal) => {
+                    tracing::warn!("{workers} workers are left out: {refusal}");
+                    continue;
+                }
+                None => return Err(error),
+            },
+        };
+        for size in &args.sizes {
+            records.push(by_size(&team, *size, args.samples as usize)?);
+        }
+        team.dismiss()?;
+    }
+    Ok(records)
+}
+
+/// Whether there are too few cores for so many workers, which is no fault.
+fn lacking(error: &anyhow::Error) -> Option<&Refusal> {
+    match error.downcast_ref() {
+        Some(Error::Refused(refusal @ Refusal::NoCapacity { .. })) => Some(refusal),
+        _ => None,
+    }
+}
+
+/// How many calls each worker gets in all, and in a block.
+fn counts(size: usize, samples: usize) -> (usize, usize) {
+    let calls = samples.min(BYTES_MAX / size).max(1);
+    (calls, (BLOCK_BYTES / size).clamp(1, BLOCK).min(calls))
+}
+
+fn by_size(team: &Team, size: usize, samples: usize) -> anyhow::Result<Record> {
+    let mut payloads = team.payloads(size)?;
+    let (calls, block) = counts(size, samples);
+    let mut pair = Pair::new()?;
+    let (mut alone, mut together) = (Vec::new(), Vec::new());
+    for _ in 0..blocks(calls, block) {
+        let first = team.block(&mut payloads[..1], block)?;
+        let all = team.block(&mut payloads, block)?;
+        pair.add(&first.times, &all.times);
+        alone.push(first.per_second);
+        together.push(all.per_second);
+    }
+    let rates = Rates {
+        alone: median(&alone),
+        together: median(&together),
+    };
+    record(team, size, Payload::is_copied(size), &pair, rates)
+}
+
+/// Calls per second.
+#[derive(Debug, Clone, Copy)]
+struct Rates {
+    alone: f64,
+    together: f64,
+}
+
+fn record(team: &Team, size: usize, copied: bool, pair: &Pair, rates: Rates) -> anyhow::Result<Record> {
+    let workers = team.workers();
+    let mut params = params! {
+        "transport": team.transport(),
+        "mode": if team.has_cores_each() { "hot" } else { "adaptive" },
+        "size_bytes": size,
+        "payload": if copied { "copied" } else { "registered" },
+        "workers": workers,
+    };
+    if team.transport() != "shm" {
+        let (major, minor) = Libfabric::load().context("libfabric is gone")?.version();
+        params.insert("library".into(), json!(format!("libfabric {major}.{minor}")));
+    }
+    let mut record = Record::of_pair("scaling", params, "one worker alone", pair, &team.machine());
+    record.details = params! {
+        "cores_each": team.has_cores_each(),
+        "client_cores": team.client_cores(),
+        "slot_cores": team.slot_cores(),
+        "calls_per_second": rates.together.round(),
+        "calls_per_second_alone": rates.alone.round(),
+        // There and back.
+        "bytes_per_second": (rates.together * 2.0 * size as f64).round(),
+        "speedup": round(rates.together / rates.alone.max(f64::MIN_POSITIVE)),
+    };
+    record.targets = target(team.has_cores_each(), copied, workers, size, pair.ratio())
+        .into_iter()
+        .collect();
+    Ok(record)
+}
+
+/// Nothing was promised for cores that are shared; and whether large payloads fill memory or the link is not
+/// known here.
+fn target(cores_each: bool, copied: bool, workers: usize, size: usize, ratio: f64) -> Option<Target> {
+    let what = format!("{workers} workers, {size} B: median as a multiple of one alone");
+    (cores_each && copied && workers > 1).then(|| Target::at_most(what, ratio, FLAT))
+}
+
+fn describe(record: &Record) -> String {
+    let number = |value: &serde_json::Value| value.as_f64().unwrap_or(0.0) as u64;
+    format!(
+        "{} workers, {}: {} calls/s, {}/s{}",
+        record.params["workers"],
+        quantity::bytes(number(&record.params["size_bytes"])),
+        number(&record.details["calls_per_second"]),
+        quantity::bytes(number(&record.details["bytes_per_second"])),
+        match record.details["cores_each"].as_bool() {
+            Some(true) => "",
+            _ => " (cores are shared)",
+        }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ScalingArgs,
+    }
+
+    fn parse(words: &[&str]) -> Result<ScalingArgs, clap::Error> {
+        Line::try_parse_from([&["scaling"], words].concat()).map(|line| line.args)
+    }
+
+    #[test]
+    fn arguments_are_lists_within_bounds() {
+        let default = parse(&[]).unwrap();
+        assert_eq!(default.workers, [1, 2, 4, 8, 16]);
+        assert_eq!(default.sizes, [1024, 1 << 20]);
+        let chosen = parse(&["--transport", "shm,net", "--workers", "3,1", "--sizes", "8"]).unwrap();
+        assert_eq!((chosen.workers, chosen.sizes), (vec![3, 1], vec![8]));
+        assert!(chosen.over.shm());
+        assert_eq!(chosen.over.fabrics().collect::<Vec<_>>(), ["net"]);
+        for bad in [
+            ["--workers", "0"],
+            ["--sizes", "0"],
+            ["--samples", "0"],
+            ["--sizes", "67108865"],
+        ] {
+            assert!(parse(&bad).is_err(), "{bad:?} is taken");
+        }
+    }
+
+    #[test]
+    fn large_payloads_are_called_less_often() {
+        assert_eq!(counts(1024, 20_000), (20_000, 200));
+        assert_eq!(counts(1 << 20, 20_000), (2048, 8));
+        assert_eq!(counts(SIZE_MAX, 20_000), (32, 1));
+        assert_eq!(
+            counts(1024, 50),
+            (50, 50),
+            "no block is larger than what was asked for"
+        );
+    }
+
+    #[test]
+    fn only_copied_calls_on_cores_of_their_own_are_judged() {
+        let flat = target(true, true, 4, 1024, 1.05).expect("judged");
+        assert!(flat.met && flat.what.starts_with("4 workers"), "{flat:?}");
+        assert!(!target(true, true, 4, 1024, 1.2).expect("judged").met);
+        let unjudged = [(false, true, 4), (true, false, 4), (true, true, 1)];
+        for (cores_each, copied, workers) in unjudged {
+            let target = target(cores_each, copied, workers, 1024, 9.0);
+            assert!(target.is_none(), "{target:?}");
+        }
+    }
+
+    #[test]
+    fn too_few_cores_are_told_from_faults() {
+        let refusal = Refusal::NoCapacity {
+            asked: 1,
+            free: 0,
+            offered: 2,
+        };
+        let error = anyhow::Error::new(Error::Refused(refusal));
+        assert!(lacking(&error.context("worker 3")).is_some());
+        assert!(lacking(&anyhow::Error::new(Error::Refused(Refusal::NoAgent))).is_none());
+        assert!(lacking(&anyhow::anyhow!("anything")).is_none());
+    }
+}

@@ -1,0 +1,385 @@
+//! Workers and the clients that call them at once: a lease and a thread for each.
+
+use super::super::fabric::lease;
+use super::super::host::Host;
+use super::super::machine::Machine;
+use super::super::pin::{Cores, allowed, pin};
+use super::super::samples::{Block, Clock};
+use super::super::stage::{hot, pattern, place};
+use anyhow::{Context, anyhow, ensure};
+use hotlease_client::{Buffer, Error, Function, Invoker, LeaseOptions};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+/// Calls at the start of a block that are not counted.
+const WARM_UP: usize = 20;
+
+/// See the module.
+pub(super) struct Team {
+    members: Vec<Member>,
+    clock: Clock,
+    cores_each: bool,
+}
+
+/// One worker and its client.
+struct Member {
+    invoker: Invoker,
+    echo: Function,
+    /// Where the slot is pinned.
+    slot: Option<usize>,
+    /// Where the client's thread is pinned, if there is a core for it.
+    client: Option<usize>,
+}
+
+/// What one client sends, and where it gets it back.
+pub(super) enum Payload {
+    Copied { input: Vec<u8>, output: Vec<u8> },
+    Registered { input: Buffer<u8>, output: Buffer<u8> },
+}
+
+/// Calls that were made at once.
+pub(super) struct Round {
+    pub(super) times: Block,
+    /// Of all clients together.
+    pub(super) per_second: f64,
+}
+
+impl Team {
+    /// Leases so many workers. Where each slot and each client can have a core, they poll on it; otherwise
+    /// both give way after a while, as by default.
+    pub(super) fn gather(host: &Host, transport: &str, workers: u16) -> anyhow::Result<Self> {
+        let mine = allowed();
+        let workers = usize::from(workers);
+        let enough = mine.len() >= 2 * workers;
+        let mut members = Vec::new();
+        for number in 0..workers {
+            let options = match enough {
+                true => hot(),
+                false => LeaseOptions::default(),
+            };
+            let invoker = lease(host, transport, options).with_context(|| format!("worker {number}"))?;
+            let (_, slot) = place(&invoker)?;
+            members.push(Member {
+                echo: invoker.function("echo")?.on_slot(0)?,
+                invoker,
+                slot,
+                client: None,
+            });
+        }
+        let slots: Vec<Option<usize>> = members.iter().map(|member| member.slot).collect();
+        let free: Vec<usize> = mine
+            .into_iter()
+            .filter(|core| !slots.contains(&Some(*core)))
+            .collect();
+        let cores_each = enough && free.len() >= workers;
+        if cores_each {
+            for (member, core) in members.iter_mut().zip(free) {
+                member.client = Some(core);
+            }
+        }
+        Ok(Self {
+            members,
+            clock: Clock::calibrate(),
+            cores_each,
+        })
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether no two of clients and slots share a core.
+    pub(super) fn has_cores_each(&self) -> bool {
+        self.cores_each
+    }
+
+    pub(super) fn client_cores(&self) -> Vec<Option<usize>> {
+        self.members.iter().map(|member| member.client).collect()
+    }
+
+    pub(super) fn slot_cores(&self) -> Vec<Option<usize>> {
+        self.members.iter().map(|member| member.slot).collect()
+    }
+
+    /// As it is called, the provider's name for a fabric.
+    pub(super) fn transport(&self) -> &'static str {
+        self.members
+            .first()
+            .map_or("", |member| member.invoker.transport())
+    }
+
+    pub(super) fn machine(&self) -> Machine {
+        let first = self.members.first();
+        Machine::here(Cores {
+            client: first.and_then(|member| member.client),
+            slot: first.and_then(|member| member.slot),
+        })
+    }
+
+    /// One for each client.
+    pub(super) fn payloads(&self, size: usize) -> anyhow::Result<Vec<Payload>> {
+        let members = self.members.iter();
+        members
+            .map(|member| Payload::new(&member.invoker, size))
+            .collect()
+    }
+
+    /// `count` calls by as many clients as there are payloads, all at once: who is done goes on calling,
+    /// uncounted, until all are.
+    pub(super) fn block(&self, payloads: &mut [Payload], count: usize) -> anyhow::Result<Round> {
+        let gate = Gate::new(payloads.len());
+        let parts = thread::scope(|scope| {
+            let start = |(member, payload)| {
+                let gate = &gate;
+                let part = move || gate.watch(|| part(member, payload, gate, self.clock, count));
+                let thread = thread::Builder::new()
+                    .name("client".into())
+                    .spawn_scoped(scope, part);
+                thread.inspect_err(|_| gate.spoil())
+            };
+            // All of them start before one is waited for.
+            let threads: Vec<_> = self.members.iter().zip(payloads).map(start).collect();
+            let end = |thread: std::io::Result<thread::ScopedJoinHandle<'_, _>>| {
+                let thread = thread.context("cannot start a client's thread")?;
+                thread
+                    .join()
+                    .unwrap_or_else(|_| Err(anyhow!("a client's thread panicked")))
+            };
+            threads
+                .into_iter()
+                .map(end)
+                .collect::<Vec<anyhow::Result<Part>>>()
+        });
+        let (mut times, mut per_second) = (Vec::new(), 0.0);
+        for part in first_cause(parts)? {
+            times.extend(part.times.0);
+            per_second += part.per_second;
+        }
+        Ok(Round {
+            times: Block(times),
+            per_second,
+        })
+    }
+
+    /// Gives the leases back.
+    pub(super) fn dismiss(self) -> anyhow::Result<()> {
+        for member in self.members {
+            drop(member.echo);
+            member.invoker.deallocate()?;
+        }
+        Ok(())
+    }
+}
+
+/// What one client did of a block.
+struct Part {
+    times: Block,
+    per_second: f64,
+}
+
+fn part(
+    member: &Member,
+    payload: &mut Payload,
+    gate: &Gate,
+    clock: Clock,
+    count: usize,
+) -> anyhow::Result<Part> {
+    if let Some(core) = member.client {
+        pin(core).with_context(|| format!("cannot pin a client's thread to core {core}"))?;
+    }
+    payload.forget();
+    for _ in 0..WARM_UP {
+        payload.call(&member.echo)?;
+    }
+    gate.pass()?;
+    let begin = Instant::now();
+    let times = clock.block(0, count, || payload.call(&member.echo))?;
+    let per_second = count as f64 / begin.elapsed().as_secs_f64().max(1e-9);
+    gate.done();
+    while !gate.all_done() {
+        payload.call(&member.echo)?;
+    }
+    ensure!(payload.came_back(), "the invocation does not echo");
+    Ok(Part { times, per_second })
+}
+
+/// All parts, or why there are not all: not that of a client who only heard of another's failure.
+fn first_cause(parts: Vec<anyhow::Result<Part>>) -> anyhow::Result<Vec<Part>> {
+    let (mut whole, mut failures) = (Vec::new(), Vec::new());
+    for part in parts {
+        match part {
+            Ok(part) => whole.push(part),
+            Err(error) => failures.push(error),
+        }
+    }
+    let cause = failures
+        .iter()
+        .position(|error| !error.is::<Spoilt>())
+        .unwrap_or(0);
+    match failures.is_empty() {
+        true => Ok(whole),
+        false => Err(failures.swap_remove(cause)),
+    }
+}
+
+impl Payload {
+    /// Whether it travels in the ring, with its copies.
+    pub(super) fn is_copied(size: usize) -> bool {
+        size <= LeaseOptions::default().request_bytes as usize
+    }
+
+    fn new(invoker: &Invoker, size: usize) -> anyhow::Result<Self> {
+        if Self::is_copied(size) {
+            return Ok(Self::Copied {
+                input: pattern(size),
+                output: vec![0; size],
+            });
+        }
+        let mut input: Buffer<u8> = invoker.buffer(size)?;
+        input.copy_from_slice(&pattern(size));
+        Ok(Self::Registered {
+            input,
+            output: invoker.buffer(size)?,
+        })
+    }
+
+    #[inline]
+    fn call(&mut self, echo: &Function) -> Result<(), Error> {
+        match self {
+            Self::Copied { input, output } => echo.invoke(input, output).map(drop),
+            Self::Registered { input, output } => echo.invoke_buffer(&*input, output).map(drop),
+        }
+    }
+
+    /// Spoils the last result, so that the next one is seen to come.
+    fn forget(&mut self) {
+        match self {
+            Self::Copied { output, .. } => output.fill(0),
+            Self::Registered { output, .. } => output.fill(0),
+        }
+    }
+
+    fn came_back(&self) -> bool {
+        match self {
+            Self::Copied { input, output } => input == output,
+            Self::Registered { input, output } => input[..] == output[..],
+        }
+    }
+}
+
+/// Where clients wait for each other, and see that one of them is gone.
+struct Gate {
+    expected: usize,
+    ready: AtomicUsize,
+    done: AtomicUsize,
+    spoilt: AtomicBool,
+}
+
+/// Another client did not get as far.
+#[derive(Debug, thiserror::Error)]
+#[error("another client failed")]
+struct Spoilt;
+
+impl Gate {
+    fn new(expected: usize) -> Self {
+        Self {
+            expected,
+            ready: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            spoilt: AtomicBool::new(false),
+        }
+    }
+
+    /// Runs a client's part; nobody waits for it any more if it fails or panics.
+    fn watch<R>(&self, part: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
+        struct Watched<'a>(&'a Gate, bool);
+        impl Drop for Watched<'_> {
+            fn drop(&mut self) {
+                if !self.1 {
+                    self.0.spoil();
+                }
+            }
+        }
+        let mut watched = Watched(self, false);
+        let result = part();
+        watched.1 = result.is_ok();
+        result
+    }
+
+    fn spoil(&self) {
+        self.spoilt.store(true, Ordering::Release);
+    }
+
+    /// Waits until all are here. Gives the core away meanwhile: others may need it to come.
+    fn pass(&self) -> Result<(), Spoilt> {
+        self.ready.fetch_add(1, Ordering::AcqRel);
+        while self.ready.load(Ordering::Acquire) < self.expected {
+            if self.spoilt.load(Ordering::Acquire) {
+                return Err(Spoilt);
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn done(&self) {
+        self.done.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether nobody needs this client's load any more.
+    fn all_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) >= self.expected || self.spoilt.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_go_on_until_the_last_is_done() {
+        let gate = Gate::new(2);
+        let after = thread::scope(|scope| {
+            let slow = scope.spawn(|| {
+                gate.pass().unwrap();
+                gate.done();
+            });
+            gate.pass().unwrap();
+            gate.done();
+            slow.join().unwrap();
+            gate.all_done()
+        });
+        assert!(after);
+        let gate = Gate::new(2);
+        gate.done();
+        assert!(!gate.all_done(), "one of two");
+    }
+
+    #[test]
+    fn failing_client_keeps_nobody_waiting_and_is_the_cause() {
+        let gate = Gate::new(2);
+        let parts = thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                gate.watch(|| {
+                    gate.pass()?;
+                    Ok(Part {
+                        times: Block(Vec::new()),
+                        per_second: 1.0,
+                    })
+                })
+            });
+            let failed = gate.watch(|| Err::<Part, _>(anyhow!("no such worker")));
+            vec![waiting.join().unwrap(), failed]
+        });
+        assert!(gate.all_done(), "nobody is waited for");
+        let cause = first_cause(parts).err().expect("a failure");
+        assert_eq!(cause.to_string(), "no such worker");
+    }
+
+    #[test]
+    fn small_payloads_are_copied() {
+        assert!(Payload::is_copied(1024));
+        assert!(!Payload::is_copied(1 << 20));
+    }
+}
