@@ -290,6 +290,61 @@ fn lease_is_ended_by_the_beginning_of_its_id() {
 }
 
 #[test]
+fn bench_of_several_workers_prints_a_record_each_and_leaves_out_what_does_not_fit() {
+    let platform = Platform::start();
+    let offered = platform.cores().len();
+    let too_many = (offered + 1).to_string();
+    let arguments = [
+        "bench",
+        "scaling",
+        "--transport",
+        "shm",
+        "--samples",
+        "20",
+        "--sizes",
+        "64,16384",
+    ];
+    let records = platform.json(&[&arguments[..], &["--workers", &format!("{too_many},1")]].concat());
+    assert_eq!(
+        records.len(),
+        2,
+        "{too_many} workers do not fit, one does: {records:?}"
+    );
+    for (record, (size, payload)) in records.iter().zip([(64, "copied"), (16384, "registered")]) {
+        has(record, &["baseline", "ratio_p50", "machine"]);
+        let params = &record["params"];
+        assert_eq!(
+            (&params["workers"], &params["size_bytes"]),
+            (&Value::from(1), &Value::from(size))
+        );
+        assert_eq!(params["payload"], payload);
+        assert_eq!(record["samples"], 20);
+        let details = &record["details"];
+        has(
+            details,
+            &[
+                "cores_each",
+                "client_cores",
+                "bytes_per_second",
+                "calls_per_second_alone",
+            ],
+        );
+        assert_eq!(details["slot_cores"].as_array().map(Vec::len), Some(1));
+        assert!(details["calls_per_second"].as_f64() > Some(0.0), "{record}");
+        assert!(record["measured"]["p50"].as_u64() > Some(0), "{record}");
+        assert!(
+            record.get("targets").is_none(),
+            "one worker is judged against itself: {record}"
+        );
+    }
+    assert_eq!(
+        platform.free_cores() as usize,
+        offered,
+        "it gives its leases back"
+    );
+}
+
+#[test]
 fn detached_up_serves_when_it_returns_and_goes_with_down() {
     let platform = Platform::start();
     // Another runtime directory: another platform of the same user, on the same cores.

@@ -163,8 +163,9 @@ pub const PROVIDERS: &[Quirks] = &[
         wait_fd: true,
         survives_peer: true,
         tested: Tested::Conformance,
-        trouble: "as tcp; loses a descriptor for each endpoint that is closed before its connection is set up",
-        learned: "measured with 1.17",
+        trouble: "as tcp; loses a descriptor for each endpoint that is closed before its connection is set up, \
+                  0.6 KB for each endpoint, and 0.7 KB for each connection that it accepts",
+        learned: "measured with 1.17 (valgrind), and its sources",
     },
     Quirks {
         name: "tcp;ofi_rxm",

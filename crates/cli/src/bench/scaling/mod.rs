@@ -21,6 +21,7 @@ use hotlease_client::Error;
 use hotlease_fabric::ofi::Libfabric;
 use hotlease_wire::Refusal;
 use serde_json::json;
+use std::time::{Duration, Instant};
 use team::{Payload, Team};
 
 /// Round trips of an echo on several workers at once, beside one of them called alone in the same run.
@@ -39,6 +40,9 @@ pub(super) struct ScalingArgs {
     /// Calls of each worker; fewer where they would move more than 2 GiB
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     samples: u32,
+    /// Seconds for each number of workers and size, after which no further calls begin
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
 }
 
 const SIZE_MAX: usize = 64 << 20;
@@ -60,14 +64,22 @@ pub(super) fn carry_out(args: &ScalingArgs, output: &mut Output) -> anyhow::Resu
     let host = Host::find_or_start()?;
     let shm = args.over.shm().then_some("shm");
     for transport in shm.into_iter().chain(args.over.fabrics()) {
-        let records = over(&host, transport, args)?;
-        let title = format!("an echo on several workers at once over {transport}, beside one alone");
-        print(output, &title, &records, describe)?;
+        let records = over(&host, transport, args, output)?;
+        if !output.is_json() {
+            let title = format!("an echo on several workers at once over {transport}, beside one alone");
+            print(output, &title, &records, describe)?;
+        }
     }
     output.flush()
 }
 
-fn over(host: &Host, transport: &str, args: &ScalingArgs) -> anyhow::Result<Vec<Record>> {
+/// As JSON, each record is printed at once: with many workers the next one takes long.
+fn over(
+    host: &Host,
+    transport: &str,
+    args: &ScalingArgs,
+    output: &mut Output,
+) -> anyhow::Result<Vec<Record>> {
     let mut records = Vec::new();
     for workers in &args.workers {
         let team = match Team::gather(host, transport, *workers) {
@@ -81,7 +93,12 @@ fn over(host: &Host, transport: &str, args: &ScalingArgs) -> anyhow::Result<Vec<
             },
         };
         for size in &args.sizes {
-            records.push(by_size(&team, *size, args.samples as usize)?);
+            let record = by_size(&team, *size, args)?;
+            if output.is_json() {
+                output.object(&record)?;
+                output.flush()?;
+            }
+            records.push(record);
         }
         team.dismiss()?;
     }
@@ -102,9 +119,10 @@ fn counts(size: usize, samples: usize) -> (usize, usize) {
     (calls, (BLOCK_BYTES / size).clamp(1, BLOCK).min(calls))
 }
 
-fn by_size(team: &Team, size: usize, samples: usize) -> anyhow::Result<Record> {
+fn by_size(team: &Team, size: usize, args: &ScalingArgs) -> anyhow::Result<Record> {
     let mut payloads = team.payloads(size)?;
-    let (calls, block) = counts(size, samples);
+    let (calls, block) = counts(size, args.samples as usize);
+    let begin = Instant::now();
     let mut pair = Pair::new()?;
     let (mut alone, mut together) = (Vec::new(), Vec::new());
     for _ in 0..blocks(calls, block) {
@@ -113,6 +131,9 @@ fn by_size(team: &Team, size: usize, samples: usize) -> anyhow::Result<Record> {
         pair.add(&first.times, &all.times);
         alone.push(first.per_second);
         together.push(all.per_second);
+        if begin.elapsed() >= Duration::from_secs(args.seconds) {
+            break;
+        }
     }
     let rates = Rates {
         alone: median(&alone),

@@ -53,19 +53,19 @@ impl Team {
         let workers = usize::from(workers);
         let enough = mine.len() >= 2 * workers;
         let mut members = Vec::new();
-        for number in 0..workers {
+        for _ in 0..workers {
             let options = match enough {
                 true => hot(),
                 false => LeaseOptions::default(),
             };
-            let invoker = lease(host, transport, options).with_context(|| format!("worker {number}"))?;
-            let (_, slot) = place(&invoker)?;
-            members.push(Member {
-                echo: invoker.function("echo")?.on_slot(0)?,
-                invoker,
-                slot,
-                client: None,
-            });
+            match lease(host, transport, options).and_then(Member::new) {
+                Ok(member) => members.push(member),
+                Err(error) => {
+                    // Those before it must not be missing from what is tried next.
+                    members.into_iter().try_for_each(Member::dismiss)?;
+                    return Err(error);
+                }
+            }
         }
         let slots: Vec<Option<usize>> = members.iter().map(|member| member.slot).collect();
         let free: Vec<usize> = mine
@@ -164,10 +164,24 @@ impl Team {
 
     /// Gives the leases back.
     pub(super) fn dismiss(self) -> anyhow::Result<()> {
-        for member in self.members {
-            drop(member.echo);
-            member.invoker.deallocate()?;
-        }
+        self.members.into_iter().try_for_each(Member::dismiss)
+    }
+}
+
+impl Member {
+    fn new(invoker: Invoker) -> anyhow::Result<Self> {
+        let (_, slot) = place(&invoker)?;
+        Ok(Self {
+            echo: invoker.function("echo")?.on_slot(0)?,
+            invoker,
+            slot,
+            client: None,
+        })
+    }
+
+    fn dismiss(self) -> anyhow::Result<()> {
+        drop(self.echo);
+        self.invoker.deallocate()?;
         Ok(())
     }
 }
