@@ -12,6 +12,7 @@ mod invocation;
 mod invokers;
 mod leases;
 mod libraries;
+mod registrations;
 mod resources;
 mod retries;
 mod sockets;

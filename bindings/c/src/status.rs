@@ -72,7 +72,7 @@ fn status_of(error: &Error) -> Status {
         Error::Function { .. } => Status::FunctionFailed,
         Error::OutputTooLarge { .. } => Status::OutputTooLarge,
         Error::Deadline { .. } => Status::DeadlineExceeded,
-        Error::NoCredit => Status::Busy,
+        Error::NoCredit | Error::BuffersInUse { .. } => Status::Busy,
         Error::Options { .. }
         | Error::NoSuchSlot { .. }
         | Error::InputTooLarge { .. }
@@ -106,7 +106,7 @@ fn status_of(error: &Error) -> Status {
             _ => Status::Refused,
         },
         Error::Protocol { .. } => Status::Protocol,
-        Error::Local { .. } | Error::Memory(_) => Status::Local,
+        Error::Local { .. } | Error::Memory(_) | Error::Unregistered { .. } => Status::Local,
         // A later version of the client library may know more; what it says is in the message.
         _ => Status::Refused,
     }

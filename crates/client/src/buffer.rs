@@ -4,20 +4,24 @@ use crate::Error;
 use crate::connection::Connection;
 use crate::control::Control;
 use bytemuck::Pod;
+use hotlease_fabric::fence;
 use hotlease_fabric::memory::Memory;
 use hotlease_wire::frame::Span;
 use hotlease_wire::ids::RegionId;
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{self, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// `len` elements of plain data in memory that workers read and write in place: nothing is copied,
 /// whatever the size (`Buffer<T>` of the rFaaS paper). Zeroed at first; behaves as a slice.
 ///
 /// Made by [`crate::Invoker::buffer`], which registers it with all workers of that invoker. Used with
-/// another invoker, or after a worker was replaced, it is registered by the first call that uses it. Its
-/// memory is given back, here and in the workers, when it is dropped and no invocation uses it any more.
+/// another invoker, or after a worker was replaced, it is registered by the first call that uses it. A worker knows
+/// so many buffers at a time ([`crate::LeaseOptions::registered_buffers`] and
+/// [`crate::LeaseOptions::registered_bytes`]): beyond that the ones that were not used lately are closed, and
+/// registered again by the next call that uses them. Its memory is given back, here and in the workers, when it is
+/// dropped and no invocation uses it any more.
 ///
 /// While an invocation that was *submitted* with a part of the buffer is in flight, the worker uses that
 /// part: do not read or write it before the invocation has resolved. (Breaking this gives wrong numbers.)
@@ -234,13 +238,46 @@ impl<'a, T: Pod> From<&'a mut Buffer<T>> for Output<'a> {
     }
 }
 
+impl<T: Pod> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        // Release by the reference that goes next; see `Region::is_idle`.
+        self.region.owned.store(false, Ordering::Relaxed);
+    }
+}
+
 /// Memory and the connections that know it. One number for all connections: it is unique in the process.
+///
+/// A buffer holds one reference, each invocation in flight that uses it another, taken before [`Region::register`].
+/// So whoever wants to make a worker forget a region that is not in use ([`Region::leave`]) and the thread of an
+/// invocation write and read two words each: the word `last`, and the count of references.
+///
+/// ```text
+///   invocation                             leave
+///   count the reference                    last = 0
+///   light fence                            heavy fence
+///   last says registered?                  is the buffer's the only reference?
+/// ```
+///
+/// By the fences at least one of them sees the other: a request never names what the worker was told to forget.
 pub(crate) struct Region {
     memory: Arc<Memory>,
     id: RegionId,
-    /// The connection it was last used on, 0: none. Saves the lock below on the hot path.
+    /// Twice the number of the connection it was last used on, 0: none; plus [`MARK`]. Saves the lock below on
+    /// the hot path. Only the mark is changed without the lock.
     last: AtomicU64,
-    known_to: Mutex<Vec<(u64, Weak<Connection>)>>,
+    /// Whether the buffer is still there.
+    owned: AtomicBool,
+    known_to: Mutex<Vec<KnownTo>>,
+}
+
+/// Used again since somebody looked for what was not used lately.
+const MARK: u64 = 1;
+
+struct KnownTo {
+    id: u64,
+    connection: Weak<Connection>,
+    /// As [`MARK`], where it is not the last one used.
+    marked: bool,
 }
 
 impl Region {
@@ -250,32 +287,122 @@ impl Region {
             memory,
             id: RegionId(NEXT.fetch_add(1, Ordering::Relaxed)),
             last: AtomicU64::new(0),
+            owned: AtomicBool::new(true),
             known_to: Mutex::new(Vec::new()),
         }
     }
 
-    /// Makes sure that the connection's worker knows this memory; after the first time one load.
+    /// Makes sure that the connection's worker knows this memory; after the first time one load. It knows it for as
+    /// long as a reference is held that was taken before the call.
     #[inline]
-    pub(crate) fn register(&self, connection: &Arc<Connection>) -> Result<(), Error> {
+    pub(crate) fn register(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), Error> {
+        fence::light();
         // Relaxed: this thread, or the one that wrote the word, has waited for the worker's answer, and the
         // request that names the region is published after that.
-        if self.last.load(Ordering::Relaxed) == connection.id() {
+        if self.last.load(Ordering::Relaxed) == connection.id() << 1 | MARK {
             return Ok(());
         }
         self.register_slow(connection)
     }
 
     #[cold]
-    fn register_slow(&self, connection: &Arc<Connection>) -> Result<(), Error> {
-        let mut known_to = self.known_to.lock().unwrap_or_else(PoisonError::into_inner);
-        if !known_to.iter().any(|(id, _)| *id == connection.id()) {
-            known_to.retain(|(_, connection)| connection.strong_count() > 0);
-            let (asked, memory, id) = (connection.clone(), self.memory.clone(), self.id);
-            Control::get()?.run(async move { asked.register(id, &memory).await })?;
-            known_to.push((connection.id(), Arc::downgrade(connection)));
+    fn register_slow(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), Error> {
+        let here = connection.id() << 1;
+        let marked = self
+            .last
+            .compare_exchange(here, here | MARK, Ordering::Relaxed, Ordering::Relaxed);
+        if matches!(marked, Ok(_)) || marked == Err(here | MARK) {
+            return Ok(());
         }
-        self.last.store(connection.id(), Ordering::Relaxed);
+        let mut known_to = self.known_to();
+        // The mark moves along when another connection becomes the last.
+        let last = self.last.load(Ordering::Relaxed);
+        if let Some(known) = known_to.iter_mut().find(|known| known.id == last >> 1) {
+            known.marked |= last & MARK != 0;
+        }
+        match known_to.iter_mut().find(|known| known.id == connection.id()) {
+            Some(known) => known.marked = true,
+            None => {
+                known_to.retain(|known| known.connection.strong_count() > 0);
+                let (asked, memory, id) = (connection.clone(), self.memory.clone(), self.id);
+                // Weak, because a reference would say that an invocation uses it.
+                let region = Arc::downgrade(self);
+                Control::get()?.run(async move { asked.register(id, region, &memory).await })?;
+                known_to.push(KnownTo {
+                    id: connection.id(),
+                    connection: Arc::downgrade(connection),
+                    marked: false,
+                });
+            }
+        }
+        self.last.store(here, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn known_to(&self) -> MutexGuard<'_, Vec<KnownTo>> {
+        self.known_to.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Region::known_to`], for the control thread, which must not wait for a thread that waits for it.
+    fn try_known_to(&self) -> Option<MutexGuard<'_, Vec<KnownTo>>> {
+        match self.known_to.try_lock() {
+            Ok(known_to) => Some(known_to),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            // Being registered somewhere, to be used next.
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Whether it was used on this connection, again and since this was last asked.
+    pub(crate) fn take_mark(&self, connection: u64) -> bool {
+        let Some(mut known_to) = self.try_known_to() else {
+            return true;
+        };
+        let here = connection << 1;
+        let last = self
+            .last
+            .compare_exchange(here | MARK, here, Ordering::Relaxed, Ordering::Relaxed);
+        let known = known_to.iter_mut().find(|known| known.id == connection);
+        let elsewhere = known.is_some_and(|known| std::mem::take(&mut known.marked));
+        last.is_ok() || elsewhere
+    }
+
+    /// Unless it is in use: from now on the connection's worker does not know it, and is to be told so. On the control
+    /// thread, by the only other holder of a reference beside the buffer and invocations.
+    pub(crate) fn leave(self: &Arc<Self>, connection: u64) -> bool {
+        let Some(mut known_to) = self.try_known_to() else {
+            return false;
+        };
+        if !self.is_idle() {
+            return false;
+        }
+        let last = self.last.load(Ordering::Relaxed);
+        if last >> 1 == connection {
+            self.last.store(0, Ordering::Relaxed);
+        }
+        // Threads that find the 0 wait for the lock, and then go by the list.
+        if !fence::heavy() || !self.is_idle() {
+            self.last.store(last, Ordering::Relaxed);
+            return false;
+        }
+        known_to.retain(|known| known.id != connection);
+        true
+    }
+
+    /// Whether there are the buffer and the caller only.
+    fn is_idle(self: &Arc<Self>) -> bool {
+        if Arc::strong_count(self) != 2 {
+            return false;
+        }
+        // If the buffer's reference is gone, the two are the caller's and an invocation's: then this sees the word
+        // that was written before it went. It also puts what follows behind the end of every invocation.
+        atomic::fence(Ordering::Acquire);
+        self.owned.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn id(&self) -> RegionId {
+        self.id
     }
 }
 
@@ -285,7 +412,7 @@ impl Drop for Region {
         let Ok(control) = Control::get() else { return };
         for connection in known_to
             .into_iter()
-            .filter_map(|(_, connection)| connection.upgrade())
+            .filter_map(|known| known.connection.upgrade())
         {
             let id = self.id;
             control.spawn(async move { connection.deregister(id).await });

@@ -1,23 +1,24 @@
 //! The connection to one incarnation of a worker: opens channels, registers memory, notices its end.
 
+mod registering;
+
 use crate::Error;
 use crate::channel::Channel;
 use crate::code::Code;
 use crate::death::{Death, Kind};
 use crate::link::Link;
 use crate::options::{Completion, LeaseOptions};
+use crate::registrations::{Limits, Registrations};
 use crate::session;
 use crate::transport::{self, Transport};
 use hotlease_fabric::channel::{ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;
-use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::{Access, OfiError, Peer, Port, PortOptions, Provider, Registration};
+use hotlease_fabric::ofi::{OfiError, Peer, Port, PortOptions, Provider};
 use hotlease_fabric::socket::Socket;
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Refusal;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::ids::{Epoch, RegionId, SlotIndex, WorkerIndex};
-use std::collections::HashMap;
+use hotlease_wire::ids::{Epoch, SlotIndex, WorkerIndex};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,8 +48,8 @@ pub(crate) struct Connection {
     transport: Transport,
     /// The way that was found, if the worker is reached over a fabric.
     port: OnceLock<Arc<Port>>,
-    /// Memory that the worker may read and write over the fabric.
-    registrations: Mutex<HashMap<RegionId, Registration>>,
+    /// Memory that the worker knows.
+    pub(crate) registrations: tokio::sync::Mutex<Registrations>,
 }
 
 /// Keeps a connection watched. When dropped, the connection and its channels are closed.
@@ -66,6 +67,7 @@ impl Watched {
         session: Arc<session::Shared>,
         doorbell: Arc<Doorbell>,
         transport: Transport,
+        limits: Limits,
     ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let connection = Arc::new(Connection {
@@ -78,7 +80,7 @@ impl Watched {
             doorbell,
             transport,
             port: OnceLock::new(),
-            registrations: Mutex::default(),
+            registrations: tokio::sync::Mutex::new(Registrations::new(limits)),
         });
         let watcher = tokio::spawn(connection.clone().watch(session)).abort_handle();
         Ok(Self { connection, watcher })
@@ -269,50 +271,6 @@ impl Connection {
             channel.close();
         }
         channel
-    }
-
-    /// Makes memory known to the worker.
-    pub(crate) async fn register(&self, region: RegionId, memory: &Arc<Memory>) -> Result<(), Error> {
-        let size_bytes = memory.size_bytes();
-        let (register, fds) = match self.port.get() {
-            None => (
-                ConnectionRequest::Register { region, size_bytes },
-                vec![memory.fd()],
-            ),
-            Some(port) => {
-                let registration = port.register(memory, Access::PeerReadsAndWrites);
-                let registration = registration.map_err(|error| failed(&error))?;
-                let memory = *registration.remote();
-                self.registrations().insert(region, registration);
-                (ConnectionRequest::RegisterFabric { region, memory }, Vec::new())
-            }
-        };
-        match self.link.ask(&register, &fds, WORKER, REQUEST_LIMIT).await {
-            Ok((ConnectionReply::Done, _)) => Ok(()),
-            // On a dead worker the channel says it better, with the cause. That may not be known yet when
-            // the socket is closed already.
-            Err(_) if self.death.get().is_some() => Ok(()),
-            Err(Error::Refused(Refusal::Unavailable { .. })) => Ok(()),
-            other => {
-                self.registrations().remove(&region);
-                Err(unexpected("Register", other))
-            }
-        }
-    }
-
-    fn registrations(&self) -> std::sync::MutexGuard<'_, HashMap<RegionId, Registration>> {
-        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes the worker forget it. A worker that does not answer is dying, and forgets everything.
-    pub(crate) async fn deregister(&self, region: RegionId) {
-        let deregister = ConnectionRequest::Deregister { region };
-        let answer = self.link.ask(&deregister, &[], WORKER, REQUEST_LIMIT).await;
-        if let Ok((ConnectionReply::Refused(refusal), _)) = answer {
-            tracing::debug!(%refusal, "the worker kept a buffer");
-        }
-        // Only now: until it has forgotten it, the worker may use it.
-        self.registrations().remove(&region);
     }
 
     /// Closes it because its lease is being given back.

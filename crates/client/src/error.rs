@@ -125,6 +125,28 @@ pub enum Error {
         /// The most, given the size of ring entries.
         limit: usize,
     },
+    /// What may be registered with the worker at a time is all used by invocations in flight.
+    #[error(
+        "a buffer of {size_bytes} bytes cannot be registered with the worker: invocations in flight use all of the {buffers} buffers ({bytes} bytes) that are; wait for some of them, or lease with a larger `{option}`"
+    )]
+    BuffersInUse {
+        /// Of the buffer that was to be registered.
+        size_bytes: u64,
+        /// How many are registered.
+        buffers: usize,
+        /// How large they are together.
+        bytes: u64,
+        /// The option whose limit was reached.
+        option: &'static str,
+    },
+    /// A buffer cannot be registered with the worker.
+    #[error("a buffer of {size_bytes} bytes cannot be registered with the worker: {why}")]
+    Unregistered {
+        /// Its size.
+        size_bytes: u64,
+        /// Why not, and what helps.
+        why: String,
+    },
     /// The worker died.
     #[error(
         "{}{}; {ran}{}",
@@ -216,7 +238,10 @@ impl Error {
     pub fn retryable(&self) -> bool {
         self.ran() == Ran::No
             && match self {
-                Self::WorkerDied { .. } | Self::NoCredit | Self::NotRunning { .. } => true,
+                Self::WorkerDied { .. }
+                | Self::NoCredit
+                | Self::BuffersInUse { .. }
+                | Self::NotRunning { .. } => true,
                 // Whoever gave it back wanted it to end, and the same call fails for ever.
                 Self::LeaseEnded { reason, .. } => *reason != EndReason::Released,
                 Self::Network(error) => matches!(

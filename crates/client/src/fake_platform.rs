@@ -20,7 +20,7 @@ use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, ReplyHeader, RequestHeader, Seq, Status};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::{Cause, EndReason};
@@ -249,7 +249,7 @@ impl FakeWorker {
                     }));
                     continue;
                 }
-                ConnectionRequest::Register { region, .. } => self.regions.lock().unwrap().push(region.0),
+                ConnectionRequest::Register { region, .. } => self.learn(region.0),
                 ConnectionRequest::Deregister { region } => {
                     self.regions.lock().unwrap().retain(|known| *known != region.0);
                 }
@@ -281,9 +281,7 @@ impl FakeWorker {
                     }));
                     continue;
                 }
-                ConnectionRequest::RegisterFabric { region, .. } => {
-                    self.regions.lock().unwrap().push(region.0);
-                }
+                ConnectionRequest::RegisterFabric { region, .. } => self.learn(region.0),
             }
             socket.send(&ConnectionReply::Done, &[]).unwrap();
         }
@@ -292,6 +290,13 @@ impl FakeWorker {
         for slot in slots {
             slot.join().unwrap();
         }
+    }
+
+    /// A worker refuses what it knows already.
+    fn learn(&self, region: u32) {
+        let mut regions = self.regions.lock().unwrap();
+        assert!(!regions.contains(&region), "region {region} is registered twice");
+        regions.push(region);
     }
 
     /// A slot: answers in order, as far as allowed.
@@ -335,6 +340,15 @@ impl FakeWorker {
         let mut reply = ReplyHeader::ok(request.seq, u64::from(request.length));
         if request.flags != Flags::NONE {
             reply.length = 5;
+            // As far as it stands in the header.
+            let mut span = [0; Span::BYTES];
+            if request.length as usize == span.len() {
+                request.inline.read(&mut span);
+                let region = Span::decode(&span).unwrap().region.0;
+                if !self.regions.lock().unwrap().contains(&region) {
+                    (reply.status, reply.length) = (Status::UnknownRegion, 0);
+                }
+            }
             return reply.encode();
         }
         reply.inline = request.inline;

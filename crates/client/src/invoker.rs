@@ -104,6 +104,12 @@ impl Invoker {
             .transport()
     }
 
+    /// To the worker of a slot.
+    #[cfg(test)]
+    pub(crate) fn connection(&self, slot: usize) -> Arc<crate::connection::Connection> {
+        self.inner.open_channel(slot).expect("open").connection().clone()
+    }
+
     /// The lease that it holds, or held last.
     pub fn lease(&self) -> LeaseId {
         self.inner.facts().lease
@@ -128,13 +134,17 @@ impl Invoker {
     /// Zeroed registered memory for `elements` elements, made known to all workers of this invoker.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it cannot be had here, [`Error::Refused`] if a worker cannot take more buffers.
+    /// [`Error::Memory`] if it cannot be had here, [`Error::Unregistered`] if it cannot be registered.
     pub fn buffer<T: Pod>(&self, elements: usize) -> Result<Buffer<T>, Error> {
         let buffer = Buffer::new(elements)?;
         for slot in (0..self.slots()).step_by(usize::from(self.inner.plan.options.slots)) {
             // Workers that are dead now are told by the first call that uses the buffer.
             if let Some(channel) = self.inner.open_channel(slot) {
-                buffer.region().register(channel.connection())?;
+                match buffer.region().register(channel.connection()) {
+                    // Those in flight may be done when it is used.
+                    Err(Error::BuffersInUse { .. }) => {}
+                    registered => registered?,
+                }
             }
         }
         Ok(buffer)

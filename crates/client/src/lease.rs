@@ -176,7 +176,9 @@ impl Lease {
         let (socket, epoch) = session.connect(index).await?;
         let connect = lap();
         let transport = Transport::choose(&plan.options, session.route().cloned());
-        let watched = Watched::start(socket, index, epoch, session, plan.doorbell.clone(), transport)?;
+        let limits = plan.options.registration_limits(&transport);
+        let doorbell = plan.doorbell.clone();
+        let watched = Watched::start(socket, index, epoch, session, doorbell, transport, limits)?;
         let mut rings = Vec::with_capacity(usize::from(plan.options.slots));
         for slot in 0..plan.options.slots {
             rings.push(watched.connection().open(SlotIndex(slot), &plan.options).await?);

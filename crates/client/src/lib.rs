@@ -59,6 +59,7 @@ mod manager;
 mod model;
 mod options;
 mod pipeline;
+mod registrations;
 mod request;
 mod retry;
 mod session;

@@ -1,17 +1,20 @@
 //! What a lease is asked to be, and how the client behaves on it.
 
 use crate::Error;
+use crate::registrations::Limits;
+use crate::transport::Transport;
 use hotlease_fabric::shm::Layout;
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::grpc::{self, AcquireRequest};
 use hotlease_wire::limits::{
-    ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, LABEL_BYTES_MAX, RING_BYTES_MAX, RING_DEPTH_DEFAULT,
+    ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, LABEL_BYTES_MAX, REGIONS_MAX, RING_BYTES_MAX, RING_DEPTH_DEFAULT,
     RING_DEPTH_MAX, SLOTS_MAX, WORKERS_MAX,
 };
 use std::path::PathBuf;
 use std::time::Duration;
 
 const ENTRY_BYTES_MIN: u32 = 64;
+const REGISTERED_BYTES_DEFAULT: u64 = 16 << 30;
 
 /// How a slot of the worker waits for its next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,6 +72,13 @@ pub struct LeaseOptions {
     /// Output bytes that travel in the ring, and the output capacity of calls that do not say another.
     /// Default: 8128, with its header two pages; 64 to 4 MiB.
     pub reply_bytes: u32,
+    /// Buffers that a worker knows at a time, those of the library for large inputs and outputs included. Beyond
+    /// that, what was not used lately is closed, and registered again by its next use. Default: 1024, which is the
+    /// most.
+    pub registered_buffers: u32,
+    /// Bytes of buffers that a worker knows at a time, over a fabric; most network cards want such memory locked.
+    /// (On one node nothing is locked, and only the number counts.) Default: 16 GiB.
+    pub registered_bytes: u64,
     /// How the client waits. Default: adaptive.
     pub completion: Completion,
     /// How often an invocation of an idempotent function is run again after its worker died. Others are
@@ -110,6 +120,8 @@ impl Default for LeaseOptions {
             depth: RING_DEPTH_DEFAULT,
             request_bytes: ENTRY_BYTES_DEFAULT,
             reply_bytes: ENTRY_BYTES_DEFAULT,
+            registered_buffers: REGIONS_MAX,
+            registered_bytes: REGISTERED_BYTES_DEFAULT,
             completion: Completion::default(),
             retries: 1,
             renew_lease: true,
@@ -163,6 +175,15 @@ impl LeaseOptions {
                 ));
             }
         }
+        if self.registered_buffers == 0 || self.registered_buffers > REGIONS_MAX {
+            return fail(format!(
+                "registered_buffers must be 1 to {REGIONS_MAX}, not {}",
+                self.registered_buffers
+            ));
+        }
+        if self.registered_bytes == 0 {
+            return fail("registered_bytes must not be 0".into());
+        }
         if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&self.ttl) {
             return fail(format!("ttl must be 100 ms to 1 h, not {:?}", self.ttl));
         }
@@ -194,6 +215,17 @@ impl LeaseOptions {
         RingShape {
             depth: self.depth,
             entry_bytes: self.reply_bytes,
+        }
+    }
+
+    /// Of each connection.
+    pub(crate) fn registration_limits(&self, transport: &Transport) -> Limits {
+        Limits {
+            buffers: self.registered_buffers as usize,
+            bytes: match transport {
+                Transport::Shm => u64::MAX,
+                Transport::Ofi { .. } => self.registered_bytes,
+            },
         }
     }
 
@@ -279,6 +311,20 @@ mod tests {
             ..base()
         };
         bad(huge, "depth 4096");
+        bad(
+            LeaseOptions {
+                registered_buffers: 1025,
+                ..base()
+            },
+            "registered_buffers",
+        );
+        bad(
+            LeaseOptions {
+                registered_bytes: 0,
+                ..base()
+            },
+            "registered_bytes",
+        );
         bad(
             LeaseOptions {
                 ttl: Duration::ZERO,

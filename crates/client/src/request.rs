@@ -25,18 +25,35 @@ pub(crate) enum Wanted<'a> {
 pub(crate) struct Uses {
     pub(crate) staged_input: Option<Piece>,
     pub(crate) staged_output: Option<Piece>,
+    /// All of it, staged pieces included. What is here is in use: no connection closes its registration.
     regions: SmallVec<[Arc<Region>; 2]>,
 }
 
 impl Uses {
     /// Makes sure that the channel's worker knows all of it.
     pub(crate) fn register(&self, channel: &Channel) -> Result<(), Error> {
-        let staged = [&self.staged_input, &self.staged_output];
-        let staged = staged.into_iter().flatten().map(|piece| piece.region());
-        for region in staged.chain(&self.regions) {
-            region.register(channel.connection())?;
-        }
-        Ok(())
+        let mut regions = self.regions.iter();
+        regions.try_for_each(|region| region.register(channel.connection()))
+    }
+
+    fn stage_input(&mut self, piece: Piece) {
+        self.regions.push(piece.region().clone());
+        self.staged_input = Some(piece);
+    }
+
+    fn stage_output(&mut self, piece: Piece) {
+        self.regions.push(piece.region().clone());
+        self.staged_output = Some(piece);
+    }
+
+    /// For somebody may still write to it.
+    fn discard_output(&mut self) -> bool {
+        let Some(piece) = self.staged_output.take() else {
+            return false;
+        };
+        self.regions.retain(|region| !Arc::ptr_eq(region, piece.region()));
+        piece.discard();
+        true
     }
 
     fn add(&mut self, slice: &BufferSlice<'_>, spans: &mut SmallVec<[u8; 2 * Span::BYTES]>) {
@@ -46,7 +63,7 @@ impl Uses {
 
     /// Whether there is anything to keep alive.
     pub(crate) fn is_empty(&self) -> bool {
-        self.staged_input.is_none() && self.staged_output.is_none() && self.regions.is_empty()
+        self.regions.is_empty()
     }
 }
 
@@ -107,7 +124,7 @@ impl Request {
                 let mut piece = staging.piece(bytes.len())?;
                 piece[..bytes.len()].copy_from_slice(bytes);
                 spans.extend(piece.slice(..bytes.len()).span().encode());
-                uses.staged_input = Some(piece);
+                uses.stage_input(piece);
             }
             Input::Buffer(slice) => uses.add(slice, &mut spans),
             Input::Parts(parts) => parts.iter().for_each(|slice| uses.add(slice, &mut spans)),
@@ -122,7 +139,7 @@ impl Request {
                 check_size(bytes)?;
                 let piece = staging.piece(bytes)?;
                 spans.extend(piece.slice(..bytes).span().encode());
-                uses.staged_output = Some(piece);
+                uses.stage_output(piece);
                 bytes as u64
             }
             Wanted::Buffer(slice) => {
@@ -155,8 +172,7 @@ impl Request {
         if !channel.may_still_run() {
             return Ok(error);
         }
-        if let Some(piece) = self.uses.staged_output.take() {
-            piece.discard();
+        if self.uses.discard_output() {
             let Ok(bytes) = usize::try_from(self.capacity) else {
                 return Err(error);
             };
@@ -165,7 +181,7 @@ impl Request {
             };
             let at = self.tail.spans.len() - Span::BYTES;
             self.tail.spans[at..][..Span::BYTES].copy_from_slice(&piece.slice(..bytes).span().encode());
-            self.uses.staged_output = Some(piece);
+            self.uses.stage_output(piece);
         } else if !self.output_in_ring() {
             return Err(error);
         }

@@ -2,6 +2,7 @@
 
 mod failures;
 mod invocations;
+mod registrations;
 mod ways;
 
 use crate::fake_platform::FakePlatform;

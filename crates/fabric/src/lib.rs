@@ -9,6 +9,7 @@
 //! * [`doorbell`] — sleeping and waking, checked with loom.
 //! * [`memory`], [`buffer`] — memory that can be handed to a peer.
 //! * [`socket`] — descriptor passing between processes of one node.
+//! * [`fence`] — a fence that costs one of its two sides nothing.
 //! * [`usage`] — the counters that a worker shares with its agent.
 //! * [`clock`], [`runtime_dir`] — the node's ticks; where sockets live.
 //!
@@ -23,6 +24,8 @@ pub mod channel;
 #[cfg(not(loom))]
 pub mod clock;
 pub mod doorbell;
+#[cfg(not(loom))]
+pub mod fence;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]

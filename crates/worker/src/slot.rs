@@ -16,7 +16,7 @@ use hotlease_fabric::channel::Request;
 use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
 use hotlease_fabric::ofi::Port;
 use hotlease_fabric::usage::{SlotMeter, UsageBlock};
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::{Flags, Status};
 use hotlease_wire::ids::Epoch;
 use std::sync::Arc;
 use std::time::Duration;
@@ -248,9 +248,13 @@ impl Slot {
         if header.epoch != self.shared.epoch {
             return Err(Status::StaleEpoch);
         }
+        // What a request names may be in a letter that was put before the client was told to use it. A region that
+        // was registered anew is also in the table, as it was before: with a key that is no longer good.
+        if header.flags != Flags::NONE && self.mailbox.has_mail() {
+            self.read_mail();
+        }
         let (function, arguments) = match self.look_up(position, request) {
-            // What a request names may be in a letter that was put before the client was told to use it.
-            Err(Status::UnknownFunction | Status::UnknownRegion) if self.mailbox.has_mail() => {
+            Err(Status::UnknownFunction) if self.mailbox.has_mail() => {
                 self.read_mail();
                 self.look_up(position, request)?
             }

@@ -7,7 +7,7 @@ use hotlease_fabric::ofi::providers::leading_away;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// What a client on loopback would try, best first; nothing where there is no libfabric.
-fn candidates() -> Vec<&'static str> {
+pub(super) fn candidates() -> Vec<&'static str> {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     match Libfabric::load() {
         Ok(library) => leading_away(&library, Some(local))

@@ -1,5 +1,6 @@
 //! Drives the built worker as an agent and a client do.
 
+mod regions;
 mod unreachable;
 
 use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};

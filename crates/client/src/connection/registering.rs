@@ -1,0 +1,116 @@
+//! Making memory known to the worker, and making it forget.
+
+use super::{Connection, REQUEST_LIMIT, WORKER, unexpected};
+use crate::Error;
+use crate::buffer::Region;
+use crate::registrations::{Known, Registrations};
+use hotlease_fabric::memory::Memory;
+use hotlease_fabric::ofi::{Access, OfiError};
+use hotlease_wire::Refusal;
+use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
+use hotlease_wire::ids::RegionId;
+use std::sync::{Arc, Weak};
+
+impl Connection {
+    /// Makes memory known to the worker. Where there is no room for it, what was not used lately goes.
+    pub(crate) async fn register(
+        &self,
+        id: RegionId,
+        region: Weak<Region>,
+        memory: &Arc<Memory>,
+    ) -> Result<(), Error> {
+        let size_bytes = memory.size_bytes();
+        // Held until the worker has answered: what is forgotten and registered again reaches it in this order.
+        let mut known = self.registrations.lock().await;
+        known.check(size_bytes)?;
+        while known.is_full_for(size_bytes) {
+            let idle = known.take_idle(self.id);
+            let idle = idle.ok_or_else(|| known.in_use(size_bytes))?;
+            self.forget(idle).await;
+        }
+        let (request, fds, registration) = match self.port.get() {
+            None => {
+                let register = ConnectionRequest::Register {
+                    region: id,
+                    size_bytes,
+                };
+                (register, vec![memory.fd()], None)
+            }
+            Some(port) => {
+                let attempt = || port.register(memory, Access::PeerReadsAndWrites);
+                let registration = self.make_room_and_try(&mut known, size_bytes, attempt).await?;
+                let memory = *registration.remote();
+                let register = ConnectionRequest::RegisterFabric { region: id, memory };
+                (register, Vec::new(), Some(registration))
+            }
+        };
+        match self.link.ask(&request, &fds, WORKER, REQUEST_LIMIT).await {
+            Ok((ConnectionReply::Done, _)) => {}
+            // On a dead worker the channel says it better, with the cause. That may not be known yet when
+            // the socket is closed already.
+            Err(_) if self.death.get().is_some() => {}
+            Err(Error::Refused(Refusal::Unavailable { .. })) => {}
+            other => return Err(unexpected("Register", other)),
+        }
+        known.put(Known {
+            id,
+            region,
+            size_bytes,
+            _registration: registration,
+        });
+        Ok(())
+    }
+
+    /// Tries it; if the provider has no room, once more after as much as is wanted was given back.
+    pub(crate) async fn make_room_and_try<R>(
+        &self,
+        known: &mut Registrations,
+        size_bytes: u64,
+        attempt: impl Fn() -> Result<R, OfiError>,
+    ) -> Result<R, Error> {
+        let first = match attempt() {
+            Ok(registration) => return Ok(registration),
+            Err(error) => error,
+        };
+        let (mut closed, mut freed) = (0, 0);
+        while freed < size_bytes
+            && let Some(idle) = known.take_idle(self.id)
+        {
+            (closed, freed) = (closed + 1, freed + idle.size_bytes);
+            self.forget(idle).await;
+        }
+        let again = if closed == 0 { Err(first) } else { attempt() };
+        again.map_err(|error| Error::Unregistered {
+            size_bytes,
+            why: format!(
+                "{error}, although {closed} that were not in use were closed for it; a process may lock only so \
+                 much memory: raise that (`ulimit -l`), or lease with a smaller `registered_bytes`"
+            ),
+        })
+    }
+
+    /// What the way over a fabric holds.
+    #[cfg(test)]
+    pub(crate) fn holdings(&self) -> Option<hotlease_fabric::ofi::Holdings> {
+        Some(self.port.get()?.holdings())
+    }
+
+    /// Makes the worker forget memory whose buffer is gone.
+    pub(crate) async fn deregister(&self, region: RegionId) {
+        let mut known = self.registrations.lock().await;
+        if let Some(gone) = known.take(region) {
+            self.forget(gone).await;
+        }
+    }
+
+    /// A worker that does not answer is dying, and forgets everything.
+    async fn forget(&self, known: Known) {
+        let deregister = ConnectionRequest::Deregister { region: known.id };
+        let answer = self.link.ask(&deregister, &[], WORKER, REQUEST_LIMIT).await;
+        if let Ok((ConnectionReply::Refused(refusal), _)) = answer {
+            tracing::debug!(%refusal, "the worker kept a buffer");
+        }
+        // Only now is it closed here: until it has forgotten it, the worker may use it.
+        drop(known);
+    }
+}

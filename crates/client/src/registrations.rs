@@ -1,0 +1,112 @@
+//! The memory that one worker knows, within limits: what was not used lately makes room for what is wanted now.
+//!
+//! Which is oldest is known to about one use: each use marks its buffer, unless it is marked already, and whoever
+//! looks for room passes a marked one over once and takes the mark away (the clock of operating systems). A list
+//! kept in the order of use would cost each invocation a lock.
+
+use crate::Error;
+use crate::buffer::Region;
+use hotlease_fabric::ofi::Registration;
+use hotlease_wire::ids::RegionId;
+use std::collections::VecDeque;
+use std::sync::Weak;
+
+/// How much memory a worker may know at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) buffers: usize,
+    pub(crate) bytes: u64,
+}
+
+/// Memory that the worker knows.
+pub(crate) struct Known {
+    pub(crate) id: RegionId,
+    /// Dead when its buffer is gone: then it may go at once.
+    pub(crate) region: Weak<Region>,
+    pub(crate) size_bytes: u64,
+    /// Over a fabric: what lets the worker read and write it.
+    pub(crate) _registration: Option<Registration>,
+}
+
+/// All of it. Changed on the control thread only, by one request of the worker's at a time.
+pub(crate) struct Registrations {
+    limits: Limits,
+    /// The front is looked at first.
+    known: VecDeque<Known>,
+    size_bytes: u64,
+}
+
+impl Registrations {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            known: VecDeque::new(),
+            size_bytes: 0,
+        }
+    }
+
+    /// Refuses what would not fit if nothing else were there.
+    pub(crate) fn check(&self, size_bytes: u64) -> Result<(), Error> {
+        if size_bytes <= self.limits.bytes {
+            return Ok(());
+        }
+        Err(Error::Unregistered {
+            size_bytes,
+            why: format!(
+                "`registered_bytes` of the lease is {}; lease with more, or use smaller buffers",
+                self.limits.bytes
+            ),
+        })
+    }
+
+    /// Whether something must go first.
+    pub(crate) fn is_full_for(&self, size_bytes: u64) -> bool {
+        self.known.len() >= self.limits.buffers || self.size_bytes + size_bytes > self.limits.bytes
+    }
+
+    /// The error where it is full of what is in use.
+    pub(crate) fn in_use(&self, size_bytes: u64) -> Error {
+        Error::BuffersInUse {
+            size_bytes,
+            buffers: self.known.len(),
+            bytes: self.size_bytes,
+            option: if self.known.len() >= self.limits.buffers {
+                "registered_buffers"
+            } else {
+                "registered_bytes"
+            },
+        }
+    }
+
+    /// Takes out what no invocation in flight uses and was not used lately; the worker is yet to be told. From
+    /// now on an invocation that uses it registers it again.
+    pub(crate) fn take_idle(&mut self, connection: u64) -> Option<Known> {
+        // Twice around, as the first time may only take marks away.
+        for _ in 0..2 * self.known.len() {
+            let known = self.known.pop_front()?;
+            let goes = match known.region.upgrade() {
+                Some(region) => !region.take_mark(connection) && region.leave(connection),
+                None => true,
+            };
+            if goes {
+                self.size_bytes -= known.size_bytes;
+                return Some(known);
+            }
+            self.known.push_back(known);
+        }
+        None
+    }
+
+    pub(crate) fn put(&mut self, known: Known) {
+        self.size_bytes += known.size_bytes;
+        self.known.push_back(known);
+    }
+
+    /// Takes out one whose buffer is gone, if it did not make room before.
+    pub(crate) fn take(&mut self, id: RegionId) -> Option<Known> {
+        let position = self.known.iter().position(|known| known.id == id)?;
+        let known = self.known.remove(position)?;
+        self.size_bytes -= known.size_bytes;
+        Some(known)
+    }
+}

@@ -1,0 +1,75 @@
+//! Registered memory, as a client that forgets and registers it again sees it.
+
+use super::{Worker, wait};
+use hotlease_fabric::channel::Call;
+use hotlease_fabric::memory::Memory;
+use hotlease_fabric::socket::Socket;
+use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
+use hotlease_wire::frame::{Flags, Span, Status};
+use hotlease_wire::ids::RegionId;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+const REGION: RegionId = RegionId(7);
+
+fn ask(socket: &Socket, request: &ConnectionRequest, fds: &[BorrowedFd<'_>]) {
+    socket.send(request, fds).unwrap();
+    let (reply, _) = socket.receive::<ConnectionReply>().unwrap().unwrap();
+    assert_eq!(reply, ConnectionReply::Done, "{request:?}");
+}
+
+fn register(socket: &Socket, byte: u8) -> Memory {
+    let memory = Memory::create("test", 4096).unwrap();
+    // SAFETY: the first byte of the mapping, which nobody else uses yet.
+    unsafe { memory.start().write(byte) };
+    let register = ConnectionRequest::Register {
+        region: REGION,
+        size_bytes: memory.size_bytes(),
+    };
+    ask(socket, &register, &[memory.fd()]);
+    memory
+}
+
+/// A slot looks for mail once a turn. What it was told within the turn counts all the same: the old entry in its
+/// table would pass, and be read.
+#[test]
+fn a_region_that_is_registered_anew_is_never_taken_for_what_it_was() {
+    let mut worker = Worker::start();
+    let (_busy_socket, busy) = worker.connect();
+    let (socket, channel) = worker.connect();
+    let echo = Call {
+        flags: Flags::INPUT_BUFFER,
+        ..worker.call("echo")
+    };
+    let sleepy = Call {
+        timeout_us: 200_000,
+        ..worker.call("sleepy")
+    };
+    let span = Span {
+        region: REGION,
+        offset: 0,
+        length: 1,
+    };
+    let _first = register(&socket, 1);
+    let read = |id: u64| {
+        let header = wait(&channel, id);
+        assert_eq!(header.status, Status::Ok);
+        let mut byte = [0];
+        assert_eq!(channel.read(id, &header, &mut byte), 1);
+        byte[0]
+    };
+    channel.publish(0, &echo, &[&span.encode()]).unwrap();
+    assert_eq!(read(0), 1);
+
+    // While the slot is in a function of another channel, in the turn in which it comes to this one.
+    busy.publish(0, &sleepy, &[]).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while worker.usage.read(0).running.is_none() {
+        assert!(Instant::now() < until, "the function does not start");
+    }
+    ask(&socket, &ConnectionRequest::Deregister { region: REGION }, &[]);
+    let _second = register(&socket, 2);
+    channel.publish(1, &echo, &[&span.encode()]).unwrap();
+    assert_eq!(read(1), 2, "memory that was forgotten was read");
+    assert_eq!(wait(&busy, 0).status, Status::DeadlineExceeded);
+}
