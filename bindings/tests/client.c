@@ -1,4 +1,4 @@
-/* The whole of hotlease.h, against a running platform: client path/to/libtest_functions.so */
+/* All of hotlease.h but its buffers, against a running platform: client path/to/libtest_functions.so */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -250,60 +250,6 @@ static void maps(void)
     hotlease_function_free(fail);
 }
 
-static void buffers(void)
-{
-    enum { COUNT = 1 << 20 };
-    hotlease_function* increment = find("increment", NULL);
-    hotlease_buffer* buffer = NULL;
-    CHECK(hotlease_buffer_create(invoker, COUNT * 4, &buffer, NULL) == HOTLEASE_OK);
-    CHECK(hotlease_buffer_size(buffer) == COUNT * 4);
-    unsigned* numbers = hotlease_buffer_data(buffer);
-    CHECK(numbers[0] == 0 && numbers[COUNT - 1] == 0);
-    for (unsigned i = 0; i < COUNT; i++)
-        numbers[i] = i;
-
-    /* All of it in place, input and output at once. */
-    hotlease_range all = {buffer, 0, COUNT * 4};
-    size_t size = 0;
-    CHECK(hotlease_invoke_buffers(increment, all, all, &size, NULL) == HOTLEASE_OK && size == COUNT * 4);
-    CHECK(numbers[0] == 1 && numbers[COUNT - 1] == COUNT);
-
-    /* Two parts in flight at once. */
-    hotlease_range low = {buffer, 0, COUNT * 2}, high = {buffer, COUNT * 2, COUNT * 2};
-    hotlease_invocation *first = NULL, *second = NULL;
-    CHECK(hotlease_submit_buffers(increment, low, low, &first, NULL) == HOTLEASE_OK);
-    CHECK(hotlease_submit_buffers(increment, high, high, &second, NULL) == HOTLEASE_OK);
-    CHECK(hotlease_wait(first, NULL, 0, &size, NULL) == HOTLEASE_OK && size == COUNT * 2);
-    CHECK(hotlease_wait(second, NULL, 0, &size, NULL) == HOTLEASE_OK && size == COUNT * 2);
-    CHECK(numbers[0] == 2 && numbers[COUNT - 1] == COUNT + 1);
-
-    /* Ranges outside of the buffer, also ones whose end wraps around. */
-    const hotlease_range outside[] = {{buffer, COUNT * 4, 1},
-                                      {buffer, 0, COUNT * 4 + 1},
-                                      {buffer, SIZE_MAX, 2},
-                                      {buffer, 8, SIZE_MAX - 4},
-                                      {NULL, 0, 8}};
-    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
-        CHECK(hotlease_invoke_buffers(increment, outside[i], all, &size, NULL) == HOTLEASE_INVALID_ARGUMENT);
-        CHECK(hotlease_submit_buffers(increment, all, outside[i], &first, NULL) == HOTLEASE_INVALID_ARGUMENT);
-    }
-    /* A result that does not fit. */
-    hotlease_range little = {buffer, 0, 8};
-    CHECK(hotlease_invoke_buffers(increment, all, little, &size, NULL) == HOTLEASE_OUTPUT_TOO_LARGE);
-
-    /* Freed while in use: the memory stays until the call has ended. */
-    hotlease_invocation* last = NULL;
-    CHECK(hotlease_submit_buffers(increment, all, all, &last, NULL) == HOTLEASE_OK);
-    hotlease_buffer_free(buffer);
-    CHECK(hotlease_wait(last, NULL, 0, &size, NULL) == HOTLEASE_OK && size == COUNT * 4);
-
-    hotlease_buffer* empty = NULL;
-    CHECK(hotlease_buffer_create(invoker, 0, &empty, NULL) == HOTLEASE_OK);
-    CHECK(hotlease_buffer_size(empty) == 0);
-    hotlease_buffer_free(empty);
-    hotlease_function_free(increment);
-}
-
 static void* hammer(void* function)
 {
     long wrong = 0;
@@ -444,7 +390,6 @@ int main(int argc, char** argv)
     futures();
     callbacks();
     maps();
-    buffers();
     threads();
     plans();
 

@@ -164,6 +164,15 @@ static void buffers(const hotlease::invoker& invoker)
     CHECK(low.get() == n && high.get() == n && out[2 * n - 1] == 2 * n);
     CHECK(!low.valid());
 
+    // Several parts of two buffers, seen as one input, to several of one.
+    CHECK(increment.call_parts({in.part(5, 2), out.part(0, 1)}, {out.part(10, 1), out.part(20, 2)}) == 3);
+    CHECK(out[10] == 6 && out[11] == 12 && out[20] == 7 && out[21] == 2);
+    const std::vector from{in.part(0, 1), in.part(9, 1)};
+    CHECK(increment.call_parts(from, std::array{out.part(n, 2)}) == 2 && out[n] == 1 && out[n + 1] == 10);
+    const std::vector many(HOTLEASE_PARTS_MAX + 1, in.part(0, 1));
+    CHECK(failure_of([&] { (void)increment.call_parts(many, from); }).kind() ==
+          hotlease::kind::invalid_argument);
+
     try {
         (void)in.part(n, n + 1);
         CHECK(!"a part past the end was made");
@@ -253,7 +262,7 @@ try {
 
     CHECK(failure_of([&] { hotlease::invoker{code, {.transport = "carrier pigeon"}}; }).kind() ==
           hotlease::kind::unavailable);
-    hotlease::invoker invoker{code, {.slots = 1, .label = "test in C++"}};
+    hotlease::invoker invoker{code, {.slots = 1, .label = "test in C++", .registered_buffers = 100}};
     CHECK(invoker.slots() == 1 && invoker.transport() == "shm");
     calls(invoker);
     failures(invoker);

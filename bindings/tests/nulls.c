@@ -62,6 +62,7 @@ int main(void)
     REFUSED(hotlease_invoke_to_buffer(NULL, bytes, 8, nothing, &size, &error), "function is NULL");
     REFUSED(hotlease_submit_from_buffer(NULL, nothing, &invocation, &error), "function is NULL");
     REFUSED(hotlease_submit_to_buffer(NULL, bytes, 8, nothing, &invocation, &error), "function is NULL");
+    REFUSED(hotlease_invoke_parts(NULL, NULL, 0, NULL, 0, &size, &error), "function is NULL");
     hotlease_pipeline* pipeline = NULL;
     REFUSED(hotlease_pipeline_open(NULL, &pipeline, &error), "function is NULL");
     REFUSED(hotlease_pipeline_push(NULL, bytes, 8, &error), "pipeline is NULL");

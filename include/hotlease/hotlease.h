@@ -78,7 +78,8 @@ typedef enum hotlease_status {
     HOTLEASE_FUNCTION_FAILED = 1,   /* the function ran and returned an error number of its own */
     HOTLEASE_OUTPUT_TOO_LARGE = 2,  /* the result needs more room; the error says how much */
     HOTLEASE_DEADLINE_EXCEEDED = 3, /* the function did not end within its timeout */
-    HOTLEASE_BUSY = 4,              /* hotlease_try_submit: every slot has as much as it can queue */
+    HOTLEASE_BUSY = 4,              /* hotlease_try_submit: every slot has as much as it can queue; or calls in
+                                       flight use all buffers that a worker may know at a time */
     HOTLEASE_INVALID_ARGUMENT = 5,  /* NULL, a size over a limit, a range outside its buffer, ... */
 
     /* This function library or name. */
@@ -179,6 +180,10 @@ typedef struct hotlease_options {
     const char* transport;    /* how workers are reached: "shm", "ofi" for the best provider of libfabric that
                                  gets through, or a provider, "tcp;ofi_rxm" for instance; "": as by default,
                                  "shm" to this machine and "ofi" to others; NULL: see convention 10 */
+    uint64_t registered_bytes;   /* of buffers that a worker knows at a time, over libfabric; 0: 16 GiB */
+    uint32_t registered_buffers; /* the same as a number, everywhere; 0: 1024, the most. What was not used lately
+                                    makes room, and comes back by its next use */
+    uint32_t reserved_2;         /* 0 */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */
@@ -327,6 +332,18 @@ hotlease_status hotlease_invoke_buffers(const hotlease_function* function, hotle
 hotlease_status hotlease_submit_buffers(const hotlease_function* function, hotlease_range in,
                                         hotlease_range out, hotlease_invocation** invocation,
                                         hotlease_error** error);
+
+/* The most parts that an input or an output can have. */
+#define HOTLEASE_PARTS_MAX 16
+
+/* Calls the function with its input and output each in several parts of buffers, up to HOTLEASE_PARTS_MAX. It
+ * sees one input, the parts of `in` one behind the other, and one output, which fills the parts of `out` in turn;
+ * these must be apart. The worker gathers and scatters: by RMA from another host, by copying on the same one,
+ * where only a single part is used in place. No parts (0, and NULL) are an empty input, or no room for any
+ * output. */
+hotlease_status hotlease_invoke_parts(const hotlease_function* function, const hotlease_range* in,
+                                      size_t in_count, const hotlease_range* out, size_t out_count,
+                                      size_t* out_size, hotlease_error** error);
 
 /* The same with bytes on one side, which are copied. */
 hotlease_status hotlease_invoke_from_buffer(const hotlease_function* function, hotlease_range in, void* out,

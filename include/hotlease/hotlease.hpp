@@ -111,6 +111,8 @@ struct options {
     std::string identity = {};    // who asks it, a folder; empty: from the environment
     std::string transport = {};   // how workers are reached: "shm", "ofi", a provider of libfabric; empty:
                                   // from the environment
+    std::uint64_t registered_bytes = 0;   // of buffers that a worker knows at a time; 0: 16 GiB
+    std::uint32_t registered_buffers = 0; // the same as a number; 0: 1024, the most
 };
 
 // What a lease has used.
@@ -147,6 +149,8 @@ public:
         asked.manager = options.manager.empty() ? nullptr : options.manager.c_str();
         asked.identity = options.identity.empty() ? nullptr : options.identity.c_str();
         asked.transport = options.transport.empty() ? nullptr : options.transport.c_str();
+        asked.registered_bytes = options.registered_bytes;
+        asked.registered_buffers = options.registered_buffers;
         detail::alive(code.handle(), "hotlease::code was moved from");
         hotlease_invoker* allocated = nullptr;
         detail::check([&](hotlease_error** failure) {

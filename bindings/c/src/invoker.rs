@@ -39,6 +39,9 @@ pub struct Options {
     manager: *const c_char,
     identity: *const c_char,
     transport: *const c_char,
+    registered_bytes: u64,
+    registered_buffers: u32,
+    reserved_2: u32,
 }
 
 /// `hotlease_usage`.
@@ -87,12 +90,16 @@ impl Options {
         if self.ttl_ms != 0 {
             options.ttl = Duration::from_millis(self.ttl_ms);
         }
+        if self.registered_bytes != 0 {
+            options.registered_bytes = self.registered_bytes;
+        }
         options.memory_bytes = self.memory_bytes;
         options.timeout = (self.timeout_us != 0).then(|| Duration::from_micros(self.timeout_us));
         for (asked, option) in [
             (self.depth, &mut options.depth),
             (self.request_bytes, &mut options.request_bytes),
             (self.reply_bytes, &mut options.reply_bytes),
+            (self.registered_buffers, &mut options.registered_buffers),
         ] {
             if asked != 0 {
                 *option = asked;
@@ -108,8 +115,10 @@ impl Options {
             1 => false,
             other => return Err(unknown("no_new_lease", other)),
         };
-        if self.reserved != 0 {
-            return Err(unknown("reserved", self.reserved));
+        for (name, reserved) in [("reserved", self.reserved), ("reserved_2", self.reserved_2)] {
+            if reserved != 0 {
+                return Err(unknown(name, reserved));
+            }
         }
         // SAFETY: the caller's promise.
         if let Some(label) = unsafe { optional_text(self.label, "options->label") }? {
@@ -274,6 +283,10 @@ mod tests {
         );
         assert!(refused(Options {
             reserved: 1,
+            ..zeroed()
+        }));
+        assert!(refused(Options {
+            reserved_2: 1,
             ..zeroed()
         }));
     }

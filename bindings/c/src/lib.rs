@@ -2,8 +2,8 @@
 //!
 //! * [`status`] — kinds of failure, and the error object; no panic and no `Result` gets past it.
 //! * [`argument`] — what a C caller passed, checked for what can be checked.
-//! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`], [`model`] — one handle each; [`map`] and
-//!   [`mixed`] — further ways to call.
+//! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`], [`model`] — one handle each; [`map`],
+//!   [`mixed`], [`parts`] — further ways to call.
 //!
 //! Every handle is a `Box` given to the caller as a raw pointer and taken back by its `_free` function. The
 //! caller's part of each `unsafe` contract is the same and stands at the top of the header: pointers are
@@ -20,6 +20,7 @@ mod invoker;
 mod map;
 mod mixed;
 mod model;
+mod parts;
 mod pipeline;
 mod status;
 

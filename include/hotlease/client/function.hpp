@@ -18,8 +18,8 @@
 
 #define HOTLEASE_NO_HANDLES_                                                                               \
     "pointers, hotlease::buffer and hotlease::part cannot be sent as values: a worker would get their own "  \
-    "bytes, not what they stand for. Pass one buffer or part by itself (call(part), submit(part, part)), or " \
-    "the values"
+    "bytes, not what they stand for. Pass one buffer or part by itself (call(part), submit(part, part)), "    \
+    "several parts to call_parts, or the values"
 
 namespace hotlease {
 
@@ -83,6 +83,25 @@ public:
     std::size_t call(const buffer<T>& in, std::size_t count, buffer<R>& out) const
     {
         return call_into(in.part(0, count), out);
+    }
+
+    // Calls the function on several parts of buffers, of which it sees one input, and lets its output fill several
+    // in turn, which must be apart: up to HOTLEASE_PARTS_MAX on each side. Gives the number of elements written.
+    template <range_of_parts In, range_of_parts Out>
+    std::size_t call_parts(const In& in, const Out& out) const
+    {
+        const std::vector<hotlease_range> from = ranges(in), to = ranges(out);
+        std::size_t bytes = 0;
+        check([&](hotlease_error** failure) {
+            return hotlease_invoke_parts(handle_.get(), from.data(), from.size(), to.data(), to.size(), &bytes,
+                                         failure);
+        });
+        return detail::elements<detail::element<std::ranges::range_value_t<Out>>>(bytes);
+    }
+    template <plain T, plain R>
+    std::size_t call_parts(std::initializer_list<part<T>> in, std::initializer_list<part<R>> out) const
+    {
+        return call_parts(std::span(in.begin(), in.size()), std::span(out.begin(), out.size()));
     }
 
     // Calls the function on one value; gives one R.
@@ -278,6 +297,14 @@ private:
     static hotlease_range range(const Memory& memory)
     {
         return memory.range();
+    }
+    template <range_of_parts Parts>
+    static std::vector<hotlease_range> ranges(const Parts& parts)
+    {
+        std::vector<hotlease_range> found;
+        for (const auto& part : parts)
+            found.push_back(part.range());
+        return found;
     }
     template <class Call>
     void check(Call&& call) const

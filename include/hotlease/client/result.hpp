@@ -54,6 +54,11 @@ concept place = (in_place<T> && !(detail::is_buffer<std::remove_cvref_t<T>> &&
                 (!in_place<T> && std::ranges::contiguous_range<T> && std::ranges::sized_range<T> &&
                  plain<std::ranges::range_value_t<T>>);
 
+// Several parts of buffers: a vector, an array or a span of them, for instance.
+template <class Range>
+concept range_of_parts = std::ranges::input_range<const Range> &&
+                         detail::is_part<std::remove_cvref_t<std::ranges::range_value_t<const Range>>>;
+
 // What is mistaken for an input: a range of pointers, or of buffers and parts.
 template <class Range>
 concept range_of_handles =

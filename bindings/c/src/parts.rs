@@ -1,0 +1,72 @@
+//! Calls on several parts of buffers.
+
+use crate::argument::object;
+use crate::buffer::{BufferHandle, Range};
+use crate::function::{FunctionHandle, finish};
+use crate::status::{ErrorHandle, Failure, Status, guarded};
+use hotlease_client::{BufferSlice, BufferSliceMut, Error, PARTS_MAX};
+
+/// See `hotlease.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_invoke_parts(
+    function: *const FunctionHandle,
+    input: *const Range,
+    in_count: usize,
+    output: *const Range,
+    out_count: usize,
+    out_size: *mut usize,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // SAFETY: NULL or valid, as the header demands.
+        let function = unsafe { object(function, "function") }?;
+        // SAFETY: as the header demands.
+        let (input, output) = unsafe { (ranges(input, in_count, "in")?, ranges(output, out_count, "out")?) };
+        let input: Vec<BufferSlice<'_>> = each(input, |range| {
+            // SAFETY: its buffer is NULL or valid, as the header demands.
+            unsafe { BufferHandle::input(range, "in") }
+        })?;
+        let output: Vec<BufferSliceMut<'_>> = each(output, |range| {
+            // SAFETY: as above.
+            unsafe { BufferHandle::output(range, "out") }
+        })?;
+        let result = function.function.invoke_buffer(&input[..], &output[..]);
+        // SAFETY: NULL or valid, as the header demands.
+        unsafe { finish(result, &mut [], out_size) }
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// The ranges of an array, which is not looked at if it has more than there may be.
+///
+/// # Safety
+/// `first` is NULL, or the first of `count` that are valid for `'a`.
+unsafe fn ranges<'a>(first: *const Range, count: usize, name: &'static str) -> Result<&'a [Range], Failure> {
+    if count > PARTS_MAX {
+        return Err(Error::TooManyParts {
+            parts: count,
+            limit: PARTS_MAX,
+        }
+        .into());
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if first.is_null() {
+        return Err(Failure::Null(name));
+    }
+    // SAFETY: not NULL, so valid by the caller's promise; few.
+    Ok(unsafe { std::slice::from_raw_parts(first, count) })
+}
+
+/// Each range's part; a failure says which it is of.
+fn each<T>(ranges: &[Range], part: impl Fn(Range) -> Result<T, Failure>) -> Result<Vec<T>, Failure> {
+    let parts = ranges.iter().enumerate().map(|(number, range)| {
+        part(*range).map_err(|failure| match failure {
+            Failure::Argument(what) => Failure::Argument(format!("part {number} of them: {what}")),
+            other => other,
+        })
+    });
+    parts.collect()
+}
