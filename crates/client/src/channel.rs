@@ -446,6 +446,14 @@ impl Channel {
         }
     }
 
+    /// Gives back what abandoned invocations used whose replies have come.
+    pub(crate) fn release_answered(&self) {
+        self.abandoned().retain(|lane, _| match lane {
+            Lane::Ring(seq) => self.ring.poll(*seq).is_none(),
+            Lane::Express(number) => self.ring.express().poll(*number).is_none(),
+        });
+    }
+
     /// Gives up an invocation of `submit_quiet`.
     pub(crate) fn abandon_owned(&self, seq: u64) {
         self.abandon_as(seq, State::Open, None);

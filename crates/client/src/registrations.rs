@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::buffer::Region;
+use hotlease_fabric::fence;
 use hotlease_fabric::ofi::Registration;
 use hotlease_wire::ids::RegionId;
 use std::collections::VecDeque;
@@ -66,15 +67,24 @@ impl Registrations {
 
     /// The error where it is full of what is in use.
     pub(crate) fn in_use(&self, size_bytes: u64) -> Error {
+        let (buffers, bytes) = (self.known.len(), self.size_bytes);
+        let option = if buffers >= self.limits.buffers {
+            "registered_buffers"
+        } else {
+            "registered_bytes"
+        };
+        if !fence::heavy() {
+            let why = format!(
+                "{buffers} buffers ({bytes} bytes) are, and this kernel lacks membarrier(2), without which none of \
+                 them can be closed; drop some, or lease with a larger `{option}`"
+            );
+            return Error::Unregistered { size_bytes, why };
+        }
         Error::BuffersInUse {
             size_bytes,
-            buffers: self.known.len(),
-            bytes: self.size_bytes,
-            option: if self.known.len() >= self.limits.buffers {
-                "registered_buffers"
-            } else {
-                "registered_bytes"
-            },
+            buffers,
+            bytes,
+            option,
         }
     }
 

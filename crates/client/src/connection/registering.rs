@@ -20,13 +20,21 @@ impl Connection {
         memory: &Arc<Memory>,
     ) -> Result<(), Error> {
         let size_bytes = memory.size_bytes();
-        // Held until the worker has answered: what is forgotten and registered again reaches it in this order.
-        let mut known = self.registrations.lock().await;
+        // Held until the worker has answered: what is forgotten and registered again reaches it in this order. Others
+        // wait for no worker that has stopped.
+        let mut known = match tokio::time::timeout(REQUEST_LIMIT, self.registrations.lock()).await {
+            Ok(known) => known,
+            Err(_) => {
+                return Err(Error::Refused(Refusal::Timeout {
+                    what: WORKER.to_owned(),
+                    after_ms: REQUEST_LIMIT.as_millis() as u64,
+                }));
+            }
+        };
         known.check(size_bytes)?;
         while known.is_full_for(size_bytes) {
-            let idle = known.take_idle(self.id);
-            let idle = idle.ok_or_else(|| known.in_use(size_bytes))?;
-            self.forget(idle).await;
+            let idle = self.take_idle(&mut known);
+            self.forget(idle.ok_or_else(|| known.in_use(size_bytes))?).await?;
         }
         let (request, fds, registration) = match self.port.get() {
             None => {
@@ -46,10 +54,7 @@ impl Connection {
         };
         match self.link.ask(&request, &fds, WORKER, REQUEST_LIMIT).await {
             Ok((ConnectionReply::Done, _)) => {}
-            // On a dead worker the channel says it better, with the cause. That may not be known yet when
-            // the socket is closed already.
-            Err(_) if self.death.get().is_some() => {}
-            Err(Error::Refused(Refusal::Unavailable { .. })) => {}
+            Err(error) if self.is_lost(&error) => {}
             other => return Err(unexpected("Register", other)),
         }
         known.put(Known {
@@ -74,10 +79,10 @@ impl Connection {
         };
         let (mut closed, mut freed) = (0, 0);
         while freed < size_bytes
-            && let Some(idle) = known.take_idle(self.id)
+            && let Some(idle) = self.take_idle(known)
         {
             (closed, freed) = (closed + 1, freed + idle.size_bytes);
-            self.forget(idle).await;
+            self.forget(idle).await?;
         }
         let again = if closed == 0 { Err(first) } else { attempt() };
         again.map_err(|error| Error::Unregistered {
@@ -97,20 +102,42 @@ impl Connection {
 
     /// Makes the worker forget memory whose buffer is gone.
     pub(crate) async fn deregister(&self, region: RegionId) {
-        let mut known = self.registrations.lock().await;
-        if let Some(gone) = known.take(region) {
-            self.forget(gone).await;
+        let gone = self.registrations.lock().await.take(region);
+        if let Some(gone) = gone {
+            // A worker that does not answer is dying, and forgets everything.
+            let _ = self.forget(gone).await;
         }
     }
 
-    /// A worker that does not answer is dying, and forgets everything.
-    async fn forget(&self, known: Known) {
+    /// What may go, if there is anything.
+    fn take_idle(&self, known: &mut Registrations) -> Option<Known> {
+        known.take_idle(self.id).or_else(|| {
+            // Invocations that were given up are in flight until somebody needs their ring entries.
+            for channel in self.channels().iter().filter_map(Weak::upgrade) {
+                channel.release_answered();
+            }
+            known.take_idle(self.id)
+        })
+    }
+
+    async fn forget(&self, known: Known) -> Result<(), Error> {
         let deregister = ConnectionRequest::Deregister { region: known.id };
         let answer = self.link.ask(&deregister, &[], WORKER, REQUEST_LIMIT).await;
-        if let Ok((ConnectionReply::Refused(refusal), _)) = answer {
-            tracing::debug!(%refusal, "the worker kept a buffer");
-        }
         // Only now is it closed here: until it has forgotten it, the worker may use it.
         drop(known);
+        match answer {
+            Ok((ConnectionReply::Refused(refusal), _)) => {
+                tracing::debug!(%refusal, "the worker kept a buffer");
+                Ok(())
+            }
+            Err(error) if !self.is_lost(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// On a dead worker the channel says it better, with the cause. That may not be known yet when the socket is
+    /// closed already.
+    fn is_lost(&self, error: &Error) -> bool {
+        self.death.get().is_some() || matches!(error, Error::Refused(Refusal::Unavailable { .. }))
     }
 }

@@ -86,6 +86,29 @@ fn what_an_invocation_in_flight_uses_stays_even_if_its_buffer_is_gone() {
 }
 
 #[test]
+fn what_was_given_up_is_in_use_until_it_is_answered_and_no_longer() {
+    if nothing_is_closed_here() {
+        return;
+    }
+    let (platform, echo) = start(|options| options.registered_buffers = 2);
+    let [a, mut b, c] = [(); 3].map(|()| platform.invoker.buffer::<u8>(SIZE).unwrap());
+    platform.allow(0);
+    drop(echo.submit_buffer(&a, b.slice_mut(..)).unwrap());
+    let error = echo
+        .submit_from_buffer(&c)
+        .err()
+        .expect("both may still be written");
+    assert!(matches!(error, Error::BuffersInUse { .. }), "{error:?}");
+    platform.allow(u64::MAX);
+    let until = Instant::now() + Duration::from_secs(20);
+    // Nobody takes the ring entry of what was given up.
+    while let Err(error) = echo.invoke_buffer(&c, &mut [0; 8][..]) {
+        assert!(matches!(error, Error::BuffersInUse { .. }), "{error:?}");
+        assert!(Instant::now() < until, "still in use");
+    }
+}
+
+#[test]
 fn requests_of_many_threads_name_only_what_is_registered() {
     if nothing_is_closed_here() {
         return;
