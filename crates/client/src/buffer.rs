@@ -311,7 +311,7 @@ impl Region {
         let marked = self
             .last
             .compare_exchange(here, here | MARK, Ordering::Relaxed, Ordering::Relaxed);
-        if matches!(marked, Ok(_)) || marked == Err(here | MARK) {
+        if marked.is_ok() || marked == Err(here | MARK) {
             return Ok(());
         }
         let mut known_to = self.known_to();

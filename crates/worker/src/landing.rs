@@ -218,6 +218,7 @@ mod tests {
         Part::Shared(Place { start, bytes })
     }
 
+    #[allow(clippy::mut_from_ref)] // Of a test: the mapping is nobody else's.
     fn bytes(memory: &Memory) -> &mut [u8] {
         // SAFETY: the mapping, which nobody else uses.
         unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), memory.size_bytes() as usize) }

@@ -64,7 +64,7 @@ fn what_an_invocation_in_flight_uses_stays_even_if_its_buffer_is_gone() {
     // Can be had: it is registered when it is used.
     let c = platform.invoker.buffer::<u8>(SIZE).unwrap();
     let refused = |whom: &str| {
-        let error = echo.submit_from_buffer(&c).err().expect(whom);
+        let error = echo.submit_from_buffer(&c).expect_err(whom);
         assert!(
             matches!(error, Error::BuffersInUse { buffers: 2, .. }),
             "{whom}: {error:?}"
@@ -96,8 +96,7 @@ fn what_was_given_up_is_in_use_until_it_is_answered_and_no_longer() {
     drop(echo.submit_buffer(&a, b.slice_mut(..)).unwrap());
     let error = echo
         .submit_from_buffer(&c)
-        .err()
-        .expect("both may still be written");
+        .expect_err("both may still be written");
     assert!(matches!(error, Error::BuffersInUse { .. }), "{error:?}");
     platform.allow(u64::MAX);
     let until = Instant::now() + Duration::from_secs(20);
