@@ -5,7 +5,7 @@ use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_journal::network_file_system;
 use hotlease_manager::{ManagerConfig, load_tariff};
-use hotlease_store::{MemoryStore, SqliteOptions, SqliteStore, Store};
+use hotlease_store::{MemoryStore, PostgresOptions, SqliteOptions, Store, open_postgres, open_sqlite};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,6 +45,10 @@ pub(crate) struct LedgerArgs {
     /// or polling]
     #[arg(long, value_name = "FILE", env = "HOTLEASE_TARIFF")]
     tariff: Option<PathBuf>,
+    /// Keep the ledger in PostgreSQL, such as `host=/run/postgresql dbname=hotlease`; the manager that was
+    /// started last leads, and one that led before writes no more
+    #[arg(long, value_name = "PARAMETERS")]
+    database: Option<String>,
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
@@ -104,7 +108,7 @@ impl DaemonStateArgs {
             return Ok(Arc::new(MemoryStore::default()));
         }
         let path = self.state.of_manager(dir);
-        let store = SqliteStore::open(&path, SqliteOptions::default())?;
+        let store = open_sqlite(&path, SqliteOptions::default())?;
         tracing::info!(path = %path.display(), "the ledger is open");
         Ok(Arc::new(store))
     }
@@ -130,7 +134,10 @@ impl LedgerArgs {
         if let Some(tariff) = &self.tariff {
             config.tariff = load_tariff(tariff)?;
         }
-        config.store = self.kept.store(dir)?;
+        config.store = match &self.database {
+            Some(parameters) => Arc::new(open_postgres(parameters, PostgresOptions::default())?),
+            None => self.kept.store(dir)?,
+        };
         Ok(config)
     }
 
@@ -139,6 +146,9 @@ impl LedgerArgs {
         let mut args = self.kept.to_args(dir);
         if let Some(tariff) = &self.tariff {
             args.extend(["--tariff".into(), absolute(tariff).into()]);
+        }
+        if let Some(parameters) = &self.database {
+            args.extend(["--database".into(), parameters.into()]);
         }
         args
     }

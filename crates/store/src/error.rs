@@ -70,6 +70,14 @@ pub enum StoreError {
         /// The newest that this program knows.
         known: i64,
     },
+    /// Another manager leads the database: this one must not write any more.
+    #[error("another manager leads the ledger (epoch {leader}, this one had {ours}); ask that one")]
+    Deposed {
+        /// The epoch of this manager.
+        ours: i64,
+        /// The leader's.
+        leader: i64,
+    },
     /// Its writer ended; see the log.
     #[error("the ledger is closed: {why}; start the manager again")]
     Closed {

@@ -7,12 +7,13 @@
 //! the agent can bill (see [`hotlease_lease::ledger`]).
 //!
 //! * [`Store`] — what a manager asks of its state.
-//! * [`SqliteStore`] — the default: a database in a directory of this machine; what was answered survives
+//! * [`open_sqlite`] — the default: a database in a directory of this machine; what was answered survives
 //!   any crash, also of the machine.
+//! * [`open_postgres`] — a database of a site: managers that take over from each other fence each other.
 //! * [`MemoryStore`] — state that lives as long as its process.
-//! * [`backup`] and [`restore`] — of a [`SqliteStore`], also while it is in use.
+//! * [`backup`] and [`restore`] — of a SQLite ledger, also while it is in use.
 //!
-//! Both are bounded by [`Limits`], and the conformance suite (`tests/conformance.rs`) holds them against each
+//! All are bounded by [`Limits`], and the conformance suite (`tests/conformance.rs`) holds them against each
 //! other.
 //!
 //! ```
@@ -37,31 +38,35 @@
 
 mod backup;
 mod bill;
+mod database;
 mod error;
 mod limits;
 mod memory;
+mod postgres;
 mod record;
 mod row;
 mod sql;
 mod sqlite;
 
 pub use backup::{BackupSummary, backup, restore};
+pub use database::DatabaseStore;
 pub use error::StoreError;
 pub use limits::Limits;
 pub use memory::MemoryStore;
+pub use postgres::{PostgresOptions, open_postgres};
 pub use record::{
     AgentRecord, Audit, BILL_LINES_MAX, Bill, BillLine, BillQuery, By, FINDINGS_MAX, LeaseRecord, LeaseState,
     LedgerRow, PERIOD_MS, Report, Reported, RowKey, Standing,
 };
 pub use sql::{Hook, Moment};
-pub use sqlite::{LEDGER_FILE, SqliteOptions, SqliteStore};
+pub use sqlite::{LEDGER_FILE, SqliteOptions, open_sqlite};
 
 use hotlease_wire::ids::{AgentId, LeaseId};
 
 /// Durable state of a manager.
 ///
 /// Methods take effect whole or not at all, and when one returns `Ok` its effect survives what the
-/// implementation promises to survive ([`MemoryStore`]: nothing but the call; [`SqliteStore`]: everything
+/// implementation promises to survive ([`MemoryStore`]: nothing but the call; [`DatabaseStore`]: everything
 /// but the loss of its disk). They may block on a disk or a network, so an asynchronous caller runs them on
 /// a thread made for that. Times are milliseconds since 1970 by the caller's clock, which must not run
 /// backwards: see [`Store::latest_ms`].

@@ -51,6 +51,11 @@ pub(crate) type Cells = Vec<Cell>;
 
 /// A database connection. Statements have `$1`, `$2` ... for values, each first mentioned in this order.
 pub(crate) trait Sql {
+    /// Begins a transaction, if this connection may still write. Where it may not, one may be open afterwards.
+    fn begin(&mut self) -> Result<(), StoreError> {
+        self.run("BEGIN", &[])
+    }
+
     /// Carries out a statement.
     fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Result<(), StoreError>;
 
@@ -126,6 +131,8 @@ impl Writer {
             let answer: Answer = Box::new(move |committed| {
                 let answer = match (done, committed) {
                     (Ok(value), Ok(())) => Ok(value),
+                    // Whoever was not tried at all learns why.
+                    (_, Err(error @ StoreError::Deposed { .. })) => Err(error),
                     (Err(error), _) | (Ok(_), Err(error)) => Err(error),
                 };
                 // Who asked may have given up waiting.
@@ -171,7 +178,7 @@ fn write(
         batch.extend(waiting.try_iter().take(BATCH_MAX - 1));
         let (answers, committed) = commit(&mut sql, batch, &at);
         let outcome = match &committed {
-            Err(error @ StoreError::Disk { .. }) => Err(StoreError::Closed {
+            Err(error @ (StoreError::Disk { .. } | StoreError::Deposed { .. })) => Err(StoreError::Closed {
                 why: error.to_string(),
             }),
             _ => Ok(()),
@@ -190,8 +197,7 @@ fn write(
 /// whole transaction.
 fn commit(sql: &mut dyn Sql, batch: Vec<Job>, at: &dyn Fn(Moment)) -> (Vec<Answer>, Result<(), StoreError>) {
     let mut answers = Vec::with_capacity(batch.len());
-    let begun = sql.run("BEGIN", &[]);
-    let mut outcome = begun;
+    let mut outcome = sql.begin();
     for job in batch {
         if outcome.is_err() {
             // Answered with the outcome, not done.
@@ -237,6 +243,10 @@ fn copy(outcome: &Result<(), StoreError>) -> Result<(), StoreError> {
     match outcome {
         Ok(()) => Ok(()),
         Err(StoreError::NoSpace { why }) => Err(StoreError::NoSpace { why: why.clone() }),
+        Err(StoreError::Deposed { ours, leader }) => Err(StoreError::Deposed {
+            ours: *ours,
+            leader: *leader,
+        }),
         Err(StoreError::Disk { what, why }) => Err(StoreError::Disk {
             what,
             why: why.clone(),

@@ -4,20 +4,15 @@
 //! before anybody is told: what was answered survives a crash of the machine. The directory is locked, and
 //! refused on a network file system: there neither locks nor shared memory of SQLite's log are reliable.
 
+use crate::database::{DatabaseStore, Own};
 use crate::limits::Limits;
-use crate::sql::reads::{self, Lines};
-use crate::sql::tables::{self, LATEST_MS, Rules};
-use crate::sql::{Cell, Cells, Hook, Sql, Value, Writer, schema};
-use crate::{
-    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, Report, Reported, RowKey, Standing,
-    Store, StoreError,
-};
+use crate::sql::tables::Rules;
+use crate::sql::{Cell, Cells, Hook, Sql, Value, schema};
+use crate::{FINDINGS_MAX, StoreError};
 use hotlease_journal::{StateDir, sync_directory};
-use hotlease_wire::ids::{AgentId, LeaseId};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Name of the database in its directory.
@@ -56,56 +51,40 @@ impl Default for SqliteOptions {
     }
 }
 
-/// A [`Store`] in a database file. Its directory is locked until it is dropped.
-pub struct SqliteStore {
-    writer: Writer,
-    /// Sees what was committed; taken for one question at a time.
-    reader: Mutex<SqliteSql>,
-    rules: Rules,
-    // After the connections, so that the lock outlives them.
-    _dir: StateDir,
-}
-
-impl SqliteStore {
-    /// Opens the ledger in a directory, made where missing, and brings it to this version.
-    pub fn open(directory: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
-        let dir = StateDir::take(directory)?;
-        let path = dir.path().join(LEDGER_FILE);
-        if !path.exists() && dir.path().join(RESTORING_FILE).exists() {
-            return Err(StoreError::Unusable {
-                path,
-                why: "a restore into this directory was interrupted; restore the backup again".into(),
-            });
-        }
-        let connection = connect(
-            &path,
-            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
-        )?;
-        let mut sql = SqliteSql::new(connection, path.clone());
-        sql.set_up(options.bytes_max)?;
-        // The file's name is durable before anything in it is.
-        sync_directory(dir.path()).map_err(|error| StoreError::Disk {
-            what: "make its name durable",
-            why: error.to_string(),
-        })?;
-        let reader = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        let reading = reader.pragma_update(None, "query_only", true);
-        reading.map_err(|error| unusable(&path, &error))?;
-        Ok(Self {
-            writer: Writer::start(sql, options.hook)?,
-            reader: Mutex::new(SqliteSql::new(reader, path)),
-            rules: Rules {
-                limits: options.limits,
-                adopt: options.adopt_unknown,
-            },
-            _dir: dir,
-        })
+/// Opens the ledger in a directory, made where missing, and brings it to this version. The directory is locked
+/// until the store is dropped.
+pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseStore, StoreError> {
+    let dir = StateDir::take(directory)?;
+    let path = dir.path().join(LEDGER_FILE);
+    if !path.exists() && dir.path().join(RESTORING_FILE).exists() {
+        return Err(StoreError::Unusable {
+            path,
+            why: "a restore into this directory was interrupted; restore the backup again".into(),
+        });
     }
-
-    /// Reading changes nothing, so a poisoned lock guards a good connection.
-    fn reader(&self) -> MutexGuard<'_, SqliteSql> {
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    let connection = connect(
+        &path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+    )?;
+    let mut sql = SqliteSql::new(connection, path.clone());
+    sql.set_up(options.bytes_max)?;
+    // The file's name is durable before anything in it is.
+    sync_directory(dir.path()).map_err(|error| StoreError::Disk {
+        what: "make its name durable",
+        why: error.to_string(),
+    })?;
+    let reader = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let reading = reader.pragma_update(None, "query_only", true);
+    reading.map_err(|error| unusable(&path, &error))?;
+    let rules = Rules {
+        limits: options.limits,
+        adopt: options.adopt_unknown,
+    };
+    let own = Own {
+        check: format!("PRAGMA integrity_check({FINDINGS_MAX})"),
+        _dir: dir,
+    };
+    DatabaseStore::start(sql, SqliteSql::new(reader, path), rules, options.hook, Some(own))
 }
 
 /// Opens a file of SQLite's, without looking at it yet.
@@ -313,77 +292,6 @@ impl Sql for SqliteSql {
                 why,
             },
         })
-    }
-}
-
-impl Store for SqliteStore {
-    fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError> {
-        let rules = self.rules;
-        self.writer
-            .write(move |sql| tables::put_agent(sql, &rules, &agent, at_ms))
-    }
-
-    fn remove_agent(&self, agent: AgentId, at_ms: u64) -> Result<(), StoreError> {
-        let rules = self.rules;
-        self.writer
-            .write(move |sql| tables::remove_agent(sql, &rules, agent, at_ms))
-    }
-
-    fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
-        reads::agents(&mut *self.reader())
-    }
-
-    fn open_lease(&self, lease: LeaseRecord, at_ms: u64) -> Result<(), StoreError> {
-        let rules = self.rules;
-        self.writer
-            .write(move |sql| tables::open_lease(sql, &rules, &lease, at_ms))
-    }
-
-    fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError> {
-        reads::lease(&mut *self.reader(), lease)
-    }
-
-    fn leases(&self, tenant: Option<&str>) -> Result<Vec<LeaseRecord>, StoreError> {
-        reads::leases(&mut *self.reader(), tenant.map_or(Lines::All, Lines::OfTenant))
-    }
-
-    fn active_leases(&self) -> Result<u64, StoreError> {
-        let active = schema::counter(&mut *self.reader(), "active_leases")?;
-        Ok(u64::try_from(active).unwrap_or(0))
-    }
-
-    fn report(&self, report: Report) -> Result<Reported, StoreError> {
-        let rules = self.rules;
-        self.writer.write(move |sql| tables::report(sql, &rules, &report))
-    }
-
-    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
-        let mut reader = self.reader();
-        keys.iter().map(|key| reads::row(&mut *reader, *key)).collect()
-    }
-
-    fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
-        reads::bill(&mut *self.reader(), query)
-    }
-
-    fn audit(&self, now_ms: u64) -> Result<Audit, StoreError> {
-        let mut reader = self.reader();
-        let mut audit = reads::audit(&mut *reader, now_ms)?;
-        let statement = format!("PRAGMA integrity_check({FINDINGS_MAX})");
-        reader.query(&statement, &[], &mut |row| {
-            match &row[..] {
-                [Cell::Text(fine)] if fine == "ok" => {}
-                [Cell::Text(problem)] => audit.problems.push(problem.clone()),
-                _ => audit.problems.push("the database cannot be checked".into()),
-            }
-            Ok(())
-        })?;
-        Ok(audit)
-    }
-
-    fn latest_ms(&self) -> Result<u64, StoreError> {
-        let latest = schema::counter(&mut *self.reader(), LATEST_MS)?;
-        Ok(u64::try_from(latest).unwrap_or(0))
     }
 }
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Counters: rows of a table (counting them takes as long as reading them), and orders of ends.
 const ROWS: &str = "ledger_rows";
-const ACTIVE: &str = "active_leases";
+pub(crate) const ACTIVE: &str = "active_leases";
 const ENDED: &str = "ended_leases";
 const LEASE_ENDS: &str = "lease_ends";
 const ROW_ENDS: &str = "row_ends";

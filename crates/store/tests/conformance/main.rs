@@ -3,3 +3,5 @@
 mod promises;
 mod random;
 mod scene;
+#[path = "../postgres/server.rs"]
+mod server;

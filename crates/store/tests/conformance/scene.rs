@@ -1,8 +1,9 @@
 //! Stores to test, and what to put into them.
 
+use crate::server;
 use hotlease_store::{
-    AgentRecord, BillQuery, LeaseRecord, LeaseState, LedgerRow, Limits, MemoryStore, Report, RowKey,
-    SqliteOptions, SqliteStore, Store,
+    AgentRecord, BillQuery, LeaseRecord, LeaseState, LedgerRow, Limits, MemoryStore, PostgresOptions, Report,
+    RowKey, SqliteOptions, Store, open_postgres, open_sqlite,
 };
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -29,8 +30,8 @@ pub(crate) fn limits() -> Limits {
     }
 }
 
-/// One of each kind, all with the same bounds, all taking agents at their word.
-pub(crate) fn stores(limits: Limits) -> Vec<Scene> {
+/// Those that need no server, all with the same bounds, all taking agents at their word.
+pub(crate) fn local_stores(limits: Limits) -> Vec<Scene> {
     let directory = tempfile::tempdir().expect("a directory");
     let options = SqliteOptions {
         limits,
@@ -45,10 +46,28 @@ pub(crate) fn stores(limits: Limits) -> Vec<Scene> {
         },
         Scene {
             name: "SQLite",
-            store: Box::new(SqliteStore::open(&directory.path().join("state"), options).expect("opened")),
+            store: Box::new(open_sqlite(&directory.path().join("state"), options).expect("opened")),
             _directory: Some(directory),
         },
     ]
+}
+
+/// One of each kind.
+pub(crate) fn stores(limits: Limits) -> Vec<Scene> {
+    let mut scenes = local_stores(limits);
+    if let Some(database) = server::new_database() {
+        let options = PostgresOptions {
+            limits,
+            adopt_unknown: true,
+            hook: None,
+        };
+        scenes.push(Scene {
+            name: "PostgreSQL",
+            store: Box::new(open_postgres(&database, options).expect("opened")),
+            _directory: None,
+        });
+    }
+    scenes
 }
 
 pub(crate) fn agent(number: u8, boot: u8) -> AgentRecord {

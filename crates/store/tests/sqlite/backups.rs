@@ -1,6 +1,7 @@
 //! Copies, and putting them back.
 
-use crate::scene::{directory, invocations, open, use_lease};
+use crate::place::{directory, open};
+use crate::scene::{invocations, use_lease};
 use hotlease_store::{LEDGER_FILE, StoreError, backup, restore};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -101,6 +102,6 @@ fn an_interrupted_restore_is_noticed() {
     drop(store);
     let aside = dir.path().join("ledger.db.restoring");
     fs::rename(dir.path().join(LEDGER_FILE), aside).unwrap();
-    let opened = hotlease_store::SqliteStore::open(dir.path(), Default::default());
+    let opened = hotlease_store::open_sqlite(dir.path(), Default::default());
     assert!(matches!(opened, Err(StoreError::Unusable { .. })));
 }

@@ -1,7 +1,8 @@
 //! The file: who may open it, what it says of itself, and what happens when it cannot grow.
 
-use crate::scene::{START_MS, directory, invocations, key, lease, open, report, row, use_lease};
-use hotlease_store::{BillQuery, LEDGER_FILE, SqliteOptions, SqliteStore, Store, StoreError};
+use crate::place::{directory, open};
+use crate::scene::{START_MS, invocations, key, lease, report, row, use_lease};
+use hotlease_store::{BillQuery, LEDGER_FILE, SqliteOptions, Store, StoreError, open_sqlite};
 use rusqlite::Connection;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ fn what_was_answered_is_there_when_it_is_opened_again() {
     use_lease(&store, 1, 7);
     assert!(
         matches!(
-            SqliteStore::open(dir.path(), SqliteOptions::default()),
+            open_sqlite(dir.path(), SqliteOptions::default()),
             Err(StoreError::Directory(_))
         ),
         "two managers opened one ledger"
@@ -42,7 +43,7 @@ fn waiting_writes_share_a_commit() {
         })),
         ..SqliteOptions::default()
     };
-    let store = Arc::new(SqliteStore::open(dir.path(), options).unwrap());
+    let store = Arc::new(open_sqlite(dir.path(), options).unwrap());
     let threads: Vec<_> = (0..32)
         .map(|thread| {
             let store = Arc::clone(&store);
@@ -89,7 +90,7 @@ fn a_full_disk_is_told_and_survived() {
         bytes_max: Some(256 << 10),
         ..SqliteOptions::default()
     };
-    let store = SqliteStore::open(dir.path(), options).unwrap();
+    let store = open_sqlite(dir.path(), options).unwrap();
     let mut kept = 0;
     let refused = loop {
         match store.open_lease(lease(kept), START_MS) {
@@ -134,7 +135,7 @@ fn usage_without_a_grant_is_kept_and_not_billed() {
 fn files_of_others_and_of_newer_versions_are_refused_and_left_alone() {
     let dir = directory();
     let path = dir.path().join(LEDGER_FILE);
-    let refused = |what: &str| match SqliteStore::open(dir.path(), SqliteOptions::default()) {
+    let refused = |what: &str| match open_sqlite(dir.path(), SqliteOptions::default()) {
         Ok(_) => panic!("{what} was opened"),
         Err(error) => error,
     };

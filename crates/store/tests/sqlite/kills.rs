@@ -3,8 +3,9 @@
 //! The child tells each answer that it got through a pipe, before it goes on. The parent then opens the ledger
 //! and finds every answered write in it, whole, and at most one that was not answered yet.
 
-use crate::scene::{START_MS, directory, invocations, key, lease, open, report, row};
-use hotlease_store::{LeaseState, Moment, SqliteOptions, SqliteStore, Store};
+use crate::place::{directory, open};
+use crate::scene::{START_MS, invocations, key, lease, report, row};
+use hotlease_store::{LeaseState, Moment, SqliteOptions, Store, open_sqlite};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -42,7 +43,7 @@ fn child() {
     let (Ok(moments), Some(directory)) = (std::env::var(CHILD), std::env::var_os(DIRECTORY)) else {
         return;
     };
-    let store = SqliteStore::open(Path::new(&directory), kill_at(moments.parse().unwrap())).unwrap();
+    let store = open_sqlite(Path::new(&directory), kill_at(moments.parse().unwrap())).unwrap();
     let tell = |what: &str, number: u64| {
         let mut out = std::io::stderr();
         writeln!(out, "answered {what} {number}").unwrap();

@@ -3,4 +3,5 @@
 mod backups;
 mod files;
 mod kills;
+mod place;
 mod scene;

@@ -1,28 +1,10 @@
 //! Ledgers to break.
 
-use hotlease_store::{
-    BillQuery, LeaseRecord, LeaseState, LedgerRow, Report, RowKey, SqliteOptions, SqliteStore, Store,
-};
+use hotlease_store::{BillQuery, LeaseRecord, LeaseState, LedgerRow, Report, RowKey, Store};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use tempfile::TempDir;
 
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
-
-/// Ours alone, as a state directory must be.
-pub(crate) fn directory() -> TempDir {
-    let mut made = tempfile::Builder::new();
-    made.permissions(Permissions::from_mode(0o700))
-        .tempdir()
-        .expect("a directory")
-}
-
-pub(crate) fn open(path: &Path) -> SqliteStore {
-    SqliteStore::open(path, SqliteOptions::default()).expect("opened")
-}
 
 pub(crate) fn lease(number: u64) -> LeaseRecord {
     LeaseRecord {

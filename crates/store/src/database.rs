@@ -1,0 +1,125 @@
+//! A store in a database: one connection that writes, one that reads.
+
+use crate::sql::reads::{self, Lines};
+use crate::sql::tables::{self, ACTIVE, LATEST_MS, Rules};
+use crate::sql::{Cell, Hook, Sql, Writer, schema};
+use crate::{
+    AgentRecord, Audit, Bill, BillQuery, LeaseRecord, Report, Reported, RowKey, Standing, Store, StoreError,
+};
+use hotlease_journal::StateDir;
+use hotlease_wire::ids::{AgentId, LeaseId};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What only one kind of database has.
+pub(crate) struct Own {
+    /// Asks it for damage: a word `ok`, or a row for each problem.
+    pub(crate) check: String,
+    /// Its directory, locked for as long as it is open.
+    pub(crate) _dir: StateDir,
+}
+
+/// A [`Store`] in a database, made by [`open_sqlite`](crate::open_sqlite) or
+/// [`open_postgres`](crate::open_postgres).
+pub struct DatabaseStore {
+    writer: Writer,
+    /// Sees what was committed; taken for one question at a time.
+    reader: Mutex<Box<dyn Sql + Send>>,
+    rules: Rules,
+    // After the connections, so that a lock outlives them.
+    own: Option<Own>,
+}
+
+impl DatabaseStore {
+    pub(crate) fn start(
+        writer: impl Sql + Send + 'static,
+        reader: impl Sql + Send + 'static,
+        rules: Rules,
+        hook: Option<Hook>,
+        own: Option<Own>,
+    ) -> Result<Self, StoreError> {
+        Ok(Self {
+            writer: Writer::start(writer, hook)?,
+            reader: Mutex::new(Box::new(reader)),
+            rules,
+            own,
+        })
+    }
+
+    /// Reading changes nothing, so a poisoned lock guards a good connection.
+    fn reader(&self) -> MutexGuard<'_, Box<dyn Sql + Send>> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for DatabaseStore {
+    fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError> {
+        let rules = self.rules;
+        self.writer
+            .write(move |sql| tables::put_agent(sql, &rules, &agent, at_ms))
+    }
+
+    fn remove_agent(&self, agent: AgentId, at_ms: u64) -> Result<(), StoreError> {
+        let rules = self.rules;
+        self.writer
+            .write(move |sql| tables::remove_agent(sql, &rules, agent, at_ms))
+    }
+
+    fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
+        reads::agents(&mut **self.reader())
+    }
+
+    fn open_lease(&self, lease: LeaseRecord, at_ms: u64) -> Result<(), StoreError> {
+        let rules = self.rules;
+        self.writer
+            .write(move |sql| tables::open_lease(sql, &rules, &lease, at_ms))
+    }
+
+    fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError> {
+        reads::lease(&mut **self.reader(), lease)
+    }
+
+    fn leases(&self, tenant: Option<&str>) -> Result<Vec<LeaseRecord>, StoreError> {
+        reads::leases(&mut **self.reader(), tenant.map_or(Lines::All, Lines::OfTenant))
+    }
+
+    fn active_leases(&self) -> Result<u64, StoreError> {
+        let active = schema::counter(&mut **self.reader(), ACTIVE)?;
+        Ok(u64::try_from(active).unwrap_or(0))
+    }
+
+    fn report(&self, report: Report) -> Result<Reported, StoreError> {
+        let rules = self.rules;
+        self.writer.write(move |sql| tables::report(sql, &rules, &report))
+    }
+
+    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
+        let mut reader = self.reader();
+        keys.iter().map(|key| reads::row(&mut **reader, *key)).collect()
+    }
+
+    fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
+        reads::bill(&mut **self.reader(), query)
+    }
+
+    fn audit(&self, now_ms: u64) -> Result<Audit, StoreError> {
+        let mut reader = self.reader();
+        let mut audit = reads::audit(&mut **reader, now_ms)?;
+        let Some(own) = &self.own else {
+            return Ok(audit);
+        };
+        reader.query(&own.check, &[], &mut |row| {
+            match &row[..] {
+                [Cell::Text(fine)] if fine == "ok" => {}
+                [Cell::Text(problem)] => audit.problems.push(problem.clone()),
+                _ => audit.problems.push("the database cannot be checked".into()),
+            }
+            Ok(())
+        })?;
+        Ok(audit)
+    }
+
+    fn latest_ms(&self) -> Result<u64, StoreError> {
+        let latest = schema::counter(&mut **self.reader(), LATEST_MS)?;
+        Ok(u64::try_from(latest).unwrap_or(0))
+    }
+}
