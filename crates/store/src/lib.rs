@@ -13,7 +13,7 @@
 //! * [`MemoryStore`] — state that lives as long as its process.
 //! * [`backup`] and [`restore`] — of a SQLite ledger, also while it is in use.
 //!
-//! All are bounded by [`Limits`], and the conformance suite (`tests/conformance.rs`) holds them against each
+//! All are bounded by [`Limits`], and the conformance suite (`tests/store_conformance`) holds them against each
 //! other.
 //!
 //! ```
