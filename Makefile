@@ -11,12 +11,14 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # How long `make fuzz` gives each decoder.
 FUZZ_SECONDS ?= 20
+# How many seeds `make sim` runs.
+SEEDS ?= 100000
 
 export PREFIX DESTDIR FUZZ_SECONDS
 export CARGO_TERM_COLOR ?= auto
 export CARGO_NET_RETRY ?= 5
 
-.PHONY: help setup build demo test bench fuzz lint docs install clean
+.PHONY: help setup build demo test bench fuzz sim lint docs install clean
 
 help: ## List these targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,6 +41,9 @@ bench: build ## Run every benchmark, over shared memory and libfabric, into benc
 
 fuzz: ## Fuzz each decoder for FUZZ_SECONDS (20); needs nightly Rust and cargo-fuzz
 	@scripts/fuzz
+
+sim: ## Run SEEDS (100000) sites under faults in virtual time; a million takes about an hour on two cores
+	$(CARGO) run --release --locked --package hotlease-sim -- --seeds $(SEEDS)
 
 lint: ## Check format, clippy, crate levels, unsafe code, file lengths, names, links, snippets
 	@scripts/lint

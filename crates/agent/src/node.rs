@@ -245,6 +245,7 @@ impl Node {
                 }
                 self.tell_end(outboxes, SessionReply::LeaseEnded { reason, usage });
             }
+            Action::Drained => tracing::info!("drained: no lease holds anything of this node"),
         }
     }
 

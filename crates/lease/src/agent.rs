@@ -33,11 +33,17 @@
 
 mod book;
 mod event;
+mod membership;
+mod outstanding;
 mod record;
 
 pub use book::LeaseBook;
 pub use event::{Action, Event, GrantRequest, SessionId, Step};
-pub use record::{EndedLease, Lease, Phase, Worker, WorkerState};
+pub use membership::{
+    ANSWER_LIMIT, Ask, BACKOFF_MAX, GOODBYE_LIMIT, HEARTBEAT, Membership, MembershipAction, MembershipEvent,
+};
+pub use outstanding::{FinalTotal, Outstanding, REPORTED_AT_ONCE_MAX};
+pub use record::{Availability, EndedLease, Lease, Phase, Worker, WorkerState};
 
 use std::time::Duration;
 

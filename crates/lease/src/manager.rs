@@ -1,8 +1,19 @@
-//! The manager's view of the cluster: soft state that heals by re-registration.
+//! The manager's side: which agents there are, whom to ask for cores, which leases go on, and what may be
+//! acknowledged when.
+//!
+//! * [`Registry`] — who is registered, who is silent.
+//! * [`Cluster`] — the manager itself, around a registry: requests in, questions to agents, writes and answers out.
 
+mod cluster;
+mod event;
 mod registry;
 
+pub use cluster::{Cluster, REQUESTS_MAX};
+pub use event::{
+    Action, Answer, AskId, CommitId, Event, Granted, LeaseNote, LeaseReport, Release, Report, RequestId,
+    Write,
+};
 pub use registry::{
-    AGENTS_MAX, AgentRecord, AgentState, Capacity, FORGOTTEN_AFTER, GONE_AFTER, Registry, RegistryFull,
+    AGENTS_MAX, AgentRecord, AgentState, Capacity, FORGOTTEN_AFTER, GONE_AFTER, NotRegistered, Registry,
     SUSPECTED_AFTER,
 };

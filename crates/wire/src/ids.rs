@@ -22,6 +22,14 @@ number_id!(
     /// Which holder of a slot a frame belongs to; rises with every grant and every replaced worker.
     Epoch(u32)
 );
+impl Epoch {
+    /// Whether a slot of this epoch may serve a frame of that one.
+    #[inline]
+    pub fn admits(self, frame: Self) -> bool {
+        frame == self
+    }
+}
+
 number_id!(
     /// A worker within its lease.
     WorkerIndex(u16)

@@ -167,6 +167,8 @@ pub enum EndReason {
     Revoked,
     /// The agent is shutting down.
     AgentStopping,
+    /// The node is given back to its owner.
+    Reclaimed,
 }
 
 impl fmt::Display for EndReason {
@@ -177,6 +179,7 @@ impl fmt::Display for EndReason {
             Self::ClientGone => "its client is gone",
             Self::Revoked => "revoked by an operator",
             Self::AgentStopping => "the agent is stopping",
+            Self::Reclaimed => "its node is given back",
         })
     }
 }

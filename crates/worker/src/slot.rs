@@ -245,7 +245,7 @@ impl Slot {
     fn run_function(&mut self, position: usize, request: &Request) -> Result<(), Status> {
         let started = self.now;
         let header = &request.header;
-        if header.epoch != self.shared.epoch {
+        if !self.shared.epoch.admits(header.epoch) {
             return Err(Status::StaleEpoch);
         }
         // What a request names may be in a letter that was put before the client was told to use it. A region that

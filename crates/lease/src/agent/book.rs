@@ -1,11 +1,13 @@
 //! The book itself: one step per event.
 
+mod ending;
+mod request;
+
 use super::{
-    ATTACH_WITHIN, Action, ENDED_MAX, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Step,
-    TTL_MAX, TTL_MIN, Worker, WorkerState,
+    ATTACH_WITHIN, Action, Availability, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Step,
+    Worker, WorkerState,
 };
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
-use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, TENANT_BYTES_MAX, WORKERS_MAX};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,7 +24,7 @@ pub struct LeaseBook {
     leases: BTreeMap<LeaseId, Lease>,
     ended: VecDeque<EndedLease>,
     epoch: Epoch,
-    stopping: bool,
+    availability: Availability,
 }
 
 impl LeaseBook {
@@ -36,7 +38,7 @@ impl LeaseBook {
             leases: BTreeMap::new(),
             ended: VecDeque::new(),
             epoch: Epoch(0),
-            stopping: false,
+            availability: Availability::Serving,
         }
     }
 
@@ -46,6 +48,7 @@ impl LeaseBook {
         // First of all, so that no event finds a lease alive that is past its expiry.
         self.expire(now, &mut step.actions);
         step.refusal = self.apply(event, now, &mut step.actions).err();
+        self.note_drained(&mut step.actions);
         step
     }
 
@@ -90,7 +93,7 @@ impl LeaseBook {
         self.leases
             .values()
             .filter(|lease| lease.is_active())
-            .map(|lease| lease.expires)
+            .map(Lease::ends_at)
             .min()
     }
 
@@ -133,7 +136,7 @@ impl LeaseBook {
             }
             Event::Renew { lease } => {
                 let lease = self.active_mut(lease)?;
-                lease.expires = now + lease.ttl;
+                lease.renew(now);
                 Ok(())
             }
             Event::End { lease, reason } => {
@@ -155,29 +158,16 @@ impl LeaseBook {
                 self.worker_gone(lease, worker, epoch, used, now, actions);
                 Ok(())
             }
+            Event::Drain { until } => {
+                self.drain(until, now, actions);
+                Ok(())
+            }
+            Event::Resume => self.resume(),
             Event::Stop => {
-                self.stopping = true;
-                let active: Vec<LeaseId> = self.active_ids(|_| true);
-                for lease in active {
-                    self.end(lease, EndReason::AgentStopping, now, actions);
-                }
+                self.stop(now, actions);
                 Ok(())
             }
             Event::Tick => Ok(()),
-        }
-    }
-
-    fn active_ids(&self, which: impl Fn(&Lease) -> bool) -> Vec<LeaseId> {
-        self.leases
-            .values()
-            .filter(|lease| lease.is_active() && which(lease))
-            .map(|lease| lease.id)
-            .collect()
-    }
-
-    fn expire(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        for lease in self.active_ids(|lease| lease.expires <= now) {
-            self.end(lease, EndReason::Expired, now, actions);
         }
     }
 
@@ -195,12 +185,8 @@ impl LeaseBook {
         now: Duration,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
-        if self.stopping {
-            return Err(Refusal::Unavailable {
-                what: "the agent is stopping".into(),
-            });
-        }
-        check(&request)?;
+        self.admit_grants()?;
+        request::check(&request)?;
         if self.leases.contains_key(&request.id) || self.ended.iter().any(|ended| ended.id == request.id) {
             return Err(Refusal::BadRequest {
                 what: format!("lease {} exists already", request.id),
@@ -254,6 +240,7 @@ impl LeaseBook {
             memory_bytes: request.memory_bytes,
             granted: now,
             expires: now + request.ttl.min(ATTACH_WITHIN),
+            cut: None,
             phase: Phase::Starting,
             workers,
             sessions: BTreeSet::new(),
@@ -294,7 +281,7 @@ impl LeaseBook {
             });
         }
         lease.sessions.insert(session);
-        lease.expires = now + lease.ttl;
+        lease.renew(now);
         Ok(())
     }
 
@@ -378,63 +365,6 @@ impl LeaseBook {
             self.finish(id, now, actions);
         }
     }
-
-    /// Begins to end an active lease.
-    fn end(&mut self, id: LeaseId, reason: EndReason, now: Duration, actions: &mut Vec<Action>) {
-        let Some(lease) = self.leases.get_mut(&id) else {
-            return;
-        };
-        lease.phase = Phase::Ending(reason);
-        for (index, worker) in lease.workers.iter().enumerate() {
-            if worker.state != WorkerState::Gone {
-                actions.push(Action::KillWorker {
-                    lease: id,
-                    worker: WorkerIndex(index as u16),
-                    epoch: worker.epoch,
-                    reason,
-                });
-            }
-        }
-        self.finish(id, now, actions);
-    }
-
-    /// Frees the cores of an ending lease once all its workers are gone.
-    fn finish(&mut self, id: LeaseId, now: Duration, actions: &mut Vec<Action>) {
-        let Some(lease) = self.leases.get(&id) else {
-            return;
-        };
-        let (Phase::Ending(reason), true) = (lease.phase, lease.is_empty()) else {
-            return;
-        };
-        let usage = UsageTotals {
-            allocated_ns: lease.allocated_ns(now),
-            ..lease.retired
-        };
-        let Some(lease) = self.leases.remove(&id) else {
-            return;
-        };
-        let cores = lease.cores();
-        self.free.extend(cores.iter().copied());
-        actions.push(Action::LeaseEnded {
-            lease: id,
-            reason,
-            usage,
-            sessions: lease.sessions.into_iter().collect(),
-        });
-        if self.ended.len() == ENDED_MAX {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(EndedLease {
-            id,
-            tenant: lease.tenant,
-            label: lease.label,
-            epoch: lease.epoch,
-            cores,
-            reason,
-            usage,
-            ended: now,
-        });
-    }
 }
 
 fn settle(lease: &mut Lease) {
@@ -445,41 +375,6 @@ fn settle(lease: &mut Lease) {
     if lease.phase == Phase::Starting && settled {
         lease.phase = Phase::Serving;
     }
-}
-
-/// What is wrong with a request on any node.
-fn check(request: &GrantRequest) -> Result<(), Refusal> {
-    let bad = |what: String| Err(Refusal::BadRequest { what });
-    if request.workers == 0 || request.slots_per_worker == 0 {
-        return bad("a lease has at least one worker with one slot".into());
-    }
-    let too_many = |what: &str, limit: u32| {
-        Err(Refusal::TooMany {
-            what: what.into(),
-            limit: limit.into(),
-        })
-    };
-    if request.workers > WORKERS_MAX {
-        return too_many("workers of one lease", WORKERS_MAX);
-    }
-    if request.slots_per_worker > SLOTS_MAX {
-        return too_many("slots of one worker", SLOTS_MAX);
-    }
-    if request.ttl < TTL_MIN || request.ttl > TTL_MAX {
-        return bad(format!(
-            "a time to live of {} ms is not between {} ms and {} s",
-            request.ttl.as_millis(),
-            TTL_MIN.as_millis(),
-            TTL_MAX.as_secs()
-        ));
-    }
-    if request.tenant.is_empty() || request.tenant.len() > TENANT_BYTES_MAX {
-        return bad(format!("a tenant's name has 1 to {TENANT_BYTES_MAX} bytes"));
-    }
-    if request.label.len() > LABEL_BYTES_MAX {
-        return bad(format!("a label has at most {LABEL_BYTES_MAX} bytes"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

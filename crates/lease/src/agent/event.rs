@@ -93,6 +93,13 @@ pub enum Event {
         /// What it used (`allocated_ns` is ignored: the book knows).
         used: UsageTotals,
     },
+    /// The node is given back: grant nothing, end everything at `until` (now or before: at once).
+    Drain {
+        /// When leases that are still there are cut.
+        until: Duration,
+    },
+    /// The node is offered again.
+    Resume,
     /// The agent is stopping: end everything, grant nothing.
     Stop,
     /// Time passed. Expiry is looked at in every step; this is for when nothing else happens.
@@ -146,6 +153,8 @@ pub enum Action {
         /// To whom.
         sessions: Vec<SessionId>,
     },
+    /// The drain is over: no lease holds anything of the node.
+    Drained,
 }
 
 /// The outcome of one step. The actions are to be carried out even if the event was refused: time passed.

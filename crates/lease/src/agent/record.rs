@@ -18,6 +18,19 @@ pub enum Phase {
     Ending(EndReason),
 }
 
+/// Whether a node takes leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Availability {
+    /// It does.
+    Serving,
+    /// Being given back: leases go on until the deadline, and none is granted.
+    Draining,
+    /// Given back: nothing of it is in use.
+    Drained,
+    /// The agent ends.
+    Stopping,
+}
+
 /// How far a worker is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
@@ -59,6 +72,8 @@ pub struct Lease {
     pub granted: Duration,
     /// When it ends unless renewed.
     pub expires: Duration,
+    /// When it ends although it is renewed: its node is being given back.
+    pub cut: Option<Duration>,
     /// How far it is.
     pub phase: Phase,
     /// Its workers, by index.
@@ -83,6 +98,20 @@ impl Lease {
         let slots: usize = self.workers.iter().map(|worker| worker.cores.len()).sum();
         let held = now.saturating_sub(self.granted).as_nanos();
         u64::try_from(held.saturating_mul(slots as u128)).unwrap_or(u64::MAX)
+    }
+
+    /// When it ends unless something happens before.
+    pub fn ends_at(&self) -> Duration {
+        self.cut.map_or(self.expires, |cut| cut.min(self.expires))
+    }
+
+    /// How much longer it lasts unless something happens before.
+    pub fn time_left(&self, now: Duration) -> Duration {
+        self.ends_at().saturating_sub(now)
+    }
+
+    pub(super) fn renew(&mut self, now: Duration) {
+        self.expires = now + self.ttl;
     }
 
     /// Whether every worker is gone.

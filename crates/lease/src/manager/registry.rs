@@ -2,7 +2,7 @@
 
 use hotlease_wire::ids::{AgentId, BootId};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
@@ -61,10 +61,16 @@ impl fmt::Display for AgentState {
     }
 }
 
-/// [`AGENTS_MAX`] agents are registered and none of them is gone.
+/// Why an agent was not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{AGENTS_MAX} agents are registered, and none of them is gone; start another manager")]
-pub struct RegistryFull;
+pub enum NotRegistered {
+    /// [`AGENTS_MAX`] agents are registered and none of them is gone.
+    #[error("{AGENTS_MAX} agents are registered, and none of them is gone; start another manager")]
+    Full,
+    /// A message of a run that is over: a later one has registered, or it has said goodbye.
+    #[error("this run of the agent is over")]
+    Over,
+}
 
 /// The largest holdings of any one agent that is not gone: what a refusal tells the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,10 +88,16 @@ struct Entry {
     heard: Duration,
 }
 
+/// Runs that are remembered to be over, so that a message of theirs which arrives late brings none back.
+const OVER_MAX: usize = 4096;
+
 /// All agents that registered with a manager.
 #[derive(Debug, Default)]
 pub struct Registry {
     agents: BTreeMap<AgentId, Entry>,
+    over: BTreeSet<BootId>,
+    /// The same, the longest over first.
+    over_order: VecDeque<BootId>,
 }
 
 impl Registry {
@@ -94,24 +106,63 @@ impl Registry {
         Self::default()
     }
 
-    /// An agent introduces itself, for the first time or again. A new boot replaces the old one.
-    pub fn register(&mut self, record: AgentRecord, now: Duration) -> Result<(), RegistryFull> {
-        if self.agents.len() >= AGENTS_MAX && !self.agents.contains_key(&record.id) {
-            let longest_gone = self
-                .agents
-                .iter()
-                .filter(|(_, entry)| entry.state == AgentState::Gone)
-                .min_by_key(|(_, entry)| entry.heard)
-                .map(|(id, _)| *id);
-            self.agents.remove(&longest_gone.ok_or(RegistryFull)?);
+    /// Whether [`register`](Self::register) would take it.
+    pub fn admits(&self, id: AgentId, boot: BootId) -> Result<(), NotRegistered> {
+        if self.over.contains(&boot) {
+            return Err(NotRegistered::Over);
+        }
+        if self.agents.len() >= AGENTS_MAX && !self.agents.contains_key(&id) && self.longest_gone().is_none()
+        {
+            return Err(NotRegistered::Full);
+        }
+        Ok(())
+    }
+
+    fn longest_gone(&self) -> Option<AgentId> {
+        let gone = self
+            .agents
+            .values()
+            .filter(|entry| entry.state == AgentState::Gone);
+        gone.min_by_key(|entry| entry.heard).map(|entry| entry.record.id)
+    }
+
+    /// An agent introduces itself, for the first time or again. A new boot replaces the old one, for good.
+    pub fn register(&mut self, record: AgentRecord, now: Duration) -> Result<(), NotRegistered> {
+        self.admits(record.id, record.boot)?;
+        if self.agents.len() >= AGENTS_MAX
+            && !self.agents.contains_key(&record.id)
+            && let Some(longest_gone) = self.longest_gone()
+        {
+            self.agents.remove(&longest_gone);
         }
         let entry = Entry {
             state: AgentState::Serving,
             heard: now,
             record,
         };
-        self.agents.insert(entry.record.id, entry);
+        let boot = entry.record.boot;
+        if let Some(former) = self.agents.insert(entry.record.id, entry)
+            && former.record.boot != boot
+        {
+            self.note_over(former.record.boot);
+        }
         Ok(())
+    }
+
+    /// Whether this run is known to be over.
+    pub fn is_over(&self, boot: BootId) -> bool {
+        self.over.contains(&boot)
+    }
+
+    fn note_over(&mut self, boot: BootId) {
+        if self.over.insert(boot) {
+            self.over_order.push_back(boot);
+        }
+        if self.over_order.len() > OVER_MAX
+            && let Some(oldest) = self.over_order.pop_front()
+        {
+            self.over.remove(&oldest);
+        }
     }
 
     /// An agent is alive. False if it is not known (in this boot) and should register again.
@@ -143,12 +194,14 @@ impl Registry {
             .is_some_and(|entry| entry.record.boot == boot)
         {
             self.agents.remove(&id);
+            self.note_over(boot);
         }
     }
 
-    /// Time passes: the silent become suspected, then gone, then forgotten.
-    pub fn tick(&mut self, now: Duration) {
-        self.agents.retain(|_, entry| {
+    /// Time passes: the silent become suspected, then gone, then forgotten. Returns whom it forgot.
+    pub fn tick(&mut self, now: Duration) -> Vec<AgentId> {
+        let mut forgotten = Vec::new();
+        self.agents.retain(|id, entry| {
             let silent = now.saturating_sub(entry.heard);
             entry.state = if silent >= GONE_AFTER {
                 AgentState::Gone
@@ -157,8 +210,13 @@ impl Registry {
             } else {
                 AgentState::Serving
             };
-            silent < FORGOTTEN_AFTER
+            let kept = silent < FORGOTTEN_AFTER;
+            if !kept {
+                forgotten.push(*id);
+            }
+            kept
         });
+        forgotten
     }
 
     /// Everybody, ordered by id: the record, how well it is heard (as of the last
@@ -216,128 +274,4 @@ impl Registry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn agent(number: u8, offered: u32, free_cores: u32) -> AgentRecord {
-        AgentRecord {
-            id: AgentId([number; 8]),
-            boot: BootId([number; 8]),
-            address: format!("/run/agent{number}.sock"),
-            session_socket: format!("/run/session{number}.sock"),
-            endpoint: String::new(),
-            owner: String::new(),
-            cores: (0..offered).collect(),
-            free_cores,
-            memory_bytes: 1 << 30,
-            pool: 0,
-        }
-    }
-
-    fn registry(agents: &[AgentRecord]) -> Registry {
-        let mut registry = Registry::new();
-        for agent in agents {
-            registry.register(agent.clone(), Duration::ZERO).expect("room");
-        }
-        registry
-    }
-
-    fn state(registry: &Registry, number: u8) -> Option<AgentState> {
-        registry.agent(AgentId([number; 8])).map(|(_, state, _)| state)
-    }
-
-    #[test]
-    fn silence_makes_an_agent_suspected_then_gone_then_forgotten() {
-        let mut registry = registry(&[agent(1, 4, 4)]);
-        let mut at = |now| {
-            registry.tick(now);
-            state(&registry, 1)
-        };
-        let moment = Duration::from_millis(1);
-        assert_eq!(at(SUSPECTED_AFTER - moment), Some(AgentState::Serving));
-        assert_eq!(at(SUSPECTED_AFTER), Some(AgentState::Suspected));
-        assert_eq!(at(GONE_AFTER - moment), Some(AgentState::Suspected));
-        assert_eq!(at(GONE_AFTER), Some(AgentState::Gone));
-        assert_eq!(at(FORGOTTEN_AFTER), None);
-    }
-
-    #[test]
-    fn a_heartbeat_brings_a_gone_agent_back_with_what_it_says() {
-        let mut registry = registry(&[agent(1, 4, 4)]);
-        registry.tick(GONE_AFTER);
-        assert!(registry.candidates(1).is_empty(), "a gone agent is not asked");
-        assert!(registry.heartbeat(AgentId([1; 8]), BootId([1; 8]), 2, 7, GONE_AFTER));
-        let (record, state, heard) = registry.agent(AgentId([1; 8])).expect("registered");
-        assert_eq!((record.free_cores, record.pool), (2, 7));
-        assert_eq!((state, heard), (AgentState::Serving, GONE_AFTER));
-    }
-
-    #[test]
-    fn an_unknown_agent_or_boot_is_told_to_register() {
-        let mut registry = registry(&[agent(1, 4, 4)]);
-        assert!(!registry.heartbeat(AgentId([2; 8]), BootId([1; 8]), 4, 0, Duration::ZERO));
-        assert!(!registry.heartbeat(AgentId([1; 8]), BootId([9; 8]), 4, 0, Duration::ZERO));
-        registry.deregister(AgentId([1; 8]), BootId([9; 8]));
-        assert_eq!(
-            registry.agents().count(),
-            1,
-            "another boot's goodbye changes nothing"
-        );
-        registry.deregister(AgentId([1; 8]), BootId([1; 8]));
-        assert_eq!(registry.agents().count(), 0);
-    }
-
-    #[test]
-    fn the_tightest_fit_is_asked_first_and_the_suspected_later() {
-        let mut registry = registry(&[
-            agent(1, 16, 16),
-            agent(2, 8, 5),
-            agent(3, 8, 2),
-            agent(4, 4, 4),
-            agent(5, 2, 2),
-        ]);
-        let first_bytes = |registry: &Registry, cores| {
-            registry
-                .candidates(cores)
-                .iter()
-                .map(|id| id.0[0])
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(first_bytes(&registry, 4), [4, 2, 1, 3], "5 offers too few");
-        let later = SUSPECTED_AFTER;
-        for number in [1, 2, 3, 5] {
-            assert!(registry.heartbeat(AgentId([number; 8]), BootId([number; 8]), 8, 0, later));
-        }
-        registry.tick(later);
-        assert_eq!(state(&registry, 4), Some(AgentState::Suspected));
-        assert_eq!(first_bytes(&registry, 4), [1, 2, 3, 4]);
-        assert!(registry.candidates(17).is_empty());
-        assert_eq!(registry.capacity(), Capacity { free: 8, offered: 16 });
-    }
-
-    #[test]
-    fn a_full_registry_drops_only_the_gone() {
-        let mut registry = Registry::new();
-        let numbered = |number: usize| AgentRecord {
-            id: AgentId((number as u64).to_be_bytes()),
-            ..agent(0, 1, 1)
-        };
-        for number in 0..AGENTS_MAX {
-            registry
-                .register(numbered(number), Duration::ZERO)
-                .expect("below the limit");
-        }
-        assert_eq!(
-            registry.register(numbered(AGENTS_MAX), Duration::ZERO),
-            Err(RegistryFull)
-        );
-        registry
-            .register(numbered(3), Duration::ZERO)
-            .expect("it is registered already");
-        registry.tick(GONE_AFTER);
-        registry
-            .register(numbered(AGENTS_MAX), GONE_AFTER)
-            .expect("a gone agent makes room");
-        assert_eq!(registry.agents().count(), AGENTS_MAX);
-    }
-}
+mod tests;

@@ -70,6 +70,9 @@ impl World {
                     assert_eq!(survivor, None, "{lease} ended before its workers");
                     self.sessions.remove(&lease);
                 }
+                Action::Drained => {
+                    assert!(self.living.is_empty(), "drained with {:?} alive", self.living);
+                }
             }
         }
     }
@@ -82,7 +85,7 @@ fn check_invariants(book: &LeaseBook, now: Duration) {
             assert!(held.insert(core), "core {core} is in two leases");
         }
         if lease.is_active() {
-            assert!(lease.expires > now, "{} outlives its expiry", lease.id);
+            assert!(lease.ends_at() > now, "{} outlives its expiry", lease.id);
         }
     }
     assert_eq!(
@@ -109,7 +112,7 @@ fn random_histories_keep_every_promise() {
         for _event in 0..2000 {
             now += Duration::from_millis(random.random_range(0..200));
             let lease = id(random.random_range(leases.saturating_sub(8)..=leases));
-            let event = match random.random_range(0..9) {
+            let event = match random.random_range(0..10) {
                 0 => {
                     leases += 1;
                     Event::Grant(GrantRequest {
@@ -144,6 +147,10 @@ fn random_histories_keep_every_promise() {
                     lease,
                     worker: WorkerIndex(random.random_range(0..4)),
                 },
+                9 if random.random_bool(0.1) => Event::Drain {
+                    until: now + Duration::from_millis(random.random_range(0..1000)),
+                },
+                9 => Event::Resume,
                 // A worker comes up or dies: any of the living, including those told to die.
                 choice => {
                     let mut living: Vec<_> = world.living.keys().copied().collect();

@@ -1,4 +1,6 @@
 use super::*;
+use crate::agent::{ENDED_MAX, TTL_MAX, TTL_MIN};
+use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, TENANT_BYTES_MAX, WORKERS_MAX};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
@@ -406,4 +408,71 @@ fn ended_leases_are_remembered_up_to_a_bound() {
     assert_eq!(book.ended().count(), ENDED_MAX);
     assert_eq!(book.active(id(0)), Err(Refusal::UnknownLease));
     assert_eq!(book.active(id(1)), Err(Refusal::LeaseEnded(EndReason::Released)));
+}
+
+fn active(book: &LeaseBook) -> usize {
+    book.leases().filter(|lease| lease.is_active()).count()
+}
+
+#[test]
+fn a_drain_grants_nothing_and_cuts_what_is_left_at_its_deadline() {
+    let mut book = LeaseBook::new(0..4, 0);
+    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    let step = book.step(Event::Drain { until: 3 * SECOND }, SECOND);
+    assert!(
+        step.actions.is_empty(),
+        "leases go on until the deadline: {step:?}"
+    );
+    let refusal = book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal;
+    assert!(matches!(refusal, Some(Refusal::Unavailable { .. })));
+    assert_eq!(book.step(Event::Renew { lease: id(1) }, 2 * SECOND).refusal, None);
+    assert_eq!(
+        book.next_expiry(),
+        Some(3 * SECOND),
+        "no renewal reaches past the deadline"
+    );
+    let step = book.step(Event::Drain { until: 9 * SECOND }, 2 * SECOND);
+    assert!(step.actions.is_empty());
+    assert_eq!(book.next_expiry(), Some(3 * SECOND), "a deadline is not put off");
+    let step = book.step(Event::Tick, 3 * SECOND);
+    assert!(
+        matches!(
+            step.actions[..],
+            [Action::KillWorker {
+                reason: EndReason::Reclaimed,
+                ..
+            }]
+        ),
+        "{step:?}"
+    );
+    let step = book.step(gone(id(1), 0, epoch), 3 * SECOND);
+    assert_eq!(step.actions.last(), Some(&Action::Drained));
+    assert!(
+        book.step(Event::Tick, 4 * SECOND).actions.is_empty(),
+        "it is said once"
+    );
+    assert_eq!(book.step(Event::Resume, 4 * SECOND).refusal, None);
+    granted(&mut book, request(3, 1, 1), 4 * SECOND);
+}
+
+#[test]
+fn immediate_removal_ends_everything_in_one_step() {
+    let mut book = LeaseBook::new(0..4, 0);
+    granted(&mut book, request(1, 2, 1), Duration::ZERO);
+    granted(&mut book, request(2, 1, 2), Duration::ZERO);
+    let step = book.step(Event::Drain { until: SECOND }, SECOND);
+    assert_eq!(step.actions.len(), 3, "all three workers are killed: {step:?}");
+    assert_eq!(
+        (active(&book), book.free_cores()),
+        (0, 0),
+        "cores wait for their workers"
+    );
+}
+
+#[test]
+fn a_stopping_agent_takes_no_leases_again() {
+    let mut book = LeaseBook::new(0..1, 0);
+    let _ = book.step(Event::Stop, SECOND);
+    let refusal = book.step(Event::Resume, SECOND).refusal;
+    assert!(matches!(refusal, Some(Refusal::Unavailable { .. })));
 }

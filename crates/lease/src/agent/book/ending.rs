@@ -1,0 +1,142 @@
+//! The ways in which leases end, and in which a node stops taking new ones.
+
+use super::LeaseBook;
+use crate::agent::{Action, Availability, ENDED_MAX, EndedLease, Lease, Phase, WorkerState};
+use hotlease_wire::ids::{LeaseId, WorkerIndex};
+use hotlease_wire::session::UsageTotals;
+use hotlease_wire::{EndReason, Refusal};
+use std::time::Duration;
+
+impl LeaseBook {
+    /// Whether the node takes leases.
+    pub fn availability(&self) -> Availability {
+        self.availability
+    }
+
+    /// Refused while the node is drained or stopping.
+    pub(super) fn admit_grants(&self) -> Result<(), Refusal> {
+        let what = match self.availability {
+            Availability::Serving => return Ok(()),
+            Availability::Draining | Availability::Drained => "the node is being given back",
+            Availability::Stopping => "the agent is stopping",
+        };
+        Err(Refusal::Unavailable { what: what.into() })
+    }
+
+    /// Grants no more, and lets no lease go on past `until`. A later call may only bring the end forward.
+    pub(super) fn drain(&mut self, until: Duration, now: Duration, actions: &mut Vec<Action>) {
+        if self.availability == Availability::Serving {
+            self.availability = Availability::Draining;
+        }
+        for lease in self.leases.values_mut() {
+            lease.cut = Some(lease.cut.map_or(until, |cut| cut.min(until)));
+        }
+        self.expire(now, actions);
+    }
+
+    /// Takes leases again. Leases that a drain left alive go on without an end.
+    pub(super) fn resume(&mut self) -> Result<(), Refusal> {
+        if self.availability == Availability::Stopping {
+            return Err(Refusal::Unavailable {
+                what: "the agent is stopping".into(),
+            });
+        }
+        self.availability = Availability::Serving;
+        for lease in self.leases.values_mut() {
+            lease.cut = None;
+        }
+        Ok(())
+    }
+
+    /// Ends everything, for good.
+    pub(super) fn stop(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.availability = Availability::Stopping;
+        for lease in self.active_ids(|_| true) {
+            self.end(lease, EndReason::AgentStopping, now, actions);
+        }
+    }
+
+    /// Says once that nothing of a drained node is in use any more.
+    pub(super) fn note_drained(&mut self, actions: &mut Vec<Action>) {
+        if self.availability == Availability::Draining && self.leases.is_empty() {
+            self.availability = Availability::Drained;
+            actions.push(Action::Drained);
+        }
+    }
+
+    fn active_ids(&self, which: impl Fn(&Lease) -> bool) -> Vec<LeaseId> {
+        self.leases
+            .values()
+            .filter(|lease| lease.is_active() && which(lease))
+            .map(|lease| lease.id)
+            .collect()
+    }
+
+    pub(super) fn expire(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        for lease in self.active_ids(|lease| lease.ends_at() <= now) {
+            let cut = self.leases.get(&lease).and_then(|lease| lease.cut);
+            let reason = match cut {
+                Some(cut) if cut <= now => EndReason::Reclaimed,
+                _ => EndReason::Expired,
+            };
+            self.end(lease, reason, now, actions);
+        }
+    }
+
+    /// Begins to end an active lease.
+    pub(super) fn end(&mut self, id: LeaseId, reason: EndReason, now: Duration, actions: &mut Vec<Action>) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.phase = Phase::Ending(reason);
+        for (index, worker) in lease.workers.iter().enumerate() {
+            if worker.state != WorkerState::Gone {
+                actions.push(Action::KillWorker {
+                    lease: id,
+                    worker: WorkerIndex(index as u16),
+                    epoch: worker.epoch,
+                    reason,
+                });
+            }
+        }
+        self.finish(id, now, actions);
+    }
+
+    /// Frees the cores of an ending lease once all its workers are gone.
+    pub(super) fn finish(&mut self, id: LeaseId, now: Duration, actions: &mut Vec<Action>) {
+        let Some(lease) = self.leases.get(&id) else {
+            return;
+        };
+        let (Phase::Ending(reason), true) = (lease.phase, lease.is_empty()) else {
+            return;
+        };
+        let usage = UsageTotals {
+            allocated_ns: lease.allocated_ns(now),
+            ..lease.retired
+        };
+        let Some(lease) = self.leases.remove(&id) else {
+            return;
+        };
+        let cores = lease.cores();
+        self.free.extend(cores.iter().copied());
+        actions.push(Action::LeaseEnded {
+            lease: id,
+            reason,
+            usage,
+            sessions: lease.sessions.into_iter().collect(),
+        });
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(EndedLease {
+            id,
+            tenant: lease.tenant,
+            label: lease.label,
+            epoch: lease.epoch,
+            cores,
+            reason,
+            usage,
+            ended: now,
+        });
+    }
+}

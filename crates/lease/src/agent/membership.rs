@@ -1,0 +1,441 @@
+//! Belonging to a manager: register, report, and begin anew whenever the manager does not know us or does
+//! not answer. Leases and invocations go on whether or not there is a manager.
+//!
+//! ```text
+//!            answer                     every heartbeat
+//!  Apart ─► Registering ─► Member ─────────────────────► Reporting ─┐
+//!    ▲          │ no answer  ▲ ▲                 answer │   │       │ not known,
+//!    └──────────┘            │ └────────────────────────┘   │       │ no answer
+//!    └──────── backoff ──────┴──────────────────────────────┴───────┘
+//! ```
+//!
+//! One question is under way at a time. An answer that comes after its time counts for nothing: what it
+//! would have acknowledged is sent again, and totals that arrive twice are billed once.
+
+use std::time::Duration;
+
+/// Pause between reports until the manager says another.
+pub const HEARTBEAT: Duration = Duration::from_millis(500);
+/// Shortest pause that a manager may ask for.
+pub const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
+/// Longest; beyond, its own suspicion would be the rule.
+pub const HEARTBEAT_MAX: Duration = Duration::from_secs(10);
+/// First pause after a failed attempt to register; doubled each time.
+pub const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// Longest: a manager that was started again knows its agents soon after.
+pub const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// How long a manager may take to answer.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// How long the goodbye may take.
+pub const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
+
+/// One question to the manager; numbered by the agent, never reused in a run of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ask(pub u64);
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MembershipEvent {
+    /// Time passed.
+    Tick,
+    /// The manager has noted us.
+    Registered {
+        /// Which question.
+        ask: Ask,
+        /// The pause between reports that it wants; zero: its choice is ours.
+        heartbeat: Duration,
+        /// Which ledger it keeps: another one knows nothing of what the last one acknowledged.
+        ledger: u64,
+    },
+    /// The manager took a report, or (not known) wants us to register first and took nothing.
+    Heard {
+        /// Which question.
+        ask: Ask,
+        /// Whether it knows us in this run.
+        known: bool,
+    },
+    /// There is no answer and there will be none.
+    Failed {
+        /// Which question.
+        ask: Ask,
+    },
+    /// The agent stops: say goodbye.
+    Leave,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MembershipAction {
+    /// Ask to be registered.
+    Register {
+        /// The question's number.
+        ask: Ask,
+    },
+    /// Report the active leases and all totals that are owed.
+    Report {
+        /// The question's number.
+        ask: Ask,
+        /// It is the last one.
+        leaving: bool,
+    },
+    /// What this report carried is in the ledger.
+    Acknowledged {
+        /// The report.
+        ask: Ask,
+    },
+    /// What this report carried may or may not have arrived.
+    Unacknowledged {
+        /// The report.
+        ask: Ask,
+    },
+    /// The manager keeps a ledger that we have not reported to before: everything remembered is owed to it.
+    OweAgain,
+    /// The manager knows us.
+    Joined,
+    /// The manager does not know us any more, or is silent.
+    Lost,
+    /// The goodbye is said, or was given up on.
+    Left,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Apart { again: Duration },
+    Registering { ask: Ask, until: Duration },
+    Member { next: Duration },
+    Reporting { ask: Ask, until: Duration },
+    Leaving { ask: Ask, until: Duration },
+    Left,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Membership {
+    state: State,
+    asks: u64,
+    heartbeat: Duration,
+    backoff: Duration,
+    ledger: Option<u64>,
+}
+
+impl Membership {
+    /// Of an agent that starts at `now`. The first [`MembershipEvent::Tick`] registers.
+    pub fn new(now: Duration) -> Self {
+        Self {
+            state: State::Apart { again: now },
+            asks: 0,
+            heartbeat: HEARTBEAT,
+            backoff: BACKOFF_MIN,
+            ledger: None,
+        }
+    }
+
+    /// When to call [`step`](Self::step) at the latest; never again once left.
+    pub fn due(&self) -> Option<Duration> {
+        match self.state {
+            State::Apart { again: at } | State::Member { next: at } => Some(at),
+            State::Registering { until, .. }
+            | State::Reporting { until, .. }
+            | State::Leaving { until, .. } => Some(until),
+            State::Left => None,
+        }
+    }
+
+    /// Whether the manager knows us, as far as we know.
+    pub fn is_member(&self) -> bool {
+        matches!(
+            self.state,
+            State::Member { .. } | State::Reporting { .. } | State::Leaving { .. }
+        )
+    }
+
+    /// Whether the goodbye is over.
+    pub fn has_left(&self) -> bool {
+        self.state == State::Left
+    }
+
+    /// Takes note of what happened at `now`.
+    pub fn step(&mut self, event: MembershipEvent, now: Duration) -> Vec<MembershipAction> {
+        let mut actions = Vec::new();
+        match event {
+            MembershipEvent::Tick => {}
+            MembershipEvent::Registered {
+                ask,
+                heartbeat,
+                ledger,
+            } => {
+                if matches!(self.state, State::Registering { ask: asked, .. } if asked == ask) {
+                    self.registered(heartbeat, ledger, now, &mut actions);
+                }
+            }
+            MembershipEvent::Heard { ask, known } => match self.state {
+                State::Reporting { ask: asked, .. } if asked == ask && known => {
+                    actions.push(MembershipAction::Acknowledged { ask });
+                    self.state = State::Member {
+                        next: now + self.heartbeat,
+                    };
+                }
+                State::Reporting { ask: asked, .. } if asked == ask => {
+                    actions.push(MembershipAction::Unacknowledged { ask });
+                    actions.push(MembershipAction::Lost);
+                    self.state = State::Apart { again: now };
+                }
+                State::Leaving { ask: asked, .. } if asked == ask => {
+                    actions.push(if known {
+                        MembershipAction::Acknowledged { ask }
+                    } else {
+                        MembershipAction::Unacknowledged { ask }
+                    });
+                    self.leave(&mut actions);
+                }
+                _ => {}
+            },
+            MembershipEvent::Failed { ask } => {
+                if self.asked() == Some(ask) {
+                    self.failed(now, &mut actions);
+                }
+            }
+            MembershipEvent::Leave => match self.state {
+                State::Member { .. } => self.report(true, now, &mut actions),
+                State::Reporting { ask, .. } => {
+                    actions.push(MembershipAction::Unacknowledged { ask });
+                    self.report(true, now, &mut actions);
+                }
+                State::Apart { .. } | State::Registering { .. } => self.leave(&mut actions),
+                State::Leaving { .. } | State::Left => {}
+            },
+        }
+        self.pass_time(now, &mut actions);
+        actions
+    }
+
+    fn asked(&self) -> Option<Ask> {
+        match self.state {
+            State::Registering { ask, .. } | State::Reporting { ask, .. } | State::Leaving { ask, .. } => {
+                Some(ask)
+            }
+            State::Apart { .. } | State::Member { .. } | State::Left => None,
+        }
+    }
+
+    fn next_ask(&mut self) -> Ask {
+        self.asks += 1;
+        Ask(self.asks)
+    }
+
+    fn registered(
+        &mut self,
+        heartbeat: Duration,
+        ledger: u64,
+        now: Duration,
+        actions: &mut Vec<MembershipAction>,
+    ) {
+        self.heartbeat = match heartbeat {
+            Duration::ZERO => HEARTBEAT,
+            asked => asked.clamp(HEARTBEAT_MIN, HEARTBEAT_MAX),
+        };
+        self.backoff = BACKOFF_MIN;
+        actions.push(MembershipAction::Joined);
+        if self.ledger.replace(ledger) != Some(ledger) {
+            actions.push(MembershipAction::OweAgain);
+        }
+        self.state = State::Member { next: now };
+    }
+
+    fn report(&mut self, leaving: bool, now: Duration, actions: &mut Vec<MembershipAction>) {
+        let ask = self.next_ask();
+        actions.push(MembershipAction::Report { ask, leaving });
+        self.state = if leaving {
+            State::Leaving {
+                ask,
+                until: now + GOODBYE_LIMIT,
+            }
+        } else {
+            State::Reporting {
+                ask,
+                until: now + ANSWER_LIMIT,
+            }
+        };
+    }
+
+    fn leave(&mut self, actions: &mut Vec<MembershipAction>) {
+        actions.push(MembershipAction::Left);
+        self.state = State::Left;
+    }
+
+    fn failed(&mut self, now: Duration, actions: &mut Vec<MembershipAction>) {
+        match self.state {
+            State::Registering { .. } => {
+                self.state = State::Apart {
+                    again: now + self.backoff,
+                };
+                self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+            }
+            State::Reporting { ask, .. } => {
+                actions.push(MembershipAction::Unacknowledged { ask });
+                actions.push(MembershipAction::Lost);
+                self.state = State::Apart { again: now };
+            }
+            State::Leaving { ask, .. } => {
+                actions.push(MembershipAction::Unacknowledged { ask });
+                self.leave(actions);
+            }
+            State::Apart { .. } | State::Member { .. } | State::Left => {}
+        }
+    }
+
+    fn pass_time(&mut self, now: Duration, actions: &mut Vec<MembershipAction>) {
+        if self.due().is_none_or(|due| now < due) {
+            return;
+        }
+        match self.state {
+            State::Registering { .. } | State::Reporting { .. } | State::Leaving { .. } => {
+                self.failed(now, actions);
+                // A lost member registers again without a pause: its manager may just have been started.
+                self.pass_time(now, actions);
+            }
+            State::Apart { .. } => {
+                let ask = self.next_ask();
+                actions.push(MembershipAction::Register { ask });
+                self.state = State::Registering {
+                    ask,
+                    until: now + ANSWER_LIMIT,
+                };
+            }
+            State::Member { .. } => self.report(false, now, actions),
+            State::Left => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    fn member() -> Membership {
+        let mut membership = Membership::new(Duration::ZERO);
+        let asked = membership.step(MembershipEvent::Tick, Duration::ZERO);
+        assert_eq!(asked, [MembershipAction::Register { ask: Ask(1) }]);
+        let registered = MembershipEvent::Registered {
+            ask: Ask(1),
+            heartbeat: Duration::ZERO,
+            ledger: 7,
+        };
+        let joined = membership.step(registered, MOMENT);
+        assert_eq!(
+            joined,
+            [
+                MembershipAction::Joined,
+                MembershipAction::OweAgain,
+                MembershipAction::Report {
+                    ask: Ask(2),
+                    leaving: false
+                },
+            ]
+        );
+        membership
+    }
+
+    #[test]
+    fn reports_follow_each_other_at_the_managers_pace() {
+        let mut membership = member();
+        let heard = MembershipEvent::Heard {
+            ask: Ask(2),
+            known: true,
+        };
+        assert_eq!(
+            membership.step(heard, 2 * MOMENT),
+            [MembershipAction::Acknowledged { ask: Ask(2) }]
+        );
+        assert_eq!(membership.due(), Some(2 * MOMENT + HEARTBEAT));
+        assert!(membership.step(MembershipEvent::Tick, HEARTBEAT).is_empty());
+        assert_eq!(
+            membership
+                .step(MembershipEvent::Tick, HEARTBEAT + 2 * MOMENT)
+                .len(),
+            1
+        );
+    }
+
+    #[test]
+    fn an_answer_after_its_time_acknowledges_nothing() {
+        let mut membership = member();
+        let late = ANSWER_LIMIT + MOMENT;
+        let given_up = membership.step(MembershipEvent::Tick, late);
+        assert_eq!(
+            given_up,
+            [
+                MembershipAction::Unacknowledged { ask: Ask(2) },
+                MembershipAction::Lost,
+                MembershipAction::Register { ask: Ask(3) },
+            ]
+        );
+        let heard = MembershipEvent::Heard {
+            ask: Ask(2),
+            known: true,
+        };
+        assert!(membership.step(heard, late).is_empty());
+    }
+
+    #[test]
+    fn who_is_not_known_registers_and_a_known_ledger_is_not_told_twice() {
+        let mut membership = member();
+        let unknown = MembershipEvent::Heard {
+            ask: Ask(2),
+            known: false,
+        };
+        let actions = membership.step(unknown, MOMENT);
+        assert_eq!(actions.last(), Some(&MembershipAction::Register { ask: Ask(3) }));
+        let again = |ask, ledger| MembershipEvent::Registered {
+            ask,
+            heartbeat: Duration::ZERO,
+            ledger,
+        };
+        let actions = membership.step(again(Ask(3), 7), MOMENT);
+        assert!(!actions.contains(&MembershipAction::OweAgain), "{actions:?}");
+    }
+
+    #[test]
+    fn failed_registrations_are_spaced_out() {
+        let mut membership = Membership::new(Duration::ZERO);
+        let mut now = Duration::ZERO;
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let actions = membership.step(MembershipEvent::Tick, now);
+            let [MembershipAction::Register { ask }] = actions[..] else {
+                panic!("{actions:?} is no registration");
+            };
+            assert!(membership.step(MembershipEvent::Failed { ask }, now).is_empty());
+            let due = membership.due().expect("it goes on");
+            pauses.push((due - now).as_millis());
+            now = due;
+        }
+        assert_eq!(pauses, [20, 40, 80, 160, 320, 500, 500, 500]);
+    }
+
+    #[test]
+    fn the_goodbye_ends_by_an_answer_or_its_time() {
+        for answered in [true, false] {
+            let mut membership = member();
+            let leaving = membership.step(MembershipEvent::Leave, MOMENT);
+            let goodbye = MembershipAction::Report {
+                ask: Ask(3),
+                leaving: true,
+            };
+            assert_eq!(leaving.last(), Some(&goodbye));
+            let (event, now) = if answered {
+                let heard = MembershipEvent::Heard {
+                    ask: Ask(3),
+                    known: true,
+                };
+                (heard, MOMENT)
+            } else {
+                (MembershipEvent::Tick, MOMENT + GOODBYE_LIMIT)
+            };
+            assert_eq!(membership.step(event, now).last(), Some(&MembershipAction::Left));
+            assert_eq!((membership.due(), membership.has_left()), (None, true));
+        }
+    }
+}

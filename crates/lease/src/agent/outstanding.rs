@@ -1,0 +1,177 @@
+//! Final totals that no ledger has acknowledged yet.
+//!
+//! A total is owed from the end of its lease (or from the moment it was read back from a journal) until a
+//! report that carried it was acknowledged. A report that was lost, or whose answer was, changes nothing: the
+//! totals go out again, and a ledger that merges by maximum bills them once.
+
+use super::{Ask, EndedLease};
+use crate::manager::LeaseReport;
+use hotlease_wire::ids::{BootId, Epoch, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::collections::BTreeMap;
+
+/// Totals in one report; the rest goes with the next ones.
+pub const REPORTED_AT_ONCE_MAX: usize = 1024;
+
+/// What a lease has used in all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FinalTotal {
+    /// The run of the agent that granted it.
+    pub boot: BootId,
+    /// The lease.
+    pub lease: LeaseId,
+    /// Who held it.
+    pub tenant: String,
+    /// Shown in listings.
+    pub label: String,
+    /// At the grant.
+    pub epoch: Epoch,
+    /// What it held.
+    pub cores: Vec<u32>,
+    /// Why it ended, in words.
+    pub why: String,
+    /// What it used.
+    pub usage: UsageTotals,
+}
+
+impl FinalTotal {
+    /// Of a lease that ended in this run of the agent.
+    pub fn of(ended: &EndedLease, boot: BootId) -> Self {
+        Self {
+            boot,
+            lease: ended.id,
+            tenant: ended.tenant.clone(),
+            label: ended.label.clone(),
+            epoch: ended.epoch,
+            cores: ended.cores.clone(),
+            why: ended.reason.to_string(),
+            usage: ended.usage,
+        }
+    }
+
+    /// As it stands in a report.
+    pub fn report(&self) -> LeaseReport {
+        LeaseReport {
+            lease: self.lease,
+            boot: self.boot,
+            tenant: self.tenant.clone(),
+            label: self.label.clone(),
+            epoch: self.epoch,
+            cores: self.cores.clone(),
+            usage: self.usage,
+            over: Some(self.why.clone()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Owed {
+    total: FinalTotal,
+    /// The report that carries it now.
+    sent: Option<Ask>,
+}
+
+/// See the module. Bounded by what it is told to keep at most; beyond, the total of the smallest key is given
+/// up, and [`owe`](Self::owe) returns it so that somebody says so.
+#[derive(Debug)]
+pub struct Outstanding {
+    owed: BTreeMap<(BootId, LeaseId), Owed>,
+    totals_max: usize,
+}
+
+impl Outstanding {
+    /// Nothing owed; at most `totals_max` totals are kept.
+    pub fn new(totals_max: usize) -> Self {
+        Self {
+            owed: BTreeMap::new(),
+            totals_max,
+        }
+    }
+
+    /// A lease is over, or an earlier run's total was found. Returns what had to be given up for it.
+    pub fn owe(&mut self, total: FinalTotal) -> Option<FinalTotal> {
+        let key = (total.boot, total.lease);
+        self.owed.insert(key, Owed { total, sent: None });
+        if self.owed.len() <= self.totals_max {
+            return None;
+        }
+        self.owed.pop_first().map(|(_, owed)| owed.total)
+    }
+
+    /// What the report `ask` is to carry: at most [`REPORTED_AT_ONCE_MAX`] totals.
+    pub fn report(&mut self, ask: Ask) -> impl Iterator<Item = &FinalTotal> {
+        self.owed
+            .values_mut()
+            .take(REPORTED_AT_ONCE_MAX)
+            .map(move |owed| {
+                owed.sent = Some(ask);
+                &owed.total
+            })
+    }
+
+    /// What the report `ask` carried and no other has carried since.
+    pub fn sent_in(&self, ask: Ask) -> impl Iterator<Item = &FinalTotal> {
+        let sent = self.owed.values().filter(move |owed| owed.sent == Some(ask));
+        sent.map(|owed| &owed.total)
+    }
+
+    /// What the report `ask` carried is durable elsewhere.
+    pub fn acknowledged(&mut self, ask: Ask) {
+        self.owed.retain(|_, owed| owed.sent != Some(ask));
+    }
+
+    /// Totals owed.
+    pub fn len(&self) -> usize {
+        self.owed.len()
+    }
+
+    /// Whether nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.owed.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn total(number: u8) -> FinalTotal {
+        FinalTotal {
+            boot: BootId([1; 8]),
+            lease: LeaseId([number; 8]),
+            tenant: "uid:1".into(),
+            label: String::new(),
+            epoch: Epoch(1),
+            cores: vec![0],
+            why: "released".into(),
+            usage: UsageTotals::default(),
+        }
+    }
+
+    #[test]
+    fn only_the_report_that_carried_a_total_acknowledges_it() {
+        let mut outstanding = Outstanding::new(8);
+        assert_eq!(outstanding.owe(total(1)), None);
+        assert_eq!(outstanding.report(Ask(1)).count(), 1);
+        assert_eq!(outstanding.owe(total(2)), None);
+        assert_eq!(outstanding.report(Ask(2)).count(), 2, "the first is sent again");
+        outstanding.acknowledged(Ask(1));
+        assert_eq!(
+            outstanding.len(),
+            2,
+            "a report that was given up on acknowledges nothing"
+        );
+        outstanding.owe(total(3));
+        outstanding.acknowledged(Ask(2));
+        assert_eq!(outstanding.report(Ask(3)).next(), Some(&total(3)));
+    }
+
+    #[test]
+    fn it_is_bounded_and_says_what_it_gives_up() {
+        let mut outstanding = Outstanding::new(2);
+        assert_eq!(outstanding.owe(total(1)), None);
+        assert_eq!(outstanding.owe(total(2)), None);
+        assert_eq!(outstanding.owe(total(3)), Some(total(1)));
+        assert_eq!(outstanding.len(), 2);
+    }
+}

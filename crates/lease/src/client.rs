@@ -1,0 +1,16 @@
+//! The client's side: how a lease is got, kept, and known to be lost; and which failed invocations may be
+//! submitted again.
+//!
+//! * [`Acquisition`] — asks the manager, or the agents themselves, until there is a lease or no more patience.
+//! * [`Renewal`] — pushes the expiry of a lease, and says when it must be taken for lost.
+//! * [`Attempts`] — what one invocation may still be tried after a failure.
+
+mod acquisition;
+mod attempts;
+mod renewal;
+
+pub use acquisition::{
+    Acquisition, AcquisitionAction, AcquisitionEvent, PAUSE_MAX, PAUSE_MIN, Patience, Way,
+};
+pub use attempts::{Attempts, ChannelEnd, Failure, RESTARTS_MAX};
+pub use renewal::{FENCED_AFTER, Renewal, RenewalAction, RenewalEvent};

@@ -1,0 +1,179 @@
+//! Keeping a lease.
+//!
+//! The agent counts the time to live from when it takes a renewal, which is after the client sent it. So a
+//! client that counts from the sending never believes in its lease for longer than the agent does, as far as
+//! their clocks go equally fast; [`FENCED_AFTER`] more is left for the other direction, in which an agent that
+//! is silent for a moment loses nobody. After that the lease is lost, whatever is heard of it later: its
+//! client has resolved its invocations and may have moved on.
+
+use std::time::Duration;
+
+/// How long after the expiry that it knows of a client takes a silent agent's lease for lost.
+pub const FENCED_AFTER: Duration = Duration::from_secs(1);
+/// Shortest pause between renewals.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenewalEvent {
+    /// Time passed.
+    Tick,
+    /// The agent renewed. Exactly one of this and `NotRenewed` follows each question.
+    Renewed {
+        /// The time to live from now on.
+        ttl: Duration,
+    },
+    /// It did not, or did not answer in time.
+    NotRenewed,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenewalAction {
+    /// Ask the agent to renew.
+    Renew,
+    /// Take the lease for lost. Said once; nothing follows.
+    Lost,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Renewal {
+    ttl: Duration,
+    /// By the last renewal that is known of.
+    expires: Duration,
+    /// When to ask next; none while an answer is awaited.
+    next: Option<Duration>,
+    /// When the question that waits for its answer was sent.
+    sent: Duration,
+    lost: bool,
+}
+
+impl Renewal {
+    /// Of a lease whose attachment was asked for at `sent` and confirmed at `now`.
+    pub fn new(ttl: Duration, sent: Duration, now: Duration) -> Self {
+        let mut renewal = Self {
+            ttl,
+            expires: sent + ttl,
+            next: None,
+            sent,
+            lost: false,
+        };
+        renewal.ask_again(now);
+        renewal
+    }
+
+    /// When to call [`step`](Self::step) at the latest.
+    pub fn due(&self) -> Option<Duration> {
+        let fenced = self.fenced_at();
+        match (self.lost, self.next) {
+            (true, _) => None,
+            (false, Some(next)) => Some(next.min(fenced)),
+            (false, None) => Some(fenced),
+        }
+    }
+
+    /// When the lease is lost unless it is renewed.
+    pub fn fenced_at(&self) -> Duration {
+        self.expires + FENCED_AFTER
+    }
+
+    /// Whether it is.
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Takes note of what happened at `now`.
+    pub fn step(&mut self, event: RenewalEvent, now: Duration) -> Option<RenewalAction> {
+        if self.lost {
+            return None;
+        }
+        match event {
+            // An answer that comes too late finds the lease lost below.
+            RenewalEvent::Renewed { ttl } if now < self.fenced_at() => {
+                self.ttl = ttl;
+                self.expires = self.sent + ttl;
+                self.ask_again(now);
+            }
+            RenewalEvent::NotRenewed => self.ask_again(now),
+            RenewalEvent::Renewed { .. } | RenewalEvent::Tick => {}
+        }
+        if now >= self.fenced_at() {
+            self.lost = true;
+            return Some(RenewalAction::Lost);
+        }
+        if self.next.is_some_and(|next| next <= now) {
+            self.next = None;
+            self.sent = now;
+            return Some(RenewalAction::Renew);
+        }
+        None
+    }
+
+    /// Three times as often as needed.
+    fn ask_again(&mut self, now: Duration) {
+        self.next = Some(now + (self.ttl / 3).max(PAUSE_MIN));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(3);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_lease_is_renewed_each_third_of_its_time() {
+        let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
+        assert_eq!(renewal.due(), Some(SECOND));
+        assert_eq!(
+            renewal.step(RenewalEvent::Tick, SECOND),
+            Some(RenewalAction::Renew)
+        );
+        assert_eq!(
+            renewal.step(RenewalEvent::Tick, SECOND),
+            None,
+            "it asks once at a time"
+        );
+        let renewed = RenewalEvent::Renewed { ttl: TTL };
+        assert_eq!(renewal.step(renewed, SECOND), None);
+        assert_eq!(
+            (renewal.due(), renewal.fenced_at()),
+            (Some(2 * SECOND), 5 * SECOND)
+        );
+    }
+
+    #[test]
+    fn a_silent_agents_lease_is_lost_a_second_after_its_expiry() {
+        let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
+        assert_eq!(
+            renewal.step(RenewalEvent::Tick, SECOND),
+            Some(RenewalAction::Renew)
+        );
+        assert_eq!(renewal.due(), Some(TTL + FENCED_AFTER));
+        let moment = Duration::from_millis(1);
+        assert_eq!(
+            renewal.step(RenewalEvent::Tick, TTL + FENCED_AFTER - moment),
+            None
+        );
+        let lost = Some(RenewalAction::Lost);
+        assert_eq!(renewal.step(RenewalEvent::Tick, TTL + FENCED_AFTER), lost);
+        assert_eq!((renewal.due(), renewal.is_lost()), (None, true));
+        let late = RenewalEvent::Renewed { ttl: TTL };
+        assert_eq!(renewal.step(late, 5 * SECOND), None, "what is lost stays lost");
+    }
+
+    #[test]
+    fn the_time_counts_from_the_question_and_not_from_its_answer() {
+        let mut renewal = Renewal::new(TTL, Duration::ZERO, SECOND);
+        assert_eq!(renewal.fenced_at(), TTL + FENCED_AFTER);
+        assert_eq!(
+            renewal.step(RenewalEvent::Tick, 2 * SECOND),
+            Some(RenewalAction::Renew)
+        );
+        let answered = RenewalEvent::Renewed { ttl: TTL };
+        assert_eq!(renewal.step(answered, 3 * SECOND), None);
+        assert_eq!(renewal.fenced_at(), 2 * SECOND + TTL + FENCED_AFTER);
+    }
+}

@@ -1,0 +1,335 @@
+//! The manager itself: one step per event.
+//!
+//! ```text
+//! request ──► decide ──► AskGrant / AskEnd ──► agent's answer ──┐
+//!                │                                              ▼
+//!                └──────────────► Commit ──► Committed ──► Answer
+//! ```
+//!
+//! Nothing is acknowledged before it is durable: an answer that promises something leaves in the step of its
+//! [`Event::Committed`]. Commits are made in the order of their numbers, so what the machine knows of the
+//! durable state is what the committed prefix of its writes makes of it.
+//!
+//! *Which leases go on.* An agent names all its leases in each report, with the last epoch that it had given.
+//! A lease that the durable state calls active, of that epoch or an earlier one, and that is not named, is
+//! over. A lease of a later epoch was granted while the report was on its way, and says nothing.
+
+mod placement;
+mod releasing;
+mod reports;
+
+use super::registry::{AgentState, NotRegistered, Registry};
+use super::{Action, AgentRecord, Answer, AskId, CommitId, Event, LeaseNote, RequestId, Write};
+use hotlease_wire::Refusal;
+use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
+use placement::Placement;
+use releasing::Releasing;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Requests at a time.
+pub const REQUESTS_MAX: usize = 16 * 1024;
+
+/// What a question to an agent is about.
+#[derive(Debug)]
+enum Asked {
+    Grant {
+        request: RequestId,
+        agent: AgentId,
+    },
+    End {
+        request: RequestId,
+    },
+    /// A lease that nobody will use.
+    GiveBack,
+}
+
+/// What follows when writes are durable.
+#[derive(Debug)]
+enum Then {
+    Registered {
+        request: RequestId,
+        record: Box<AgentRecord>,
+    },
+    Heard {
+        request: RequestId,
+        noted: reports::Noted,
+    },
+    Granted {
+        request: RequestId,
+        ask: AskId,
+        noted: reports::Noted,
+        lease: LeaseId,
+        tenant: String,
+    },
+    Released {
+        request: RequestId,
+        answer: Answer,
+        noted: reports::Noted,
+    },
+    Nothing,
+}
+
+/// The leases of one agent that the durable state calls active.
+#[derive(Debug)]
+struct Noted {
+    boot: BootId,
+    leases: BTreeMap<LeaseId, Epoch>,
+}
+
+/// See the module. Soft state except for what its commits made durable: a new one is made from that, and the
+/// agents' next reports do the rest.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    registry: Registry,
+    noted: BTreeMap<AgentId, Noted>,
+    /// Agents of the durable state that have not come back since the start, and when they are forgotten.
+    awaited: BTreeMap<AgentId, Duration>,
+    placements: BTreeMap<RequestId, Placement>,
+    releases: BTreeMap<RequestId, Releasing>,
+    asks: BTreeMap<AskId, Asked>,
+    commits: BTreeMap<CommitId, Then>,
+    /// Agents whose registration is being written.
+    registering: BTreeSet<AgentId>,
+    last_ask: u64,
+    last_commit: u64,
+}
+
+impl Cluster {
+    /// A manager that starts at `now` with this durable state: agents, and active leases.
+    pub fn new(
+        agents: impl IntoIterator<Item = AgentId>,
+        leases: impl IntoIterator<Item = (LeaseId, LeaseNote)>,
+        now: Duration,
+    ) -> Self {
+        let mut cluster = Self::default();
+        for agent in agents {
+            cluster.awaited.insert(agent, now + super::FORGOTTEN_AFTER);
+        }
+        for (lease, note) in leases {
+            cluster.note(lease, &note);
+        }
+        cluster
+    }
+
+    /// Who is registered, and how well each is heard.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Leases that the durable state calls active.
+    pub fn active_leases(&self) -> impl Iterator<Item = LeaseId> {
+        self.noted.values().flat_map(|noted| noted.leases.keys().copied())
+    }
+
+    /// Requests that wait for an answer.
+    pub fn requests(&self) -> usize {
+        self.placements.len() + self.releases.len() + self.commits.len()
+    }
+
+    /// Takes note of what happened at `now`, which never goes back, and says what is to be done.
+    pub fn step(&mut self, event: Event, now: Duration) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Register { request, record } => self.register(request, record, &mut actions),
+            Event::Heartbeat { request, report } => self.hear(request, report, now, &mut actions),
+            Event::Acquire {
+                request,
+                tenant,
+                label,
+                cores,
+            } => {
+                self.tick(now, &mut actions);
+                self.acquire(request, tenant, label, cores, &mut actions);
+            }
+            Event::Release {
+                request,
+                release,
+                known,
+            } => {
+                self.tick(now, &mut actions);
+                self.release(request, release, known, &mut actions);
+            }
+            Event::Granted { ask, granted } => self.granted(ask, granted, &mut actions),
+            Event::LeaseOver { ask, usage } => self.lease_over(ask, usage, &mut actions),
+            Event::Refused { ask, refusal } => match self.asks.remove(&ask) {
+                Some(Asked::Grant { request, .. }) => self.not_granted(request, refusal, &mut actions),
+                Some(Asked::End { request }) => self.not_ended(request, refusal, &mut actions),
+                // It will expire.
+                Some(Asked::GiveBack) | None => {}
+            },
+            Event::Committed { commit } => {
+                if let Some(then) = self.commits.remove(&commit) {
+                    self.committed(then, now, &mut actions);
+                }
+            }
+            Event::NotCommitted { commit, refusal } => {
+                if let Some(then) = self.commits.remove(&commit) {
+                    self.not_committed(then, refusal, &mut actions);
+                }
+            }
+            Event::Tick => self.tick(now, &mut actions),
+        }
+        actions
+    }
+
+    fn commit(&mut self, writes: Vec<Write>, then: Then, actions: &mut Vec<Action>) {
+        self.last_commit += 1;
+        let commit = CommitId(self.last_commit);
+        self.commits.insert(commit, then);
+        actions.push(Action::Commit { commit, writes });
+    }
+
+    fn ask(&mut self, asked: Asked) -> AskId {
+        self.last_ask += 1;
+        let ask = AskId(self.last_ask);
+        self.asks.insert(ask, asked);
+        ask
+    }
+
+    fn admit(&self) -> Result<(), Refusal> {
+        if self.requests() < REQUESTS_MAX {
+            return Ok(());
+        }
+        Err(Refusal::TooMany {
+            what: "requests to the manager at a time".into(),
+            limit: REQUESTS_MAX as u64,
+        })
+    }
+
+    fn register(&mut self, request: RequestId, record: AgentRecord, actions: &mut Vec<Action>) {
+        let admitted = self.admit().and_then(|()| {
+            let admitted = self.registry.admits(record.id, record.boot);
+            admitted.map_err(not_registered)
+        });
+        if let Err(refusal) = admitted {
+            return refuse(request, refusal, actions);
+        }
+        self.registering.insert(record.id);
+        let writes = vec![Write::PutAgent(record.clone())];
+        let record = Box::new(record);
+        self.commit(writes, Then::Registered { request, record }, actions);
+    }
+
+    fn registered(
+        &mut self,
+        request: RequestId,
+        record: AgentRecord,
+        now: Duration,
+        actions: &mut Vec<Action>,
+    ) {
+        self.registering.remove(&record.id);
+        let (id, boot) = (record.id, record.boot);
+        if let Err(refusal) = self.registry.register(record.clone(), now) {
+            // A later run of it was quicker; what was written for this one is written over by that one's
+            // report, and until then the agent is merely known.
+            return refuse(request, not_registered(refusal), actions);
+        }
+        self.awaited.remove(&id);
+        let noted = self.noted.entry(id).or_insert_with(|| Noted {
+            boot,
+            leases: BTreeMap::new(),
+        });
+        if noted.boot != boot {
+            *noted = Noted {
+                boot,
+                leases: BTreeMap::new(),
+            };
+        }
+        actions.push(Action::AgentJoined(record));
+        answer(request, Answer::Registered, actions);
+    }
+
+    fn committed(&mut self, then: Then, now: Duration, actions: &mut Vec<Action>) {
+        match then {
+            Then::Registered { request, record } => self.registered(request, *record, now, actions),
+            Then::Heard { request, noted } => {
+                self.apply(noted);
+                answer(request, Answer::Heard { known: true }, actions);
+            }
+            Then::Granted {
+                request, ask, noted, ..
+            } => {
+                self.apply(noted);
+                answer(request, Answer::Granted { ask }, actions);
+            }
+            Then::Released {
+                request,
+                answer: reply,
+                noted,
+            } => {
+                self.apply(noted);
+                answer(request, reply, actions);
+            }
+            Then::Nothing => {}
+        }
+    }
+
+    fn not_committed(&mut self, then: Then, refusal: Refusal, actions: &mut Vec<Action>) {
+        match then {
+            Then::Registered { request, record } => {
+                self.registering.remove(&record.id);
+                refuse(request, refusal, actions);
+            }
+            Then::Heard { request, .. } | Then::Released { request, .. } => {
+                refuse(request, refusal, actions);
+            }
+            Then::Granted {
+                request,
+                noted,
+                lease,
+                tenant,
+                ..
+            } => {
+                self.give_back(noted.agent, lease, tenant, actions);
+                refuse(request, refusal, actions);
+            }
+            Then::Nothing => {}
+        }
+    }
+
+    fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let mut forgotten = self.registry.tick(now);
+        let over: Vec<_> = self.awaited.iter().filter(|(_, until)| **until <= now).collect();
+        forgotten.extend(over.into_iter().map(|(agent, _)| *agent));
+        for agent in forgotten {
+            self.awaited.remove(&agent);
+            // Who is just coming back is not forgotten.
+            if !self.registering.contains(&agent) {
+                self.remove(agent, actions);
+            }
+        }
+    }
+
+    /// Forgets an agent everywhere.
+    fn remove(&mut self, agent: AgentId, actions: &mut Vec<Action>) {
+        self.noted.remove(&agent);
+        actions.push(Action::AgentGone(agent));
+        self.commit(vec![Write::RemoveAgent(agent)], Then::Nothing, actions);
+    }
+
+    /// Agents that are worth a question.
+    fn reachable(&self) -> impl Iterator<Item = AgentId> {
+        let agents = self.registry.agents();
+        agents
+            .filter(|(_, state, _)| *state != AgentState::Gone)
+            .map(|(record, ..)| record.id)
+    }
+}
+
+fn not_registered(refusal: NotRegistered) -> Refusal {
+    Refusal::Unavailable {
+        what: refusal.to_string(),
+    }
+}
+
+fn answer(request: RequestId, answer: Answer, actions: &mut Vec<Action>) {
+    actions.push(Action::Answer { request, answer });
+}
+
+fn refuse(request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
+    answer(request, Answer::Refused(refusal), actions);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! Ending a lease: at the agent that granted it where that is known, else wherever it is found.
+
+use super::{Asked, Cluster, Then, answer, refuse};
+use crate::manager::{Action, Answer, AskId, LeaseNote, LeaseReport, Release, RequestId, Write};
+use hotlease_wire::Refusal;
+use hotlease_wire::ids::AgentId;
+use hotlease_wire::session::UsageTotals;
+use std::collections::VecDeque;
+
+/// A request to end a lease.
+#[derive(Debug)]
+pub(super) struct Releasing {
+    release: Release,
+    known: Option<LeaseNote>,
+    agents: VecDeque<AgentId>,
+    refused: Refusal,
+}
+
+impl Cluster {
+    pub(super) fn release(
+        &mut self,
+        request: RequestId,
+        release: Release,
+        known: Option<LeaseNote>,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Err(refusal) = self.admit() {
+            return refuse(request, refusal, actions);
+        }
+        let agents = match &known {
+            Some(note) => VecDeque::from([note.agent]),
+            None => self.reachable().collect(),
+        };
+        let releasing = Releasing {
+            release,
+            known,
+            agents,
+            refused: Refusal::UnknownLease,
+        };
+        self.releases.insert(request, releasing);
+        self.end_next(request, actions);
+    }
+
+    fn end_next(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+        let Some(releasing) = self.releases.get_mut(&request) else {
+            return;
+        };
+        if let Some(agent) = releasing.agents.pop_front() {
+            let release = releasing.release.clone();
+            let ask = self.ask(Asked::End { request });
+            actions.push(Action::AskEnd { ask, agent, release });
+        } else if let Some(releasing) = self.releases.remove(&request) {
+            refuse(request, releasing.refused, actions);
+        }
+    }
+
+    pub(super) fn not_ended(&mut self, request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
+        if let Some(releasing) = self.releases.get_mut(&request)
+            && refusal != Refusal::UnknownLease
+        {
+            releasing.refused = refusal;
+        }
+        self.end_next(request, actions);
+    }
+
+    /// The final total is acknowledged to the caller, so it is durable first.
+    pub(super) fn lease_over(&mut self, ask: AskId, usage: UsageTotals, actions: &mut Vec<Action>) {
+        let Some(Asked::End { request }) = self.asks.remove(&ask) else {
+            return;
+        };
+        let Some(releasing) = self.releases.remove(&request) else {
+            return;
+        };
+        let reply = Answer::Released { usage };
+        let Some(note) = releasing.known else {
+            return answer(request, reply, actions);
+        };
+        let lease = releasing.release.lease;
+        let noted = super::reports::Noted {
+            agent: note.agent,
+            boot: note.boot,
+            active: Vec::new(),
+            over: vec![lease],
+        };
+        let report = LeaseReport {
+            lease,
+            boot: note.boot,
+            tenant: note.tenant,
+            label: note.label,
+            epoch: note.epoch,
+            cores: note.cores,
+            usage,
+            over: Some(releasing.release.reason.to_string()),
+        };
+        let write = Write::Report {
+            agent: note.agent,
+            leases: vec![report],
+        };
+        let then = Then::Released {
+            request,
+            answer: reply,
+            noted,
+        };
+        self.commit(vec![write], then, actions);
+    }
+}

@@ -1,0 +1,114 @@
+//! What agents report, and which leases are over although nobody says so.
+
+use super::{Cluster, Then, answer, refuse};
+use crate::manager::{Action, Answer, LeaseNote, Report, RequestId, Write};
+use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What a commit changes of the leases that the durable state calls active.
+#[derive(Debug)]
+pub(super) struct Noted {
+    pub agent: AgentId,
+    pub boot: BootId,
+    pub active: Vec<(LeaseId, Epoch)>,
+    pub over: Vec<LeaseId>,
+}
+
+impl Cluster {
+    pub(super) fn hear(
+        &mut self,
+        request: RequestId,
+        report: Report,
+        now: Duration,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Err(refusal) = self.admit() {
+            return refuse(request, refusal, actions);
+        }
+        let (agent, boot) = (report.agent, report.boot);
+        let known = self
+            .registry
+            .heartbeat(agent, boot, report.free_cores, report.pool, now);
+        if !known {
+            // It registers first, and then sends the same totals again.
+            return answer(request, Answer::Heard { known: false }, actions);
+        }
+        let over = self.missing(&report);
+        let mut writes = Vec::new();
+        let mut noted = Noted {
+            agent,
+            boot,
+            active: Vec::new(),
+            over: over.clone(),
+        };
+        for lease in &report.leases {
+            match lease.over {
+                Some(_) => noted.over.push(lease.lease),
+                None => noted.active.push((lease.lease, lease.epoch)),
+            }
+        }
+        if !report.leases.is_empty() {
+            writes.push(Write::Report {
+                agent,
+                leases: report.leases,
+            });
+        }
+        let why = "its agent no longer reports it";
+        writes.extend(over.into_iter().map(|lease| Write::EndLease { lease, why }));
+        if report.leaving {
+            self.registry.deregister(agent, boot);
+            actions.push(Action::AgentGone(agent));
+            writes.push(Write::RemoveAgent(agent));
+        }
+        if writes.is_empty() {
+            return answer(request, Answer::Heard { known: true }, actions);
+        }
+        self.commit(writes, Then::Heard { request, noted }, actions);
+        if report.leaving {
+            self.noted.remove(&agent);
+        }
+    }
+
+    /// Leases that the agent would have named if they went on.
+    fn missing(&self, report: &Report) -> Vec<LeaseId> {
+        let Some(noted) = self
+            .noted
+            .get(&report.agent)
+            .filter(|noted| noted.boot == report.boot)
+        else {
+            return Vec::new();
+        };
+        let named: BTreeSet<LeaseId> = report.leases.iter().map(|lease| lease.lease).collect();
+        let granted_before = noted.leases.iter().filter(|(_, epoch)| **epoch <= report.epoch);
+        granted_before
+            .map(|(lease, _)| *lease)
+            .filter(|lease| !named.contains(lease))
+            .collect()
+    }
+
+    /// A commit that concerned leases is durable.
+    pub(super) fn apply(&mut self, change: Noted) {
+        let Some(noted) = self.noted.get_mut(&change.agent) else {
+            return;
+        };
+        if noted.boot != change.boot {
+            return;
+        }
+        for lease in change.over {
+            noted.leases.remove(&lease);
+        }
+        noted.leases.extend(change.active);
+    }
+
+    /// The durable state calls this lease active.
+    pub(super) fn note(&mut self, lease: LeaseId, note: &LeaseNote) {
+        let noted = self.noted.entry(note.agent).or_insert_with(|| super::Noted {
+            boot: note.boot,
+            leases: BTreeMap::new(),
+        });
+        if noted.boot == note.boot {
+            noted.leases.insert(lease, note.epoch);
+        }
+    }
+}

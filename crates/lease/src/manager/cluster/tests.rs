@@ -1,0 +1,290 @@
+use super::*;
+use crate::manager::{Granted, LeaseReport, Release, Report, SUSPECTED_AFTER};
+use hotlease_wire::EndReason;
+use hotlease_wire::session::UsageTotals;
+
+const AGENT: AgentId = AgentId([1; 8]);
+const BOOT: BootId = BootId([1; 8]);
+const LEASE: LeaseId = LeaseId([9; 8]);
+
+fn record(boot: u8) -> AgentRecord {
+    AgentRecord {
+        id: AGENT,
+        boot: BootId([boot; 8]),
+        address: "/run/agent.sock".into(),
+        session_socket: "/run/session.sock".into(),
+        endpoint: String::new(),
+        owner: String::new(),
+        cores: vec![0, 1],
+        free_cores: 2,
+        memory_bytes: 0,
+        pool: 0,
+    }
+}
+
+fn report(epoch: u32, leases: Vec<LeaseReport>) -> Report {
+    Report {
+        agent: AGENT,
+        boot: BOOT,
+        epoch: Epoch(epoch),
+        free_cores: 2,
+        pool: 0,
+        leaving: false,
+        leases,
+    }
+}
+
+fn lease(over: Option<&str>) -> LeaseReport {
+    LeaseReport {
+        lease: LEASE,
+        boot: BOOT,
+        tenant: "uid:1".into(),
+        label: String::new(),
+        epoch: Epoch(1),
+        cores: vec![0],
+        usage: UsageTotals::default(),
+        over: over.map(Into::into),
+    }
+}
+
+/// The commit that a step wants, and its other actions.
+fn commit(actions: Vec<Action>) -> (CommitId, Vec<Write>, Vec<Action>) {
+    let mut found = None;
+    let mut rest = Vec::new();
+    for action in actions {
+        match action {
+            Action::Commit { commit, writes } => assert!(found.replace((commit, writes)).is_none()),
+            other => rest.push(other),
+        }
+    }
+    let (commit, writes) = found.expect("a commit");
+    (commit, writes, rest)
+}
+
+fn registered() -> Cluster {
+    let mut cluster = Cluster::new([], [], Duration::ZERO);
+    let register = Event::Register {
+        request: RequestId(1),
+        record: record(1),
+    };
+    let (id, writes, rest) = commit(cluster.step(register, Duration::ZERO));
+    assert_eq!(writes, [Write::PutAgent(record(1))]);
+    assert!(
+        rest.is_empty(),
+        "nothing is answered before it is durable: {rest:?}"
+    );
+    let actions = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
+    assert_eq!(actions.len(), 2, "{actions:?}");
+    cluster
+}
+
+fn with_lease() -> Cluster {
+    let mut cluster = registered();
+    let acquire = Event::Acquire {
+        request: RequestId(2),
+        tenant: "uid:1".into(),
+        label: String::new(),
+        cores: 1,
+    };
+    let actions = cluster.step(acquire, Duration::ZERO);
+    let [
+        Action::AskGrant {
+            ask, agent: AGENT, ..
+        },
+    ] = actions[..]
+    else {
+        panic!("{actions:?}");
+    };
+    let granted = Granted {
+        lease: LEASE,
+        boot: BOOT,
+        epoch: Epoch(1),
+        cores: vec![0],
+    };
+    let (id, _, rest) = commit(cluster.step(Event::Granted { ask, granted }, Duration::ZERO));
+    assert!(
+        rest.is_empty(),
+        "a lease is handed out once it is noted: {rest:?}"
+    );
+    let actions = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
+    let granted = Action::Answer {
+        request: RequestId(2),
+        answer: Answer::Granted { ask },
+    };
+    assert_eq!(actions, [granted]);
+    assert_eq!(cluster.active_leases().collect::<Vec<_>>(), [LEASE]);
+    cluster
+}
+
+#[test]
+fn a_report_is_acknowledged_only_once_it_is_durable() {
+    let mut cluster = with_lease();
+    let heartbeat = |number| Event::Heartbeat {
+        request: RequestId(number),
+        report: report(1, vec![lease(None)]),
+    };
+    let (id, _, rest) = commit(cluster.step(heartbeat(3), Duration::ZERO));
+    assert!(rest.is_empty(), "{rest:?}");
+    let refusal = Refusal::NoAgent;
+    let failed = Event::NotCommitted {
+        commit: id,
+        refusal: refusal.clone(),
+    };
+    let refused = Action::Answer {
+        request: RequestId(3),
+        answer: Answer::Refused(refusal),
+    };
+    assert_eq!(cluster.step(failed, Duration::ZERO), [refused]);
+    let (id, ..) = commit(cluster.step(heartbeat(4), Duration::ZERO));
+    let heard = Action::Answer {
+        request: RequestId(4),
+        answer: Answer::Heard { known: true },
+    };
+    assert_eq!(
+        cluster.step(Event::Committed { commit: id }, Duration::ZERO),
+        [heard]
+    );
+}
+
+#[test]
+fn a_lease_that_its_agent_would_have_named_is_over() {
+    let mut cluster = with_lease();
+    let written_before_the_grant = Event::Heartbeat {
+        request: RequestId(3),
+        report: report(0, Vec::new()),
+    };
+    let actions = cluster.step(written_before_the_grant, Duration::ZERO);
+    assert_eq!(actions.len(), 1, "nothing is to be written: {actions:?}");
+    let written_after = Event::Heartbeat {
+        request: RequestId(4),
+        report: report(1, Vec::new()),
+    };
+    let (id, writes, _) = commit(cluster.step(written_after, Duration::ZERO));
+    assert!(
+        matches!(writes[..], [Write::EndLease { lease: LEASE, .. }]),
+        "{writes:?}"
+    );
+    let _ = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
+    assert_eq!(cluster.active_leases().count(), 0);
+}
+
+#[test]
+fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
+    let mut cluster = registered();
+    let acquire = Event::Acquire {
+        request: RequestId(2),
+        tenant: "uid:1".into(),
+        label: String::new(),
+        cores: 1,
+    };
+    let actions = cluster.step(acquire, Duration::ZERO);
+    let [Action::AskGrant { ask, .. }] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    let register = Event::Register {
+        request: RequestId(3),
+        record: record(2),
+    };
+    let (id, ..) = commit(cluster.step(register, Duration::ZERO));
+    let _ = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
+    let granted = Granted {
+        lease: LEASE,
+        boot: BOOT,
+        epoch: Epoch(1),
+        cores: vec![0],
+    };
+    let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
+    assert!(
+        matches!(
+            actions[..],
+            [Action::Answer {
+                answer: Answer::Refused(Refusal::Unavailable { .. }),
+                ..
+            }]
+        ),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn a_lease_that_cannot_be_written_down_is_given_back() {
+    let mut cluster = registered();
+    let acquire = Event::Acquire {
+        request: RequestId(2),
+        tenant: "uid:1".into(),
+        label: String::new(),
+        cores: 1,
+    };
+    let actions = cluster.step(acquire, Duration::ZERO);
+    let [Action::AskGrant { ask, .. }] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    let granted = Granted {
+        lease: LEASE,
+        boot: BOOT,
+        epoch: Epoch(1),
+        cores: vec![0],
+    };
+    let (id, ..) = commit(cluster.step(Event::Granted { ask, granted }, Duration::ZERO));
+    let failed = Event::NotCommitted {
+        commit: id,
+        refusal: Refusal::NoAgent,
+    };
+    let actions = cluster.step(failed, Duration::ZERO);
+    assert!(
+        matches!(&actions[..], [
+            Action::AskEnd { agent: AGENT, release, .. },
+            Action::Answer { answer: Answer::Refused(_), .. },
+        ] if release.lease == LEASE),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn agents_of_the_durable_state_have_time_to_come_back() {
+    let note = LeaseNote {
+        agent: AGENT,
+        boot: BOOT,
+        tenant: "uid:1".into(),
+        label: String::new(),
+        epoch: Epoch(1),
+        cores: vec![0],
+    };
+    let mut cluster = Cluster::new([AGENT], [(LEASE, note)], Duration::ZERO);
+    assert!(cluster.step(Event::Tick, SUSPECTED_AFTER).is_empty());
+    assert_eq!(cluster.active_leases().count(), 1);
+    let (_, writes, rest) = commit(cluster.step(Event::Tick, super::super::FORGOTTEN_AFTER));
+    assert_eq!(writes, [Write::RemoveAgent(AGENT)]);
+    assert_eq!(rest, [Action::AgentGone(AGENT)]);
+}
+
+#[test]
+fn a_lease_nobody_noted_is_looked_for_everywhere() {
+    let mut cluster = registered();
+    let release = Event::Release {
+        request: RequestId(2),
+        release: Release {
+            lease: LEASE,
+            tenant: "uid:1".into(),
+            reason: EndReason::Released,
+        },
+        known: None,
+    };
+    let actions = cluster.step(release, Duration::ZERO);
+    let [
+        Action::AskEnd {
+            ask, agent: AGENT, ..
+        },
+    ] = actions[..]
+    else {
+        panic!("{actions:?}");
+    };
+    let refusal = Refusal::UnknownLease;
+    let actions = cluster.step(Event::Refused { ask, refusal }, Duration::ZERO);
+    let refused = Action::Answer {
+        request: RequestId(2),
+        answer: Answer::Refused(Refusal::UnknownLease),
+    };
+    assert_eq!(actions, [refused]);
+    assert_eq!(cluster.requests(), 0);
+}

@@ -1,0 +1,145 @@
+use super::*;
+
+fn agent(number: u8, offered: u32, free_cores: u32) -> AgentRecord {
+    AgentRecord {
+        id: AgentId([number; 8]),
+        boot: BootId([number; 8]),
+        address: format!("/run/agent{number}.sock"),
+        session_socket: format!("/run/session{number}.sock"),
+        endpoint: String::new(),
+        owner: String::new(),
+        cores: (0..offered).collect(),
+        free_cores,
+        memory_bytes: 1 << 30,
+        pool: 0,
+    }
+}
+
+fn registry(agents: &[AgentRecord]) -> Registry {
+    let mut registry = Registry::new();
+    for agent in agents {
+        registry.register(agent.clone(), Duration::ZERO).expect("room");
+    }
+    registry
+}
+
+fn state(registry: &Registry, number: u8) -> Option<AgentState> {
+    registry.agent(AgentId([number; 8])).map(|(_, state, _)| state)
+}
+
+#[test]
+fn silence_makes_an_agent_suspected_then_gone_then_forgotten() {
+    let mut registry = registry(&[agent(1, 4, 4)]);
+    let mut at = |now| {
+        registry.tick(now);
+        state(&registry, 1)
+    };
+    let moment = Duration::from_millis(1);
+    assert_eq!(at(SUSPECTED_AFTER - moment), Some(AgentState::Serving));
+    assert_eq!(at(SUSPECTED_AFTER), Some(AgentState::Suspected));
+    assert_eq!(at(GONE_AFTER - moment), Some(AgentState::Suspected));
+    assert_eq!(at(GONE_AFTER), Some(AgentState::Gone));
+    assert_eq!(at(FORGOTTEN_AFTER), None);
+}
+
+#[test]
+fn a_heartbeat_brings_a_gone_agent_back_with_what_it_says() {
+    let mut registry = registry(&[agent(1, 4, 4)]);
+    assert!(registry.tick(GONE_AFTER).is_empty());
+    assert!(registry.candidates(1).is_empty(), "a gone agent is not asked");
+    assert!(registry.heartbeat(AgentId([1; 8]), BootId([1; 8]), 2, 7, GONE_AFTER));
+    let (record, state, heard) = registry.agent(AgentId([1; 8])).expect("registered");
+    assert_eq!((record.free_cores, record.pool), (2, 7));
+    assert_eq!((state, heard), (AgentState::Serving, GONE_AFTER));
+}
+
+#[test]
+fn an_unknown_agent_or_boot_is_told_to_register() {
+    let mut registry = registry(&[agent(1, 4, 4)]);
+    assert!(!registry.heartbeat(AgentId([2; 8]), BootId([1; 8]), 4, 0, Duration::ZERO));
+    assert!(!registry.heartbeat(AgentId([1; 8]), BootId([9; 8]), 4, 0, Duration::ZERO));
+    registry.deregister(AgentId([1; 8]), BootId([9; 8]));
+    assert_eq!(
+        registry.agents().count(),
+        1,
+        "another boot's goodbye changes nothing"
+    );
+    registry.deregister(AgentId([1; 8]), BootId([1; 8]));
+    assert_eq!(registry.agents().count(), 0);
+}
+
+#[test]
+fn the_tightest_fit_is_asked_first_and_the_suspected_later() {
+    let mut registry = registry(&[
+        agent(1, 16, 16),
+        agent(2, 8, 5),
+        agent(3, 8, 2),
+        agent(4, 4, 4),
+        agent(5, 2, 2),
+    ]);
+    let first_bytes = |registry: &Registry, cores| {
+        registry
+            .candidates(cores)
+            .iter()
+            .map(|id| id.0[0])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(first_bytes(&registry, 4), [4, 2, 1, 3], "5 offers too few");
+    let later = SUSPECTED_AFTER;
+    for number in [1, 2, 3, 5] {
+        assert!(registry.heartbeat(AgentId([number; 8]), BootId([number; 8]), 8, 0, later));
+    }
+    assert!(registry.tick(later).is_empty());
+    assert_eq!(state(&registry, 4), Some(AgentState::Suspected));
+    assert_eq!(first_bytes(&registry, 4), [1, 2, 3, 4]);
+    assert!(registry.candidates(17).is_empty());
+    assert_eq!(registry.capacity(), Capacity { free: 8, offered: 16 });
+}
+
+#[test]
+fn a_full_registry_drops_only_the_gone() {
+    let mut registry = Registry::new();
+    let numbered = |number: usize| AgentRecord {
+        id: AgentId((number as u64).to_be_bytes()),
+        ..agent(0, 1, 1)
+    };
+    for number in 0..AGENTS_MAX {
+        registry
+            .register(numbered(number), Duration::ZERO)
+            .expect("below the limit");
+    }
+    assert_eq!(
+        registry.register(numbered(AGENTS_MAX), Duration::ZERO),
+        Err(NotRegistered::Full)
+    );
+    registry
+        .register(numbered(3), Duration::ZERO)
+        .expect("it is registered already");
+    assert!(registry.tick(GONE_AFTER).is_empty());
+    registry
+        .register(numbered(AGENTS_MAX), GONE_AFTER)
+        .expect("a gone agent makes room");
+    assert_eq!(registry.agents().count(), AGENTS_MAX);
+}
+
+#[test]
+fn a_late_message_brings_no_earlier_run_back() {
+    let mut registry = registry(&[agent(1, 4, 4)]);
+    let second = AgentRecord {
+        boot: BootId([2; 8]),
+        ..agent(1, 4, 4)
+    };
+    registry
+        .register(second.clone(), Duration::ZERO)
+        .expect("a new run");
+    assert_eq!(
+        registry.register(agent(1, 4, 4), Duration::ZERO),
+        Err(NotRegistered::Over)
+    );
+    registry.deregister(second.id, second.boot);
+    assert_eq!(
+        registry.register(second, Duration::ZERO),
+        Err(NotRegistered::Over)
+    );
+    assert_eq!(registry.agents().count(), 0);
+}

@@ -1,0 +1,164 @@
+//! The agent's daemon towards its manager.
+
+use super::{AgentNode, Died, Process, id};
+use crate::message::{Message, Request, Response};
+use crate::node::Node;
+use crate::site::{Channel, Site};
+use crate::workers::Workers;
+use hotlease_lease::agent::{Ask as Number, FinalTotal, MembershipAction, MembershipEvent};
+use hotlease_lease::manager::{AgentRecord, LeaseReport, Report};
+use hotlease_wire::ids::LeaseId;
+use hotlease_wire::session::UsageTotals;
+use rand::RngExt;
+use std::time::Duration;
+
+impl AgentNode {
+    /// A step of the membership, and what it wants done.
+    pub(super) fn belong(&mut self, event: MembershipEvent, site: &mut Site) -> Result<(), Died> {
+        let Some(process) = self.process.as_mut() else {
+            return Ok(());
+        };
+        let now = process.clock.shows(site.now);
+        for action in process.membership.step(event, now) {
+            let crashes = site.scenario.crashes;
+            if site.fails(crashes) {
+                return Err(Died);
+            }
+            self.membership_action(action, site);
+        }
+        Ok(())
+    }
+
+    pub(super) fn membership_action(&mut self, action: MembershipAction, site: &mut Site) {
+        let (node, number) = (self.node(), self.number);
+        let Some(process) = self.process.as_mut() else {
+            return;
+        };
+        match action {
+            MembershipAction::Register { ask } => {
+                let record = AgentRecord {
+                    id: id(number),
+                    boot: process.boot,
+                    address: String::new(),
+                    session_socket: String::new(),
+                    endpoint: String::new(),
+                    owner: String::new(),
+                    cores: (0..site.scenario.agents[number]).collect(),
+                    free_cores: process.book.free_cores(),
+                    memory_bytes: 0,
+                    pool: 0,
+                };
+                process.ask_manager(ask, Request::Register(record), node, site);
+            }
+            MembershipAction::Report { ask, leaving } => {
+                let report = process.report(ask, leaving, number, &self.workers, site.now);
+                for lease in report.leases.iter().filter(|lease| lease.over.is_none()) {
+                    let sync = site.random.random_bool(0.5);
+                    self.journal.append(snapshot(lease), sync, site, number);
+                }
+                process.ask_manager(ask, Request::Heartbeat(report), node, site);
+            }
+            MembershipAction::Acknowledged { ask } => {
+                for total in process.outstanding.sent_in(ask) {
+                    let key = (number, total.boot, total.lease);
+                    site.truth.acknowledged.insert(key, total.usage);
+                    self.journal.acknowledged(total.boot, total.lease);
+                }
+                process.outstanding.acknowledged(ask);
+            }
+            MembershipAction::OweAgain => {
+                let boot = process.boot;
+                for ended in process.book.ended() {
+                    process.outstanding.owe(FinalTotal::of(ended, boot));
+                }
+            }
+            MembershipAction::Joined | MembershipAction::Lost => {
+                site.note(node, || format!("{action:?}"));
+            }
+            MembershipAction::Unacknowledged { .. } | MembershipAction::Left => {}
+        }
+    }
+}
+
+impl Process {
+    pub(super) fn final_total(&self, lease: LeaseId) -> Option<FinalTotal> {
+        let ended = self.book.ended().rev().find(|ended| ended.id == lease)?;
+        Some(FinalTotal::of(ended, self.boot))
+    }
+
+    pub(super) fn ask_manager(&self, Number(call): Number, request: Request, node: Node, site: &mut Site) {
+        site.note(node, || format!("says {request:?}"));
+        let run = self.run;
+        let message = Message::Request { call, run, request };
+        site.send(node, Node::Manager, Channel::Datagram, message);
+    }
+
+    pub(super) fn report(
+        &mut self,
+        ask: Number,
+        leaving: bool,
+        number: usize,
+        workers: &Workers,
+        true_now: Duration,
+    ) -> Report {
+        let now = self.clock.shows(true_now);
+        let boot = self.boot;
+        let mut leases: Vec<LeaseReport> = self.outstanding.report(ask).map(FinalTotal::report).collect();
+        leases.extend(self.book.leases().map(|lease| {
+            let mut usage = UsageTotals {
+                allocated_ns: lease.allocated_ns(now),
+                ..lease.retired
+            };
+            let living = workers.used_by(boot, lease.id);
+            usage.compute_ns += living.compute_ns;
+            usage.invocations += living.invocations;
+            LeaseReport {
+                lease: lease.id,
+                boot,
+                tenant: lease.tenant.clone(),
+                label: lease.label.clone(),
+                epoch: lease.epoch,
+                cores: lease.cores(),
+                usage,
+                over: None,
+            }
+        }));
+        Report {
+            agent: id(number),
+            boot,
+            epoch: self.book.epoch(),
+            free_cores: self.book.free_cores(),
+            pool: 0,
+            leaving,
+            leases,
+        }
+    }
+}
+
+/// What the journal keeps of a lease that goes on: should this run of the agent end, its last total.
+fn snapshot(lease: &LeaseReport) -> FinalTotal {
+    FinalTotal {
+        boot: lease.boot,
+        lease: lease.lease,
+        tenant: lease.tenant.clone(),
+        label: lease.label.clone(),
+        epoch: lease.epoch,
+        cores: lease.cores.clone(),
+        why: "its agent was started again".into(),
+        usage: lease.usage,
+    }
+}
+
+pub(super) fn answered(ask: Number, response: Response) -> MembershipEvent {
+    match response {
+        Response::Registered { ledger } => MembershipEvent::Registered {
+            ask,
+            heartbeat: Duration::ZERO,
+            ledger,
+        },
+        Response::Heard { known } => MembershipEvent::Heard { ask, known },
+        Response::Granted(_) | Response::Released(_) | Response::Refused(_) => {
+            MembershipEvent::Failed { ask }
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! A client's node: an application, and the client library around its state machines.
+
+mod acquiring;
+mod invocations;
+
+use crate::hold::{ATTACH_LIMIT, CONNECT_LIMIT, Held, Hold, RELEASE_LIMIT, Slot, SlotState};
+use crate::message::{Ask, Grant, Message, Request, Response, Session, Tell};
+use crate::node::{Clock, Node};
+use crate::site::{Channel, Happening, Site};
+use crate::truth::TaskTruth;
+use hotlease_lease::client::{
+    Acquisition, AcquisitionEvent, Attempts, Failure, Renewal, RenewalAction, RenewalEvent,
+};
+use hotlease_wire::ids::WorkerIndex;
+use hotlease_wire::{Ran, Refusal};
+use rand::RngExt;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
+const GRANT_LIMIT: Duration = Duration::from_secs(3);
+/// How long a lease is kept without work.
+const IDLE_MAX: Duration = Duration::from_millis(700);
+/// Invocations on their way to one slot.
+const DEPTH: usize = 4;
+/// What two clocks may differ by during a lease.
+const SLACK: Duration = Duration::from_millis(250);
+/// Unresolved invocations at which the application waits.
+const TASKS_MAX: usize = 20;
+/// Further runs of an idempotent function.
+const RETRIES: u32 = 3;
+const RESTART_MAX: Duration = Duration::from_secs(3);
+/// The process of a client may die at any of its steps, but need not as often as a daemon's.
+const CRASHES: f64 = 0.2;
+
+/// Why an invocation failed.
+#[derive(Debug, Clone, Copy)]
+struct Failed {
+    ran: Ran,
+    of_the_worker: bool,
+}
+
+impl Failure for Failed {
+    fn ran(&self) -> Ran {
+        self.ran
+    }
+    fn of_the_worker(&self) -> bool {
+        self.of_the_worker
+    }
+}
+
+struct Task {
+    attempts: Attempts<Failed>,
+    attempt: u32,
+    takes: Duration,
+}
+
+/// See the module.
+pub struct ClientNode {
+    number: usize,
+    pub process: Option<Process>,
+    runs: u32,
+}
+
+/// One run of the application.
+pub struct Process {
+    run: u32,
+    clock: Clock,
+    acquisition: Option<Acquisition>,
+    /// The question that the acquisition waits for.
+    asked: Option<u64>,
+    last_call: u64,
+    hold: Hold,
+    sessions: u32,
+    tasks: BTreeMap<usize, Task>,
+    queue: VecDeque<usize>,
+    idle_since: Duration,
+    wake: Option<Duration>,
+}
+
+impl ClientNode {
+    pub fn new(number: usize) -> Self {
+        Self {
+            number,
+            process: None,
+            runs: 0,
+        }
+    }
+
+    fn node(&self) -> Node {
+        Node::Client(self.number)
+    }
+
+    pub fn start(&mut self, site: &mut Site) {
+        if self.process.is_some() {
+            return;
+        }
+        self.runs += 1;
+        let drift = site.scenario.drift_ppm_max;
+        let clock = Clock::new(site.now, site.random.random_range(-drift..=drift));
+        self.process = Some(Process {
+            run: self.runs,
+            clock,
+            acquisition: None,
+            asked: None,
+            last_call: 0,
+            hold: Hold::Nothing,
+            sessions: 0,
+            tasks: BTreeMap::new(),
+            queue: VecDeque::new(),
+            idle_since: Duration::ZERO,
+            wake: None,
+        });
+    }
+
+    /// The application is killed, and its kernel closes its connections.
+    fn crash(&mut self, site: &mut Site) {
+        let node = self.node();
+        let Some(mut process) = self.process.take() else {
+            return;
+        };
+        site.note(node, || "CRASHES".into());
+        process.close(node, site);
+        for task in process.tasks.keys() {
+            site.truth.tasks[*task].orphaned = true;
+        }
+        let pause = Duration::from_millis(1) + site.up_to(RESTART_MAX);
+        site.after(pause, node, Happening::Starts);
+    }
+
+    pub fn handle(&mut self, what: Happening, site: &mut Site) {
+        let crashes = site.scenario.crashes * CRASHES;
+        if site.fails(crashes) {
+            self.crash(site);
+        }
+        let (node, number) = (self.node(), self.number);
+        match what {
+            Happening::Starts => return self.start(site),
+            Happening::Submits => {
+                // The application's next wish does not depend on this one's fate.
+                if site.now < site.scenario.last_work() {
+                    let pause = site.up_to(site.scenario.clients[number].pause * 2);
+                    let next = (site.now + pause).min(site.scenario.last_work());
+                    site.schedule(next, node, Happening::Submits);
+                }
+                self.submit(site);
+            }
+            Happening::Arrives { message, from } => {
+                if let Some(process) = &mut self.process {
+                    process.arrives(node, from, message, site);
+                }
+            }
+            Happening::TimedOut { run, call } => {
+                let process = self.process.as_mut();
+                if let Some(process) =
+                    process.filter(|process| process.run == run && process.asked == Some(call))
+                {
+                    let refusal = Refusal::Timeout {
+                        what: "the question".into(),
+                        after_ms: 0,
+                    };
+                    process.acquire(node, AcquisitionEvent::Refused(refusal), site);
+                }
+            }
+            Happening::Wake => {
+                if let Some(process) = &mut self.process
+                    && process.wake.is_some_and(|wake| wake <= site.now)
+                {
+                    process.wake = None;
+                }
+            }
+            _ => {}
+        }
+        if let Some(process) = &mut self.process {
+            process.pass_time(node, site);
+        }
+    }
+
+    fn submit(&mut self, site: &mut Site) {
+        let (node, number) = (self.node(), self.number);
+        let plan = &site.scenario.clients[number];
+        let takes = plan.takes_max;
+        let takes = site.up_to(takes);
+        let probe = site.now >= site.scenario.last_work();
+        let idempotent = probe || site.random.random_bool(0.5);
+        let Some(process) = &mut self.process else { return };
+        if process.tasks.len() >= TASKS_MAX && !probe {
+            return;
+        }
+        let task = site.truth.tasks.len();
+        site.truth.tasks.push(TaskTruth {
+            client: number,
+            idempotent,
+            submitted: site.now,
+            runs: 0,
+            outcome: None,
+            orphaned: false,
+            probe,
+        });
+        let word = if idempotent { ", idempotent" } else { "" };
+        site.note(node, || format!("submits task {task}{word}"));
+        let attempts = Attempts::new(idempotent, RETRIES);
+        process.tasks.insert(
+            task,
+            Task {
+                attempts,
+                attempt: 0,
+                takes,
+            },
+        );
+        process.queue.push_back(task);
+        process.work(node, site);
+    }
+}
+
+impl Process {
+    fn now(&self, site: &Site) -> Duration {
+        self.clock.shows(site.now)
+    }
+
+    fn plan(node: Node, site: &Site) -> &crate::scenario::ClientPlan {
+        match node {
+            Node::Client(number) => &site.scenario.clients[number],
+            _ => &site.scenario.clients[0],
+        }
+    }
+
+    /// Sends what waits, on the lease that there is, or sets out to get one.
+    fn work(&mut self, node: Node, site: &mut Site) {
+        if self.queue.is_empty() {
+            return;
+        }
+        match &mut self.hold {
+            Hold::Nothing if self.acquisition.is_none() => self.set_out(node, site),
+            Hold::Held(_) => self.dispatch(node, site),
+            _ => {}
+        }
+    }
+
+    fn request(&mut self, node: Node, to: Node, request: Request, site: &mut Site) -> u64 {
+        self.last_call += 1;
+        let (call, run) = (self.last_call, self.run);
+        site.note(node, || format!("asks {to}: {request:?}"));
+        site.send(
+            node,
+            to,
+            Channel::Datagram,
+            Message::Request { call, run, request },
+        );
+        call
+    }
+
+    fn say(&self, node: Node, agent: usize, session: Session, ask: Ask, site: &mut Site) {
+        site.note(node, || format!("says to agent{agent}: {ask:?}"));
+        let message = Message::Ask { session, ask };
+        site.send(node, Node::Agent(agent), Channel::Session(session), message);
+    }
+
+    fn arrives(&mut self, node: Node, from: Node, message: Message, site: &mut Site) {
+        match message {
+            Message::Response { call, run, response } if run == self.run => match response {
+                Response::Granted(grant) if self.asked == Some(call) => self.attach(node, grant, site),
+                Response::Refused(refusal) if self.asked == Some(call) => {
+                    self.acquire(node, AcquisitionEvent::Refused(refusal), site);
+                }
+                // A release through the manager is over, or there is nothing more to hope for.
+                Response::Released(_) | Response::Refused(_) => {
+                    if matches!(self.hold, Hold::Releasing { call: Some(asked), .. } if asked == call) {
+                        self.close(node, site);
+                        self.work(node, site);
+                    }
+                }
+                _ => {}
+            },
+            Message::Tell { session, tell } if self.hold.session() == Some(session) => {
+                site.note(node, || format!("is told by {from}: {tell:?}"));
+                self.told(node, tell, site);
+            }
+            Message::Reply(reply) => self.replied(node, reply, site),
+            _ => {}
+        }
+    }
+
+    fn attach(&mut self, node: Node, grant: Grant, site: &mut Site) {
+        self.asked = None;
+        self.sessions += 1;
+        let session = Session {
+            client: match node {
+                Node::Client(number) => number,
+                _ => 0,
+            },
+            run: self.run,
+            number: self.sessions,
+        };
+        let sent = self.now(site);
+        self.say(node, grant.agent, session, Ask::Attach(grant.clone()), site);
+        self.hold = Hold::Attaching {
+            grant,
+            session,
+            sent,
+            until: sent + ATTACH_LIMIT,
+        };
+    }
+
+    fn told(&mut self, node: Node, tell: Tell, site: &mut Site) {
+        let now = self.now(site);
+        match (tell, std::mem::replace(&mut self.hold, Hold::Nothing)) {
+            (
+                Tell::Attached { ttl },
+                Hold::Attaching {
+                    grant, session, sent, ..
+                },
+            ) => {
+                self.acquire(node, AcquisitionEvent::Granted, site);
+                self.acquisition = None;
+                let slots = grant.cores.iter().zip(0..);
+                let until = now + CONNECT_LIMIT;
+                let slots = slots.map(|(core, index)| Slot {
+                    worker: WorkerIndex(index),
+                    core: *core,
+                    state: SlotState::Connecting { until },
+                    in_flight: VecDeque::new(),
+                });
+                let held = Held {
+                    session,
+                    slots: slots.collect(),
+                    renewal: Renewal::new(ttl, sent, now),
+                    grant,
+                };
+                for slot in &held.slots {
+                    let connect = Ask::Connect(slot.worker);
+                    self.say(node, held.grant.agent, session, connect, site);
+                }
+                self.idle_since = now;
+                self.hold = Hold::Held(Box::new(held));
+            }
+            (Tell::Closed | Tell::LeaseEnded, Hold::Attaching { .. }) => {
+                let refusal = Refusal::UnknownLease;
+                self.acquire(node, AcquisitionEvent::Refused(refusal), site);
+            }
+            (Tell::Closed | Tell::LeaseEnded, Hold::Held(held)) => {
+                self.lost(node, *held, site);
+            }
+            (Tell::Closed | Tell::LeaseEnded, Hold::Releasing { agent, session, .. }) => {
+                self.say(node, agent, session, Ask::Close, site);
+                self.work(node, site);
+            }
+            (Tell::Renewed { ttl }, Hold::Held(held)) => {
+                self.hold = Hold::Held(held);
+                self.renew(node, RenewalEvent::Renewed { ttl }, site);
+            }
+            (Tell::NotRenewed, Hold::Held(held)) => {
+                self.hold = Hold::Held(held);
+                self.renew(node, RenewalEvent::NotRenewed, site);
+            }
+            (Tell::Connected { worker, epoch }, Hold::Held(mut held)) => {
+                held.slots[usize::from(worker.0)].state = SlotState::Open(epoch);
+                self.hold = Hold::Held(held);
+                self.dispatch(node, site);
+            }
+            (Tell::NotConnected { worker }, Hold::Held(mut held)) => {
+                // Tried again after a moment, by the timer.
+                held.slots[usize::from(worker.0)].state = SlotState::Closed {
+                    again: now + CONNECT_LIMIT / 100,
+                };
+                self.hold = Hold::Held(held);
+            }
+            (Tell::WorkerDied { worker, epoch }, Hold::Held(mut held)) => {
+                let unanswered = held.died(worker, epoch, now);
+                self.hold = Hold::Held(held);
+                self.unanswered(node, unanswered, true, site);
+            }
+            (_, hold) => self.hold = hold,
+        }
+    }
+
+    /// A step of the renewal, and what it wants done.
+    fn renew(&mut self, node: Node, event: RenewalEvent, site: &mut Site) {
+        let now = self.now(site);
+        let Hold::Held(held) = &mut self.hold else { return };
+        match held.renewal.step(event, now) {
+            None => {}
+            Some(RenewalAction::Renew) => {
+                let (agent, session) = (held.grant.agent, held.session);
+                self.say(node, agent, session, Ask::Renew, site);
+            }
+            Some(RenewalAction::Lost) => {
+                if let Hold::Held(held) = std::mem::replace(&mut self.hold, Hold::Nothing) {
+                    self.lost(node, *held, site);
+                }
+            }
+        }
+    }
+
+    /// Lets time pass everywhere, and sets the timer for what is due next.
+    fn pass_time(&mut self, node: Node, site: &mut Site) {
+        let now = self.now(site);
+        self.acquire_in_time(node, now, site);
+        self.renew(node, RenewalEvent::Tick, site);
+        self.hold_in_time(node, now, site);
+        let due = [
+            self.acquisition.as_ref().and_then(Acquisition::due),
+            self.hold.due(now),
+            self.idle_until(),
+        ];
+        let Some(due) = due.into_iter().flatten().min() else {
+            return;
+        };
+        let at = self.clock.true_time(due).max(site.now);
+        if self.wake.is_none_or(|wake| at < wake) {
+            self.wake = Some(at);
+            site.schedule(at, node, Happening::Wake);
+        }
+    }
+
+    fn idle_until(&self) -> Option<Duration> {
+        (self.tasks.is_empty() && matches!(self.hold, Hold::Held(_))).then_some(self.idle_since + IDLE_MAX)
+    }
+
+    fn hold_in_time(&mut self, node: Node, now: Duration, site: &mut Site) {
+        let idle = self.idle_until().is_some_and(|until| until <= now);
+        match &mut self.hold {
+            Hold::Held(held) if idle => {
+                let (agent, session, lease) = (held.grant.agent, held.session, held.grant.lease);
+                let until = now + RELEASE_LIMIT;
+                let call = if Self::plan(node, site).through_manager {
+                    Some(self.request(node, Node::Manager, Request::Release(lease), site))
+                } else {
+                    self.say(node, agent, session, Ask::Release, site);
+                    None
+                };
+                self.hold = Hold::Releasing {
+                    agent,
+                    session,
+                    call,
+                    until,
+                };
+            }
+            Hold::Held(held) => {
+                let (agent, session) = (held.grant.agent, held.session);
+                for worker in held.reconnect(now) {
+                    self.say(node, agent, session, Ask::Connect(worker), site);
+                }
+            }
+            Hold::Releasing { until, .. } if *until <= now => {
+                self.close(node, site);
+                self.work(node, site);
+            }
+            _ => {}
+        }
+    }
+
+    /// Closes the connection, if there is one.
+    fn close(&mut self, node: Node, site: &mut Site) {
+        let hold = std::mem::replace(&mut self.hold, Hold::Nothing);
+        if let (Some(session), Some(agent)) = (hold.session(), hold.agent()) {
+            self.say(node, agent, session, Ask::Close, site);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The client on its way to a lease.
+
+use super::{ACQUIRE_LIMIT, Failed, GRANT_LIMIT, Process};
+use crate::hold::Hold;
+use crate::message::{Request, Wanted};
+use crate::node::Node;
+use crate::site::{Happening, Site};
+use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, Patience, Way};
+use hotlease_wire::{Ran, Refusal};
+use rand::RngExt;
+use std::time::Duration;
+
+impl Process {
+    pub(super) fn set_out(&mut self, node: Node, site: &mut Site) {
+        let now = self.now(site);
+        let plan = Self::plan(node, site);
+        let way = if plan.direct {
+            Way::Direct((0..site.scenario.agents.len()).map(crate::agent::id).collect())
+        } else {
+            Way::Managed
+        };
+        let patience = Patience(plan.patience.max(if site.is_faulty() {
+            Duration::ZERO
+        } else {
+            // What is asked for afterwards must be got: everybody else gives back what is idle.
+            Duration::from_secs(25)
+        }));
+        let seed = site.random.random();
+        self.acquisition = Some(Acquisition::new(way, patience, seed, now));
+        self.acquire(node, AcquisitionEvent::Tick, site);
+    }
+
+    /// A step of the acquisition, and what it wants done.
+    pub(super) fn acquire(&mut self, node: Node, event: AcquisitionEvent, site: &mut Site) {
+        let now = self.now(site);
+        let Some(acquisition) = &mut self.acquisition else {
+            return;
+        };
+        if event != AcquisitionEvent::Tick {
+            site.note(node, || format!("{event:?}"));
+            self.asked = None;
+        }
+        let action = acquisition.step(event, now);
+        let plan = Self::plan(node, site);
+        let wanted = Wanted {
+            tenant: node.to_string(),
+            cores: plan.cores,
+            ttl: plan.ttl,
+        };
+        let (to, request, limit) = match action {
+            None => return,
+            Some(AcquisitionAction::AskManager) => (Node::Manager, Request::Acquire(wanted), ACQUIRE_LIMIT),
+            Some(AcquisitionAction::AskAgent(agent)) => {
+                let agents = 0..site.scenario.agents.len();
+                let number = agents
+                    .into_iter()
+                    .find(|number| crate::agent::id(*number) == agent);
+                (
+                    Node::Agent(number.unwrap_or_default()),
+                    Request::Grant(wanted),
+                    GRANT_LIMIT,
+                )
+            }
+            Some(AcquisitionAction::GiveUp(refusal)) => {
+                site.note(node, || format!("gives up: {refusal}"));
+                self.acquisition = None;
+                let failed = Failed {
+                    ran: Ran::No,
+                    of_the_worker: false,
+                };
+                for task in std::mem::take(&mut self.queue) {
+                    self.fail(node, task, failed, site);
+                }
+                return;
+            }
+        };
+        let call = self.request(node, to, request, site);
+        self.asked = Some(call);
+        site.after(limit, node, Happening::TimedOut { run: self.run, call });
+    }
+
+    pub(super) fn acquire_in_time(&mut self, node: Node, now: Duration, site: &mut Site) {
+        if let Hold::Attaching { until, .. } = &self.hold
+            && *until <= now
+        {
+            self.close(node, site);
+            let refusal = Refusal::Timeout {
+                what: "the agent".into(),
+                after_ms: 0,
+            };
+            self.acquire(node, AcquisitionEvent::Refused(refusal), site);
+        }
+        self.acquire(node, AcquisitionEvent::Tick, site);
+    }
+}

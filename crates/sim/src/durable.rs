@@ -1,0 +1,123 @@
+//! The manager's durable state: what survives its crashes.
+
+use crate::truth::sum;
+use hotlease_lease::manager::{LeaseNote, LeaseReport, Write};
+use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a row of the ledger is about.
+pub type Key = (AgentId, BootId, LeaseId);
+
+#[derive(Debug)]
+struct Lease {
+    note: LeaseNote,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct Row {
+    tenant: String,
+    usage: UsageTotals,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Durable {
+    agents: BTreeMap<AgentId, BootId>,
+    leases: BTreeMap<LeaseId, Lease>,
+    rows: BTreeMap<Key, Row>,
+}
+
+impl Durable {
+    pub fn agents(&self) -> impl Iterator<Item = AgentId> {
+        self.agents.keys().copied()
+    }
+
+    pub fn active_leases(&self) -> impl Iterator<Item = (LeaseId, LeaseNote)> {
+        let active = self.leases.iter().filter(|(_, lease)| !lease.is_over);
+        active.map(|(id, lease)| (*id, lease.note.clone()))
+    }
+
+    pub fn lease(&self, lease: LeaseId) -> Option<LeaseNote> {
+        self.leases.get(&lease).map(|lease| lease.note.clone())
+    }
+
+    pub fn usage(&self, key: Key) -> UsageTotals {
+        self.rows.get(&key).map(|row| row.usage).unwrap_or_default()
+    }
+
+    pub fn bill(&self, tenant: &str) -> UsageTotals {
+        let rows = self.rows.values().filter(|row| row.tenant == tenant);
+        rows.fold(UsageTotals::default(), |bill, row| sum(bill, row.usage))
+    }
+
+    /// Makes writes; returns the leases that are over by them.
+    pub fn apply(&mut self, writes: &[Write]) -> Vec<LeaseId> {
+        let over = |lease: &(&LeaseId, &Lease)| lease.1.is_over;
+        let before: BTreeSet<LeaseId> = self.leases.iter().filter(over).map(|(id, _)| *id).collect();
+        self.write(writes);
+        let after = self.leases.iter().filter(over).map(|(id, _)| *id);
+        after.filter(|lease| !before.contains(lease)).collect()
+    }
+
+    fn write(&mut self, writes: &[Write]) {
+        for write in writes {
+            match write {
+                Write::PutAgent(agent) => {
+                    self.end_leases(agent.id, Some(agent.boot));
+                    self.agents.insert(agent.id, agent.boot);
+                }
+                Write::RemoveAgent(agent) => {
+                    self.end_leases(*agent, None);
+                    self.agents.remove(agent);
+                }
+                Write::PutLease { lease, note } => self.put_lease(*lease, note.clone(), false),
+                Write::Report { agent, leases } => {
+                    leases.iter().for_each(|lease| self.report(*agent, lease));
+                }
+                Write::EndLease { lease, .. } => {
+                    if let Some(lease) = self.leases.get_mut(lease) {
+                        lease.is_over = true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_leases(&mut self, agent: AgentId, except: Option<BootId>) {
+        for lease in self.leases.values_mut() {
+            if lease.note.agent == agent && Some(lease.note.boot) != except {
+                lease.is_over = true;
+            }
+        }
+    }
+
+    fn put_lease(&mut self, id: LeaseId, note: LeaseNote, is_over: bool) {
+        let lease = self.leases.entry(id).or_insert(Lease { note, is_over: false });
+        lease.is_over |= is_over;
+    }
+
+    fn report(&mut self, agent: AgentId, lease: &LeaseReport) {
+        let key = (agent, lease.boot, lease.lease);
+        let row = self.rows.entry(key).or_insert_with(|| Row {
+            tenant: lease.tenant.clone(),
+            usage: UsageTotals::default(),
+        });
+        row.usage = UsageTotals {
+            allocated_ns: row.usage.allocated_ns.max(lease.usage.allocated_ns),
+            hot_ns: row.usage.hot_ns.max(lease.usage.hot_ns),
+            compute_ns: row.usage.compute_ns.max(lease.usage.compute_ns),
+            invocations: row.usage.invocations.max(lease.usage.invocations),
+        };
+        let note = LeaseNote {
+            agent,
+            boot: lease.boot,
+            tenant: lease.tenant.clone(),
+            label: lease.label.clone(),
+            epoch: lease.epoch,
+            cores: lease.cores.clone(),
+        };
+        self.put_lease(lease.lease, note, lease.over.is_some());
+    }
+}

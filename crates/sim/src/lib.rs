@@ -1,0 +1,41 @@
+//! dev only: a whole site in one process, with virtual time and seeded faults.
+//!
+//! The daemons' and the client library's state machines ([`hotlease_lease`]) and the manager's store run here
+//! as they run in the daemons, between a network that loses, delays, doubles and reorders, disks that tear and
+//! fill up, clocks that drift, and processes that stop and die between any two actions. Everything is drawn
+//! from one seed: the same seed is the same run, to the last event.
+//!
+//! After each step the promises are held against what really happened ([`truth`]): no slot serves two epochs,
+//! no lease outlives its expiry, every future resolves and says truly whether its function ran, nobody is
+//! billed for more than was used, and what was acknowledged is durable. When the faults are over, everything
+//! comes to rest within a bound.
+//!
+//! ```
+//! let run = hotlease_sim::run(1, false);
+//! assert_eq!(run.violation, None);
+//! ```
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs)] // of the parts: a program for those who develop hotlease
+
+mod agent;
+mod client;
+mod durable;
+mod hold;
+mod journal;
+mod manager;
+mod message;
+mod node;
+pub mod scenario;
+mod site;
+pub mod truth;
+mod workers;
+mod world;
+
+pub use scenario::Scenario;
+pub use world::{Run, World};
+
+/// The run of a seed.
+pub fn run(seed: u64, tracing: bool) -> Run {
+    World::new(Scenario::new(seed), tracing).run()
+}

@@ -1,0 +1,454 @@
+//! The manager's node: its daemon around the state machine, and its disk.
+
+use crate::agent::{Died, id, respond};
+use crate::durable::{Durable, Key};
+use crate::message::{Grant, Message, Request, Response, Wanted};
+use crate::node::{Clock, Node};
+use crate::site::{Channel, Happening, Site};
+use crate::truth::{sum, within};
+use hotlease_lease::manager::{
+    Action, AgentState, Answer, AskId, Cluster, CommitId, Event, Granted, Release, Report, RequestId,
+    SUSPECTED_AFTER, Write,
+};
+use hotlease_wire::ids::AgentId;
+use hotlease_wire::session::UsageTotals;
+use hotlease_wire::{EndReason, Refusal};
+use rand::RngExt;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// How often silence is noticed.
+const TICK: Duration = Duration::from_millis(250);
+const GRANT_LIMIT: Duration = Duration::from_secs(3);
+/// Of a disk that has nothing wrong with it.
+const WRITE_MAX: Duration = Duration::from_millis(20);
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// The only ledger of the site.
+const LEDGER: u64 = 1;
+/// What its clock may be slow by meanwhile.
+const SLACK: Duration = Duration::from_millis(20);
+const NODE: Node = Node::Manager;
+const RESTART_MAX: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub struct ManagerNode {
+    pub process: Option<Process>,
+    pub durable: Durable,
+    /// When each agent was heard last.
+    heard: BTreeMap<AgentId, Duration>,
+    runs: u32,
+}
+
+/// One run of the daemon.
+pub struct Process {
+    run: u32,
+    pub clock: Clock,
+    pub cluster: Cluster,
+    requests: BTreeMap<RequestId, Caller>,
+    last_request: u64,
+    /// In the order in which they are written.
+    commits: VecDeque<(CommitId, Vec<Write>)>,
+    /// The last one of those that are being written.
+    writing: Option<CommitId>,
+    grants: BTreeMap<AskId, Grant>,
+    /// Questions that wait for an answer.
+    asks: BTreeSet<AskId>,
+    wake: Option<Duration>,
+}
+
+/// Who asked, and what.
+struct Caller {
+    node: Node,
+    run: u32,
+    call: u64,
+    wanted: Option<Wanted>,
+    /// What an acknowledgement would promise.
+    carried: Vec<(Key, UsageTotals)>,
+}
+
+impl ManagerNode {
+    pub fn new() -> Self {
+        Self {
+            process: None,
+            durable: Durable::default(),
+            heard: BTreeMap::new(),
+            runs: 0,
+        }
+    }
+
+    pub fn start(&mut self, site: &mut Site) -> Result<(), Died> {
+        if self.process.is_some() {
+            return Ok(());
+        }
+        self.runs += 1;
+        let drift = site.scenario.drift_ppm_max;
+        let clock = Clock::new(site.now, site.random.random_range(-drift..=drift));
+        let (agents, leases) = (self.durable.agents(), self.durable.active_leases());
+        let cluster = Cluster::new(agents, leases, Duration::ZERO);
+        site.note(NODE, || "starts".into());
+        self.process = Some(Process {
+            run: self.runs,
+            clock,
+            cluster,
+            requests: BTreeMap::new(),
+            last_request: 0,
+            commits: VecDeque::new(),
+            writing: None,
+            grants: BTreeMap::new(),
+            asks: BTreeSet::new(),
+            wake: None,
+        });
+        self.check_acknowledged(site);
+        self.set_timer(site);
+        Ok(())
+    }
+
+    /// The daemon is killed. Of the writes under way, some first ones are made.
+    pub fn crash(&mut self, site: &mut Site) {
+        let Some(process) = self.process.take() else {
+            return;
+        };
+        site.note(NODE, || "CRASHES".into());
+        for (_, writes) in process.commits {
+            if site.random.random_bool(0.5) {
+                break;
+            }
+            self.write(writes, site);
+        }
+        let pause = Duration::from_millis(1) + site.up_to(RESTART_MAX);
+        site.after(pause, NODE, Happening::Starts);
+    }
+
+    pub fn handle(&mut self, what: Happening, site: &mut Site) -> Result<(), Died> {
+        match what {
+            Happening::Starts => return self.start(site),
+            Happening::Arrives { from, message } => self.arrives(from, message, site)?,
+            Happening::Written { run, commit } => self.written(run, commit, site)?,
+            Happening::TimedOut { run, call } => {
+                let ask = AskId(call);
+                let process = self.process.as_mut().filter(|process| process.run == run);
+                if process.is_some_and(|process| process.asks.remove(&ask)) {
+                    let refusal = Refusal::Timeout {
+                        what: "the agent".into(),
+                        after_ms: 0,
+                    };
+                    self.step(Event::Refused { ask, refusal }, site)?;
+                }
+            }
+            Happening::Wake => {
+                let now = site.now;
+                let due = self.process.as_mut();
+                let due = due.filter(|process| process.wake.is_some_and(|wake| wake <= now));
+                if let Some(process) = due {
+                    process.wake = None;
+                    self.step(Event::Tick, site)?;
+                    self.check_suspicion(site);
+                }
+            }
+            _ => {}
+        }
+        self.set_timer(site);
+        Ok(())
+    }
+
+    fn set_timer(&mut self, site: &mut Site) {
+        if let Some(process) = &mut self.process
+            && process.wake.is_none()
+        {
+            let at = site.now + TICK;
+            process.wake = Some(at);
+            site.schedule(at, NODE, Happening::Wake);
+        }
+    }
+
+    fn arrives(&mut self, from: Node, message: Message, site: &mut Site) -> Result<(), Died> {
+        let Some(process) = &mut self.process else {
+            return Ok(());
+        };
+        match message {
+            Message::Request { call, run, request } => {
+                process.last_request += 1;
+                let id = RequestId(process.last_request);
+                let mut caller = Caller {
+                    node: from,
+                    run,
+                    call,
+                    wanted: None,
+                    carried: Vec::new(),
+                };
+                let event = match request {
+                    Request::Register(record) => Event::Register { request: id, record },
+                    Request::Heartbeat(report) => {
+                        self.heard.insert(report.agent, site.now);
+                        caller.carried = carried(&report);
+                        Event::Heartbeat { request: id, report }
+                    }
+                    Request::Acquire(wanted) => {
+                        let event = Event::Acquire {
+                            request: id,
+                            tenant: wanted.tenant.clone(),
+                            label: String::new(),
+                            cores: wanted.cores,
+                        };
+                        caller.wanted = Some(wanted);
+                        event
+                    }
+                    Request::Release(lease) => Event::Release {
+                        request: id,
+                        release: Release {
+                            lease,
+                            tenant: String::new(),
+                            reason: EndReason::Released,
+                        },
+                        known: self.durable.lease(lease),
+                    },
+                    Request::Grant(_) | Request::End(_) => return Ok(()),
+                };
+                process.requests.insert(id, caller);
+                self.step(event, site)
+            }
+            Message::Response { call, run, response } if process.run == run => {
+                let ask = AskId(call);
+                if !process.asks.remove(&ask) {
+                    // Too late; what was granted expires.
+                    return Ok(());
+                }
+                let event = match response {
+                    Response::Granted(grant) => {
+                        let granted = Granted {
+                            lease: grant.lease,
+                            boot: grant.boot,
+                            epoch: grant.epoch,
+                            cores: grant.cores.clone(),
+                        };
+                        process.grants.insert(ask, grant);
+                        Event::Granted { ask, granted }
+                    }
+                    Response::Released(usage) => Event::LeaseOver { ask, usage },
+                    Response::Refused(refusal) => Event::Refused { ask, refusal },
+                    Response::Registered { .. } | Response::Heard { .. } => return Ok(()),
+                };
+                self.step(event, site)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A step of the machine, and what it wants done. The process may die between any two actions.
+    fn step(&mut self, event: Event, site: &mut Site) -> Result<(), Died> {
+        let Some(process) = &mut self.process else {
+            return Ok(());
+        };
+        if event != Event::Tick {
+            site.note(NODE, || format!("{event:?}"));
+        }
+        let now = process.clock.shows(site.now);
+        for action in process.cluster.step(event, now) {
+            let crashes = site.scenario.crashes;
+            if site.fails(crashes) {
+                return Err(Died);
+            }
+            site.note(NODE, || format!("   {action:?}"));
+            self.carry_out(action, site);
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, action: Action, site: &mut Site) {
+        let Some(process) = &mut self.process else { return };
+        match action {
+            Action::Commit { commit, writes } => {
+                process.commits.push_back((commit, writes));
+                if process.writing.is_none() {
+                    process.begin_writing(site);
+                }
+            }
+            Action::AskGrant { ask, agent, request } => {
+                let wanted = process
+                    .requests
+                    .get(&request)
+                    .and_then(|caller| caller.wanted.clone());
+                if let Some(wanted) = wanted {
+                    self.ask(ask, agent, Request::Grant(wanted), GRANT_LIMIT, site);
+                }
+            }
+            Action::AskEnd { ask, agent, release } => {
+                self.ask(ask, agent, Request::End(release), END_LIMIT, site);
+            }
+            Action::Answer { request, answer } => {
+                if let Some(caller) = process.requests.remove(&request) {
+                    self.answer(caller, answer, site);
+                }
+            }
+            Action::AgentJoined(record) => {
+                self.heard.insert(record.id, site.now);
+            }
+            Action::AgentGone(_) => {}
+        }
+    }
+
+    fn ask(&mut self, ask: AskId, agent: AgentId, request: Request, limit: Duration, site: &mut Site) {
+        let Some(process) = &mut self.process else { return };
+        process.asks.insert(ask);
+        let run = process.run;
+        let to = (0..site.scenario.agents.len()).find(|number| id(*number) == agent);
+        site.after(limit, NODE, Happening::TimedOut { run, call: ask.0 });
+        if let Some(number) = to {
+            let message = Message::Request {
+                call: ask.0,
+                run,
+                request,
+            };
+            site.send(NODE, Node::Agent(number), Channel::Datagram, message);
+        }
+    }
+
+    fn answer(&mut self, caller: Caller, answer: Answer, site: &mut Site) {
+        let promises = matches!(answer, Answer::Heard { known: true } | Answer::Released { .. });
+        for (key, usage) in caller.carried.iter().filter(|_| promises) {
+            let durable = self.durable.usage(*key);
+            site.promise(NODE, within(*usage, durable), || {
+                format!(
+                    "{usage:?} of lease {} is acknowledged and {durable:?} is durable",
+                    key.2
+                )
+            });
+        }
+        let response = match answer {
+            Answer::Registered => Response::Registered { ledger: LEDGER },
+            Answer::Heard { known } => Response::Heard { known },
+            Answer::Granted { ask } => {
+                let grant = self
+                    .process
+                    .as_mut()
+                    .and_then(|process| process.grants.remove(&ask));
+                match grant {
+                    Some(grant) => Response::Granted(grant),
+                    None => Response::Refused(Refusal::UnknownLease),
+                }
+            }
+            Answer::Released { usage } => Response::Released(usage),
+            Answer::Refused(refusal) => Response::Refused(refusal),
+        };
+        respond(site, NODE, (caller.node, caller.run, caller.call), response);
+    }
+
+    fn written(&mut self, run: u32, commit: CommitId, site: &mut Site) -> Result<(), Died> {
+        // All that waited when this writing began becomes durable together.
+        let Some(process) = self.process.as_mut().filter(|process| process.run == run) else {
+            return Ok(());
+        };
+        process.writing = None;
+        let mut done = Vec::new();
+        while process.commits.front().is_some_and(|(id, _)| *id <= commit) {
+            done.extend(process.commits.pop_front());
+        }
+        process.begin_writing(site);
+        let write_errors = site.scenario.write_errors;
+        for (commit, writes) in done {
+            let event = if site.fails(write_errors) {
+                let what = "the disk is full".into();
+                let refusal = Refusal::Unavailable { what };
+                Event::NotCommitted { commit, refusal }
+            } else {
+                self.write(writes, site);
+                Event::Committed { commit }
+            };
+            self.step(event, site)?;
+        }
+        Ok(())
+    }
+
+    /// Writes reach the disk.
+    fn write(&mut self, writes: Vec<Write>, site: &mut Site) {
+        let mut billed = Vec::new();
+        for write in &writes {
+            if let Write::Report { leases, .. } = write {
+                billed.extend(leases.iter().map(|lease| lease.tenant.clone()));
+            }
+        }
+        for lease in self.durable.apply(&writes) {
+            let truth = site.truth.leases.get(&lease);
+            site.promise(NODE, truth.is_none_or(|truth| truth.freed.is_some()), || {
+                format!("lease {lease} is noted as over, and goes on")
+            });
+        }
+        billed.sort_unstable();
+        billed.dedup();
+        for tenant in billed {
+            self.check_bill(&tenant, site);
+        }
+    }
+
+    /// Nobody pays for more than was used.
+    fn check_bill(&self, tenant: &str, site: &mut Site) {
+        let bill = self.durable.bill(tenant);
+        let drift = site.scenario.drift_ppm_max;
+        let leases = site.truth.leases.values().filter(|lease| lease.tenant == tenant);
+        let most = leases.fold(UsageTotals::default(), |most, lease| {
+            sum(most, site.truth.bill_max(lease, site.now, drift))
+        });
+        site.promise(NODE, within(bill, most), || {
+            format!("{tenant} is billed {bill:?} and has used {most:?} at most")
+        });
+    }
+
+    /// Who is silent is suspected in time.
+    fn check_suspicion(&self, site: &mut Site) {
+        let Some(process) = &self.process else { return };
+        for (record, state, _) in process.cluster.registry().agents() {
+            let heard = self.heard.get(&record.id).copied().unwrap_or_default();
+            let silent = site.now - heard;
+            site.promise(
+                NODE,
+                state != AgentState::Serving || silent <= SUSPECTED_AFTER + SLACK,
+                || format!("agent {} is silent for {silent:?} and not suspected", record.id),
+            );
+        }
+    }
+
+    /// What was acknowledged once is in the ledger for ever.
+    pub fn check_acknowledged(&self, site: &mut Site) {
+        let mut lost = None;
+        for ((agent, boot, lease), usage) in &site.truth.acknowledged {
+            let durable = self.durable.usage((id(*agent), *boot, *lease));
+            if !within(*usage, durable) {
+                lost = Some(format!(
+                    "{usage:?} of lease {lease} was acknowledged, and {durable:?} is left"
+                ));
+            }
+        }
+        if let Some(lost) = lost {
+            site.violated(NODE, || lost);
+        }
+    }
+}
+
+impl Process {
+    fn begin_writing(&mut self, site: &mut Site) {
+        self.writing = self.commits.back().map(|(commit, _)| *commit);
+        if let Some(commit) = self.writing {
+            let most = if site.is_faulty() {
+                site.scenario.write_max
+            } else {
+                WRITE_MAX
+            };
+            let takes = site.up_to(most);
+            site.after(
+                takes,
+                NODE,
+                Happening::Written {
+                    run: self.run,
+                    commit,
+                },
+            );
+        }
+    }
+}
+
+fn carried(report: &Report) -> Vec<(Key, UsageTotals)> {
+    let leases = report.leases.iter();
+    leases
+        .map(|lease| ((report.agent, lease.boot, lease.lease), lease.usage))
+        .collect()
+}

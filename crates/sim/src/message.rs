@@ -1,0 +1,141 @@
+//! What travels between nodes: the content of the real messages, without their encoding.
+
+use hotlease_lease::manager::{AgentRecord, Release, Report};
+use hotlease_wire::Refusal;
+use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
+use hotlease_wire::session::UsageTotals;
+use std::time::Duration;
+
+/// One connection of a client to an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Session {
+    /// The client.
+    pub client: usize,
+    /// Which run of it.
+    pub run: u32,
+    /// Which of its connections.
+    pub number: u32,
+}
+
+/// A lease as it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    pub tenant: String,
+    pub cores: u32,
+    pub ttl: Duration,
+}
+
+/// A lease as it is granted; stands for the token too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    pub agent: usize,
+    pub boot: BootId,
+    pub lease: LeaseId,
+    pub epoch: Epoch,
+    pub ttl: Duration,
+    pub cores: Vec<u32>,
+    pub tenant: String,
+    /// Until when it opens sessions, on the agent's clock.
+    pub until: Duration,
+}
+
+/// A request that is answered once; `call` is numbered by its sender.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// Agent to manager.
+    Register(AgentRecord),
+    /// Agent to manager.
+    Heartbeat(Report),
+    /// Client to manager.
+    Acquire(Wanted),
+    /// Client to manager.
+    Release(LeaseId),
+    /// Manager or client to agent.
+    Grant(Wanted),
+    /// Manager to agent.
+    End(Release),
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone)]
+pub enum Response {
+    Registered { ledger: u64 },
+    Heard { known: bool },
+    Granted(Grant),
+    Released(UsageTotals),
+    Refused(Refusal),
+}
+
+/// Client to agent, in a session.
+#[derive(Debug, Clone)]
+pub enum Ask {
+    Attach(Grant),
+    Connect(WorkerIndex),
+    Renew,
+    Release,
+    /// The connection is closed by its client, or by its client's kernel.
+    Close,
+}
+
+/// Agent to client, in a session.
+#[derive(Debug, Clone)]
+pub enum Tell {
+    Attached {
+        ttl: Duration,
+    },
+    Connected {
+        worker: WorkerIndex,
+        epoch: Epoch,
+    },
+    NotConnected {
+        worker: WorkerIndex,
+    },
+    Renewed {
+        ttl: Duration,
+    },
+    NotRenewed,
+    WorkerDied {
+        worker: WorkerIndex,
+        epoch: Epoch,
+    },
+    LeaseEnded,
+    /// The connection is closed by the agent, or by its kernel.
+    Closed,
+}
+
+/// An invocation on its way to a slot.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame {
+    /// The client that wants its answer.
+    pub session: Session,
+    /// The lease that it was sent under: not in the real frame, which has the epoch for this.
+    pub lease: LeaseId,
+    pub boot: BootId,
+    pub core: u32,
+    pub epoch: Epoch,
+    pub task: usize,
+    pub attempt: u32,
+    /// How long the function takes.
+    pub takes: Duration,
+}
+
+/// The answer of a slot.
+#[derive(Debug, Clone, Copy)]
+pub struct Reply {
+    pub session: Session,
+    pub task: usize,
+    pub attempt: u32,
+    /// It ran; false: the slot refused the frame, because of its epoch.
+    pub ran: bool,
+}
+
+/// Anything that travels.
+#[derive(Debug, Clone)]
+pub enum Message {
+    Request { call: u64, run: u32, request: Request },
+    Response { call: u64, run: u32, response: Response },
+    Ask { session: Session, ask: Ask },
+    Tell { session: Session, tell: Tell },
+    Frame(Frame),
+    Reply(Reply),
+}

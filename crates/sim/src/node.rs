@@ -1,0 +1,77 @@
+//! Who there is, and what their clocks show.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A machine of the simulated site; its processes come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Node {
+    /// The manager's.
+    Manager,
+    /// An agent's, with its workers.
+    Agent(usize),
+    /// A client's.
+    Client(usize),
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Manager => f.pad("manager"),
+            Self::Agent(number) => f.pad(&format!("agent{number}")),
+            Self::Client(number) => f.pad(&format!("client{number}")),
+        }
+    }
+}
+
+const MILLION: u128 = 1_000_000;
+
+/// A process's clock: starts at zero with it, and goes a little too fast or too slow.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    /// True time of its start.
+    start: Duration,
+    /// Parts per million by which it is fast.
+    drift_ppm: i32,
+}
+
+impl Clock {
+    /// Of a process that starts now.
+    pub fn new(start: Duration, drift_ppm: i32) -> Self {
+        Self { start, drift_ppm }
+    }
+
+    fn rate(self) -> u128 {
+        (1_000_000 + i64::from(self.drift_ppm)) as u128
+    }
+
+    /// What it shows at a true time.
+    pub fn shows(self, now: Duration) -> Duration {
+        let passed = now.saturating_sub(self.start).as_nanos();
+        Duration::from_nanos((passed * self.rate() / MILLION) as u64)
+    }
+
+    /// The first true time at which it shows at least this.
+    pub fn true_time(self, local: Duration) -> Duration {
+        let passed = (local.as_nanos() * MILLION).div_ceil(self.rate());
+        self.start + Duration::from_nanos(passed as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_never_goes_off_early() {
+        for drift_ppm in [-20_000, -7, 0, 3, 20_000] {
+            let clock = Clock::new(Duration::from_secs(3), drift_ppm);
+            for nanos in [1, 999, 1_000_000_007, 61_000_000_000] {
+                let local = Duration::from_nanos(nanos);
+                let at = clock.true_time(local);
+                assert!(clock.shows(at) >= local, "{drift_ppm} ppm, {nanos} ns");
+                assert!(clock.shows(at - Duration::from_nanos(2)) < local);
+            }
+        }
+    }
+}

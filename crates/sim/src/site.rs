@@ -1,0 +1,251 @@
+//! What all nodes share: time, chance, the network, and the record of what really happened.
+
+use crate::message::{Message, Session};
+use crate::node::Node;
+use crate::scenario::Scenario;
+use crate::truth::Truth;
+use crate::workers::Used;
+use hotlease_lease::manager::CommitId;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt;
+use std::time::Duration;
+
+/// How long a lost segment of a stream takes to be sent again.
+const RETRANSMISSION: Duration = Duration::from_millis(200);
+/// How long a stream that does not get through holds its messages before it is given up on.
+const STREAM_LIMIT: Duration = Duration::from_secs(10);
+/// Events of one run: a site that goes on and on has a loop in it.
+const EVENTS_MAX: u64 = 5_000_000;
+
+/// Something that happens to a node at a moment.
+#[derive(Debug)]
+pub enum Happening {
+    /// A message arrives.
+    Arrives { from: Node, message: Message },
+    /// A timer goes off.
+    Wake,
+    /// A question is not answered any more.
+    TimedOut { run: u32, call: u64 },
+    /// Writes are done (or have failed).
+    Written { run: u32, commit: CommitId },
+    /// A worker's process is configured.
+    WorkerUp { process: u64 },
+    /// A worker's process is dead.
+    WorkerReaped { process: u64 },
+    /// The agent's daemon learns of that.
+    WorkerGone(Used),
+    /// A function returns.
+    FunctionReturns { process: u64, task: usize, attempt: u32 },
+    /// The application wants something done.
+    Submits,
+    /// An operator wants the node back by then.
+    Drains { until: Duration },
+    /// The node's daemon is started again.
+    Starts,
+}
+
+struct Scheduled {
+    at: Duration,
+    number: u64,
+    node: Node,
+    what: Happening,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// Which order is kept among messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Channel {
+    /// None: each request finds its own way, may get lost, and may arrive twice.
+    Datagram,
+    /// That of a session's stream.
+    Session(Session),
+    /// That of a channel to a slot.
+    Slot(Session, u32),
+}
+
+/// See the module.
+pub struct Site {
+    pub scenario: Scenario,
+    pub now: Duration,
+    pub random: SmallRng,
+    pub truth: Truth,
+    queue: BinaryHeap<Reverse<Scheduled>>,
+    scheduled: u64,
+    /// When the last message of a stream arrives.
+    last: BTreeMap<(Channel, Node), Duration>,
+    violation: Option<String>,
+    trace: Option<Vec<String>>,
+}
+
+impl Site {
+    pub fn new(scenario: Scenario, tracing: bool) -> Self {
+        Self {
+            // Another stream of chance than the one that drew the scenario.
+            random: SmallRng::seed_from_u64(!scenario.seed),
+            scenario,
+            now: Duration::ZERO,
+            truth: Truth::default(),
+            queue: BinaryHeap::new(),
+            scheduled: 0,
+            last: BTreeMap::new(),
+            violation: None,
+            trace: tracing.then(Vec::new),
+        }
+    }
+
+    /// The next thing that happens; none at the end, or when a promise is broken.
+    pub fn next(&mut self) -> Option<(Node, Happening)> {
+        if self.violation.is_some() {
+            return None;
+        }
+        if self.scheduled > EVENTS_MAX {
+            self.violated(Node::Manager, || "the site never comes to rest".into());
+            return None;
+        }
+        let Reverse(next) = self.queue.pop()?;
+        if next.at > self.scenario.end() {
+            self.now = self.scenario.end();
+            return None;
+        }
+        self.now = next.at;
+        Some((next.node, next.what))
+    }
+
+    pub fn schedule(&mut self, at: Duration, node: Node, what: Happening) {
+        self.scheduled += 1;
+        self.queue.push(Reverse(Scheduled {
+            at: at.max(self.now),
+            number: self.scheduled,
+            node,
+            what,
+        }));
+    }
+
+    pub fn after(&mut self, pause: Duration, node: Node, what: Happening) {
+        self.schedule(self.now + pause, node, what);
+    }
+
+    /// Whether faults still happen.
+    pub fn is_faulty(&self) -> bool {
+        self.now < self.scenario.faults_end
+    }
+
+    /// Whether a fault of this probability happens now.
+    pub fn fails(&mut self, probability: f64) -> bool {
+        self.is_faulty() && probability > 0.0 && self.random.random_bool(probability)
+    }
+
+    /// A time up to this.
+    pub fn up_to(&mut self, most: Duration) -> Duration {
+        Duration::from_nanos(self.random.random_range(0..=most.as_nanos() as u64))
+    }
+
+    fn delay(&mut self) -> Duration {
+        let most = self.scenario.delay_max;
+        let stragglers = self.scenario.stragglers;
+        let factor = if self.fails(stragglers) { 10 } else { 1 };
+        Duration::from_micros(20) + self.up_to(most * factor)
+    }
+
+    /// Sends a message. On one machine it is there at once: a reply in shared memory is there as soon as it is
+    /// written, whatever becomes of the worker.
+    pub fn send(&mut self, from: Node, to: Node, channel: Channel, message: Message) {
+        if self.scenario.is_one_machine(from, to) {
+            return self.after(Duration::ZERO, to, Happening::Arrives { from, message });
+        }
+        if channel == Channel::Datagram {
+            let duplicates = self.scenario.duplicates;
+            if self.fails(duplicates) {
+                self.datagram(from, to, message.clone());
+            }
+            self.datagram(from, to, message);
+        } else {
+            self.segment(from, to, channel, message);
+        }
+    }
+
+    fn datagram(&mut self, from: Node, to: Node, message: Message) {
+        let loss = self.scenario.loss;
+        let lost = self.fails(loss);
+        let up = self.scenario.crosses(from, to, self.now) == Some(self.now);
+        if lost || !up {
+            let why = if lost { "lost" } else { "cut" };
+            return self.note(from, || format!("   ({why}: {message:?} to {to})"));
+        }
+        let delay = self.delay();
+        self.after(delay, to, Happening::Arrives { from, message });
+    }
+
+    fn segment(&mut self, from: Node, to: Node, channel: Channel, message: Message) {
+        let loss = self.scenario.loss;
+        let mut at = self.now + self.delay();
+        if self.fails(loss) {
+            at += RETRANSMISSION;
+        }
+        let last = self.last.get(&(channel, to)).copied().unwrap_or_default();
+        let crosses = self.scenario.crosses(from, to, at.max(last));
+        match crosses.filter(|at| *at <= self.now + STREAM_LIMIT) {
+            Some(at) => {
+                self.last.insert((channel, to), at);
+                self.schedule(at, to, Happening::Arrives { from, message });
+            }
+            None => self.note(from, || format!("   (never gets through: {message:?} to {to})")),
+        }
+    }
+
+    /// Adds a line to the trace, if there is one.
+    pub fn note(&mut self, node: Node, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            let now = self.now;
+            trace.push(format!("{:>10.6} {node:>8}  {}", now.as_secs_f64(), line()));
+        }
+    }
+
+    /// A promise is broken. The first one counts.
+    pub fn violated(&mut self, node: Node, what: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            let what = format!("at {:.6} s, {node}: {}", self.now.as_secs_f64(), what());
+            self.note(node, || format!("BROKEN: {what}"));
+            self.violation = Some(what);
+        }
+    }
+
+    /// Holds a promise.
+    pub fn promise(&mut self, node: Node, kept: bool, what: impl FnOnce() -> String) {
+        if !kept {
+            self.violated(node, what);
+        }
+    }
+
+    /// What was broken, and the trace.
+    pub fn finish(self) -> (Option<String>, Vec<String>, u64) {
+        (self.violation, self.trace.unwrap_or_default(), self.scheduled)
+    }
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Site")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,309 @@
+//! The workers of a node: processes that take time to start and to die, and run functions in between.
+
+use crate::message::{Frame, Message, Reply};
+use crate::node::Node;
+use crate::site::{Channel, Happening, Site};
+use crate::truth::Occupant;
+use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
+use hotlease_wire::session::UsageTotals;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+const START_MAX: Duration = Duration::from_millis(30);
+/// From the signal until the process is reaped; within the time that removal of a node may take.
+const REAP_MAX: Duration = Duration::from_millis(50);
+/// For the order of events at one moment.
+const SLACK: Duration = Duration::from_millis(1);
+/// From the end of the agent until a worker's lifeline has ended it.
+const LIFELINE_MAX: Duration = Duration::from_millis(20);
+/// Frames that wait in one slot.
+const QUEUE_MAX: usize = 64;
+
+/// What is reported of a process that is gone.
+#[derive(Debug)]
+pub struct Used {
+    pub lease: LeaseId,
+    pub worker: WorkerIndex,
+    pub epoch: Epoch,
+    pub used: UsageTotals,
+}
+
+struct Process {
+    boot: BootId,
+    lease: LeaseId,
+    worker: WorkerIndex,
+    epoch: Epoch,
+    core: u32,
+    is_up: bool,
+    is_dying: bool,
+    /// Its agent is dead: nobody reaps it.
+    is_orphan: bool,
+    running: Option<(Frame, Duration)>,
+    waiting: VecDeque<Frame>,
+    computed: Duration,
+    invocations: u64,
+}
+
+/// See the module.
+pub struct Workers {
+    agent: usize,
+    processes: BTreeMap<u64, Process>,
+}
+
+impl Workers {
+    pub fn new(agent: usize) -> Self {
+        Self {
+            agent,
+            processes: BTreeMap::new(),
+        }
+    }
+
+    fn node(&self) -> Node {
+        Node::Agent(self.agent)
+    }
+
+    /// Whether no process is left.
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    pub fn start(
+        &mut self,
+        boot: BootId,
+        (lease, worker, epoch): (LeaseId, WorkerIndex, Epoch),
+        cores: Vec<u32>,
+        site: &mut Site,
+    ) {
+        let id = site.truth.next_process();
+        let node = self.node();
+        for core in &cores {
+            let occupant = Occupant {
+                process: id,
+                lease,
+                epoch,
+            };
+            let before = site.truth.cores.insert((self.agent, *core), occupant);
+            site.promise(node, before.is_none(), || {
+                format!("core {core} serves lease {lease} in epoch {epoch} while {before:?} still lives")
+            });
+        }
+        let process = Process {
+            boot,
+            lease,
+            worker,
+            epoch,
+            core: cores.first().copied().unwrap_or_default(),
+            is_up: false,
+            is_dying: false,
+            is_orphan: false,
+            running: None,
+            waiting: VecDeque::new(),
+            computed: Duration::ZERO,
+            invocations: 0,
+        };
+        self.processes.insert(id, process);
+        let takes = site.up_to(START_MAX);
+        let crashes = site.scenario.worker_crashes;
+        if site.fails(crashes / 4.0) {
+            // It cannot be started.
+            return site.after(takes, node, Happening::WorkerReaped { process: id });
+        }
+        site.after(takes, node, Happening::WorkerUp { process: id });
+    }
+
+    pub fn up(&mut self, id: u64) -> Option<(LeaseId, WorkerIndex, Epoch)> {
+        let process = self.processes.get_mut(&id)?;
+        if process.is_orphan || process.is_dying {
+            return None;
+        }
+        process.is_up = true;
+        Some((process.lease, process.worker, process.epoch))
+    }
+
+    pub fn kill(&mut self, lease: LeaseId, worker: WorkerIndex, epoch: Epoch, site: &mut Site) {
+        let node = self.node();
+        let which = self.processes.iter_mut().find(|(_, process)| {
+            !process.is_orphan && (process.lease, process.worker, process.epoch) == (lease, worker, epoch)
+        });
+        if let Some((id, process)) = which
+            && !process.is_dying
+        {
+            process.is_dying = true;
+            let takes = site.up_to(REAP_MAX);
+            site.after(takes, node, Happening::WorkerReaped { process: *id });
+        }
+    }
+
+    /// The agent is dead, and all workers follow it.
+    pub fn orphan(&mut self, site: &mut Site) {
+        let node = self.node();
+        for (id, process) in &mut self.processes {
+            process.is_orphan = true;
+            let takes = site.up_to(LIFELINE_MAX);
+            site.after(takes, node, Happening::WorkerReaped { process: *id });
+        }
+    }
+
+    /// A process is gone. None if there is no agent to be told.
+    pub fn reap(&mut self, id: u64, site: &mut Site) -> Option<Used> {
+        let mut process = self.processes.remove(&id)?;
+        site.truth.cores.retain(|_, occupant| occupant.process != id);
+        // The function that it died in counts until now.
+        if let Some((_, since)) = process.running.take() {
+            process.compute(site.now - since, site);
+        }
+        site.note(self.node(), || format!("worker process {id} is reaped"));
+        (!process.is_orphan).then_some(Used {
+            lease: process.lease,
+            worker: process.worker,
+            epoch: process.epoch,
+            used: process.used(),
+        })
+    }
+
+    /// No process outlives its lease by more than it takes to be killed, once its agent can do something.
+    pub fn check_outlived(&self, site: &mut Site) {
+        let node = self.node();
+        for (id, process) in &self.processes {
+            let Some(truth) = site.truth.leases.get(&process.lease) else {
+                continue;
+            };
+            let expired = site.scenario.awake_since(node, truth.expires_truly, site.now);
+            let outlived = site.now.saturating_sub(expired);
+            site.promise(node, process.is_orphan || outlived <= REAP_MAX + SLACK, || {
+                format!(
+                    "process {id} outlives the expiry of lease {} by {outlived:?}",
+                    process.lease
+                )
+            });
+        }
+    }
+
+    /// What the living workers of a lease have used.
+    pub fn used_by(&self, boot: BootId, lease: LeaseId) -> UsageTotals {
+        let of_lease = self
+            .processes
+            .values()
+            .filter(|process| process.boot == boot && process.lease == lease);
+        of_lease.fold(UsageTotals::default(), |sum, process| {
+            crate::truth::sum(sum, process.used())
+        })
+    }
+
+    /// A frame arrives at the slot of a core. Another run's memory is another memory.
+    pub fn take(&mut self, frame: Frame, site: &mut Site) {
+        let node = self.node();
+        let at_core = |process: &&mut Process| {
+            process.boot == frame.boot && process.core == frame.core && process.is_up
+        };
+        let Some(process) = self.processes.values_mut().find(at_core) else {
+            return;
+        };
+        if !process.epoch.admits(frame.epoch) {
+            return reply(site, node, frame, false);
+        }
+        site.promise(
+            node,
+            process.lease == frame.lease && process.epoch == frame.epoch,
+            || {
+                format!(
+                    "the slot of core {} in epoch {} of lease {} took a frame of epoch {} of lease {}",
+                    frame.core, process.epoch, process.lease, frame.epoch, frame.lease
+                )
+            },
+        );
+        if process.waiting.len() < QUEUE_MAX {
+            process.waiting.push_back(frame);
+        }
+        self.run_next(site);
+    }
+
+    fn run_next(&mut self, site: &mut Site) {
+        let node = self.node();
+        for (id, process) in &mut self.processes {
+            if process.running.is_some() {
+                continue;
+            }
+            let Some(frame) = process.waiting.pop_front() else {
+                continue;
+            };
+            let Frame {
+                task, attempt, takes, ..
+            } = frame;
+            process.running = Some((frame, site.now));
+            site.truth.tasks[task].runs += 1;
+            let (runs, idempotent) = (site.truth.tasks[task].runs, site.truth.tasks[task].idempotent);
+            site.note(node, || format!("runs task {task}, attempt {attempt}"));
+            site.promise(node, idempotent || runs == 1, || {
+                format!("task {task}, which is not idempotent, runs for the second time")
+            });
+            let crashes = site.scenario.worker_crashes;
+            if site.fails(crashes) {
+                let dies = site.up_to(takes);
+                site.after(dies, node, Happening::WorkerReaped { process: *id });
+            } else {
+                let process = *id;
+                site.after(
+                    takes,
+                    node,
+                    Happening::FunctionReturns {
+                        process,
+                        task,
+                        attempt,
+                    },
+                );
+            }
+        }
+    }
+
+    pub fn function_returns(&mut self, id: u64, task: usize, attempt: u32, site: &mut Site) {
+        let node = self.node();
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        let Some((frame, since)) = process.running.take() else {
+            return;
+        };
+        debug_assert_eq!((frame.task, frame.attempt), (task, attempt));
+        process.compute(site.now - since, site);
+        reply(site, node, frame, true);
+        self.run_next(site);
+    }
+}
+
+impl Process {
+    fn compute(&mut self, time: Duration, site: &mut Site) {
+        self.computed += time;
+        self.invocations += 1;
+        if let Some(truth) = site.truth.leases.get_mut(&self.lease) {
+            truth.computed += time;
+            truth.invocations += 1;
+        }
+    }
+
+    fn used(&self) -> UsageTotals {
+        UsageTotals {
+            compute_ns: self.computed.as_nanos() as u64,
+            invocations: self.invocations,
+            ..UsageTotals::default()
+        }
+    }
+}
+
+fn reply(site: &mut Site, node: Node, frame: Frame, ran: bool) {
+    let Frame {
+        session,
+        task,
+        attempt,
+        core,
+        ..
+    } = frame;
+    let client = Node::Client(session.client);
+    let message = Message::Reply(Reply {
+        session,
+        task,
+        attempt,
+        ran,
+    });
+    site.send(node, client, Channel::Slot(session, core), message);
+}

@@ -1,0 +1,217 @@
+//! A whole site: everything that happens happens here, one event after the other.
+
+use crate::agent::AgentNode;
+use crate::client::ClientNode;
+use crate::manager::ManagerNode;
+use crate::node::Node;
+use crate::scenario::Scenario;
+use crate::site::{Happening, Site};
+use crate::truth::{Outcome, within};
+use hotlease_lease::manager::AgentState;
+use std::time::Duration;
+
+/// How a run went.
+#[derive(Debug)]
+pub struct Run {
+    /// The promise that was broken, and when.
+    pub violation: Option<String>,
+    /// What happened, line by line, if it was asked for.
+    pub trace: Vec<String>,
+    /// Events.
+    pub events: u64,
+    /// Invocations, and how many of them gave a result.
+    pub tasks: (usize, usize),
+}
+
+/// See the module.
+pub struct World {
+    site: Site,
+    manager: ManagerNode,
+    agents: Vec<AgentNode>,
+    clients: Vec<ClientNode>,
+}
+
+impl World {
+    /// The site of a scenario, about to start.
+    pub fn new(scenario: Scenario, tracing: bool) -> Self {
+        let mut site = Site::new(scenario, tracing);
+        for node in site.scenario.nodes() {
+            let at = site.up_to(Duration::from_millis(200));
+            site.schedule(at, node, Happening::Starts);
+            if let Node::Client(_) = node {
+                site.schedule(at, node, Happening::Submits);
+            }
+        }
+        for (agent, at, until) in site.scenario.drains.clone() {
+            site.schedule(at, Node::Agent(agent), Happening::Drains { until });
+        }
+        Self {
+            manager: ManagerNode::new(),
+            agents: (0..site.scenario.agents.len()).map(AgentNode::new).collect(),
+            clients: (0..site.scenario.clients.len()).map(ClientNode::new).collect(),
+            site,
+        }
+    }
+
+    /// Lets it all happen.
+    pub fn run(mut self) -> Run {
+        while let Some((node, what)) = self.site.next() {
+            self.happens(node, what);
+        }
+        self.check_rest();
+        let tasks = &self.site.truth.tasks;
+        let results = tasks
+            .iter()
+            .filter(|task| task.outcome == Some(Outcome::Result))
+            .count();
+        let tasks = (tasks.len(), results);
+        let (violation, trace, events) = self.site.finish();
+        Run {
+            violation,
+            trace,
+            events,
+            tasks,
+        }
+    }
+
+    fn happens(&mut self, node: Node, what: Happening) {
+        let site = &mut self.site;
+        // A stopped daemon does nothing; its workers are processes of their own.
+        let is_physical = matches!(
+            what,
+            Happening::WorkerReaped { .. }
+                | Happening::FunctionReturns { .. }
+                | Happening::Arrives {
+                    message: crate::message::Message::Frame(_),
+                    ..
+                }
+        );
+        if !is_physical && let Some(end) = site.scenario.goes_on(node, site.now) {
+            return site.schedule(end, node, what);
+        }
+        match node {
+            Node::Manager => {
+                if self.manager.handle(what, site).is_err() {
+                    self.manager.crash(site);
+                }
+            }
+            Node::Agent(number) => {
+                let agent = &mut self.agents[number];
+                if agent.handle(what, site).is_err() {
+                    agent.crash(site);
+                }
+            }
+            Node::Client(number) => self.clients[number].handle(what, site),
+        }
+    }
+
+    /// What must be true once everything has come to rest.
+    fn check_rest(&mut self) {
+        self.check_futures();
+        for number in 0..self.agents.len() {
+            self.check_agent(number);
+        }
+        self.manager.check_acknowledged(&mut self.site);
+    }
+
+    fn check_futures(&mut self) {
+        let site = &mut self.site;
+        let mut broken = None;
+        for (number, task) in site.truth.tasks.iter().enumerate() {
+            if task.orphaned {
+                continue;
+            }
+            if task.outcome.is_none() {
+                broken = Some((
+                    task.client,
+                    format!("task {number}, submitted at {:?}, never resolves", task.submitted),
+                ));
+                break;
+            }
+            let home = Node::Client(task.client);
+            let others = site.scenario.nodes();
+            let reaches_all = site.scenario.outages.iter().all(|outage| outage.end.is_some())
+                && others.iter().all(|other| !site.scenario.are_apart(home, *other));
+            let plan = &site.scenario.clients[task.client];
+            let fits = site.scenario.agents.iter().any(|cores| *cores >= plan.cores);
+            if task.probe && reaches_all && fits && task.outcome != Some(Outcome::Result) {
+                broken = Some((
+                    task.client,
+                    format!(
+                        "task {number}, submitted at {:?} when nothing failed any more, ended as {:?}",
+                        task.submitted, task.outcome
+                    ),
+                ));
+                break;
+            }
+        }
+        if let Some((client, what)) = broken {
+            site.violated(Node::Client(client), || what);
+        }
+    }
+
+    fn check_agent(&mut self, number: usize) {
+        let site = &mut self.site;
+        let (node, agent) = (Node::Agent(number), &self.agents[number]);
+        let Some(process) = &agent.process else {
+            return site.violated(node, || "the agent was not started again".into());
+        };
+        let book = &process.book;
+        let clean = book.leases().next().is_none() && agent.workers.is_empty();
+        site.promise(node, clean && book.free_cores() == book.offered_cores(), || {
+            format!(
+                "at rest, {} of {} cores are free",
+                book.free_cores(),
+                book.offered_cores()
+            )
+        });
+        if site.scenario.are_apart(node, Node::Manager) {
+            return;
+        }
+        let owed = process.outstanding.len();
+        site.promise(node, process.membership.is_member() && owed == 0, || {
+            format!("at rest, the agent is no member or owes {owed} totals")
+        });
+        let Some(manager) = &self.manager.process else {
+            return site.violated(Node::Manager, || "the manager was not started again".into());
+        };
+        let id = crate::agent::id(number);
+        let known = manager.cluster.registry().agent(id);
+        let served = known.is_some_and(|(record, state, _)| {
+            state == AgentState::Serving
+                && record.boot == process.boot
+                && record.free_cores == book.free_cores()
+        });
+        site.promise(Node::Manager, served, || {
+            let state = known.map(|(record, state, _)| (record.boot, state, record.free_cores));
+            format!(
+                "at rest, agent{number} of boot {} is known as {state:?}",
+                process.boot
+            )
+        });
+        let active = self
+            .manager
+            .durable
+            .active_leases()
+            .find(|(_, note)| note.agent == id);
+        site.promise(Node::Manager, active.is_none(), || {
+            format!("at rest, {active:?} is still noted as active")
+        });
+        // What a journal kept through all crashes is in the ledger, as is what was reported at last.
+        let mut lost = None;
+        for ((of, boot, lease), usage) in &site.truth.journalled {
+            if *of != number {
+                continue;
+            }
+            let billed = self.manager.durable.usage((id, *boot, *lease));
+            if !within(*usage, billed) {
+                lost = Some(format!(
+                    "{usage:?} of lease {lease} was journalled and {billed:?} is billed"
+                ));
+            }
+        }
+        if let Some(lost) = lost {
+            site.violated(node, || lost);
+        }
+    }
+}
