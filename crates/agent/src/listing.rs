@@ -5,13 +5,12 @@ use crate::code::Code;
 use crate::incarnation::State;
 use crate::node::{Node, Tables};
 use crate::usage;
-use hotlease_lease::agent::{EndedLease, Lease};
+use hotlease_lease::agent::{Ask, EndedLease, FinalTotal, Lease};
 use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, LeaseInfo, Usage, WorkerInfo};
-use hotlease_wire::ids::CodeHash;
+use hotlease_wire::ids::{AgentId, CodeHash, Epoch};
 use hotlease_wire::session::UsageTotals;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes of function names that are listed of one library.
 const NAME_BYTES_MAX: usize = 64 * 1024;
@@ -94,18 +93,35 @@ pub(crate) fn status(node: &Node, availability: Availability, tenant: &str) -> A
     }
 }
 
-/// The leases that a heartbeat reports: the active ones, and those that ended after `since`.
-pub(crate) fn leases_since(node: &Node, since: Duration) -> Vec<LeaseInfo> {
-    let tables = node.tables();
-    let ended = tables.book.ended().rev().take_while(|ended| ended.ended >= since);
-    let mut leases: Vec<_> = ended.map(|ended| ended_lease(node, ended)).collect();
-    leases.extend(
-        tables
-            .book
-            .leases()
-            .map(|lease| active_lease(node, &tables, lease)),
-    );
-    leases
+/// What the report `ask` carries: the active leases and the totals that are owed. Also the last epoch given, up
+/// to which it names all leases.
+pub(crate) fn report(node: &Node, ask: Ask) -> (Vec<LeaseInfo>, Epoch) {
+    let mut guard = node.tables();
+    let tables = &mut *guard;
+    let agent = node.identity.agent;
+    let mut leases: Vec<_> = tables
+        .outstanding
+        .report(ask)
+        .map(|total| owed(agent, total))
+        .collect();
+    let active = tables.book.leases();
+    leases.extend(active.map(|lease| active_lease(node, tables, lease)));
+    (leases, tables.book.epoch())
+}
+
+fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
+    LeaseInfo {
+        id: total.lease.to_string(),
+        agent: agent.to_string(),
+        tenant: total.tenant.clone(),
+        label: total.label.clone(),
+        state: "ended".into(),
+        epoch: total.epoch.0,
+        expires_in_ms: 0,
+        cores: total.cores.clone(),
+        usage: Some(message(total.usage)),
+        end_reason: total.why.clone(),
+    }
 }
 
 /// What a running lease has used so far.
@@ -228,16 +244,6 @@ pub(crate) fn message(totals: UsageTotals) -> Usage {
         hot_ns: totals.hot_ns,
         compute_ns: totals.compute_ns,
         invocations: totals.invocations,
-    }
-}
-
-/// And back.
-pub(crate) fn totals(usage: &Usage) -> UsageTotals {
-    UsageTotals {
-        allocated_ns: usage.allocated_ns,
-        hot_ns: usage.hot_ns,
-        compute_ns: usage.compute_ns,
-        invocations: usage.invocations,
     }
 }
 

@@ -1,179 +1,217 @@
-//! The agent's side of belonging to a manager: register, report, and do so again whenever the manager
-//! was started anew. Leases and invocations go on whether or not there is a manager.
+//! The agent's side of belonging to a manager: carries out what [`hotlease_lease::agent::Membership`] decides.
 
 use crate::listing::{self, Availability};
 use crate::node::Node;
+use hotlease_lease::agent::{
+    ANSWER_LIMIT, Ask, FinalTotal, Membership as Machine, MembershipAction, MembershipEvent,
+};
 use hotlease_net::grpc::refusal;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{HeartbeatRequest, PastUsage, PastUsageRequest, RegisterRequest};
 use hotlease_wire::ids::LeaseId;
-use hotlease_wire::session::UsageTotals;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep_until, timeout};
 use tonic::transport::Channel;
 
-/// Pause between heartbeats until the manager says another.
-const HEARTBEAT: Duration = Duration::from_millis(500);
-/// What a manager may say.
-const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
-const HEARTBEAT_MAX: Duration = Duration::from_secs(10);
-/// First pause after a failed attempt to register; doubled each time.
-const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// Longest: a manager that was started again knows its agents soon after.
-const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// How long a manager may take to answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How long the goodbye may take.
-const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
 /// Longest heartbeat, bytes; the manager's own limit.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-
+/// Answers that wait to be looked at: one question is under way at a time, and given up on in time.
+const ANSWERS_MAX: usize = 4;
 /// Totals that only the journal knows, in one report.
 const PAST_MAX: usize = 1024;
 /// Pause after a report of those was refused.
 const PAST_RETRY: Duration = Duration::from_secs(10);
 
-/// Why there is no manager for now.
-enum Lost {
-    /// It does not know us (any more).
-    Unknown,
-    /// It did not answer, or refused.
-    Failed(Refusal),
-}
+/// What became of a question, and in words where it failed.
+type Answer = (MembershipEvent, Option<Refusal>);
 
 /// See the module.
 pub(crate) struct Membership {
     node: Arc<Node>,
     manager: ManagerClient<Channel>,
     registered: watch::Sender<bool>,
-    heartbeat: Duration,
-    /// Leases that ended before this moment have been reported.
-    reported: Duration,
+    /// A failed attempt was told of, and the ones after it need not be.
+    said: bool,
+    past: Arc<Past>,
+    reporting_past: Option<JoinHandle<()>>,
+}
+
+/// What [`Membership`] shares with the task that reports the past.
+struct Past {
+    node: Arc<Node>,
+    manager: ManagerClient<Channel>,
     /// When the manager last refused what the journal holds.
-    past_refused: Option<Instant>,
+    refused: std::sync::Mutex<Option<Instant>>,
 }
 
 impl Membership {
     /// Of the manager that this channel leads to. `registered` will say whether it knows us.
     pub fn new(node: Arc<Node>, channel: Channel, registered: watch::Sender<bool>) -> Self {
+        let manager = ManagerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
         Self {
+            past: Arc::new(Past {
+                node: Arc::clone(&node),
+                manager: manager.clone(),
+                refused: std::sync::Mutex::default(),
+            }),
             node,
-            manager: ManagerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX),
+            manager,
             registered,
-            heartbeat: HEARTBEAT,
-            reported: Duration::ZERO,
-            past_refused: None,
+            said: false,
+            reporting_past: None,
         }
     }
 
     /// Keeps up the membership until told to stop, then says goodbye.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        tokio::select! {
-            biased;
-            _ = stop.wait_for(|stop| *stop) => {}
-            never = self.belong() => match never {},
-        }
-        let known = *self.registered.borrow();
-        if known
-            && timeout(GOODBYE_LIMIT, self.report(Availability::Gone))
-                .await
-                .is_err()
-        {
-            tracing::debug!("the manager did not take the goodbye in time");
+        let mut machine = Machine::new(self.node.now());
+        let (answers, mut answered) = mpsc::channel::<Answer>(ANSWERS_MAX);
+        let mut leaving = false;
+        while let Some(due) = machine.due() {
+            let event = tokio::select! {
+                biased;
+                // An error says that who would tell us to stop is gone, which means the same.
+                _ = stop.wait_for(|stop| *stop), if !leaving => {
+                    leaving = true;
+                    MembershipEvent::Leave
+                }
+                Some((event, refusal)) = answered.recv() => {
+                    self.say(refusal);
+                    event
+                }
+                () = sleep_until(self.node.instant(due)) => MembershipEvent::Tick,
+            };
+            for action in machine.step(event, self.node.now()) {
+                self.carry_out(action, &answers);
+            }
         }
         self.registered.send_replace(false);
     }
 
-    async fn belong(&mut self) -> std::convert::Infallible {
-        let mut backoff = BACKOFF_MIN;
-        let mut said = false;
-        loop {
-            if let Err(refusal) = self.register().await {
-                if !said {
-                    tracing::warn!(%refusal, "not registered with the manager; trying again for ever");
-                    said = true;
-                }
-                sleep(backoff).await;
-                backoff = (backoff * 2).min(BACKOFF_MAX);
-                continue;
-            }
-            tracing::info!(agent = %self.node.identity.agent, "registered with the manager");
-            (backoff, said) = (BACKOFF_MIN, false);
-            self.registered.send_replace(true);
-            let lost = loop {
-                if let Err(lost) = self.report(Availability::Serving).await {
-                    break lost;
-                }
-                sleep(self.heartbeat).await;
-            };
-            self.registered.send_replace(false);
-            match lost {
-                Lost::Unknown => tracing::info!("the manager was started again"),
-                Lost::Failed(refusal) => tracing::warn!(%refusal, "lost the manager"),
-            }
+    fn say(&mut self, refusal: Option<Refusal>) {
+        let Some(refusal) = refusal else { return };
+        if *self.registered.borrow() {
+            tracing::warn!(%refusal, "lost the manager");
+        } else if !self.said {
+            self.said = true;
+            tracing::warn!(%refusal, "not registered with the manager; trying again for ever");
         }
     }
 
-    async fn register(&mut self) -> Result<(), Refusal> {
+    fn carry_out(&mut self, action: MembershipAction, answers: &mpsc::Sender<Answer>) {
+        match action {
+            MembershipAction::Register { ask } => self.register(ask, answers.clone()),
+            MembershipAction::Report { ask, leaving } => self.report(ask, leaving, answers.clone()),
+            MembershipAction::Acknowledged { ask } => self.acknowledged(ask),
+            MembershipAction::Unacknowledged { ask } => {
+                tracing::debug!(
+                    ask = ask.0,
+                    "a report is not acknowledged; its totals are sent again"
+                );
+            }
+            MembershipAction::OweAgain => self.node.owe_again(),
+            MembershipAction::Joined => {
+                tracing::info!(agent = %self.node.identity.agent, "registered with the manager");
+                self.said = false;
+                self.registered.send_replace(true);
+            }
+            MembershipAction::Lost => {
+                tracing::info!("the manager does not know this agent any more, or does not answer");
+                self.registered.send_replace(false);
+            }
+            MembershipAction::Left => {}
+        }
+    }
+
+    fn register(&self, ask: Ask, answers: mpsc::Sender<Answer>) {
         let request = RegisterRequest {
             agent: Some(listing::agent(&self.node, Availability::Serving)),
         };
-        let reply = in_time(self.manager.register(request)).await?;
-        self.heartbeat = match reply.heartbeat_ms {
-            0 => HEARTBEAT,
-            ms => Duration::from_millis(ms).clamp(HEARTBEAT_MIN, HEARTBEAT_MAX),
-        };
-        // Whoever knows nothing of us is told of every end that we remember.
-        self.reported = Duration::ZERO;
-        Ok(())
+        let mut manager = self.manager.clone();
+        tokio::spawn(async move {
+            let answer = match in_time(manager.register(request)).await {
+                Ok(reply) => {
+                    let registered = MembershipEvent::Registered {
+                        ask,
+                        heartbeat: Duration::from_millis(reply.heartbeat_ms),
+                        ledger: reply.ledger,
+                    };
+                    (registered, None)
+                }
+                Err(refusal) => (MembershipEvent::Failed { ask }, Some(refusal)),
+            };
+            // Nobody listens any more once the goodbye is said.
+            let _ = answers.send(answer).await;
+        });
     }
 
-    async fn report(&mut self, availability: Availability) -> Result<(), Lost> {
-        let now = self.node.now();
-        let leases = listing::leases_since(&self.node, self.reported);
-        let ended: Vec<(LeaseId, UsageTotals)> = leases
-            .iter()
-            .filter(|lease| lease.state == "ended")
-            .filter_map(|lease| Some((lease.id.parse().ok()?, listing::totals(lease.usage.as_ref()?))))
-            .collect();
+    fn report(&self, ask: Ask, leaving: bool, answers: mpsc::Sender<Answer>) {
+        let availability = if leaving {
+            Availability::Gone
+        } else {
+            Availability::Serving
+        };
+        let (leases, epoch) = listing::report(&self.node, ask);
         let request = HeartbeatRequest {
             agent: Some(listing::agent(&self.node, availability)),
             leases,
+            epoch: epoch.0,
         };
-        let reply = in_time(self.manager.heartbeat(request))
-            .await
-            .map_err(Lost::Failed)?;
-        if !reply.known {
-            return Err(Lost::Unknown);
-        }
-        // Only now: what was not acknowledged is sent again.
-        self.reported = now;
-        if let Some(journal) = &self.node.journal {
-            for (lease, usage) in ended {
-                journal.acknowledge(self.node.journal_key(lease), usage, false);
-            }
-        }
-        self.report_past().await
+        let mut manager = self.manager.clone();
+        tokio::spawn(async move {
+            let answer = match in_time(manager.heartbeat(request)).await {
+                Ok(reply) => {
+                    let known = reply.known;
+                    (MembershipEvent::Heard { ask, known }, None)
+                }
+                Err(refusal) => (MembershipEvent::Failed { ask }, Some(refusal)),
+            };
+            let _ = answers.send(answer).await;
+        });
     }
 
+    /// What the report carried is in the ledger.
+    fn acknowledged(&mut self, ask: Ask) {
+        let totals: Vec<FinalTotal> = {
+            let mut tables = self.node.tables();
+            let totals = tables.outstanding.sent_in(ask).cloned().collect();
+            tables.outstanding.acknowledged(ask);
+            totals
+        };
+        let Some(journal) = &self.node.journal else { return };
+        for total in totals {
+            journal.acknowledge((total.boot, total.lease), total.usage, false);
+        }
+        let busy = self
+            .reporting_past
+            .as_ref()
+            .is_some_and(|task| !task.is_finished());
+        if !busy {
+            self.reporting_past = Some(tokio::spawn(Arc::clone(&self.past).report()));
+        }
+    }
+}
+
+impl Past {
     /// Reports what only the journal knows: totals of earlier runs, and of leases that ended so long ago that
     /// heartbeats name them no more.
-    async fn report_past(&mut self) -> Result<(), Lost> {
+    async fn report(self: Arc<Self>) {
         let Some(journal) = self.node.journal.clone() else {
-            return Ok(());
+            return;
         };
-        if self.past_refused.is_some_and(|at| at.elapsed() < PAST_RETRY) {
-            return Ok(());
+        if self.refused().is_some_and(|at| at.elapsed() < PAST_RETRY) {
+            return;
         }
         let boot = self.node.identity.boot;
         let running: HashSet<LeaseId> = self.node.tables().leases.keys().copied().collect();
         let past = journal.unacknowledged(PAST_MAX, |(run, lease)| *run != boot || !running.contains(lease));
         if past.is_empty() {
-            return Ok(());
+            return;
         }
         let usage = past.iter().map(|((run, lease), entry)| PastUsage {
             boot: run.to_string(),
@@ -186,20 +224,25 @@ impl Membership {
             boot: boot.to_string(),
             usage: usage.collect(),
         };
-        match in_time(self.manager.report_past(request)).await {
+        match in_time(self.manager.clone().report_past(request)).await {
             Ok(reply) if reply.known => {
                 for (key, entry) in past {
                     journal.acknowledge(key, entry.usage, key.0 != boot);
                 }
-                Ok(())
             }
-            Ok(_) => Err(Lost::Unknown),
+            // The next heartbeat is told the same.
+            Ok(_) => {}
             Err(refusal) => {
                 tracing::warn!(%refusal, "the manager does not take usage of earlier leases; trying again");
-                self.past_refused = Some(Instant::now());
-                Ok(())
+                *self.refused() = Some(Instant::now());
             }
         }
+    }
+
+    fn refused(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.refused
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

@@ -9,7 +9,9 @@ use crate::incarnation::{Incarnation, State as WorkerState};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
 use hotlease_journal::UsageJournal;
-use hotlease_lease::agent::{Action, Event, GrantRequest, Lease, LeaseBook, SessionId};
+use hotlease_lease::agent::{
+    Action, Event, FinalTotal, GrantRequest, Lease, LeaseBook, Outstanding, SessionId,
+};
 use hotlease_net::{Address, node_id};
 use hotlease_sandbox::{KIND, Launcher};
 use hotlease_wire::Refusal;
@@ -28,6 +30,8 @@ use tokio::time::{sleep, timeout_at};
 /// How long a grant waits for leases that are ending; their workers are being killed, which takes
 /// milliseconds.
 const FREEING_LIMIT: Duration = Duration::from_millis(250);
+/// Totals of ended leases that are kept for a manager that does not answer.
+const OWED_MAX: usize = 16 * 1024;
 /// How long what has arrived at a socket may go unread.
 const UNREAD_LIMIT: Duration = Duration::from_millis(2);
 
@@ -58,6 +62,8 @@ pub(crate) struct Identity {
 pub(crate) struct Tables {
     /// The authority.
     pub book: LeaseBook,
+    /// Totals that the manager has not acknowledged; empty for ever where there is no manager.
+    pub outstanding: Outstanding,
     /// The same leases, as far as tasks are concerned.
     pub leases: HashMap<LeaseId, Arc<ActiveLease>>,
     outboxes: HashMap<SessionId, Arc<Outbox>>,
@@ -105,6 +111,7 @@ impl Node {
             start: Instant::now(),
             tables: Mutex::new(Tables {
                 book,
+                outstanding: Outstanding::new(OWED_MAX),
                 leases: HashMap::new(),
                 outboxes: HashMap::new(),
                 last_session: 0,
@@ -239,6 +246,7 @@ impl Node {
                     .iter()
                     .filter_map(|session| tables.outboxes.remove(session));
                 let outboxes: Vec<_> = outboxes.collect();
+                self.owe(tables, lease);
                 if let Some(lease) = tables.leases.remove(&lease) {
                     self.note_end(&lease, tables, usage);
                     lease.end(reason, usage);
@@ -246,6 +254,29 @@ impl Node {
                 self.tell_end(outboxes, SessionReply::LeaseEnded { reason, usage });
             }
             Action::Drained => tracing::info!("drained: no lease holds anything of this node"),
+        }
+    }
+
+    /// A lease of this run is over: its total is owed to the manager.
+    fn owe(&self, tables: &mut Tables, lease: LeaseId) {
+        let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
+        let Some(total) = ended.map(|ended| FinalTotal::of(ended, self.identity.boot)) else {
+            return;
+        };
+        if let Some(lost) = tables.outstanding.owe(total)
+            && self.journal.is_none()
+        {
+            tracing::warn!(lease = %lost.lease, "the manager is away for so long that a lease will not be billed");
+        }
+    }
+
+    /// A manager with another ledger knows nothing of what the last one acknowledged.
+    pub fn owe_again(&self) {
+        let mut guard = self.tables();
+        let tables = &mut *guard;
+        for ended in tables.book.ended() {
+            // What does not fit is remembered by the book no longer either.
+            let _ = tables.outstanding.owe(FinalTotal::of(ended, self.identity.boot));
         }
     }
 

@@ -354,7 +354,7 @@ impl Channel {
             Lane::Express(_) => true,
         };
         match self.connection.death() {
-            Some(death) => self.named(death.error(first)),
+            Some(death) => self.named(death.error(first, self.connection.is_shm())),
             None => Error::OutcomeUnknown {
                 why: "the channel was closed".into(),
             },

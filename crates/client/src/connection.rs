@@ -123,6 +123,11 @@ impl Connection {
         }
     }
 
+    /// Whether the worker's memory is ours.
+    pub(crate) fn is_shm(&self) -> bool {
+        matches!(self.transport, Transport::Shm)
+    }
+
     /// Exchanges rings with a slot.
     pub(crate) async fn open(&self, slot: SlotIndex, options: &LeaseOptions) -> Result<Rings, Error> {
         match &self.transport {

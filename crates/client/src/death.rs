@@ -1,7 +1,8 @@
 //! How a channel came to its end, and what that means for the invocations on it.
 
 use crate::Error;
-use hotlease_wire::{Cause, EndReason, Ran};
+use hotlease_lease::client::ChannelEnd;
+use hotlease_wire::{Cause, EndReason};
 use std::time::Duration;
 
 /// Why a worker's channels are closed.
@@ -33,13 +34,14 @@ pub(crate) enum Kind {
 
 impl Death {
     /// The error of an invocation that was unanswered then. `first`: all before it on its channel were
-    /// answered, so that the worker, which goes in order, may have started it.
-    pub(crate) fn error(&self, first: bool) -> Error {
-        let ran = if first || !self.gone {
-            Ran::Unknown
-        } else {
-            Ran::No
+    /// answered, so that the worker, which goes in order, may have started it. `replies_seen`: a reply is seen
+    /// as soon as it is written.
+    pub(crate) fn error(&self, first: bool, replies_seen: bool) -> Error {
+        let end = ChannelEnd {
+            reaped: self.gone,
+            replies_seen,
         };
+        let ran = end.ran(first);
         match &self.kind {
             Kind::Worker {
                 cause: Cause::Deadline { timeout_us, .. },
@@ -82,6 +84,7 @@ impl Death {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hotlease_wire::Ran;
 
     #[test]
     fn only_what_provably_never_started_did_not_run() {
@@ -90,14 +93,21 @@ mod tests {
             cause: Cause::OutOfMemory,
             output: String::new(),
         };
-        assert_eq!(death(killed(), true).error(true).ran(), Ran::Unknown);
-        assert_eq!(death(killed(), true).error(false).ran(), Ran::No);
+        assert_eq!(death(killed(), true).error(true, true).ran(), Ran::Unknown);
+        assert_eq!(death(killed(), true).error(false, true).ran(), Ran::No);
         assert_eq!(
-            death(Kind::Lease(EndReason::Expired), false).error(false).ran(),
+            death(killed(), true).error(false, false).ran(),
+            Ran::Unknown,
+            "over a network its reply may have been lost with the worker"
+        );
+        assert_eq!(
+            death(Kind::Lease(EndReason::Expired), false)
+                .error(false, true)
+                .ran(),
             Ran::Unknown
         );
-        assert_eq!(death(Kind::Agent, false).error(false).ran(), Ran::Unknown);
-        assert_eq!(death(Kind::Silent, false).error(false).ran(), Ran::Unknown);
+        assert_eq!(death(Kind::Agent, false).error(false, true).ran(), Ran::Unknown);
+        assert_eq!(death(Kind::Silent, false).error(false, true).ran(), Ran::Unknown);
     }
 
     #[test]
@@ -112,9 +122,9 @@ mod tests {
             },
             gone: true,
         };
-        assert!(matches!(death.error(true), Error::Deadline { .. }));
+        assert!(matches!(death.error(true, true), Error::Deadline { .. }));
         assert!(matches!(
-            death.error(false),
+            death.error(false, true),
             Error::WorkerDied { ran: Ran::No, .. }
         ));
     }

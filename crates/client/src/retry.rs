@@ -1,66 +1,24 @@
 //! Which failures are tried again, and what a failure after a retry means.
 
 use crate::Error;
+use hotlease_lease::client::{Attempts, Failure};
 use hotlease_wire::frame::Status;
 use hotlease_wire::{EndReason, Ran};
 
-/// How often an invocation that provably did not run is submitted again. Only a bound: a worker that dies
-/// takes each queued invocation with it once.
-const RESTARTS_MAX: u32 = 64;
-
 /// What an invocation may still be tried.
-#[derive(Debug, Clone)]
-pub(crate) struct Again {
-    /// Further runs after it may have run; 0 unless idempotent.
-    runs_left: u32,
-    /// Further submissions after it did not run.
-    restarts_left: u32,
-    /// The failure after which it may have run already. A later failure that did not run must not hide it.
-    may_have_run: Option<Error>,
-}
+pub(crate) type Again = Attempts<Error>;
 
-impl Again {
-    pub(crate) fn new(idempotent: bool, retries: u32) -> Self {
-        Self {
-            runs_left: if idempotent { retries } else { 0 },
-            restarts_left: RESTARTS_MAX,
-            may_have_run: None,
-        }
+impl Failure for Error {
+    fn ran(&self) -> Ran {
+        Error::ran(self)
     }
 
-    /// Whether a retry after it may have run is possible at all.
-    pub(crate) fn may_run_twice(&self) -> bool {
-        self.runs_left > 0
-    }
-
-    /// `Ok` if the invocation is to be submitted again after this failure.
-    pub(crate) fn after(&mut self, error: Error) -> Result<(), Error> {
-        let of_the_worker = match &error {
+    fn of_the_worker(&self) -> bool {
+        match self {
             Error::LeaseEnded { reason, .. } => *reason != EndReason::Released,
             Error::WorkerDied { .. } | Error::OutcomeUnknown { .. } => true,
             Error::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
             _ => false,
-        };
-        let left = match error.ran() {
-            Ran::No => &mut self.restarts_left,
-            Ran::Unknown => &mut self.runs_left,
-            Ran::Yes => return Err(error),
-        };
-        if !of_the_worker || *left == 0 {
-            return Err(self.last(error));
-        }
-        *left -= 1;
-        if error.ran() == Ran::Unknown {
-            self.may_have_run = Some(error);
-        }
-        Ok(())
-    }
-
-    /// The error to report when `error` ends the attempts.
-    pub(crate) fn last(&mut self, error: Error) -> Error {
-        match self.may_have_run.take() {
-            Some(earlier) if error.ran() == Ran::No => earlier,
-            _ => error,
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::link::Link;
 use crate::transport::Route;
 use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::socket::Socket;
+use hotlease_lease::client::{Renewal, RenewalAction, RenewalEvent};
 use hotlease_net::tunnel::{self, silence_of};
 use hotlease_net::{Site, node_id};
 use hotlease_wire::grpc::Grant;
@@ -18,8 +19,9 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -72,6 +74,24 @@ pub(crate) struct Shared {
     workers: usize,
     news: Mutex<News>,
     changed: watch::Sender<()>,
+    /// Requests under way during which the agent keeps the lease.
+    kept: AtomicUsize,
+}
+
+/// One of those requests.
+struct Kept<'a>(&'a AtomicUsize);
+
+impl<'a> Kept<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Session {
@@ -127,12 +147,14 @@ impl Session {
                 end: None,
             }),
             changed: watch::Sender::new(()),
+            kept: AtomicUsize::new(0),
         });
         let reader = tokio::spawn(shared.clone().read()).abort_handle();
         let attach = SessionRequest::Attach {
             version: PROTOCOL_VERSION,
             token,
         };
+        let start = Instant::now();
         let answer = shared.link.ask(&attach, &[], AGENT, ATTACH_LIMIT).await;
         let (attached, ttl_ms) = match answer {
             Ok((
@@ -156,7 +178,10 @@ impl Session {
                 return Err(unexpected("Attach", other));
             }
         };
-        let renewer = tokio::spawn(shared.clone().renew(ttl_ms)).abort_handle();
+        // The agent keeps a lease alive while its workers start, and answers once they have: it counts from then.
+        let now = start.elapsed();
+        let renewal = Renewal::new(Duration::from_millis(ttl_ms), now, now);
+        let renewer = tokio::spawn(shared.clone().renew(renewal, start)).abort_handle();
         Ok(Self {
             shared,
             tasks: [reader, renewer],
@@ -222,6 +247,7 @@ impl Shared {
     /// Loads a library; returns the index of its first function and the workers' time. Its bytes are sent
     /// only if the node does not have them.
     pub(crate) async fn load(&self, code: &Code) -> Result<(u16, Duration), Error> {
+        let _kept = Kept::new(&self.kept);
         let load = SessionRequest::Load {
             hash: code.hash(),
             size_bytes: code.size_bytes(),
@@ -247,6 +273,7 @@ impl Shared {
 
     /// Gets a socket to a worker, which is started again if it is dead.
     pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
+        let _kept = Kept::new(&self.kept);
         let connect = SessionRequest::Connect { worker };
         match self.link.ask(&connect, &[], AGENT, CONNECT_LIMIT).await {
             Ok((SessionReply::Connected { worker: which, epoch }, fds)) if which == worker => {
@@ -323,21 +350,49 @@ impl Shared {
         self.link.close();
     }
 
-    /// Pushes the expiry three times as often as needed.
-    async fn renew(self: Arc<Self>, mut ttl_ms: u64) {
-        loop {
-            tokio::time::sleep(Duration::from_millis((ttl_ms / 3).max(10))).await;
-            match self
-                .link
-                .ask(&SessionRequest::Renew, &[], AGENT, RENEW_LIMIT)
-                .await
-            {
-                Ok((SessionReply::Renewed { ttl_ms: renewed }, _)) => ttl_ms = renewed,
-                // A silent agent may come back in time; a lease that is over is told by the reader.
-                other => tracing::debug!(?other, "the lease was not renewed"),
+    /// Pushes the expiry, until the lease is over or must be taken for lost: an agent that is silent for so long
+    /// has ended it, or will before it does anything else.
+    async fn renew(self: Arc<Self>, mut renewal: Renewal, start: Instant) {
+        while let Some(due) = renewal.due() {
+            tokio::time::sleep_until((start + due).into()).await;
+            let mut event = RenewalEvent::Tick;
+            loop {
+                // While it starts a worker or takes a library, the agent keeps the lease itself, and answers
+                // renewals only afterwards.
+                if self.kept.load(Ordering::Relaxed) > 0 {
+                    event = RenewalEvent::Kept;
+                }
+                let now = start.elapsed();
+                match renewal.step(event, now) {
+                    None => break,
+                    Some(RenewalAction::Renew) => {
+                        let limit = renewal.fenced_at().saturating_sub(now).min(RENEW_LIMIT);
+                        event = self.ask_to_renew(limit).await;
+                    }
+                    Some(RenewalAction::Lost) => {
+                        tracing::warn!("the agent is silent and the lease's time is over");
+                        self.news().end.get_or_insert(End::Lost);
+                        self.changed.send_replace(());
+                        return;
+                    }
+                }
             }
             if self.news().end.is_some() {
                 return;
+            }
+        }
+    }
+
+    async fn ask_to_renew(&self, limit: Duration) -> RenewalEvent {
+        let asked = self.link.ask(&SessionRequest::Renew, &[], AGENT, limit);
+        match asked.await {
+            Ok((SessionReply::Renewed { ttl_ms }, _)) => RenewalEvent::Renewed {
+                ttl: Duration::from_millis(ttl_ms),
+            },
+            // A silent agent may come back in time; a lease that is over is told by the reader.
+            other => {
+                tracing::debug!(?other, "the lease was not renewed");
+                RenewalEvent::NotRenewed
             }
         }
     }

@@ -25,6 +25,8 @@ pub enum RenewalEvent {
     },
     /// It did not, or did not answer in time.
     NotRenewed,
+    /// The agent works on something that this client asked for, and keeps the lease meanwhile.
+    Kept,
 }
 
 /// What is to be done.
@@ -96,6 +98,11 @@ impl Renewal {
                 self.ask_again(now);
             }
             RenewalEvent::NotRenewed => self.ask_again(now),
+            RenewalEvent::Kept => {
+                self.sent = now;
+                self.expires = now + self.ttl;
+                self.ask_again(now);
+            }
             RenewalEvent::Renewed { .. } | RenewalEvent::Tick => {}
         }
         if now >= self.fenced_at() {
@@ -162,6 +169,15 @@ mod tests {
         assert_eq!((renewal.due(), renewal.is_lost()), (None, true));
         let late = RenewalEvent::Renewed { ttl: TTL };
         assert_eq!(renewal.step(late, 5 * SECOND), None, "what is lost stays lost");
+    }
+
+    #[test]
+    fn a_lease_that_the_agent_keeps_is_not_lost() {
+        let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
+        for second in 1..60 {
+            assert_eq!(renewal.step(RenewalEvent::Kept, second * SECOND), None);
+        }
+        assert_eq!(renewal.fenced_at(), 59 * SECOND + TTL + FENCED_AFTER);
     }
 
     #[test]
