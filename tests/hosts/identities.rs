@@ -293,6 +293,7 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
             ..forged
         }),
         leases: vec![],
+        ..Default::default()
     };
     let reported = mallory.ask(|mut manager| async move { manager.heartbeat(heartbeat).await });
     assert!(

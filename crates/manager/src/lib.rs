@@ -26,11 +26,13 @@
 mod acquire;
 mod billing;
 mod caller;
+mod commits;
 mod config;
 mod error;
 mod links;
 mod listener;
 mod listing;
+mod machine;
 mod manager;
 mod membership;
 mod records;

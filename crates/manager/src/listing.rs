@@ -86,7 +86,7 @@ pub(crate) async fn functions(state: &Arc<State>, request: ListRequest) -> Resul
 }
 
 /// Cheap enough to be asked often: nobody else is asked for it.
-pub(crate) async fn info(state: &State) -> Result<Info, Refusal> {
+pub(crate) async fn info(state: &Arc<State>) -> Result<Info, Refusal> {
     let leases = state.store(|store| store.active_leases());
     Ok(Info {
         version: env!("CARGO_PKG_VERSION").into(),

@@ -1,10 +1,11 @@
 //! The life of a manager: bind, serve, stop.
 
 use crate::listener::Listener;
+use crate::machine::Machine;
 use crate::service::Service;
 use crate::state::State;
-use crate::{ManagerConfig, ManagerError, membership};
-use hotlease_lease::manager::AgentRecord;
+use crate::{ManagerConfig, ManagerError, commits, machine};
+use hotlease_lease::manager::{AgentRecord, Event};
 use hotlease_net::Listener as TlsListener;
 use hotlease_net::grpc::PeerStream;
 use hotlease_wire::grpc::manager_server::ManagerServer;
@@ -72,18 +73,25 @@ impl Manager {
         let address = tls.as_ref().map(|(address, _)| *address);
         let tls = tls.map(|(_, listener)| listener);
         let store = Arc::clone(&config.store);
-        let latest = tokio::task::spawn_blocking(move || store.latest_ms()).await;
-        let latest_ms = match latest {
-            Ok(latest) => latest?,
+        let restored = tokio::task::spawn_blocking(move || {
+            let latest_ms = store.latest_ms()?;
+            Ok::<_, ManagerError>((latest_ms, machine::restored(store.as_ref())?))
+        });
+        let (latest_ms, cluster) = match restored.await {
+            Ok(restored) => restored?,
             // Reading panicked, and said why.
-            Err(_) => 0,
+            Err(_) => Default::default(),
         };
-        let state = Arc::new(State::new(config, latest_ms));
+        let (commits, writes) = mpsc::unbounded_channel();
+        let state = Arc::new(State::new(config, latest_ms, Machine::new(cluster, commits)));
+        let writing = tokio::spawn(commits::write(Arc::clone(&state), writes));
         let (stop, stopping) = watch::channel(false);
         let (finished, stopped) = watch::channel(false);
         let serving = serve(Arc::clone(&state), listener, tls, stopping);
         tokio::spawn(async move {
             serving.await;
+            // No request is left that would wait for a write.
+            writing.abort();
             finished.send_replace(true);
         });
         Ok(Self {
@@ -210,6 +218,6 @@ async fn tick(state: Arc<State>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        membership::forget_the_silent(&state).await;
+        state.step(Event::Tick);
     }
 }

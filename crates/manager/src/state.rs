@@ -2,12 +2,12 @@
 
 use crate::ManagerConfig;
 use crate::links::Links;
+use crate::machine::Machine;
 use crate::records::bad;
-use hotlease_lease::manager::{AgentRecord, AgentState, Registry};
+use hotlease_lease::manager::{AgentRecord, AgentState, Event};
 use hotlease_store::{Store, StoreError};
 use hotlease_wire::Refusal;
-use hotlease_wire::ids::{AgentId, LeaseId};
-use std::collections::{BTreeMap, BTreeSet};
+use hotlease_wire::ids::AgentId;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
@@ -20,24 +20,17 @@ pub(crate) struct State {
     pub(crate) asked_to_stop: watch::Sender<bool>,
     /// The agent that registered last.
     pub(crate) newest_agent: watch::Sender<Option<AgentRecord>>,
-    /// Held while an agent comes or goes, so that registry and store change together: whoever compares
-    /// them never sees one half of a registration.
-    pub(crate) membership: tokio::sync::Mutex<()>,
-    /// Agents that registered with this process: others in the durable state are known from before.
-    registered: Mutex<BTreeSet<AgentId>>,
     started: Instant,
     /// Milliseconds since 1970 then: see [`Self::unix_ms`].
     started_ms: u64,
-    /// Soft state: lost with the process, healed by the agents' next heartbeats. Held only for look-ups
-    /// and changes in memory, never across an await.
-    registry: Mutex<Registry>,
-    /// Leases, by agent, that the last heartbeat did not name: see [`crate::membership`].
-    unreported: Mutex<BTreeMap<AgentId, BTreeSet<LeaseId>>>,
+    /// Names what is in the ledger, to agents: another process may have lost what this one acknowledged.
+    pub(crate) ledger: u64,
+    machine: Mutex<Machine>,
 }
 
 impl State {
     /// `latest_ms`: the latest moment in the durable state.
-    pub(crate) fn new(config: ManagerConfig, latest_ms: u64) -> Self {
+    pub(crate) fn new(config: ManagerConfig, latest_ms: u64, machine: Machine) -> Self {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let wall_ms = since_1970.map_or(0, |since| since.as_millis() as u64);
         Self {
@@ -50,12 +43,10 @@ impl State {
             config,
             asked_to_stop: watch::Sender::new(false),
             newest_agent: watch::Sender::new(None),
-            membership: tokio::sync::Mutex::default(),
-            registered: Mutex::default(),
             started: Instant::now(),
             started_ms: wall_ms.max(latest_ms),
-            registry: Mutex::default(),
-            unreported: Mutex::default(),
+            ledger: rand::random(),
+            machine: Mutex::new(machine),
         }
     }
 
@@ -73,31 +64,35 @@ impl State {
             .saturating_add(self.started.elapsed().as_millis() as u64)
     }
 
-    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    /// To look at, or for moments to change.
+    pub(crate) fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn registered(&self) -> MutexGuard<'_, BTreeSet<AgentId>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn unreported(&self) -> MutexGuard<'_, BTreeMap<AgentId, BTreeSet<LeaseId>>> {
-        self.unreported.lock().unwrap_or_else(PoisonError::into_inner)
+    /// An agent that is registered.
+    pub(crate) fn agent(&self, agent: AgentId) -> Result<AgentRecord, Refusal> {
+        let machine = self.machine();
+        let known = machine.cluster.registry().agent(agent);
+        known
+            .map(|(record, ..)| record.clone())
+            .ok_or(Refusal::Unavailable {
+                what: format!("agent {agent} is gone"),
+            })
     }
 
     /// Agents as they are now, with how long each has been silent.
-    pub(crate) fn agents(&self) -> Vec<(AgentRecord, AgentState, Duration)> {
+    pub(crate) fn agents(self: &Arc<Self>) -> Vec<(AgentRecord, AgentState, Duration)> {
+        self.step(Event::Tick);
         let now = self.now();
-        let mut registry = self.registry();
-        registry.tick(now);
-        let agents = registry.agents();
+        let machine = self.machine();
+        let agents = machine.cluster.registry().agents();
         agents
             .map(|(record, state, heard)| (record.clone(), state, now.saturating_sub(heard)))
             .collect()
     }
 
     /// Agents that are worth a question.
-    pub(crate) fn reachable_agents(&self) -> Vec<AgentRecord> {
+    pub(crate) fn reachable_agents(self: &Arc<Self>) -> Vec<AgentRecord> {
         let agents = self.agents().into_iter();
         agents
             .filter(|(_, state, _)| *state != AgentState::Gone)

@@ -257,7 +257,7 @@ impl ManagerNode {
     fn carry_out(&mut self, action: Action, site: &mut Site) {
         let Some(process) = &mut self.process else { return };
         match action {
-            Action::Commit { commit, writes } => {
+            Action::Commit { commit, writes, .. } => {
                 process.commits.push_back((commit, writes));
                 if process.writing.is_none() {
                     process.begin_writing(site);

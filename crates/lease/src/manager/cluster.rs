@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Nothing is acknowledged before it is durable: an answer that promises something leaves in the step of its
-//! [`Event::Committed`]. Commits are made in the order of their numbers, so what the machine knows of the
-//! durable state is what the committed prefix of its writes makes of it.
+//! [`Event::Committed`]. Agents come and go in the order of their commits; leases are written in any order, as
+//! one that is over stays over.
 //!
 //! *Which leases go on.* An agent names all its leases in each report, with the last epoch that it had given.
 //! A lease that the durable state calls active, of that epoch or an earlier one, and that is not named, is
@@ -173,11 +173,15 @@ impl Cluster {
         actions
     }
 
-    fn commit(&mut self, writes: Vec<Write>, then: Then, actions: &mut Vec<Action>) {
+    fn commit(&mut self, agent: AgentId, writes: Vec<Write>, then: Then, actions: &mut Vec<Action>) {
         self.last_commit += 1;
         let commit = CommitId(self.last_commit);
         self.commits.insert(commit, then);
-        actions.push(Action::Commit { commit, writes });
+        actions.push(Action::Commit {
+            commit,
+            agent,
+            writes,
+        });
     }
 
     fn ask(&mut self, asked: Asked) -> AskId {
@@ -207,8 +211,8 @@ impl Cluster {
         }
         self.registering.insert(record.id);
         let writes = vec![Write::PutAgent(record.clone())];
-        let record = Box::new(record);
-        self.commit(writes, Then::Registered { request, record }, actions);
+        let (agent, record) = (record.id, Box::new(record));
+        self.commit(agent, writes, Then::Registered { request, record }, actions);
     }
 
     fn registered(
@@ -305,7 +309,7 @@ impl Cluster {
     fn remove(&mut self, agent: AgentId, actions: &mut Vec<Action>) {
         self.noted.remove(&agent);
         actions.push(Action::AgentGone(agent));
-        self.commit(vec![Write::RemoveAgent(agent)], Then::Nothing, actions);
+        self.commit(agent, vec![Write::RemoveAgent(agent)], Then::Nothing, actions);
     }
 
     /// Agents that are worth a question.

@@ -13,7 +13,7 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AskId(pub u64);
 
-/// Writes that become durable together; numbered by the machine in the order in which they must.
+/// Writes that become durable together; numbered by the machine in the order in which it wants them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitId(pub u64);
 
@@ -156,7 +156,7 @@ pub enum Event {
         /// Why.
         refusal: Refusal,
     },
-    /// Writes are durable, as are those of all earlier commits.
+    /// Writes are durable.
     Committed {
         /// Which.
         commit: CommitId,
@@ -205,10 +205,13 @@ pub enum Write {
 /// What is to be done, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make these writes durable, all or none, after those of all earlier commits.
+    /// Make these writes durable. Those that change what an agent is ([`Write::PutAgent`],
+    /// [`Write::RemoveAgent`]) after all earlier ones of that agent and before all later ones.
     Commit {
         /// Its number.
         commit: CommitId,
+        /// Whose they are.
+        agent: AgentId,
         /// In this order.
         writes: Vec<Write>,
     },

@@ -150,10 +150,16 @@ impl Scene {
         }
     }
 
+    /// As if it were written after all grants of the test.
     pub async fn heartbeat(&mut self, agent: AgentInfo, leases: Vec<LeaseInfo>) -> bool {
+        self.heartbeat_of(agent, leases, u32::MAX).await
+    }
+
+    pub async fn heartbeat_of(&mut self, agent: AgentInfo, leases: Vec<LeaseInfo>, epoch: u32) -> bool {
         let request = HeartbeatRequest {
             agent: Some(agent),
             leases,
+            epoch,
         };
         self.client.heartbeat(request).await.unwrap().into_inner().known
     }

@@ -71,7 +71,7 @@ impl Cluster {
             label,
             cores,
             candidates: self.registry.candidates(cores).into(),
-            anybody: self.registry.agents().next().is_some(),
+            anybody: self.reachable().next().is_some(),
             full: None,
             other: None,
         };
@@ -147,7 +147,7 @@ impl Cluster {
             lease,
             tenant,
         };
-        self.commit(vec![Write::PutLease { lease, note }], then, actions);
+        self.commit(agent, vec![Write::PutLease { lease, note }], then, actions);
     }
 
     /// A lease that cannot be handed out: if this does not reach the agent, it expires.

@@ -96,11 +96,12 @@ impl Cluster {
             agent: note.agent,
             leases: vec![report],
         };
+        let noted_agent = noted.agent;
         let then = Then::Released {
             request,
             answer: reply,
             noted,
         };
-        self.commit(vec![write], then, actions);
+        self.commit(noted_agent, vec![write], then, actions);
     }
 }

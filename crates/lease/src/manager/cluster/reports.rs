@@ -64,7 +64,7 @@ impl Cluster {
         if writes.is_empty() {
             return answer(request, Answer::Heard { known: true }, actions);
         }
-        self.commit(writes, Then::Heard { request, noted }, actions);
+        self.commit(agent, writes, Then::Heard { request, noted }, actions);
         if report.leaving {
             self.noted.remove(&agent);
         }

@@ -53,7 +53,7 @@ fn commit(actions: Vec<Action>) -> (CommitId, Vec<Write>, Vec<Action>) {
     let mut rest = Vec::new();
     for action in actions {
         match action {
-            Action::Commit { commit, writes } => assert!(found.replace((commit, writes)).is_none()),
+            Action::Commit { commit, writes, .. } => assert!(found.replace((commit, writes)).is_none()),
             other => rest.push(other),
         }
     }

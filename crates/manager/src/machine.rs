@@ -1,0 +1,270 @@
+//! Carries out what [`hotlease_lease::manager::Cluster`] decides: questions to agents, writes, answers.
+
+use crate::links::answer;
+use crate::membership::lease_note;
+use crate::records::totals;
+use crate::state::State;
+use hotlease_lease::manager::{
+    Action, Answer, AskId, Cluster, CommitId, Event, Granted, Release, RequestId, Write,
+};
+use hotlease_store::{LeaseState, StoreError};
+use hotlease_wire::grpc::{AcquireRequest, Grant, ReleaseRequest};
+use hotlease_wire::ids::{AgentId, Epoch, LeaseId};
+use hotlease_wire::{EndReason, Refusal};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Words of a [`ReleaseRequest`]: its holder gives a lease back, an operator takes it.
+pub(crate) const RELEASED: &str = "released";
+pub(crate) const REVOKED: &str = "revoked";
+
+/// Writes on their way to the durable state.
+pub(crate) struct Commit {
+    pub(crate) id: CommitId,
+    pub(crate) agent: AgentId,
+    pub(crate) writes: Vec<Write>,
+    /// What the granted leases among them were asked to be.
+    pub(crate) wanted: HashMap<LeaseId, Wanted>,
+}
+
+/// What a lease was asked to be, and when (milliseconds since 1970).
+#[derive(Clone)]
+pub(crate) struct Wanted {
+    pub(crate) request: Arc<AcquireRequest>,
+    pub(crate) granted_ms: u64,
+}
+
+/// An answer, with what an agent granted.
+pub(crate) type Answered = (Answer, Option<Grant>);
+
+struct Waiting {
+    answer: oneshot::Sender<Answered>,
+    /// For a request for a lease.
+    request: Option<Arc<AcquireRequest>>,
+}
+
+/// The machine and what its driver remembers. Locked for moments only, never across an await.
+pub(crate) struct Machine {
+    pub(crate) cluster: Cluster,
+    waiting: HashMap<RequestId, Waiting>,
+    /// What agents granted: until it is handed out.
+    grants: HashMap<AskId, Grant>,
+    /// Until it is written down.
+    wanted: HashMap<LeaseId, Wanted>,
+    last_request: u64,
+    commits: mpsc::UnboundedSender<Commit>,
+}
+
+impl Machine {
+    /// Around a machine. Its commits are as bounded as its requests.
+    pub(crate) fn new(cluster: Cluster, commits: mpsc::UnboundedSender<Commit>) -> Self {
+        Self {
+            cluster,
+            waiting: HashMap::new(),
+            grants: HashMap::new(),
+            wanted: HashMap::new(),
+            last_request: 0,
+            commits,
+        }
+    }
+}
+
+/// The machine of a manager that starts with this durable state.
+pub(crate) fn restored(store: &dyn hotlease_store::Store) -> Result<Cluster, StoreError> {
+    let agents = store.agents()?.into_iter().map(|agent| agent.id);
+    let leases = store.leases(None)?.into_iter();
+    let active = leases.filter(|lease| lease.state == LeaseState::Active);
+    Ok(Cluster::new(
+        agents,
+        active.map(|lease| (lease.id, lease_note(lease))),
+        Duration::ZERO,
+    ))
+}
+
+impl State {
+    /// Makes a request of the machine, and waits for its answer. `wanted`: of a request for a lease.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        wanted: Option<AcquireRequest>,
+        event: impl FnOnce(RequestId) -> Event,
+    ) -> Result<Answered, Refusal> {
+        let (sender, receiver) = oneshot::channel();
+        let event = {
+            let mut machine = self.machine();
+            machine.last_request += 1;
+            let id = RequestId(machine.last_request);
+            let waiting = Waiting {
+                answer: sender,
+                request: wanted.map(Arc::new),
+            };
+            machine.waiting.insert(id, waiting);
+            event(id)
+        };
+        self.step(event);
+        match receiver.await {
+            Ok((Answer::Refused(refusal), _)) => Err(refusal),
+            Ok(answered) => Ok(answered),
+            Err(_) => Err(Refusal::Unavailable {
+                what: "the manager is stopping".into(),
+            }),
+        }
+    }
+
+    /// Something happened.
+    pub(crate) fn step(self: &Arc<Self>, event: Event) {
+        let now = self.now();
+        let mut machine = self.machine();
+        for action in machine.cluster.step(event, now) {
+            self.carry_out(&mut machine, action);
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, machine: &mut Machine, action: Action) {
+        match action {
+            Action::Commit {
+                commit,
+                agent,
+                writes,
+            } => {
+                let leases = writes.iter().filter_map(|write| match write {
+                    Write::PutLease { lease, .. } => Some(*lease),
+                    _ => None,
+                });
+                let wanted = leases.filter_map(|lease| Some((lease, machine.wanted.remove(&lease)?)));
+                let wanted = wanted.collect();
+                let commit = Commit {
+                    id: commit,
+                    agent,
+                    writes,
+                    wanted,
+                };
+                if machine.commits.send(commit).is_err() {
+                    tracing::debug!("a write came after the manager stopped");
+                }
+            }
+            Action::AskGrant { ask, agent, request } => {
+                let request = machine
+                    .waiting
+                    .get(&request)
+                    .and_then(|waiting| waiting.request.clone());
+                match request {
+                    Some(request) => {
+                        tokio::spawn(Arc::clone(self).ask_grant(ask, agent, request));
+                    }
+                    None => tracing::error!(ask = ask.0, "a lease is asked for that nobody wants"),
+                }
+            }
+            Action::AskEnd { ask, agent, release } => {
+                tokio::spawn(Arc::clone(self).ask_end(ask, agent, release));
+            }
+            Action::Answer { request, answer } => self.answer(machine, request, answer),
+            Action::AgentJoined(record) => {
+                let cores = record.cores.len();
+                tracing::info!(agent = %record.id, boot = %record.boot, cores, "agent registered");
+                self.links.drop_link(record.id);
+                self.newest_agent.send_replace(Some(record));
+            }
+            Action::AgentGone(agent) => {
+                tracing::info!(%agent, "agent left, or is silent for long");
+                self.links.drop_link(agent);
+            }
+        }
+    }
+
+    fn answer(self: &Arc<Self>, machine: &mut Machine, request: RequestId, answer: Answer) {
+        let grant = match &answer {
+            Answer::Granted { ask } => machine.grants.remove(ask),
+            _ => None,
+        };
+        let Some(waiting) = machine.waiting.remove(&request) else {
+            return;
+        };
+        // Who asked is gone, and nobody else will use the lease.
+        if let Err((_, Some(grant))) = waiting.answer.send((answer, grant)) {
+            tokio::spawn(Arc::clone(self).give_back(grant));
+        }
+    }
+
+    async fn ask_grant(self: Arc<Self>, ask: AskId, agent: AgentId, request: Arc<AcquireRequest>) {
+        // Before it can grant: what it bills is held against the time since then.
+        let granted_ms = self.unix_ms();
+        let asked = async {
+            let mut client = self.links.client(&self.agent(agent)?)?;
+            let grant = client.grant(AcquireRequest::clone(&request));
+            let grant = answer(agent, self.config.grant_timeout, grant).await?;
+            Ok((self.granted(agent, &grant)?, grant))
+        };
+        let event = match asked.await {
+            Ok((granted, grant)) => {
+                tracing::debug!(lease = %grant.lease, %agent, "agent granted a lease");
+                let mut machine = self.machine();
+                machine.grants.insert(ask, grant);
+                machine
+                    .wanted
+                    .insert(granted.lease, Wanted { request, granted_ms });
+                Event::Granted { ask, granted }
+            }
+            Err(refusal) => {
+                tracing::debug!(%agent, %refusal, "agent refused a lease");
+                Event::Refused { ask, refusal }
+            }
+        };
+        self.step(event);
+    }
+
+    fn granted(&self, agent: AgentId, grant: &Grant) -> Result<Granted, Refusal> {
+        let unusable = |what: &str| Refusal::Unavailable {
+            what: format!("agent {agent} granted a lease without a usable {what}"),
+        };
+        let known = self.agent(agent).map(|record| record.boot);
+        Ok(Granted {
+            lease: grant.lease.parse().map_err(|_| unusable("id"))?,
+            boot: grant.boot.parse().or(known).map_err(|_| unusable("boot"))?,
+            epoch: Epoch(grant.epoch),
+            cores: grant.cores.clone(),
+        })
+    }
+
+    async fn ask_end(self: Arc<Self>, ask: AskId, agent: AgentId, release: Release) {
+        let event = match self.end_at(agent, release).await {
+            Ok(usage) => Event::LeaseOver { ask, usage },
+            Err(refusal) => Event::Refused { ask, refusal },
+        };
+        self.step(event);
+    }
+
+    async fn end_at(
+        &self,
+        agent: AgentId,
+        release: Release,
+    ) -> Result<hotlease_wire::session::UsageTotals, Refusal> {
+        let request = ReleaseRequest {
+            lease: release.lease.to_string(),
+            tenant: release.tenant,
+            reason: match release.reason {
+                EndReason::Revoked => REVOKED.into(),
+                _ => RELEASED.into(),
+            },
+        };
+        let mut client = self.links.client(&self.agent(agent)?)?;
+        let over = answer(agent, self.config.end_timeout, client.end_lease(request)).await?;
+        Ok(totals(over.usage))
+    }
+
+    async fn give_back(self: Arc<Self>, grant: Grant) {
+        let (Ok(lease), Ok(agent)) = (grant.lease.parse(), grant.agent.parse()) else {
+            return;
+        };
+        let release = Release {
+            lease,
+            // The manager's own wish.
+            tenant: String::new(),
+            reason: EndReason::Released,
+        };
+        if let Err(error) = self.end_at(agent, release).await {
+            tracing::warn!(%lease, %error, "a lease that was not handed out has to expire");
+        }
+    }
+}
