@@ -47,13 +47,31 @@ pub struct Process {
     requests: BTreeMap<RequestId, Caller>,
     last_request: u64,
     /// In the order in which they are written.
-    commits: VecDeque<(CommitId, Vec<Write>)>,
+    commits: VecDeque<Commit>,
     /// The last one of those that are being written.
     writing: Option<CommitId>,
     grants: BTreeMap<AskId, Grant>,
     /// Questions that wait for an answer.
     asks: BTreeSet<AskId>,
     wake: Option<Duration>,
+}
+
+/// Writes on their way to the disk.
+struct Commit {
+    id: CommitId,
+    agent: AgentId,
+    writes: Vec<Write>,
+}
+
+impl Commit {
+    /// Whether this one may overtake that one, as the daemon's writers let it.
+    fn may_overtake(&self, earlier: &Self) -> bool {
+        let alone = |commit: &Self| {
+            let mut writes = commit.writes.iter();
+            writes.any(|write| matches!(write, Write::PutAgent(_) | Write::RemoveAgent(_)))
+        };
+        self.agent != earlier.agent || !(alone(self) || alone(earlier))
+    }
 }
 
 /// Who asked, and what.
@@ -109,7 +127,7 @@ impl ManagerNode {
             return;
         };
         site.note(NODE, || "CRASHES".into());
-        for (_, writes) in process.commits {
+        for Commit { writes, .. } in process.commits {
             if site.random.random_bool(0.5) {
                 break;
             }
@@ -257,8 +275,12 @@ impl ManagerNode {
     fn carry_out(&mut self, action: Action, site: &mut Site) {
         let Some(process) = &mut self.process else { return };
         match action {
-            Action::Commit { commit, writes, .. } => {
-                process.commits.push_back((commit, writes));
+            Action::Commit {
+                commit: id,
+                agent,
+                writes,
+            } => {
+                process.commits.push_back(Commit { id, agent, writes });
                 if process.writing.is_none() {
                     process.begin_writing(site);
                 }
@@ -340,12 +362,20 @@ impl ManagerNode {
         };
         process.writing = None;
         let mut done = Vec::new();
-        while process.commits.front().is_some_and(|(id, _)| *id <= commit) {
+        while process.commits.front().is_some_and(|next| next.id <= commit) {
             done.extend(process.commits.pop_front());
+        }
+        for last in 1..done.len() {
+            if done[last].may_overtake(&done[last - 1]) && site.random.random_bool(0.3) {
+                done.swap(last - 1, last);
+            }
         }
         process.begin_writing(site);
         let write_errors = site.scenario.write_errors;
-        for (commit, writes) in done {
+        for Commit {
+            id: commit, writes, ..
+        } in done
+        {
             let event = if site.fails(write_errors) {
                 let what = "the disk is full".into();
                 let refusal = Refusal::Unavailable { what };
@@ -426,7 +456,7 @@ impl ManagerNode {
 
 impl Process {
     fn begin_writing(&mut self, site: &mut Site) {
-        self.writing = self.commits.back().map(|(commit, _)| *commit);
+        self.writing = self.commits.back().map(|commit| commit.id);
         if let Some(commit) = self.writing {
             let most = if site.is_faulty() {
                 site.scenario.write_max
