@@ -24,7 +24,7 @@ use hotlease_wire::Refusal;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use placement::Placement;
 use releasing::Releasing;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Requests at a time.
@@ -89,8 +89,9 @@ pub struct Cluster {
     releases: BTreeMap<RequestId, Releasing>,
     asks: BTreeMap<AskId, Asked>,
     commits: BTreeMap<CommitId, Then>,
-    /// Agents whose registration is being written.
-    registering: BTreeSet<AgentId>,
+    /// Agents whose registration is being written, and in which run: whatever another run says meanwhile would be
+    /// written after it.
+    registering: BTreeMap<AgentId, BootId>,
     last_ask: u64,
     last_commit: u64,
 }
@@ -209,7 +210,7 @@ impl Cluster {
         if let Err(refusal) = admitted {
             return refuse(request, refusal, actions);
         }
-        self.registering.insert(record.id);
+        self.registering.insert(record.id, record.boot);
         let writes = vec![Write::PutAgent(record.clone())];
         let (agent, record) = (record.id, Box::new(record));
         self.commit(agent, writes, Then::Registered { request, record }, actions);
@@ -242,6 +243,15 @@ impl Cluster {
         }
         actions.push(Action::AgentJoined(record));
         answer(request, Answer::Registered, actions);
+    }
+
+    /// Whether this run of an agent is over, or will be as soon as a registration is written.
+    fn is_replaced(&self, agent: AgentId, boot: BootId) -> bool {
+        self.registry.is_over(boot)
+            || self
+                .registering
+                .get(&agent)
+                .is_some_and(|present| *present != boot)
     }
 
     fn committed(&mut self, then: Then, now: Duration, actions: &mut Vec<Action>) {
@@ -299,7 +309,7 @@ impl Cluster {
         for agent in forgotten {
             self.awaited.remove(&agent);
             // Who is just coming back is not forgotten.
-            if !self.registering.contains(&agent) {
+            if !self.registering.contains_key(&agent) {
                 self.remove(agent, actions);
             }
         }

@@ -111,8 +111,7 @@ impl Cluster {
             return;
         };
         // A run that is over cannot keep what it granted.
-        let present = self.registry.agent(agent).map(|(record, ..)| record.boot);
-        if present != Some(granted.boot) && self.registry.is_over(granted.boot) {
+        if self.is_replaced(agent, granted.boot) {
             let what = format!("agent {agent} was started again just now");
             return self.not_granted(request, Refusal::Unavailable { what }, actions);
         }

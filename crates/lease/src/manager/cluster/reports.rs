@@ -27,9 +27,10 @@ impl Cluster {
             return refuse(request, refusal, actions);
         }
         let (agent, boot) = (report.agent, report.boot);
-        let known = self
-            .registry
-            .heartbeat(agent, boot, report.free_cores, report.pool, now);
+        let known = !self.is_replaced(agent, boot)
+            && self
+                .registry
+                .heartbeat(agent, boot, report.free_cores, report.pool, now);
         if !known {
             // It registers first, and then sends the same totals again.
             return answer(request, Answer::Heard { known: false }, actions);
