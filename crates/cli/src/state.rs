@@ -5,7 +5,7 @@ use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_journal::network_file_system;
 use hotlease_manager::{ManagerConfig, load_tariff};
-use hotlease_store::{MemoryStore, PostgresOptions, SqliteOptions, Store, open_postgres, open_sqlite};
+use hotlease_store::{MemoryStore, SqliteOptions, Store, open_sqlite};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,10 +45,6 @@ pub(crate) struct LedgerArgs {
     /// or polling]
     #[arg(long, value_name = "FILE", env = "HOTLEASE_TARIFF")]
     tariff: Option<PathBuf>,
-    /// Keep the ledger in PostgreSQL, such as `host=/run/postgresql dbname=hotlease`; the manager that was
-    /// started last leads, and one that led before writes no more
-    #[arg(long, value_name = "PARAMETERS")]
-    database: Option<String>,
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
@@ -134,10 +130,7 @@ impl LedgerArgs {
         if let Some(tariff) = &self.tariff {
             config.tariff = load_tariff(tariff)?;
         }
-        config.store = match &self.database {
-            Some(parameters) => Arc::new(open_postgres(parameters, PostgresOptions::default())?),
-            None => self.kept.store(dir)?,
-        };
+        config.store = self.kept.store(dir)?;
         Ok(config)
     }
 
@@ -146,9 +139,6 @@ impl LedgerArgs {
         let mut args = self.kept.to_args(dir);
         if let Some(tariff) = &self.tariff {
             args.extend(["--tariff".into(), absolute(tariff).into()]);
-        }
-        if let Some(parameters) = &self.database {
-            args.extend(["--database".into(), parameters.into()]);
         }
         args
     }
