@@ -201,11 +201,19 @@ impl Session {
 
     /// Ends the lease; returns what it used.
     pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
+        let mut changed = self.shared.changed.subscribe();
         let answer = self
             .shared
             .link
             .ask(&SessionRequest::Release, &[], AGENT, RELEASE_LIMIT)
             .await;
+        // Answers come in the order of requests, except this one, which comes when all is recorded: a renewal that
+        // was asked behind it is refused before, and that looks like the answer.
+        if matches!(&answer, Ok((SessionReply::Refused(Refusal::LeaseEnded(_)), _))) {
+            let ended = async { while self.end().is_none() && changed.changed().await.is_ok() {} };
+            // Without its end the refusal stands.
+            let _ = tokio::time::timeout(RELEASE_LIMIT, ended).await;
+        }
         // The event says it as well, and may have come before: a lease that had ended is released, too.
         match (self.end(), answer) {
             (Some(End::Lease { usage, .. }), _) => Ok(usage),

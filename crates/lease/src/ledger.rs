@@ -12,7 +12,7 @@
 //! let greedy = UsageTotals { allocated_ns: u64::MAX, compute_ns: 500, ..Default::default() };
 //! let (billed, capped) = account.merge(UsageTotals::default(), greedy, 3_600_000);
 //! assert!(capped);
-//! assert_eq!(billed.allocated_ns, 2 * 1_002_000_000); // two slots for a second, and the clocks' tolerance
+//! assert_eq!(billed.allocated_ns, 2 * 1_002_001_000); // two slots for a second, and the clocks' tolerance
 //! let prices = Prices { allocated_core_hour: 1_000_000_000, ..Default::default() };
 //! assert!(cost(&prices, billed, 0).total() < 1_000_000); // in 1e-9 of the currency
 //! ```
