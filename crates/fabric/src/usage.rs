@@ -147,6 +147,7 @@ impl UsageBlock {
     }
 
     /// Worker: the writing end of one slot.
+    #[inline]
     pub fn meter(&self, slot: u16) -> SlotMeter<'_> {
         SlotMeter(self.cells(slot))
     }

@@ -109,32 +109,40 @@ impl Arguments {
 
 /// Finds and checks the arguments. The payload of a request with spans is copied before it is decoded:
 /// the client may still write to it.
+#[inline]
 pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) -> Result<Arguments, Status> {
     let payload = channel.input(request);
     let in_ring = Place {
         start: payload.start,
         bytes: payload.bytes as u64,
     };
-    let ring_output = Place {
+    let output = Place {
         start: channel.output(request),
         bytes: u64::from(request.header.output_capacity),
     };
-    let ring_guard =
-        (ring_output.start.as_ptr() as usize + channel.output_bytes()).next_multiple_of(64) as u64;
-    let flags = request.header.flags;
-    if flags == Flags::NONE {
-        return Ok(Arguments {
-            input: in_ring,
-            output: ring_output,
-            output_in_ring: true,
-            guard: ring_guard,
-            elsewhere: None,
-        });
+    let in_ring = Arguments {
+        input: in_ring,
+        output,
+        output_in_ring: true,
+        guard: (output.start.as_ptr() as usize + channel.output_bytes()).next_multiple_of(64) as u64,
+        elsewhere: None,
+    };
+    match request.header.flags {
+        Flags::NONE => Ok(in_ring),
+        flags => in_buffers(in_ring, flags, regions),
     }
+}
 
+/// Where some of it is in buffers: `payload` is everything in the ring, spans included. Apart from the rest,
+/// so that calls without buffers do not pay for it.
+#[cold]
+#[inline(never)]
+fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arguments, Status> {
+    let (payload, ring_output, ring_guard) = (in_ring.input, in_ring.output, in_ring.guard);
+    let payload_bytes = payload.bytes as usize;
     let mut spans = [0; 2 * PARTS_MAX * Span::BYTES];
     let span_bytes = flags.span_bytes();
-    let input_bytes = payload.bytes - span_bytes;
+    let input_bytes = payload_bytes - span_bytes;
     // SAFETY: the channel checked that the payload is at least span_bytes long, which is at most the
     // array's size.
     unsafe {

@@ -41,6 +41,8 @@ struct Room {
 
 impl Landing {
     /// Gives the arguments a place here, and brings the input. `now` in ticks. `Err`: the function must not run.
+    #[cold]
+    #[inline(never)]
     pub fn fetch(
         &mut self,
         channel: &SlotChannel,
@@ -88,6 +90,8 @@ impl Landing {
 
     /// Takes the first `bytes` of the output to the client's memory, where they are before the reply. `Err`:
     /// they may be there in part.
+    #[cold]
+    #[inline(never)]
     pub fn store(
         &mut self,
         channel: &SlotChannel,

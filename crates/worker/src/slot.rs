@@ -112,6 +112,8 @@ impl Slot {
     }
 
     /// Sleeps until there is a request or mail.
+    #[cold]
+    #[inline(never)]
     fn sleep(&mut self) {
         let polled = self.now.wrapping_sub(self.hot_since);
         self.meter().add_ns(self.shared.clock.ns(polled), 0);
@@ -199,6 +201,8 @@ impl Slot {
         ))
     }
 
+    #[cold]
+    #[inline(never)]
     fn read_mail(&mut self) {
         for letter in self.mailbox.take() {
             match letter {

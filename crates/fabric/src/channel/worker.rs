@@ -243,7 +243,7 @@ impl<F: FarRing> WorkerChannel<F> {
         self.publish(request.entry, &header, 0);
     }
 
-    #[inline]
+    #[inline(always)]
     fn publish(&mut self, entry: u32, header: &ReplyHeader, payload_bytes: usize) {
         self.replies.publish(entry, payload_bytes, &header.encode());
         self.unsettled = true;
