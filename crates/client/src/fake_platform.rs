@@ -23,7 +23,7 @@ use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
-use hotlease_wire::{Cause, EndReason};
+use hotlease_wire::{Cause, EndReason, Refusal};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -59,6 +59,8 @@ struct Shared {
     invocations: AtomicU64,
     /// Of links in turn; all later ones are taken.
     welcomes: Mutex<VecDeque<Welcome>>,
+    /// A renewal is refused ahead of the answer to the release that it was asked behind.
+    overtaken_release: AtomicBool,
 }
 
 pub(crate) struct FakePlatform {
@@ -81,6 +83,7 @@ impl FakePlatform {
             epoch: AtomicU64::new(7),
             invocations: AtomicU64::new(0),
             welcomes: Mutex::new(welcomes.iter().copied().collect()),
+            overtaken_release: AtomicBool::new(false),
         });
         let serving = shared.clone();
         let (workers, slots) = (options.workers, options.slots);
@@ -137,6 +140,11 @@ impl FakePlatform {
         }
     }
 
+    /// From now on as an agent that refuses a renewal before it answers the release ahead of it.
+    pub(crate) fn overtake_release(&self) {
+        self.shared.overtaken_release.store(true, Ordering::SeqCst);
+    }
+
     /// Ends the lease as the agent does: workers first, then the news.
     pub(crate) fn end_lease(&self, reason: EndReason) {
         for worker in &*self.shared.workers.lock().unwrap() {
@@ -186,13 +194,21 @@ impl Shared {
                     SessionReply::Connected { worker, epoch }
                 }
                 SessionRequest::Renew => SessionReply::Renewed { ttl_ms: 5000 },
-                SessionRequest::Release => SessionReply::LeaseEnded {
-                    reason: EndReason::Released,
-                    usage: UsageTotals {
-                        invocations: self.invocations.load(Ordering::SeqCst),
-                        ..UsageTotals::default()
-                    },
-                },
+                SessionRequest::Release => {
+                    if self.overtaken_release.load(Ordering::SeqCst) {
+                        let refused = SessionReply::Refused(Refusal::LeaseEnded(EndReason::Released));
+                        self.session.send(&refused, &[]).unwrap();
+                        // So that the client has read it by itself: without this the test holds less.
+                        thread::sleep(Duration::from_millis(20));
+                    }
+                    SessionReply::LeaseEnded {
+                        reason: EndReason::Released,
+                        usage: UsageTotals {
+                            invocations: self.invocations.load(Ordering::SeqCst),
+                            ..UsageTotals::default()
+                        },
+                    }
+                }
             };
             let fds: Vec<_> = passed.iter().map(AsFd::as_fd).collect();
             if self.session.send(&reply, &fds).is_err() {

@@ -347,3 +347,12 @@ fn a_replaced_worker_leaves_no_descriptors_behind() {
     let after = open();
     assert!(after < before + 100, "{before} descriptors grew to {after}");
 }
+
+#[test]
+fn a_renewal_that_is_refused_ahead_of_the_release_is_not_its_answer() {
+    let (platform, echo) = start(|_| {});
+    echo.call(b"once").unwrap();
+    platform.overtake_release();
+    let usage = platform.invoker.clone().deallocate().unwrap();
+    assert_eq!(usage.invocations, 1, "the lease's totals, which come behind");
+}
