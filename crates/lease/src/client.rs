@@ -1,7 +1,8 @@
 //! The client's side: how a lease is got, kept, and known to be lost; and which failed invocations may be
 //! submitted again.
 //!
-//! * [`Acquisition`] — asks the manager, or the agents themselves, until there is a lease or no more patience.
+//! * [`Acquisition`] — asks the manager, or the agents themselves, until there is a lease or no more patience. Only
+//!   the simulator runs it so far; the client library asks the manager itself.
 //! * [`Renewal`] — pushes the expiry of a lease, and says when it must be taken for lost.
 //! * [`Attempts`] — what one invocation may still be tried after a failure.
 

@@ -1,7 +1,7 @@
 //! dev only: a whole site in one process, with virtual time and seeded faults.
 //!
-//! The daemons' and the client library's state machines ([`hotlease_lease`]) and the manager's store run here
-//! as they run in the daemons, between a network that loses, delays, doubles and reorders, disks that tear and
+//! The daemons' and the client library's state machines ([`hotlease_lease`]) run here as they run in the daemons,
+//! over a ledger and a journal of the simulator's own, which can lose what real ones may lose, between a network that loses, delays, doubles and reorders, disks that tear and
 //! fill up, clocks that drift, and processes that stop and die between any two actions. Everything is drawn
 //! from one seed: the same seed is the same run, to the last event.
 //!
