@@ -3,7 +3,11 @@
 
 #[cfg(feature = "grpc")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    use prost::Message;
     let descriptors = protox::compile(["proto/hotlease.proto"], ["proto"])?;
+    // What routes there are, for those who must have an answer to each of them.
+    let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("hotlease.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
     println!("cargo:rerun-if-changed=proto/hotlease.proto");
     Ok(())

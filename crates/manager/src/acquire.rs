@@ -89,8 +89,12 @@ pub(crate) async fn acquire(state: &Arc<State>, request: AcquireRequest) -> Resu
 }
 
 /// Ends a lease: at the agent that granted it where that is known, else wherever it is found (the
-/// manager may have been started just now).
-pub(crate) async fn release(state: &Arc<State>, request: ReleaseRequest) -> Result<ReleaseReply, Refusal> {
+/// manager may have been started just now). `any`: also one of another tenant.
+pub(crate) async fn release(
+    state: &Arc<State>,
+    request: ReleaseRequest,
+    any: bool,
+) -> Result<ReleaseReply, Refusal> {
     let lease: LeaseId = request
         .lease
         .parse()
@@ -108,7 +112,11 @@ pub(crate) async fn release(state: &Arc<State>, request: ReleaseRequest) -> Resu
     };
     let release = Release {
         lease,
-        tenant: request.tenant,
+        // An empty name is the manager's own wish.
+        tenant: match any && !own {
+            true => String::new(),
+            false => request.tenant,
+        },
         reason,
     };
     let known = known.map(lease_note);

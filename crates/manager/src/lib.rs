@@ -6,7 +6,7 @@
 //!
 //! * [`Manager`] — the running daemon; [`ManagerConfig`] says where.
 //! * `listener` — the Unix socket: one manager to a runtime directory, peers checked on accept.
-//! * `caller` — who asks, and what that lets them ask.
+//! * [`identity`] — who asks, and what that lets them do: every request goes through its gate.
 //! * `service` — the gRPC service; `acquire`, `membership` and `listing` do its work.
 //! * `billing` — bills at the prices of a `tariff`, and holding the ledger against agents' journals.
 //! * `links` — connections to the agents.
@@ -25,10 +25,10 @@
 
 mod acquire;
 mod billing;
-mod caller;
 mod commits;
 mod config;
 mod error;
+pub mod identity;
 mod links;
 mod listener;
 mod listing;

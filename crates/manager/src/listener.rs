@@ -140,13 +140,6 @@ pub(crate) struct PeerInfo {
     pub(crate) uid: u32,
 }
 
-impl PeerInfo {
-    /// The name that leases and bills carry: made here, never taken from the peer.
-    pub(crate) fn tenant(self) -> String {
-        format!("uid:{}", self.uid)
-    }
-}
-
 /// An admitted connection.
 pub(crate) type Peer = Served<UnixStream, PeerInfo, OwnedSemaphorePermit>;
 
@@ -189,7 +182,7 @@ mod tests {
         let own_uid = nix::unistd::geteuid().as_raw();
         let stream = || UnixStream::pair().unwrap().0;
         let admitted = admit(stream(), own_uid, &places).expect("our own user");
-        assert_eq!(admitted.connect_info().tenant(), format!("uid:{own_uid}"));
+        assert_eq!(admitted.connect_info().uid, own_uid);
         assert!(admit(stream(), own_uid, &places).is_none(), "no place is left");
         drop(admitted);
         assert!(

@@ -1,5 +1,6 @@
 //! The life of a manager: bind, serve, stop.
 
+use crate::identity::Gate;
 use crate::listener::Listener;
 use crate::machine::Machine;
 use crate::service::Service;
@@ -187,11 +188,13 @@ async fn serve_on<C>(
 ) where
     C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,
 {
+    let gate = Gate::new(Arc::clone(&service.0.authenticator));
     let service = ManagerServer::new(service)
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .max_encoding_message_size(ANSWER_BYTES_MAX);
     let server = Server::builder()
         .layer(requests)
+        .layer(gate)
         .timeout(REQUEST_TIMEOUT)
         .max_concurrent_streams(STREAMS_MAX)
         .http2_max_header_list_size(HEADER_BYTES_MAX)

@@ -1,6 +1,6 @@
-//! The gRPC service: who asks, and which module answers.
+//! The gRPC service: for whom, and which module answers. Whether they may, the gate has said already.
 
-use crate::caller::Caller;
+use crate::identity::caller_of;
 use crate::state::State;
 use crate::{acquire, billing, listing, membership};
 use hotlease_wire::Refusal;
@@ -25,66 +25,63 @@ fn reply<T>(result: Result<T, Refusal>) -> Result<Response<T>, Status> {
 #[tonic::async_trait]
 impl Manager for Service {
     async fn acquire(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
-        let tenant = Caller::of(&request)?.tenant()?;
+        let tenant = caller_of(&request)?.tenant()?.to_owned();
         let request = acquire::checked(request.into_inner(), tenant)?;
         reply(acquire::acquire(&self.0, request).await)
     }
 
     async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
-        let tenant = Caller::of(&request)?.tenant()?;
+        let caller = caller_of(&request)?;
         let request = ReleaseRequest {
-            tenant,
+            tenant: caller.tenant()?.to_owned(),
             ..request.into_inner()
         };
-        reply(acquire::release(&self.0, request).await)
+        reply(acquire::release(&self.0, request, caller.is_operator()).await)
     }
 
-    async fn list_agents(&self, request: Request<ListRequest>) -> Result<Response<AgentList>, Status> {
-        Caller::of(&request)?.client()?;
+    async fn list_agents(&self, _: Request<ListRequest>) -> Result<Response<AgentList>, Status> {
         reply(Ok(listing::agents(&self.0).await))
     }
 
     async fn list_leases(&self, request: Request<ListRequest>) -> Result<Response<LeaseList>, Status> {
-        let caller = Caller::of(&request)?;
+        let caller = caller_of(&request)?;
         reply(listing::leases(&self.0, caller.listing(request.into_inner())?).await)
     }
 
     async fn list_workers(&self, request: Request<ListRequest>) -> Result<Response<WorkerList>, Status> {
-        let caller = Caller::of(&request)?;
+        let caller = caller_of(&request)?;
         reply(listing::workers(&self.0, caller.listing(request.into_inner())?).await)
     }
 
     async fn list_functions(&self, request: Request<ListRequest>) -> Result<Response<CodeList>, Status> {
-        let caller = Caller::of(&request)?;
+        let caller = caller_of(&request)?;
         reply(listing::functions(&self.0, caller.listing(request.into_inner())?).await)
     }
 
-    async fn get_info(&self, request: Request<InfoRequest>) -> Result<Response<Info>, Status> {
-        Caller::of(&request)?.client()?;
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<Info>, Status> {
         reply(listing::info(&self.0).await)
     }
 
     async fn shutdown(&self, request: Request<ShutdownRequest>) -> Result<Response<ShutdownReply>, Status> {
-        let uid = Caller::of(&request)?.operator()?;
-        tracing::info!(uid, "asked to stop");
+        let by = caller_of(&request)?.name;
+        tracing::info!(by, "asked to stop");
         self.0.asked_to_stop.send_replace(true);
         reply(Ok(ShutdownReply {}))
     }
 
     async fn bill(&self, request: Request<BillRequest>) -> Result<Response<BillReply>, Status> {
-        let caller = Caller::of(&request)?;
+        let caller = caller_of(&request)?;
         let request = caller.bill(request.into_inner())?;
         reply(billing::bill(&self.0, request).await)
     }
 
     async fn verify(&self, request: Request<VerifyRequest>) -> Result<Response<VerifyReply>, Status> {
-        Caller::of(&request)?.operator()?;
         reply(billing::verify(&self.0, request.into_inner()).await)
     }
 
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {
-        let caller = Caller::of(&request)?;
-        let owner = caller.agent()?;
+        let caller = caller_of(&request)?;
+        let owner = caller.agent();
         reply(membership::register(&self.0, request.into_inner(), owner).await)
     }
 
@@ -92,8 +89,8 @@ impl Manager for Service {
         &self,
         request: Request<HeartbeatRequest>,
     ) -> Result<Response<HeartbeatReply>, Status> {
-        let caller = Caller::of(&request)?;
-        let owner = caller.agent()?;
+        let caller = caller_of(&request)?;
+        let owner = caller.agent();
         reply(membership::heartbeat(&self.0, request.into_inner(), owner).await)
     }
 
@@ -101,8 +98,8 @@ impl Manager for Service {
         &self,
         request: Request<PastUsageRequest>,
     ) -> Result<Response<PastUsageReply>, Status> {
-        let caller = Caller::of(&request)?;
-        let owner = caller.agent()?;
+        let caller = caller_of(&request)?;
+        let owner = caller.agent();
         reply(membership::report_past(&self.0, request.into_inner(), owner).await)
     }
 }

@@ -1,6 +1,7 @@
 //! What the manager's requests share.
 
 use crate::ManagerConfig;
+use crate::identity::Authenticator;
 use crate::links::Links;
 use crate::machine::Machine;
 use crate::records::bad;
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 pub(crate) struct State {
     pub(crate) config: ManagerConfig,
     pub(crate) links: Links,
+    pub(crate) authenticator: Arc<Authenticator>,
     /// True once a client asked the manager to stop.
     pub(crate) asked_to_stop: watch::Sender<bool>,
     /// The agent that registered last.
@@ -41,6 +43,7 @@ impl State {
                     .map(|network| Arc::clone(&network.identity)),
             ),
             config,
+            authenticator: Arc::new(Authenticator::new()),
             asked_to_stop: watch::Sender::new(false),
             newest_agent: watch::Sender::new(None),
             started: Instant::now(),

@@ -39,6 +39,9 @@ pub mod tunnel;
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
 pub mod grpc {
     tonic::include_proto!("hotlease.v1");
+
+    /// The protocol's `FileDescriptorSet`: which routes and messages there are.
+    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hotlease.bin"));
 }
 #[cfg(feature = "grpc")]
 mod status;

@@ -1,0 +1,135 @@
+//! Stands before every gRPC route: nobody unknown and nothing unnamed gets through.
+
+use super::{Authenticator, Caller, ConnectionIdentity, Operation};
+use crate::listener::PeerInfo as LocalPeer;
+use hotlease_net::grpc::PeerInfo as RemotePeer;
+use hotlease_wire::Refusal;
+use http::header::AUTHORIZATION;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+use tonic::Status;
+use tonic::body::Body;
+use tower::{Layer, Service};
+
+/// See the module. Puts the [`Caller`] among the request's extensions.
+#[derive(Clone)]
+pub(crate) struct Gate<S> {
+    authenticator: Arc<Authenticator>,
+    inner: S,
+}
+
+impl Gate<()> {
+    /// To be put before a service.
+    pub(crate) fn new(authenticator: Arc<Authenticator>) -> Self {
+        Self {
+            authenticator,
+            inner: (),
+        }
+    }
+}
+
+impl<S> Layer<S> for Gate<()> {
+    type Service = Gate<S>;
+
+    fn layer(&self, inner: S) -> Gate<S> {
+        Gate {
+            authenticator: Arc::clone(&self.authenticator),
+            inner,
+        }
+    }
+}
+
+type Answer<E> = Pin<Box<dyn Future<Output = Result<http::Response<Body>, E>> + Send>>;
+
+impl<S> Service<http::Request<Body>> for Gate<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = http::Response<Body>;
+    type Error = S::Error;
+    type Future = Answer<S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        // The one that was polled ready is used, and another takes its place.
+        let ready = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, ready);
+        let authenticator = Arc::clone(&self.authenticator);
+        let asked = Asked::by(&request);
+        Box::pin(async move {
+            let admitted = match asked {
+                Ok(asked) => asked.admit(&authenticator).await,
+                Err(refusal) => Err(refusal),
+            };
+            match admitted {
+                Ok(caller) => {
+                    request.extensions_mut().insert(caller);
+                    inner.call(request).await
+                }
+                Err(refusal) => {
+                    // What was sent is not shown: it may be a secret.
+                    tracing::debug!(path = request.uri().path(), %refusal, "refused a request");
+                    Ok(Status::from(refusal).into_http())
+                }
+            }
+        })
+    }
+}
+
+/// What of a request says who asks for what.
+struct Asked {
+    operation: Operation,
+    connection: ConnectionIdentity,
+    authorization: Option<String>,
+}
+
+impl Asked {
+    fn by(request: &http::Request<Body>) -> Result<Self, Refusal> {
+        let refused = |what: &str| Refusal::NotPermitted { what: what.into() };
+        let operation = Operation::of_grpc(request.uri().path());
+        let authorization = request.headers().get(AUTHORIZATION).map(|value| value.to_str());
+        Ok(Self {
+            operation: operation.ok_or_else(|| refused("this manager has no such route"))?,
+            connection: connection_of(request.extensions())?,
+            authorization: authorization
+                .transpose()
+                .map_err(|_| refused("the authorization header is not text"))?
+                .map(str::to_owned),
+        })
+    }
+
+    async fn admit(self, authenticator: &Authenticator) -> Result<Caller, Refusal> {
+        let authorization = self.authorization.as_deref();
+        let caller = authenticator
+            .authenticate(&self.connection, authorization, SystemTime::now())
+            .await?;
+        caller.check(self.operation)?;
+        Ok(caller)
+    }
+}
+
+fn connection_of(extensions: &http::Extensions) -> Result<ConnectionIdentity, Refusal> {
+    if let Some(peer) = extensions.get::<RemotePeer>() {
+        return Ok(ConnectionIdentity::Certified(Arc::clone(&peer.0)));
+    }
+    let local = extensions.get::<LocalPeer>();
+    let local = local.map(|peer| ConnectionIdentity::Local { uid: peer.uid });
+    local.ok_or_else(|| Refusal::NotPermitted {
+        what: "a connection without credentials".into(),
+    })
+}
+
+/// Who sent a request that came through the gate.
+pub(crate) fn caller_of<T>(request: &tonic::Request<T>) -> Result<Caller, Refusal> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| Refusal::NotPermitted {
+        what: "nobody was asked who this is".into(),
+    })
+}

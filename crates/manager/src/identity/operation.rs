@@ -1,0 +1,281 @@
+//! Everything that can be asked of a manager, and who may.
+
+use super::{Caller, How, Role};
+use std::fmt;
+
+/// Something that is asked of the manager, by whatever interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// To get a lease.
+    Acquire,
+    /// To end a lease: one's own, or as an operator any.
+    Release,
+    /// To see which agents there are.
+    ListAgents,
+    /// To see leases.
+    ListLeases,
+    /// To see worker processes.
+    ListWorkers,
+    /// To see function libraries.
+    ListFunctions,
+    /// To see how the manager is.
+    GetInfo,
+    /// To stop the manager.
+    Shutdown,
+    /// To see what was used, and its price.
+    Bill,
+    /// To hold the ledger against journals.
+    Verify,
+    /// To offer a node's cores, as its agent.
+    Register,
+    /// To report usage, as an agent.
+    Report,
+    /// To give a node to the site, or let a drained one serve again.
+    AddNode,
+    /// To take a node back by a deadline.
+    DrainNode,
+    /// To take a node back at once.
+    RemoveNode,
+    /// To see tenants, quotas and members.
+    ListTenants,
+    /// To add, change and remove tenants.
+    ChangeTenants,
+    /// To see keys (never their secrets).
+    ListKeys,
+    /// To add, revoke and rotate keys.
+    ChangeKeys,
+    /// To read metrics.
+    ReadMetrics,
+    /// To ask whether the manager lives and serves.
+    ReadHealth,
+}
+
+/// Groups of those who may do something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Whoever reaches the manager: nothing of the site is told.
+    Anybody,
+    /// Users and operators.
+    Members,
+    /// Those, and batch hooks.
+    MembersAndHooks,
+    /// Operators and batch hooks.
+    OperatorsAndHooks,
+    /// Operators.
+    Operators,
+    /// Agents with a certificate, and the manager's own user on its machine.
+    Agents,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Anybody => "anybody",
+            Self::Members => "users and operators",
+            Self::MembersAndHooks => "users, operators and batch hooks",
+            Self::OperatorsAndHooks => "operators and batch hooks",
+            Self::Operators => "operators",
+            Self::Agents => "agents",
+        })
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Acquire => "getting a lease",
+            Self::Release => "ending a lease",
+            Self::ListAgents => "listing agents",
+            Self::ListLeases => "listing leases",
+            Self::ListWorkers => "listing workers",
+            Self::ListFunctions => "listing functions",
+            Self::GetInfo => "asking how the manager is",
+            Self::Shutdown => "stopping the manager",
+            Self::Bill => "seeing bills",
+            Self::Verify => "verifying the ledger",
+            Self::Register => "registering",
+            Self::Report => "reporting usage",
+            Self::AddNode => "adding a node",
+            Self::DrainNode => "draining a node",
+            Self::RemoveNode => "removing a node",
+            Self::ListTenants => "listing tenants",
+            Self::ChangeTenants => "changing tenants",
+            Self::ListKeys => "listing keys",
+            Self::ChangeKeys => "changing keys",
+            Self::ReadMetrics => "reading metrics",
+            Self::ReadHealth => "asking for health",
+        })
+    }
+}
+
+impl Operation {
+    /// The table. No wildcard: who adds an operation says here who may.
+    pub fn who(self) -> Who {
+        match self {
+            Self::Acquire
+            | Self::Release
+            | Self::ListLeases
+            | Self::ListWorkers
+            | Self::ListFunctions
+            | Self::Bill => Who::Members,
+            Self::ListAgents | Self::GetInfo => Who::MembersAndHooks,
+            Self::AddNode | Self::DrainNode | Self::RemoveNode => Who::OperatorsAndHooks,
+            Self::Shutdown
+            | Self::Verify
+            | Self::ListTenants
+            | Self::ChangeTenants
+            | Self::ListKeys
+            | Self::ChangeKeys
+            | Self::ReadMetrics => Who::Operators,
+            Self::ReadHealth => Who::Anybody,
+            Self::Register | Self::Report => Who::Agents,
+        }
+    }
+
+    /// Whether this caller is one of those.
+    pub fn permits(self, caller: &Caller) -> bool {
+        match (self.who(), caller.role) {
+            (Who::Anybody, _)
+            | (Who::Members, Role::User | Role::Operator)
+            | (Who::MembersAndHooks, Role::User | Role::Operator | Role::Hook)
+            | (Who::OperatorsAndHooks, Role::Operator | Role::Hook)
+            | (Who::Operators, Role::Operator)
+            | (Who::Agents, Role::Agent) => true,
+            // `hotlease up`, and an agent of the manager's own machine and user.
+            (Who::Agents, Role::Operator) => caller.how == How::PeerCredentials,
+            (
+                Who::Members | Who::MembersAndHooks | Who::OperatorsAndHooks | Who::Operators | Who::Agents,
+                _,
+            ) => false,
+        }
+    }
+
+    /// What a gRPC route asks for. A route that is not named here is refused to everybody.
+    pub fn of_grpc(path: &str) -> Option<Self> {
+        Some(match path.strip_prefix("/hotlease.v1.")? {
+            "Manager/Acquire" => Self::Acquire,
+            "Manager/Release" => Self::Release,
+            "Manager/ListAgents" => Self::ListAgents,
+            "Manager/ListLeases" => Self::ListLeases,
+            "Manager/ListWorkers" => Self::ListWorkers,
+            "Manager/ListFunctions" => Self::ListFunctions,
+            "Manager/GetInfo" => Self::GetInfo,
+            "Manager/Shutdown" => Self::Shutdown,
+            "Manager/Bill" => Self::Bill,
+            "Manager/Verify" => Self::Verify,
+            "Manager/Register" => Self::Register,
+            "Manager/Heartbeat" | "Manager/ReportPast" => Self::Report,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_net::{Peer, Role as CertificateRole};
+    use hotlease_wire::grpc::DESCRIPTORS;
+    use prost::Message;
+    use std::sync::Arc;
+
+    /// `/package.Service/Method` of each route that the protocol has.
+    fn routes(service: &str) -> Vec<String> {
+        let files = prost_types::FileDescriptorSet::decode(DESCRIPTORS).expect("made by the build");
+        let mut routes = Vec::new();
+        for file in &files.file {
+            for found in file.service.iter().filter(|found| found.name() == service) {
+                let methods = found.method.iter().map(|method| method.name());
+                routes.extend(methods.map(|method| format!("/{}.{}/{method}", file.package(), found.name())));
+            }
+        }
+        assert!(!routes.is_empty(), "the protocol has no service {service}");
+        routes
+    }
+
+    fn caller(role: Role, how: How) -> Caller {
+        Caller {
+            name: "somebody".into(),
+            tenant: Some("alice".into()),
+            role,
+            how,
+        }
+    }
+
+    fn certificate(role: CertificateRole) -> How {
+        How::Certificate(Arc::new(Peer {
+            role,
+            name: "alice".into(),
+            tenant: None,
+            hosts: Vec::new(),
+            fingerprint: [0; 32],
+        }))
+    }
+
+    #[test]
+    fn every_route_of_the_protocol_names_what_it_asks_for() {
+        for route in routes("Manager") {
+            assert!(
+                Operation::of_grpc(&route).is_some(),
+                "{route} names no operation: say in identity/operation.rs which one it is, and who may"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_named_is_refused() {
+        for path in [
+            "",
+            "/",
+            "/hotlease.v1.Manager/Anything",
+            "/hotlease.v1.Agent/Grant",
+            "/hotlease.v1.Manager/Acquire/",
+            "/HOTLEASE.V1.MANAGER/ACQUIRE",
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        ] {
+            assert_eq!(Operation::of_grpc(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn users_and_hooks_get_no_further_than_their_part() {
+        let user = caller(Role::User, certificate(CertificateRole::Client));
+        let hook = caller(Role::Hook, certificate(CertificateRole::Client));
+        let agent = caller(Role::Agent, certificate(CertificateRole::Agent));
+        let manager = caller(Role::Manager, certificate(CertificateRole::Manager));
+        let here = caller(Role::Operator, How::PeerCredentials);
+        let remote = caller(Role::Operator, certificate(CertificateRole::Client));
+        let of_user = [
+            "Acquire",
+            "Release",
+            "ListAgents",
+            "ListLeases",
+            "ListWorkers",
+            "ListFunctions",
+            "GetInfo",
+            "Bill",
+        ];
+        let of_agent = ["Register", "Heartbeat", "ReportPast"];
+        let of_hook = ["ListAgents", "GetInfo", "Drain", "Resume", "Remove"];
+        for route in routes("Manager") {
+            let operation = Operation::of_grpc(&route).expect("named");
+            let method = route.rsplit('/').next().expect("a method");
+            let is = |list: &[&str]| list.contains(&method);
+            assert_eq!(operation.permits(&user), is(&of_user), "a user and {method}");
+            assert_eq!(operation.permits(&agent), is(&of_agent), "an agent and {method}");
+            assert_eq!(
+                operation.permits(&remote),
+                !is(&of_agent),
+                "an operator elsewhere and {method}"
+            );
+            assert!(
+                operation.permits(&here),
+                "an operator of this machine and {method}"
+            );
+            assert!(!operation.permits(&manager), "a manager and {method}");
+            assert!(
+                !operation.permits(&hook) || is(&of_hook),
+                "a batch hook and {method}"
+            );
+        }
+    }
+}
