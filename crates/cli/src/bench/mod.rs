@@ -12,6 +12,7 @@
 //! * [`throughput`] — invocations per second, pipelined.
 //! * [`bandwidth`] — bytes per second read in place, and copied.
 //! * [`cold`] — from asking for a lease to the first result.
+//! * [`control`] — grants per second, and what many agents and leases cost a manager.
 //! * [`peers`] — the same echo through sockets, gRPC and HTTP.
 //! * [`fabric`] — latency and bandwidth over libfabric.
 //! * [`model`] — LogP parameters of a channel, and how well they predict.
@@ -23,6 +24,7 @@
 
 mod bandwidth;
 mod cold;
+mod control;
 mod fabric;
 mod host;
 mod latency;
@@ -66,6 +68,8 @@ enum Bench {
     Model(model::ModelArgs),
     /// From asking for a lease to the first result, with and without the warm pool
     Cold(cold::ColdArgs),
+    /// Grants per second, and what many agents and leases cost a manager
+    Control(control::ControlArgs),
     /// The same echo through a Unix socket, TCP, gRPC and HTTP
     Peers(peers::PeersArgs),
     /// Round trips on several workers at once, beside one alone
@@ -84,6 +88,7 @@ pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<
         Bench::Bandwidth(args) => bandwidth::carry_out(&args, output),
         Bench::Model(args) => model::carry_out(&args, output),
         Bench::Cold(args) => cold::carry_out(&args, output),
+        Bench::Control(args) => control::carry_out(&args, output),
         Bench::Peers(args) => peers::carry_out(&args, output),
         Bench::Scaling(args) => scaling::carry_out(&args, output),
         Bench::Soak(args) => soak::carry_out(&args, output),

@@ -1,0 +1,249 @@
+//! A simulated agent: the book of leases and the membership of a real one, and workers that are never started.
+
+use hotlease_lease::agent::{
+    Action, Ask, Event, FinalTotal, GrantRequest, Lease, LeaseBook, Outstanding, SessionId,
+};
+use hotlease_wire::EndReason;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::agent_server;
+use hotlease_wire::grpc::{
+    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, ReleaseReply,
+    ReleaseRequest, Usage,
+};
+use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tonic::{Request, Response, Status};
+
+/// Totals that wait for the manager; more than its leases in a second.
+const OUTSTANDING_MAX: usize = 4096;
+const MEMORY_BYTES: u64 = 1 << 40;
+
+/// See the module.
+#[derive(Clone)]
+pub(super) struct Agent(Arc<Inner>);
+
+struct Inner {
+    id: AgentId,
+    boot: BootId,
+    /// Where managers reach it.
+    address: String,
+    cores: Vec<u32>,
+    began: Instant,
+    tables: Mutex<Tables>,
+}
+
+struct Tables {
+    book: LeaseBook,
+    outstanding: Outstanding,
+}
+
+impl Agent {
+    pub(super) fn new(address: String, cores: u32) -> Self {
+        let cores: Vec<u32> = (0..cores).collect();
+        Self(Arc::new(Inner {
+            id: AgentId(rand::random()),
+            boot: BootId(rand::random()),
+            address,
+            began: Instant::now(),
+            tables: Mutex::new(Tables {
+                book: LeaseBook::new(cores.iter().copied(), MEMORY_BYTES),
+                outstanding: Outstanding::new(OUTSTANDING_MAX),
+            }),
+            cores,
+        }))
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.0.began.elapsed()
+    }
+
+    /// When that is.
+    pub(super) fn instant(&self, at: Duration) -> Instant {
+        self.0.began + at
+    }
+
+    pub(super) fn leases(&self) -> usize {
+        self.tables().book.leases().count()
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.0.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn info(&self, state: &str) -> AgentInfo {
+        let inner = &self.0;
+        AgentInfo {
+            id: inner.id.to_string(),
+            boot: inner.boot.to_string(),
+            address: inner.address.clone(),
+            session_socket: "/simulated/session.sock".into(),
+            cores: inner.cores.clone(),
+            free_cores: self.tables().book.free_cores(),
+            memory_bytes: MEMORY_BYTES,
+            state: state.into(),
+            endpoint: inner.address.clone(),
+            ..AgentInfo::default()
+        }
+    }
+
+    pub(super) fn heartbeat(&self, ask: Ask, leaving: bool) -> HeartbeatRequest {
+        let agent = Some(self.info(if leaving { "gone" } else { "serving" }));
+        let now = self.now();
+        let mut tables = self.tables();
+        let Tables { book, outstanding } = &mut *tables;
+        let mut leases: Vec<_> = outstanding.report(ask).map(|total| self.owed(total)).collect();
+        leases.extend(book.leases().map(|lease| self.active(lease, now)));
+        HeartbeatRequest {
+            agent,
+            leases,
+            epoch: book.epoch().0,
+        }
+    }
+
+    pub(super) fn acknowledged(&self, ask: Ask) {
+        self.tables().outstanding.acknowledged(ask);
+    }
+
+    fn active(&self, lease: &Lease, now: Duration) -> LeaseInfo {
+        LeaseInfo {
+            id: lease.id.to_string(),
+            agent: self.0.id.to_string(),
+            tenant: lease.tenant.clone(),
+            label: lease.label.clone(),
+            state: "active".into(),
+            epoch: lease.epoch.0,
+            expires_in_ms: lease.expires.saturating_sub(now).as_millis() as u64,
+            cores: lease.cores(),
+            usage: Some(Usage {
+                allocated_ns: lease.allocated_ns(now),
+                ..Usage::default()
+            }),
+            end_reason: String::new(),
+        }
+    }
+
+    fn owed(&self, total: &FinalTotal) -> LeaseInfo {
+        LeaseInfo {
+            id: total.lease.to_string(),
+            agent: self.0.id.to_string(),
+            tenant: total.tenant.clone(),
+            label: total.label.clone(),
+            state: "ended".into(),
+            epoch: total.epoch.0,
+            expires_in_ms: 0,
+            cores: total.cores.clone(),
+            usage: Some(message(total.usage)),
+            end_reason: total.why.clone(),
+        }
+    }
+
+    /// One step of the book. Workers are up, and gone, at once.
+    fn step(&self, tables: &mut Tables, event: Event) -> Result<(), Refusal> {
+        let now = self.now();
+        let step = tables.book.step(event, now);
+        for action in step.actions {
+            let follows = match action {
+                Action::StartWorker {
+                    lease, worker, epoch, ..
+                } => Event::WorkerUp { lease, worker, epoch },
+                Action::KillWorker {
+                    lease, worker, epoch, ..
+                } => Event::WorkerGone {
+                    lease,
+                    worker,
+                    epoch,
+                    used: UsageTotals::default(),
+                },
+                Action::LeaseEnded { .. } => {
+                    let ended = tables.book.ended().next_back();
+                    if let Some(total) = ended.map(|ended| FinalTotal::of(ended, self.0.boot)) {
+                        tables.outstanding.owe(total);
+                    }
+                    continue;
+                }
+                Action::TellWorkerDied { .. } | Action::Drained => continue,
+            };
+            self.step(tables, follows)?;
+        }
+        step.refusal.map_or(Ok(()), Err)
+    }
+
+    fn granted(&self, request: AcquireRequest) -> Result<Grant, Refusal> {
+        let ttl = Duration::from_millis(request.ttl_ms);
+        let wanted = GrantRequest {
+            id: LeaseId(rand::random()),
+            tenant: request.tenant,
+            label: request.label,
+            workers: request.workers,
+            slots_per_worker: request.slots_per_worker,
+            memory_bytes: request.memory_bytes,
+            ttl,
+        };
+        let (id, tenant) = (wanted.id, wanted.tenant.clone());
+        let mut tables = self.tables();
+        self.step(&mut tables, Event::Grant(wanted))?;
+        let lease = tables.book.active(id)?;
+        let (epoch, cores) = (lease.epoch, lease.cores());
+        // Somebody holds it from now on: there are no sessions here.
+        let attach = Event::Attach {
+            session: SessionId(0),
+            lease: id,
+            epoch,
+            tenant,
+            until: Duration::MAX,
+        };
+        self.step(&mut tables, attach)?;
+        Ok(Grant {
+            lease: id.to_string(),
+            agent: self.0.id.to_string(),
+            token: vec![0; 128],
+            session_socket: "/simulated/session.sock".into(),
+            epoch: epoch.0,
+            ttl_ms: request.ttl_ms,
+            cores,
+            endpoint: self.0.address.clone(),
+            boot: self.0.boot.to_string(),
+            node: "simulated".into(),
+        })
+    }
+
+    fn ended(&self, request: ReleaseRequest) -> Result<ReleaseReply, Refusal> {
+        let lease: LeaseId = request.lease.parse().map_err(|_| Refusal::UnknownLease)?;
+        let mut tables = self.tables();
+        let reason = EndReason::Released;
+        self.step(&mut tables, Event::End { lease, reason })?;
+        let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
+        Ok(ReleaseReply {
+            usage: ended.map(|ended| message(ended.usage)),
+        })
+    }
+}
+
+fn message(usage: UsageTotals) -> Usage {
+    Usage {
+        allocated_ns: usage.allocated_ns,
+        hot_ns: usage.hot_ns,
+        compute_ns: usage.compute_ns,
+        invocations: usage.invocations,
+    }
+}
+
+#[tonic::async_trait]
+impl agent_server::Agent for Agent {
+    async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
+        Ok(Response::new(self.granted(request.into_inner())?))
+    }
+
+    async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
+        Ok(Response::new(self.ended(request.into_inner())?))
+    }
+
+    async fn status(&self, _: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {
+        Ok(Response::new(AgentStatus {
+            agent: Some(self.info("serving")),
+            ..AgentStatus::default()
+        }))
+    }
+}

@@ -1,0 +1,179 @@
+//! A site of its own: an authority, identities, and a manager in a process of its own.
+
+use crate::bench::process::Held;
+use anyhow::{Context, bail, ensure};
+use hotlease_net::authority::{self, Request};
+use hotlease_net::{Address, Identity, Role, grpc};
+use hotlease_wire::grpc::ListRequest;
+use hotlease_wire::grpc::manager_client::ManagerClient;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tonic::transport::Channel;
+
+/// Agents that share a certificate: a manager takes 1024 connections of one peer.
+const AGENTS_PER_IDENTITY: u32 = 1000;
+/// Descriptors of each process beside those of agents.
+const DESCRIPTORS: u64 = 1024;
+/// Longest listing of agents.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+const HOST: &str = "127.0.0.1";
+
+/// See the module. The manager is killed with this: nothing of it is needed any more.
+pub(super) struct Site {
+    manager: Child,
+    address: Address,
+    agents: Vec<Arc<Identity>>,
+    client: Arc<Identity>,
+    _dir: TempDir,
+}
+
+/// What the manager uses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    pub(super) rss_bytes: u64,
+    /// Since its start.
+    pub(super) cpu: Duration,
+}
+
+impl Site {
+    pub(super) fn start(disk: Option<&Path>, agents: u32) -> anyhow::Result<Self> {
+        // Each agent: a listener, a connection in and one out; the manager has the other two ends.
+        raise_descriptors(u64::from(agents) * 3 + DESCRIPTORS)?;
+        let dir = match disk {
+            Some(disk) => TempDir::with_prefix_in("hotlease-bench-", disk),
+            None => TempDir::with_prefix("hotlease-bench-"),
+        };
+        let dir = dir.context("cannot make a directory")?;
+        let at = |name: &str| dir.path().join(name);
+        authority::init(&at("authority"))?;
+        let issue = |role, name: &str| {
+            let request = Request {
+                tenant: (role == Role::Client).then(|| name.to_owned()),
+                // The first host names the identity.
+                hosts: match role {
+                    Role::Client => Vec::new(),
+                    _ => vec![name.to_owned(), HOST.to_owned()],
+                },
+                ..Request::new(role)
+            };
+            authority::issue(&at("authority"), &request, &at(name))?;
+            anyhow::Ok(Arc::new(Identity::load(&at(name))?))
+        };
+        issue(Role::Manager, "manager")?;
+        let identities = agents.div_ceil(AGENTS_PER_IDENTITY);
+        let identities = (0..identities).map(|number| issue(Role::Agent, &format!("agents{number}")));
+        let identities = identities.collect::<Result<_, _>>()?;
+        let client = issue(Role::Client, "bench")?;
+        let mut command = Command::new(env::current_exe().context("cannot find this program")?);
+        command
+            .args(["--json", "manager", "--listen", "127.0.0.1:0", "--identity"])
+            .arg(at("manager"))
+            .env("HOTLEASE_RUNTIME_DIR", at("run"))
+            .env("XDG_STATE_HOME", at("state"))
+            .env("HOTLEASE_LOG", "error")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut manager = command.spawn().context("cannot start a manager")?;
+        let mut ready = String::new();
+        if let Some(stdout) = manager.stdout.take() {
+            BufReader::new(stdout).read_line(&mut ready)?;
+        }
+        let serving: serde_json::Value = serde_json::from_str(&ready).context("the manager did not start")?;
+        let Some(listen) = serving["listen"].as_str() else {
+            bail!("the manager does not serve other hosts: {serving}");
+        };
+        let address = format!("https://{listen}").parse()?;
+        Ok(Self {
+            manager,
+            address,
+            agents: identities,
+            client,
+            _dir: dir,
+        })
+    }
+
+    /// Who the agent of this number is.
+    pub(super) fn agent(&self, number: u32) -> Arc<Identity> {
+        Arc::clone(&self.agents[(number / AGENTS_PER_IDENTITY) as usize])
+    }
+
+    /// A connection of this identity to the manager.
+    pub(super) fn channel(&self, identity: Arc<Identity>) -> Channel {
+        grpc::channel(self.address.clone(), identity, Role::Manager)
+    }
+
+    /// A client's connection.
+    pub(super) fn client(&self) -> ManagerClient<Channel> {
+        ManagerClient::new(self.channel(Arc::clone(&self.client))).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    pub(super) fn load(&self) -> anyhow::Result<Load> {
+        let pid = self.manager.id();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the manager is gone")?;
+        let ticks = cpu_ticks(&stat).context("/proc/PID/stat is not as expected")?;
+        let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
+        Ok(Load {
+            rss_bytes: Held::by(pid)?.rss_bytes,
+            cpu: Duration::from_secs_f64(ticks as f64 / per_second as f64),
+        })
+    }
+
+    /// Agents that the manager hears well.
+    pub(super) async fn serving(&self) -> anyhow::Result<u32> {
+        let list = self.client().list_agents(ListRequest::default()).await?;
+        let agents = list.into_inner().agents;
+        Ok(agents.iter().filter(|agent| agent.state == "serving").count() as u32)
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.manager.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        let _ = self.manager.wait();
+    }
+}
+
+/// User and system time of `/proc/PID/stat`, clock ticks.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ').skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+/// For this process and those that it starts.
+fn raise_descriptors(needed: u64) -> anyhow::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft >= needed {
+        return Ok(());
+    }
+    // Root may raise the hard limit, too.
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, needed, hard.max(needed));
+    ensure!(
+        raised.is_ok(),
+        "{needed} descriptors are needed and {hard} allowed; run as root, or raise the limit (`ulimit -n`)"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cpu_ticks;
+
+    #[test]
+    fn processor_time_is_read() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 100 0 0 0 30 12 0 0 20 0 1";
+        assert_eq!(cpu_ticks(stat), Some(42));
+        assert_eq!(cpu_ticks("7 (a) S 1"), None);
+    }
+}
