@@ -154,7 +154,9 @@ impl Cluster {
             Event::Granted { ask, granted } => self.granted(ask, granted, &mut actions),
             Event::LeaseOver { ask, usage } => self.lease_over(ask, usage, &mut actions),
             Event::Refused { ask, refusal } => match self.asks.remove(&ask) {
-                Some(Asked::Grant { request, .. }) => self.not_granted(request, refusal, &mut actions),
+                Some(Asked::Grant { request, agent }) => {
+                    self.not_granted(request, agent, refusal, &mut actions);
+                }
                 Some(Asked::End { request }) => self.not_ended(request, refusal, &mut actions),
                 // It will expire.
                 Some(Asked::GiveBack) | None => {}

@@ -88,13 +88,34 @@ struct Entry {
     heard: Duration,
 }
 
+/// An agent that may be asked, in the order of a tightest fit: how well it is heard, its free cores, the most
+/// pooled workers first.
+type Room = (AgentState, u32, Reverse<u32>, AgentId);
+
+impl Entry {
+    fn room(&self) -> Option<Room> {
+        let record = &self.record;
+        let room = (self.state, record.free_cores, Reverse(record.pool), record.id);
+        (self.state != AgentState::Gone).then_some(room)
+    }
+}
+
 /// Runs that are remembered to be over, so that a message of theirs which arrives late brings none back.
 const OVER_MAX: usize = 4096;
 
-/// All agents that registered with a manager.
+/// Agents that are proposed of those that seem to lack free cores: a full site is told so after a few questions.
+const HOPES_MAX: usize = 16;
+/// Agents that are proposed in all.
+const CANDIDATES_MAX: usize = 64;
+
+/// All agents that registered with a manager. No request looks at all of them.
 #[derive(Debug, Default)]
 pub struct Registry {
     agents: BTreeMap<AgentId, Entry>,
+    /// Whom to ask: all that are not gone.
+    rooms: BTreeSet<Room>,
+    /// When each was last heard, the longest silent first.
+    silence: BTreeSet<(Duration, AgentId)>,
     over: BTreeSet<BootId>,
     /// The same, the longest over first.
     over_order: VecDeque<BootId>,
@@ -133,20 +154,44 @@ impl Registry {
             && !self.agents.contains_key(&record.id)
             && let Some(longest_gone) = self.longest_gone()
         {
-            self.agents.remove(&longest_gone);
+            self.take(longest_gone);
         }
         let entry = Entry {
             state: AgentState::Serving,
             heard: now,
             record,
         };
-        let boot = entry.record.boot;
-        if let Some(former) = self.agents.insert(entry.record.id, entry)
+        let (id, boot) = (entry.record.id, entry.record.boot);
+        if let Some(former) = self.take(id)
             && former.record.boot != boot
         {
             self.note_over(former.record.boot);
         }
+        self.put(entry);
         Ok(())
+    }
+
+    fn put(&mut self, entry: Entry) {
+        self.rooms.extend(entry.room());
+        self.silence.insert((entry.heard, entry.record.id));
+        self.agents.insert(entry.record.id, entry);
+    }
+
+    fn take(&mut self, id: AgentId) -> Option<Entry> {
+        let entry = self.agents.remove(&id)?;
+        if let Some(room) = entry.room() {
+            self.rooms.remove(&room);
+        }
+        self.silence.remove(&(entry.heard, id));
+        Some(entry)
+    }
+
+    /// Changes an entry, and its places in the orders.
+    fn change(&mut self, id: AgentId, change: impl FnOnce(&mut Entry)) {
+        if let Some(mut entry) = self.take(id) {
+            change(&mut entry);
+            self.put(entry);
+        }
     }
 
     /// Whether this run is known to be over.
@@ -174,16 +219,39 @@ impl Registry {
         pool: u32,
         now: Duration,
     ) -> bool {
-        match self.agents.get_mut(&id) {
-            Some(entry) if entry.record.boot == boot => {
+        let known = self
+            .agents
+            .get(&id)
+            .is_some_and(|entry| entry.record.boot == boot);
+        self.change(id, |entry| {
+            if known {
                 entry.record.free_cores = free_cores;
                 entry.record.pool = pool;
                 entry.state = AgentState::Serving;
                 entry.heard = now;
-                true
             }
-            _ => false,
-        }
+        });
+        known
+    }
+
+    /// An agent granted these cores: until it reports again, it has fewer.
+    pub fn granted(&mut self, id: AgentId, cores: u32) {
+        self.change(id, |entry| {
+            entry.record.free_cores = entry.record.free_cores.saturating_sub(cores);
+        });
+    }
+
+    /// A lease with these cores is over.
+    pub fn released(&mut self, id: AgentId, cores: u32) {
+        self.change(id, |entry| {
+            let free = entry.record.free_cores.saturating_add(cores);
+            entry.record.free_cores = free.min(entry.record.cores.len() as u32);
+        });
+    }
+
+    /// An agent has no more than these free cores: it said so.
+    pub fn full(&mut self, id: AgentId, free_cores: u32) {
+        self.change(id, |entry| entry.record.free_cores = free_cores.min(entry.record.free_cores));
     }
 
     /// An agent says goodbye. A later boot of it is not meant.
@@ -193,29 +261,34 @@ impl Registry {
             .get(&id)
             .is_some_and(|entry| entry.record.boot == boot)
         {
-            self.agents.remove(&id);
+            self.take(id);
             self.note_over(boot);
         }
     }
 
     /// Time passes: the silent become suspected, then gone, then forgotten. Returns whom it forgot.
     pub fn tick(&mut self, now: Duration) -> Vec<AgentId> {
+        let silent = |heard: Duration| now.saturating_sub(heard);
+        let silent_ones = self.silence.iter();
+        let silent_ones: Vec<_> = silent_ones
+            .take_while(|(heard, _)| silent(*heard) >= SUSPECTED_AFTER)
+            .copied()
+            .collect();
         let mut forgotten = Vec::new();
-        self.agents.retain(|id, entry| {
-            let silent = now.saturating_sub(entry.heard);
-            entry.state = if silent >= GONE_AFTER {
-                AgentState::Gone
-            } else if silent >= SUSPECTED_AFTER {
-                AgentState::Suspected
-            } else {
-                AgentState::Serving
-            };
-            let kept = silent < FORGOTTEN_AFTER;
-            if !kept {
-                forgotten.push(*id);
+        for (heard, id) in silent_ones {
+            if silent(heard) >= FORGOTTEN_AFTER {
+                self.take(id);
+                forgotten.push(id);
+                continue;
             }
-            kept
-        });
+            let state = match silent(heard) >= GONE_AFTER {
+                true => AgentState::Gone,
+                false => AgentState::Suspected,
+            };
+            if self.agents.get(&id).is_some_and(|entry| entry.state != state) {
+                self.change(id, |entry| entry.state = state);
+            }
+        }
         forgotten
     }
 
@@ -238,27 +311,22 @@ impl Registry {
     ///
     /// The tightest fit first, so that large gaps stay for large leases; among equals the one with the
     /// most pooled workers. Serving agents come before suspected ones, and gone ones are not asked. The
-    /// number of free cores is as old as the last heartbeat, and only the agent knows; so agents that
+    /// number of free cores is as old as the last heartbeat, and only the agent knows; so a few agents that
     /// offer enough cores but seem to lack free ones come last instead of not at all.
     pub fn candidates(&self, cores: u32) -> Vec<AgentId> {
-        let mut able: Vec<_> = self
-            .agents
-            .values()
-            .filter(|entry| entry.state != AgentState::Gone && entry.record.cores.len() >= cores as usize)
-            .collect();
-        able.sort_by_key(|entry| {
-            let free = entry.record.free_cores;
-            let fits = free >= cores;
-            let tightness = if fits { free } else { u32::MAX - free };
-            (
-                !fits,
-                entry.state,
-                tightness,
-                Reverse(entry.record.pool),
-                entry.record.id,
-            )
-        });
-        able.into_iter().map(|entry| entry.record.id).collect()
+        // The least room of all that have so many free cores.
+        let from = |state, free| (state, free, Reverse(u32::MAX), AgentId([0; 8]));
+        let most = |state| (state, u32::MAX, Reverse(0), AgentId([u8::MAX; 8]));
+        let fitting = |state| self.rooms.range(from(state, cores)..=most(state));
+        let lacking = |state| self.rooms.range(from(state, 0)..from(state, cores)).rev();
+        let offers = |room: &&Room| {
+            let entry = self.agents.get(&room.3);
+            entry.is_some_and(|entry| entry.record.cores.len() >= cores as usize)
+        };
+        let heard = [AgentState::Serving, AgentState::Suspected];
+        let fitting = heard.into_iter().flat_map(fitting).filter(offers).take(CANDIDATES_MAX);
+        let lacking = heard.into_iter().flat_map(lacking).filter(offers).take(HOPES_MAX);
+        fitting.chain(lacking).map(|room| room.3).collect()
     }
 
     /// The most that any agent which is not gone has, for [`hotlease_wire::Refusal::NoCapacity`].

@@ -91,7 +91,16 @@ impl Cluster {
         }
     }
 
-    pub(super) fn not_granted(&mut self, request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
+    pub(super) fn not_granted(
+        &mut self,
+        request: RequestId,
+        agent: AgentId,
+        refusal: Refusal,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Refusal::NoCapacity { free, .. } = refusal {
+            self.registry.full(agent, free);
+        }
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
@@ -113,7 +122,7 @@ impl Cluster {
         // A run that is over cannot keep what it granted.
         if self.is_replaced(agent, granted.boot) {
             let what = format!("agent {agent} was started again just now");
-            return self.not_granted(request, Refusal::Unavailable { what }, actions);
+            return self.not_granted(request, agent, Refusal::Unavailable { what }, actions);
         }
         let Some(placement) = self.placements.remove(&request) else {
             return;
@@ -124,6 +133,7 @@ impl Cluster {
             epoch,
             cores,
         } = granted;
+        self.registry.granted(agent, cores.len() as u32);
         let tenant = placement.tenant.clone();
         let note = LeaseNote {
             agent,

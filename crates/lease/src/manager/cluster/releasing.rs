@@ -76,6 +76,7 @@ impl Cluster {
             return answer(request, reply, actions);
         };
         let lease = releasing.release.lease;
+        self.registry.released(note.agent, note.cores.len() as u32);
         let noted = super::reports::Noted {
             agent: note.agent,
             boot: note.boot,
