@@ -93,9 +93,9 @@ pub(crate) fn status(node: &Node, availability: Availability, tenant: &str) -> A
     }
 }
 
-/// What the report `ask` carries: the active leases and the totals that are owed. Also the last epoch given, up
-/// to which it names all leases.
-pub(crate) fn report(node: &Node, ask: Ask) -> (Vec<LeaseInfo>, Epoch) {
+/// What the report `ask` carries: the totals that are owed and, if it is whole, the active leases. Also the last
+/// epoch given, up to which a whole one names all leases.
+pub(crate) fn report(node: &Node, ask: Ask, whole: bool) -> (Vec<LeaseInfo>, Epoch) {
     let mut guard = node.tables();
     let tables = &mut *guard;
     let agent = node.identity.agent;
@@ -104,7 +104,7 @@ pub(crate) fn report(node: &Node, ask: Ask) -> (Vec<LeaseInfo>, Epoch) {
         .report(ask)
         .map(|total| owed(agent, total))
         .collect();
-    let active = tables.book.leases();
+    let active = tables.book.leases().filter(|_| whole);
     leases.extend(active.map(|lease| active_lease(node, tables, lease)));
     (leases, tables.book.epoch())
 }

@@ -106,7 +106,9 @@ impl Membership {
     fn carry_out(&mut self, action: MembershipAction, answers: &mpsc::Sender<Answer>) {
         match action {
             MembershipAction::Register { ask } => self.register(ask, answers.clone()),
-            MembershipAction::Report { ask, leaving } => self.report(ask, leaving, answers.clone()),
+            MembershipAction::Report { ask, whole, leaving } => {
+                self.report(ask, (whole, leaving), answers.clone());
+            }
             MembershipAction::Acknowledged { ask } => self.acknowledged(ask),
             MembershipAction::Unacknowledged { ask } => {
                 tracing::debug!(
@@ -150,24 +152,29 @@ impl Membership {
         });
     }
 
-    fn report(&self, ask: Ask, leaving: bool, answers: mpsc::Sender<Answer>) {
+    fn report(&self, ask: Ask, (whole, leaving): (bool, bool), answers: mpsc::Sender<Answer>) {
         let availability = if leaving {
             Availability::Gone
         } else {
             Availability::Serving
         };
-        let (leases, epoch) = listing::report(&self.node, ask);
+        let (leases, epoch) = listing::report(&self.node, ask, whole);
         let request = HeartbeatRequest {
             agent: Some(listing::agent(&self.node, availability)),
             leases,
             epoch: epoch.0,
+            partial: !whole,
         };
         let mut manager = self.manager.clone();
         tokio::spawn(async move {
             let answer = match in_time(manager.heartbeat(request)).await {
                 Ok(reply) => {
-                    let known = reply.known;
-                    (MembershipEvent::Heard { ask, known }, None)
+                    let heard = MembershipEvent::Heard {
+                        ask,
+                        known: reply.known,
+                        totals_every: Duration::from_millis(reply.totals_every_ms),
+                    };
+                    (heard, None)
                 }
                 Err(refusal) => (MembershipEvent::Failed { ask }, Some(refusal)),
             };

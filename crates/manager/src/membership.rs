@@ -15,6 +15,7 @@ use hotlease_wire::grpc::{
 };
 use hotlease_wire::ids::{AgentId, Epoch};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Leases in one heartbeat.
 const LEASES_MAX: usize = 16 * 1024;
@@ -72,6 +73,7 @@ pub(crate) async fn heartbeat(
     let report = Heard {
         agent,
         boot,
+        whole: !request.partial,
         epoch: Epoch(request.epoch),
         free_cores: info.free_cores,
         pool: info.pool,
@@ -80,9 +82,18 @@ pub(crate) async fn heartbeat(
     };
     let heartbeat = |request| Event::Heartbeat { request, report };
     match state.ask(None, heartbeat).await? {
-        (Answer::Heard { known }, _) => Ok(HeartbeatReply { known }),
+        (Answer::Heard { known }, _) => Ok(HeartbeatReply {
+            known,
+            totals_every_ms: totals_every(state).as_millis() as u64,
+        }),
         (answer, _) => Err(unexpected(&answer)),
     }
+}
+
+/// Not the same for all: agents that registered together do not report together for ever.
+fn totals_every(state: &State) -> Duration {
+    let every = state.machine().cluster.totals_every();
+    every.mul_f64(rand::random_range(0.75..1.25))
 }
 
 fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {

@@ -23,6 +23,8 @@ const GRANT_LIMIT: Duration = Duration::from_secs(3);
 /// Of a disk that has nothing wrong with it.
 const WRITE_MAX: Duration = Duration::from_millis(20);
 const END_LIMIT: Duration = Duration::from_secs(5);
+/// Longest pause between totals of leases that go on: several reports.
+const TOTALS_EVERY: Duration = Duration::from_secs(5);
 /// The only ledger of the site.
 const LEDGER: u64 = 1;
 /// What its clock may be slow by meanwhile.
@@ -338,7 +340,10 @@ impl ManagerNode {
         }
         let response = match answer {
             Answer::Registered => Response::Registered { ledger: LEDGER },
-            Answer::Heard { known } => Response::Heard { known },
+            Answer::Heard { known } => Response::Heard {
+                known,
+                totals_every: TOTALS_EVERY.mul_f64(site.random.random()),
+            },
             Answer::Granted { ask } => {
                 let grant = self
                     .process

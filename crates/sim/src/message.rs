@@ -60,7 +60,7 @@ pub enum Request {
 #[derive(Debug, Clone)]
 pub enum Response {
     Registered { ledger: u64 },
-    Heard { known: bool },
+    Heard { known: bool, totals_every: Duration },
     Granted(Grant),
     Released(UsageTotals),
     Refused(Refusal),

@@ -20,6 +20,8 @@ pub const HEARTBEAT: Duration = Duration::from_millis(500);
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
 /// Longest; beyond, its own suspicion would be the rule.
 pub const HEARTBEAT_MAX: Duration = Duration::from_secs(10);
+/// Longest pause between reports of leases that go on: so much of their usage is lost with the node's disk.
+pub const TOTALS_EVERY_MAX: Duration = Duration::from_secs(120);
 /// First pause after a failed attempt to register; doubled each time.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// Longest: a manager that was started again knows its agents soon after.
@@ -53,6 +55,8 @@ pub enum MembershipEvent {
         ask: Ask,
         /// Whether it knows us in this run.
         known: bool,
+        /// How often it wants to hear of leases that go on; zero: in every report.
+        totals_every: Duration,
     },
     /// There is no answer and there will be none.
     Failed {
@@ -71,10 +75,12 @@ pub enum MembershipAction {
         /// The question's number.
         ask: Ask,
     },
-    /// Report the active leases and all totals that are owed.
+    /// Report all totals that are owed and, if it is whole, all active leases.
     Report {
         /// The question's number.
         ask: Ask,
+        /// It names every active lease.
+        whole: bool,
         /// It is the last one.
         leaving: bool,
     },
@@ -116,6 +122,10 @@ pub struct Membership {
     heartbeat: Duration,
     backoff: Duration,
     ledger: Option<u64>,
+    /// When the next report is whole; with the first one that the manager hears.
+    next_whole: Duration,
+    /// When the report under way was made, if it is whole.
+    whole: Option<Duration>,
 }
 
 impl Membership {
@@ -127,6 +137,8 @@ impl Membership {
             heartbeat: HEARTBEAT,
             backoff: BACKOFF_MIN,
             ledger: None,
+            next_whole: Duration::ZERO,
+            whole: None,
         }
     }
 
@@ -168,9 +180,16 @@ impl Membership {
                     self.registered(heartbeat, ledger, now, &mut actions);
                 }
             }
-            MembershipEvent::Heard { ask, known } => match self.state {
+            MembershipEvent::Heard {
+                ask,
+                known,
+                totals_every,
+            } => match self.state {
                 State::Reporting { ask: asked, .. } if asked == ask && known => {
                     actions.push(MembershipAction::Acknowledged { ask });
+                    if let Some(made) = self.whole {
+                        self.next_whole = made + totals_every.min(TOTALS_EVERY_MAX);
+                    }
                     self.state = State::Member {
                         next: now + self.heartbeat,
                     };
@@ -235,6 +254,8 @@ impl Membership {
             asked => asked.clamp(HEARTBEAT_MIN, HEARTBEAT_MAX),
         };
         self.backoff = BACKOFF_MIN;
+        // This may be another manager, or the same one without what it knew.
+        self.next_whole = now;
         actions.push(MembershipAction::Joined);
         if self.ledger.replace(ledger) != Some(ledger) {
             actions.push(MembershipAction::OweAgain);
@@ -244,7 +265,9 @@ impl Membership {
 
     fn report(&mut self, leaving: bool, now: Duration, actions: &mut Vec<MembershipAction>) {
         let ask = self.next_ask();
-        actions.push(MembershipAction::Report { ask, leaving });
+        let whole = leaving || now >= self.next_whole;
+        self.whole = whole.then_some(now);
+        actions.push(MembershipAction::Report { ask, whole, leaving });
         self.state = if leaving {
             State::Leaving {
                 ask,
@@ -331,6 +354,7 @@ mod tests {
                 MembershipAction::OweAgain,
                 MembershipAction::Report {
                     ask: Ask(2),
+                    whole: true,
                     leaving: false
                 },
             ]
@@ -344,6 +368,7 @@ mod tests {
         let heard = MembershipEvent::Heard {
             ask: Ask(2),
             known: true,
+            totals_every: Duration::ZERO,
         };
         assert_eq!(
             membership.step(heard, 2 * MOMENT),
@@ -375,6 +400,7 @@ mod tests {
         let heard = MembershipEvent::Heard {
             ask: Ask(2),
             known: true,
+            totals_every: Duration::ZERO,
         };
         assert!(membership.step(heard, late).is_empty());
     }
@@ -385,6 +411,7 @@ mod tests {
         let unknown = MembershipEvent::Heard {
             ask: Ask(2),
             known: false,
+            totals_every: Duration::ZERO,
         };
         let actions = membership.step(unknown, MOMENT);
         assert_eq!(actions.last(), Some(&MembershipAction::Register { ask: Ask(3) }));
@@ -395,6 +422,47 @@ mod tests {
         };
         let actions = membership.step(again(Ask(3), 7), MOMENT);
         assert!(!actions.contains(&MembershipAction::OweAgain), "{actions:?}");
+    }
+
+    #[test]
+    fn leases_that_go_on_are_named_as_often_as_the_manager_wants_and_first_of_all_to_a_new_one() {
+        let every = 4 * HEARTBEAT;
+        let mut membership = member();
+        let mut now = MOMENT;
+        let mut wholes = Vec::new();
+        for number in 2..12 {
+            let heard = MembershipEvent::Heard {
+                ask: Ask(number),
+                known: true,
+                totals_every: every,
+            };
+            membership.step(heard, now);
+            now = membership.due().expect("it goes on");
+            let reports = membership.step(MembershipEvent::Tick, now);
+            let [MembershipAction::Report { whole, .. }] = reports[..] else {
+                panic!("{reports:?} is no report");
+            };
+            wholes.push(whole);
+        }
+        let (yes, no) = (true, false);
+        assert_eq!(wholes, [no, no, no, yes, no, no, no, yes, no, no]);
+        let unknown = MembershipEvent::Heard {
+            ask: Ask(12),
+            known: false,
+            totals_every: every,
+        };
+        membership.step(unknown, now);
+        membership.step(MembershipEvent::Tick, now);
+        let again = MembershipEvent::Registered {
+            ask: Ask(13),
+            heartbeat: Duration::ZERO,
+            ledger: 7,
+        };
+        let first = membership.step(again, now);
+        assert!(
+            matches!(first.last(), Some(MembershipAction::Report { whole: true, .. })),
+            "{first:?}: a manager that did not know us does not know our leases"
+        );
     }
 
     #[test]
@@ -422,6 +490,7 @@ mod tests {
             let leaving = membership.step(MembershipEvent::Leave, MOMENT);
             let goodbye = MembershipAction::Report {
                 ask: Ask(3),
+                whole: true,
                 leaving: true,
             };
             assert_eq!(leaving.last(), Some(&goodbye));
@@ -429,6 +498,7 @@ mod tests {
                 let heard = MembershipEvent::Heard {
                     ask: Ask(3),
                     known: true,
+                    totals_every: Duration::ZERO,
                 };
                 (heard, MOMENT)
             } else {

@@ -45,7 +45,9 @@ pub struct Report {
     pub agent: AgentId,
     /// Which run of it.
     pub boot: BootId,
-    /// The last epoch it had given when it wrote this: it names every lease up to that one.
+    /// It names every active lease; else only totals that the agent owes.
+    pub whole: bool,
+    /// The last epoch it had given when it wrote this: a whole one names every lease up to that one.
     pub epoch: Epoch,
     /// Cores that no lease holds.
     pub free_cores: u32,
@@ -53,7 +55,7 @@ pub struct Report {
     pub pool: u32,
     /// It is a goodbye.
     pub leaving: bool,
-    /// Its active leases, and the totals that it owes.
+    /// Its active leases if it is whole, and the totals that it owes.
     pub leases: Vec<LeaseReport>,
 }
 

@@ -251,7 +251,9 @@ impl Registry {
 
     /// An agent has no more than these free cores: it said so.
     pub fn full(&mut self, id: AgentId, free_cores: u32) {
-        self.change(id, |entry| entry.record.free_cores = free_cores.min(entry.record.free_cores));
+        self.change(id, |entry| {
+            entry.record.free_cores = free_cores.min(entry.record.free_cores)
+        });
     }
 
     /// An agent says goodbye. A later boot of it is not meant.
@@ -324,7 +326,11 @@ impl Registry {
             entry.is_some_and(|entry| entry.record.cores.len() >= cores as usize)
         };
         let heard = [AgentState::Serving, AgentState::Suspected];
-        let fitting = heard.into_iter().flat_map(fitting).filter(offers).take(CANDIDATES_MAX);
+        let fitting = heard
+            .into_iter()
+            .flat_map(fitting)
+            .filter(offers)
+            .take(CANDIDATES_MAX);
         let lacking = heard.into_iter().flat_map(lacking).filter(offers).take(HOPES_MAX);
         fitting.chain(lacking).map(|room| room.3).collect()
     }

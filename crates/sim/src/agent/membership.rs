@@ -50,8 +50,8 @@ impl AgentNode {
                 };
                 process.ask_manager(ask, Request::Register(record), node, site);
             }
-            MembershipAction::Report { ask, leaving } => {
-                let report = process.report(ask, leaving, number, &self.workers, site.now);
+            MembershipAction::Report { ask, whole, leaving } => {
+                let report = process.report(ask, (whole, leaving), number, &self.workers, site.now);
                 for lease in report.leases.iter().filter(|lease| lease.over.is_none()) {
                     let sync = site.random.random_bool(0.5);
                     self.journal.append(snapshot(lease), sync, site, number);
@@ -96,7 +96,7 @@ impl Process {
     pub(super) fn report(
         &mut self,
         ask: Number,
-        leaving: bool,
+        (whole, leaving): (bool, bool),
         number: usize,
         workers: &Workers,
         true_now: Duration,
@@ -104,7 +104,7 @@ impl Process {
         let now = self.clock.shows(true_now);
         let boot = self.boot;
         let mut leases: Vec<LeaseReport> = self.outstanding.report(ask).map(FinalTotal::report).collect();
-        leases.extend(self.book.leases().map(|lease| {
+        leases.extend(self.book.leases().filter(|_| whole).map(|lease| {
             let mut usage = UsageTotals {
                 allocated_ns: lease.allocated_ns(now),
                 ..lease.retired
@@ -126,6 +126,7 @@ impl Process {
         Report {
             agent: id(number),
             boot,
+            whole,
             epoch: self.book.epoch(),
             free_cores: self.book.free_cores(),
             pool: 0,
@@ -156,7 +157,11 @@ pub(super) fn answered(ask: Number, response: Response) -> MembershipEvent {
             heartbeat: Duration::ZERO,
             ledger,
         },
-        Response::Heard { known } => MembershipEvent::Heard { ask, known },
+        Response::Heard { known, totals_every } => MembershipEvent::Heard {
+            ask,
+            known,
+            totals_every,
+        },
         Response::Granted(_) | Response::Released(_) | Response::Refused(_) => {
             MembershipEvent::Failed { ask }
         }

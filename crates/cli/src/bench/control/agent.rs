@@ -88,17 +88,22 @@ impl Agent {
         }
     }
 
-    pub(super) fn heartbeat(&self, ask: Ask, leaving: bool) -> HeartbeatRequest {
+    pub(super) fn heartbeat(&self, ask: Ask, whole: bool, leaving: bool) -> HeartbeatRequest {
         let agent = Some(self.info(if leaving { "gone" } else { "serving" }));
         let now = self.now();
         let mut tables = self.tables();
         let Tables { book, outstanding } = &mut *tables;
         let mut leases: Vec<_> = outstanding.report(ask).map(|total| self.owed(total)).collect();
-        leases.extend(book.leases().map(|lease| self.active(lease, now)));
+        leases.extend(
+            book.leases()
+                .filter(|_| whole)
+                .map(|lease| self.active(lease, now)),
+        );
         HeartbeatRequest {
             agent,
             leases,
             epoch: book.epoch().0,
+            partial: !whole,
         }
     }
 

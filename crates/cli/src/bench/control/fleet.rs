@@ -144,13 +144,14 @@ impl Member {
                     Err(_) => MembershipEvent::Failed { ask },
                 })
             }
-            MembershipAction::Report { ask, leaving } => {
-                let report = self.agent.heartbeat(ask, leaving);
+            MembershipAction::Report { ask, whole, leaving } => {
+                let report = self.agent.heartbeat(ask, whole, leaving);
                 let answer = self.manager.heartbeat(report).await;
                 Some(match answer.map(tonic::Response::into_inner) {
                     Ok(reply) => MembershipEvent::Heard {
                         ask,
                         known: reply.known,
+                        totals_every: Duration::from_millis(reply.totals_every_ms),
                     },
                     Err(_) => MembershipEvent::Failed { ask },
                 })

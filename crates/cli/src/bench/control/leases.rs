@@ -86,7 +86,8 @@ impl Leasing {
         for mut client in self.clients.iter().cloned() {
             let left = Arc::clone(&left);
             clients.spawn(async move {
-                let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+                let take =
+                    || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
                 while take().is_ok() {
                     acquire(&mut client).await?;
                 }

@@ -70,9 +70,17 @@ async fn measure(args: &ControlArgs) -> anyhow::Result<Vec<Record>> {
     let leasing = Leasing::new(&site, args.clients)?;
 
     let pair = leasing.timed(TIMED).await?;
-    let mut grant = Record::of_pair("control", params("a grant"), "an empty request to the manager", &pair, &machine);
+    let mut grant = Record::of_pair(
+        "control",
+        params("a grant"),
+        "an empty request to the manager",
+        &pair,
+        &machine,
+    );
     let median_ms = pair.measured.quantile(0.5) as f64 / 1e6;
-    grant.targets.push(Target::at_most("a grant, median, ms", median_ms, GRANT_MS_MAX));
+    grant
+        .targets
+        .push(Target::at_most("a grant, median, ms", median_ms, GRANT_MS_MAX));
     records.push(grant);
 
     let seconds = Duration::from_secs(args.seconds);
@@ -80,14 +88,24 @@ async fn measure(args: &ControlArgs) -> anyhow::Result<Vec<Record>> {
     let what = params("leases granted and released");
     let mut rate = Record::new("control", what, "leases", Figures::Rate { per_second }, &machine);
     rate.samples = cycles;
-    rate.targets.push(Target::at_least("grants per second", per_second, GRANTS_PER_SECOND_MIN));
+    rate.targets.push(Target::at_least(
+        "grants per second",
+        per_second,
+        GRANTS_PER_SECOND_MIN,
+    ));
     records.push(rate);
 
     let registered = site.load()?;
     let begun = std::time::Instant::now();
     leasing.hold(args.leases).await?;
     let per_second = f64::from(args.leases) / begun.elapsed().as_secs_f64();
-    let mut holding = Record::new("control", params("leases granted and held"), "leases", Figures::Rate { per_second }, &machine);
+    let mut holding = Record::new(
+        "control",
+        params("leases granted and held"),
+        "leases",
+        Figures::Rate { per_second },
+        &machine,
+    );
     holding.samples = args.leases.into();
     records.push(holding);
 
@@ -122,18 +140,39 @@ async fn at_rest(
         Record::new("control", params(what), "bytes", figures, machine)
     };
     let per = |more: u64, number: u32| round(more as f64 / f64::from(number));
-    let mut agents = bytes("memory without agents, and with them", empty.rss_bytes, registered.rss_bytes);
+    let mut agents = bytes(
+        "memory without agents, and with them",
+        empty.rss_bytes,
+        registered.rss_bytes,
+    );
     let more = registered.rss_bytes.saturating_sub(empty.rss_bytes);
     agents.details = params! { "bytes_per_agent": per(more, args.agents) };
-    let mut leases = bytes("memory without leases, and with them", registered.rss_bytes, after.rss_bytes);
+    let mut leases = bytes(
+        "memory without leases, and with them",
+        registered.rss_bytes,
+        after.rss_bytes,
+    );
     let more = after.rss_bytes.saturating_sub(registered.rss_bytes);
     leases.details = params! { "bytes_per_lease": per(more, args.leases) };
     let busy = (after.cpu - before.cpu).as_secs_f64() / seconds.as_secs_f64();
-    let figures = Figures::Rate { per_second: reports as f64 / seconds.as_secs_f64() };
-    let mut rest = Record::new("control", params("reports taken at rest"), "reports", figures, machine);
+    let figures = Figures::Rate {
+        per_second: reports as f64 / seconds.as_secs_f64(),
+    };
+    let mut rest = Record::new(
+        "control",
+        params("reports taken at rest"),
+        "reports",
+        figures,
+        machine,
+    );
     rest.samples = reports;
     rest.details = params! { "cores": round(busy), "agents_serving": serving };
-    rest.targets.push(Target::at_least("agents that are not suspected", f64::from(serving), args.agents.into()));
-    rest.targets.push(Target::at_most("cores in use at rest", busy, 1.0));
+    rest.targets.push(Target::at_least(
+        "agents that are not suspected",
+        f64::from(serving),
+        args.agents.into(),
+    ));
+    rest.targets
+        .push(Target::at_most("cores in use at rest", busy, 1.0));
     Ok(vec![agents, leases, rest])
 }

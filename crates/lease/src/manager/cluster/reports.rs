@@ -76,7 +76,7 @@ impl Cluster {
         let Some(noted) = self
             .noted
             .get(&report.agent)
-            .filter(|noted| noted.boot == report.boot)
+            .filter(|noted| report.whole && noted.boot == report.boot)
         else {
             return Vec::new();
         };

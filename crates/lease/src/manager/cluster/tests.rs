@@ -26,6 +26,7 @@ fn report(epoch: u32, leases: Vec<LeaseReport>) -> Report {
     Report {
         agent: AGENT,
         boot: BOOT,
+        whole: true,
         epoch: Epoch(epoch),
         free_cores: 2,
         pool: 0,
@@ -287,4 +288,60 @@ fn a_lease_nobody_noted_is_looked_for_everywhere() {
     };
     assert_eq!(actions, [refused]);
     assert_eq!(cluster.requests(), 0);
+}
+
+#[test]
+fn only_a_whole_report_ends_what_it_does_not_name() {
+    let mut cluster = registered();
+    let mut hear = |number, report| {
+        let heard = cluster.step(
+            Event::Heartbeat {
+                request: RequestId(number),
+                report,
+            },
+            Duration::ZERO,
+        );
+        let commits = heard.iter().filter_map(|action| match action {
+            Action::Commit { commit, writes, .. } => Some((*commit, writes.clone())),
+            _ => None,
+        });
+        let commits: Vec<_> = commits.collect();
+        for (commit, _) in &commits {
+            cluster.step(Event::Committed { commit: *commit }, Duration::ZERO);
+        }
+        commits
+            .into_iter()
+            .flat_map(|(_, writes)| writes)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(hear(10, report(1, vec![lease(None)])).len(), 1);
+    let partial = Report {
+        whole: false,
+        ..report(1, Vec::new())
+    };
+    assert_eq!(hear(11, partial), [], "it says nothing of the lease");
+    let ended = hear(12, report(1, Vec::new()));
+    assert!(
+        matches!(ended[..], [Write::EndLease { lease: LEASE, .. }]),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn the_more_leases_there_are_the_less_often_they_are_reported() {
+    let note = LeaseNote {
+        agent: AGENT,
+        boot: BOOT,
+        tenant: "uid:1".into(),
+        label: String::new(),
+        epoch: Epoch(1),
+        cores: vec![0],
+    };
+    let leases = (0..2000_u64).map(|number| (LeaseId(number.to_be_bytes()), note.clone()));
+    let mut cluster = Cluster::new([AGENT], leases, Duration::ZERO);
+    cluster.step(Event::Tick, Duration::ZERO);
+    assert_eq!(cluster.totals_every(), Duration::from_secs(1));
+    let mut none = Cluster::new([], [], Duration::ZERO);
+    none.step(Event::Tick, Duration::ZERO);
+    assert_eq!(none.totals_every(), Duration::ZERO);
 }

@@ -143,3 +143,79 @@ fn a_late_message_brings_no_earlier_run_back() {
     );
     assert_eq!(registry.agents().count(), 0);
 }
+
+#[test]
+fn what_was_just_granted_is_not_offered_again_before_the_next_report() {
+    let mut registry = registry(&[agent(1, 4, 4), agent(2, 4, 3)]);
+    let [one, two] = [1, 2].map(|number| AgentId([number; 8]));
+    assert_eq!(registry.candidates(3), [two, one]);
+    registry.granted(two, 2);
+    assert_eq!(
+        registry.candidates(3),
+        [one, two],
+        "the one that seems full comes last"
+    );
+    registry.full(one, 0);
+    assert_eq!(registry.candidates(1)[..1], [two]);
+    registry.released(one, 9);
+    assert_eq!(
+        registry.agent(one).map(|(record, ..)| record.free_cores),
+        Some(4),
+        "no more are free than are offered"
+    );
+    assert!(registry.heartbeat(two, BootId([2; 8]), 3, 0, Duration::ZERO));
+    assert_eq!(registry.candidates(3), [two, one], "the agent itself knows best");
+}
+
+/// As [`Registry::candidates`] says it, without its orders.
+fn candidates(registry: &Registry, cores: u32) -> Vec<AgentId> {
+    let heard = registry
+        .agents()
+        .filter(|(_, state, _)| *state != AgentState::Gone);
+    let mut able: Vec<_> = heard
+        .filter(|(record, ..)| record.cores.len() >= cores as usize)
+        .map(|(record, state, _)| (state, record.free_cores, Reverse(record.pool), record.id))
+        .collect();
+    able.sort();
+    let (fitting, mut lacking): (Vec<Room>, Vec<Room>) = able.into_iter().partition(|room| room.1 >= cores);
+    lacking.sort_by_key(|room| (room.0, Reverse((room.1, room.2, room.3))));
+    let fitting = fitting.into_iter().take(CANDIDATES_MAX);
+    fitting
+        .chain(lacking.into_iter().take(HOPES_MAX))
+        .map(|room| room.3)
+        .collect()
+}
+
+#[test]
+fn the_kept_orders_are_those_of_all_agents() {
+    let mut random = 1_u64;
+    let mut draw = |below: u64| {
+        // Numerical Recipes' generator is random enough to mix agents.
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
+    };
+    let mut registry = Registry::new();
+    let mut now = Duration::ZERO;
+    for _ in 0..20_000 {
+        let number = draw(40) as u8 + 1;
+        let (id, boot) = (AgentId([number; 8]), BootId([number; 8]));
+        let cores = draw(9) as u32;
+        match draw(8) {
+            0 => drop(registry.register(agent(number, 8, cores), now)),
+            1 => registry.granted(id, cores),
+            2 => registry.released(id, cores),
+            3 => registry.full(id, cores),
+            4 => now += Duration::from_millis(draw(900)),
+            5 => drop(registry.tick(now)),
+            6 if draw(50) == 0 => registry.deregister(id, boot),
+            _ => drop(registry.heartbeat(id, boot, cores, draw(3) as u32, now)),
+        }
+        for cores in [0, 1, 5, 8, 9] {
+            assert_eq!(registry.candidates(cores), candidates(&registry, cores));
+        }
+        assert_eq!(registry.silence.len(), registry.agents.len());
+    }
+    assert!(registry.agents().count() > 10, "most came back");
+}
