@@ -91,7 +91,7 @@ impl Manager for Service {
     ) -> Result<Response<HeartbeatReply>, Status> {
         let caller = caller_of(&request)?;
         let owner = caller.agent();
-        reply(membership::heartbeat(&self.0, request.into_inner(), owner).await)
+        reply(membership::hear(&self.0, request.into_inner(), owner).await)
     }
 
     async fn report_past(
