@@ -43,7 +43,7 @@ pub(crate) async fn register(
 
 /// Many agents report half as often: still twice before the silent are suspected.
 fn heartbeat(state: &State) -> Duration {
-    let agents = state.machine().cluster.registry().agents().len();
+    let agents = state.machine().cluster.registry().len();
     state.config.heartbeat * if agents < MANY_AGENTS { 1 } else { 2 }
 }
 

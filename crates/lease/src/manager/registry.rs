@@ -302,6 +302,16 @@ impl Registry {
             .map(|entry| (&entry.record, entry.state, entry.heard))
     }
 
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// Whether nobody is registered.
+    pub fn is_empty(&self) -> bool {
+        self.agents.is_empty()
+    }
+
     /// One agent.
     pub fn agent(&self, id: AgentId) -> Option<(&AgentRecord, AgentState, Duration)> {
         self.agents

@@ -65,12 +65,12 @@ async fn refusals_carry_the_agents_own_figures() {
             offered: 4
         }
     );
-    // Nobody offers so many: nobody is asked, and the figures are the registry's.
+    // Nobody offers so many: nobody is asked, and the figures are the registry's, which heard the refusal.
     assert_eq!(
         scene.refusal(wish(9)).await,
         Refusal::NoCapacity {
             asked: 9,
-            free: 4,
+            free: 2,
             offered: 4
         }
     );

@@ -160,6 +160,7 @@ impl Scene {
             agent: Some(agent),
             leases,
             epoch,
+            partial: false,
         };
         self.client.heartbeat(request).await.unwrap().into_inner().known
     }
