@@ -7,6 +7,7 @@
 
 mod bench;
 mod commands;
+mod config_file;
 mod exit;
 mod log;
 mod output;
@@ -14,7 +15,7 @@ mod platform;
 mod quantity;
 mod state;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
     admin, agent, agents, bill, doctor, down, functions, identity, leases, manager, ps, run, up, version,
 };
@@ -86,7 +87,11 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let Cli { json, command } = Cli::parse();
+    let args = match config_file::expand(&Cli::command(), std::env::args_os().collect()) {
+        Ok(args) => args,
+        Err(error) => return exit::report(&error, std::env::args_os().any(|arg| arg == "--json")),
+    };
+    let Cli { json, command } = Cli::parse_from(args);
     log::start(command.log_level());
     let mut output = Output::new(json);
     let result = command.carry_out(&mut output);

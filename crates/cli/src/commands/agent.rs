@@ -1,6 +1,7 @@
 //! `hotlease agent`
 
 use crate::commands::up::signals::Signals;
+use crate::config_file::ConfigArgs;
 use crate::output::Output;
 use crate::state::DaemonStateArgs;
 use clap::Args;
@@ -21,6 +22,8 @@ use std::sync::Arc;
 /// it serves: pid, runtime_dir and endpoint (or null).
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
     #[command(flatten)]
     offer: Offer,
     #[command(flatten)]

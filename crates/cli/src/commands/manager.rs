@@ -1,6 +1,7 @@
 //! `hotlease manager`
 
 use crate::commands::up::signals::Signals;
+use crate::config_file::ConfigArgs;
 use crate::output::Output;
 use crate::state::LedgerArgs;
 use clap::Args;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 /// listen (or null).
 #[derive(Debug, Args)]
 pub(crate) struct ManagerArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
     /// Serve other hosts at this address, such as 0.0.0.0:7070 or [::]:7070
     #[arg(long, value_name = "ADDR:PORT", requires = "identity")]
     listen: Option<SocketAddr>,
