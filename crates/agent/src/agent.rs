@@ -38,7 +38,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 /// How long the time-stamp counter is compared with the clock.
 const TICK_MEASUREMENT: Duration = Duration::from_millis(5);
 /// Workers in the warm pool.
-const POOL_MAX: usize = 1024;
+pub(crate) const POOL_MAX: usize = 1024;
 /// Longest request, bytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Longest answer, bytes: a listing of every lease, worker and library.
@@ -57,13 +57,19 @@ const WORKERS_GONE_LIMIT: Duration = Duration::from_secs(5);
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
 /// A running agent. It stops when it is told to, or dropped.
-#[derive(Debug)]
 pub struct Agent {
     id: AgentId,
     stop: watch::Sender<bool>,
     stopped: watch::Receiver<bool>,
     registered: watch::Receiver<bool>,
     endpoint: Option<Address>,
+    node: Arc<Node>,
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Agent({})", self.id)
+    }
 }
 
 impl Agent {
@@ -128,6 +134,9 @@ impl Agent {
                     .unwrap_or_default(),
             ),
             session_socket: config.runtime_dir.join(SESSION_SOCKET),
+            host: cores::host_name(),
+            usable: cores::allowed(),
+            pool: config.pool,
             cores: offered,
             memory_bytes: config.memory_bytes.unwrap_or_else(cores::memory_bytes),
             ttl: config.ttl,
@@ -144,6 +153,7 @@ impl Agent {
             _ => None,
         };
         let membership = manager.map(|manager| Membership::new(Arc::clone(&node), manager, registered));
+        let served = Arc::clone(&node);
         let (stop, stopping) = watch::channel(false);
         let (finished, stopped) = watch::channel(false);
         let parts = Parts {
@@ -164,6 +174,7 @@ impl Agent {
             stopped,
             registered: is_registered,
             endpoint,
+            node: served,
         })
     }
 
@@ -183,6 +194,13 @@ impl Agent {
         if registered.wait_for(|registered| *registered).await.is_err() {
             std::future::pending().await
         }
+    }
+
+    /// Gives the node back: grants nothing any more, and ends the leases that are left after `within` (zero: at
+    /// once). Returns when no lease holds anything of the node; [`Agent::shutdown`] is to follow. Called again,
+    /// the shorter notice counts.
+    pub async fn give_back(&self, within: Duration) {
+        self.node.leave(within).await;
     }
 
     /// Stops: all leases end, and when it returns no worker, socket or lock is left.
@@ -292,7 +310,6 @@ impl Parts {
         let sessions = tokio::spawn(local);
         let service = Service {
             node: Arc::clone(&node),
-            stopping: stopping.clone(),
         };
         let network = self.tls.map(|listener| {
             let (requests, connections) = mpsc::channel(ACCEPTED_MAX);

@@ -105,6 +105,11 @@ impl CodeCache {
         codes
     }
 
+    /// Forgets all of them; their memory is free when no lease uses it any more.
+    pub fn clear(&self) {
+        *self.entries() = Entries::default();
+    }
+
     /// Takes what a client sent, if it is what the client says.
     pub async fn admit(
         &self,

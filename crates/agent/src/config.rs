@@ -102,11 +102,13 @@ pub enum CoreChoice {
     Count(usize),
     /// These.
     List(Vec<u32>),
+    /// None, until its manager says otherwise: standby.
+    Nothing,
 }
 
 /// A text that is no [`CoreChoice`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} names no cores: write `all`, a count like `2`, or a list like `0,2-5`")]
+#[error("{text:?} names no cores: write `all`, `none`, a count like `2`, or a list like `0,2-5`")]
 pub struct BadCoreChoice {
     text: String,
 }
@@ -117,7 +119,7 @@ const CORES_MAX: usize = 8192;
 impl FromStr for CoreChoice {
     type Err = BadCoreChoice;
 
-    /// `all`, a count (`2`), or a list of numbers and ranges (`0,2-5`; with a comma at its end for a list
+    /// `all`, `none`, a count (`2`), or a list of numbers and ranges (`0,2-5`; with a comma at its end for a list
     /// of one: `3,`).
     fn from_str(text: &str) -> Result<Self, BadCoreChoice> {
         let bad = || BadCoreChoice {
@@ -125,6 +127,9 @@ impl FromStr for CoreChoice {
         };
         if text == "all" {
             return Ok(Self::All);
+        }
+        if text == "none" {
+            return Ok(Self::Nothing);
         }
         if let Ok(count) = text.parse::<usize>() {
             return match count {
@@ -152,6 +157,7 @@ impl fmt::Display for CoreChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => f.write_str("all"),
+            Self::Nothing => f.write_str("none"),
             Self::Count(count) => count.fmt(f),
             Self::List(cores) => {
                 for (position, core) in cores.iter().enumerate() {
@@ -175,6 +181,7 @@ mod tests {
     fn core_choices_are_read_and_written_alike() {
         for (text, choice) in [
             ("all", CoreChoice::All),
+            ("none", CoreChoice::Nothing),
             ("2", CoreChoice::Count(2)),
             ("3,", CoreChoice::List(vec![3])),
             ("0,2-4", CoreChoice::List(vec![0, 2, 3, 4])),

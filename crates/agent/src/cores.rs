@@ -6,8 +6,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Pid;
 use std::fs;
 
-/// The cores that this process may run on.
-fn allowed() -> Vec<u32> {
+/// The cores that this process may run on, and so may offer.
+pub(crate) fn allowed() -> Vec<u32> {
     let Ok(mask) = sched_getaffinity(Pid::from_raw(0)) else {
         return Vec::new();
     };
@@ -37,6 +37,7 @@ fn choose(choice: &CoreChoice, allowed: Vec<u32>) -> Result<Vec<u32>, AgentError
             Some(skipped) if *count > 0 => Ok(allowed[skipped..].to_vec()),
             _ => Err(refuse(format!("{count} cores"))),
         },
+        CoreChoice::Nothing => Ok(Vec::new()),
         CoreChoice::List(cores) => match cores.iter().find(|core| !allowed.contains(core)) {
             Some(core) => Err(refuse(format!("core {core}"))),
             None if cores.is_empty() => Err(refuse("no core".into())),
@@ -53,6 +54,12 @@ pub(crate) fn memory_bytes() -> u64 {
         .find_map(|line| line.strip_prefix("MemTotal:"))
         .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kilobytes.unwrap_or(0).saturating_mul(1024)
+}
+
+/// The machine's name, as its operator says it; empty if it has none.
+pub(crate) fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 /// Allows as many descriptors as the system lets us have: each worker takes four, each session one or two.

@@ -33,6 +33,7 @@ mod code;
 mod config;
 mod cores;
 mod error;
+mod giving_back;
 mod incarnation;
 mod journalling;
 mod listener;

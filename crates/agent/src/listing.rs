@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::incarnation::State;
 use crate::node::{Node, Tables};
 use crate::usage;
-use hotlease_lease::agent::{Ask, EndedLease, FinalTotal, Lease};
+use hotlease_lease::agent::{Ask, Availability, EndedLease, FinalTotal, Lease};
 use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, LeaseInfo, Usage, WorkerInfo};
 use hotlease_wire::ids::{AgentId, CodeHash, Epoch};
 use hotlease_wire::session::UsageTotals;
@@ -15,46 +15,45 @@ use std::sync::Arc;
 /// Bytes of function names that are listed of one library.
 const NAME_BYTES_MAX: usize = 64 * 1024;
 
-/// Whether the agent takes leases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Availability {
-    /// It does.
-    Serving,
-    /// It is stopping.
-    Draining,
-    /// It has stopped: said once, as a goodbye.
-    Gone,
-}
+/// The state in which it says goodbye.
+const GONE: &str = "gone";
 
-/// The agent itself.
-pub(crate) fn agent(node: &Node, availability: Availability) -> AgentInfo {
+/// The agent itself; `leaving`: as it says goodbye.
+pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
     let identity = &node.identity;
+    let (availability, order, (cores, memory_bytes), free_cores) = {
+        let tables = node.tables();
+        let book = &tables.book;
+        (
+            book.availability(),
+            tables.order,
+            book.offer_now(),
+            book.free_cores(),
+        )
+    };
     AgentInfo {
         id: identity.agent.to_string(),
         boot: identity.boot.to_string(),
         address: identity.address.clone(),
         session_socket: identity.session_socket.display().to_string(),
-        cores: identity.cores.clone(),
+        cores,
         free_cores: match availability {
-            Availability::Serving => node.tables().book.free_cores(),
-            Availability::Draining | Availability::Gone => 0,
+            Availability::Serving if !leaving => free_cores,
+            _ => 0,
         },
-        memory_bytes: identity.memory_bytes,
-        state: match availability {
-            Availability::Serving => "serving",
-            Availability::Draining => "draining",
-            Availability::Gone => "gone",
-        }
-        .into(),
+        memory_bytes,
+        state: if leaving { GONE } else { availability.word() }.into(),
         last_heartbeat_ms: 0,
         pool: node.pool.ready() as u32,
         endpoint: node.endpoint(),
+        host: identity.host.clone(),
+        order,
     }
 }
 
 /// Everything, of one tenant or (empty) of all.
-pub(crate) fn status(node: &Node, availability: Availability, tenant: &str) -> AgentStatus {
-    let agent = agent(node, availability);
+pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
+    let agent = agent(node, false);
     let concerns = |holder: &str| tenant.is_empty() || holder == tenant;
     let mut leases = Vec::new();
     let mut workers = Vec::new();

@@ -1,6 +1,6 @@
 //! The agent's side of belonging to a manager: carries out what [`hotlease_lease::agent::Membership`] decides.
 
-use crate::listing::{self, Availability};
+use crate::listing;
 use crate::node::Node;
 use hotlease_lease::agent::{
     ANSWER_LIMIT, Ask, FinalTotal, Membership as Machine, MembershipAction, MembershipEvent,
@@ -132,7 +132,7 @@ impl Membership {
 
     fn register(&self, ask: Ask, answers: mpsc::Sender<Answer>) {
         let request = RegisterRequest {
-            agent: Some(listing::agent(&self.node, Availability::Serving)),
+            agent: Some(listing::agent(&self.node, false)),
         };
         let mut manager = self.manager.clone();
         tokio::spawn(async move {
@@ -153,14 +153,9 @@ impl Membership {
     }
 
     fn report(&self, ask: Ask, (whole, leaving): (bool, bool), answers: mpsc::Sender<Answer>) {
-        let availability = if leaving {
-            Availability::Gone
-        } else {
-            Availability::Serving
-        };
         let (leases, epoch) = listing::report(&self.node, ask, whole);
         let request = HeartbeatRequest {
-            agent: Some(listing::agent(&self.node, availability)),
+            agent: Some(listing::agent(&self.node, leaving)),
             leases,
             epoch: epoch.0,
             partial: !whole,

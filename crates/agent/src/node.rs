@@ -49,9 +49,15 @@ pub(crate) struct Identity {
     pub tenants: Tenants,
     /// Of its session socket.
     pub session_socket: PathBuf,
-    /// Cores that it offers.
+    /// Name of the machine, as operators say it.
+    pub host: String,
+    /// Cores that it may offer.
+    pub usable: Vec<u32>,
+    /// Cores that it offers unless its manager says otherwise.
     pub cores: Vec<u32>,
-    /// Memory that it offers.
+    /// Workers kept waiting while it takes leases; none: one for each core that it offers.
+    pub pool: Option<usize>,
+    /// Memory that it offers unless its manager says otherwise.
     pub memory_bytes: u64,
     /// Time to live of leases that ask for none.
     pub ttl: Duration,
@@ -66,6 +72,10 @@ pub(crate) struct Tables {
     pub outstanding: Outstanding,
     /// The same leases, as far as tasks are concerned.
     pub leases: HashMap<LeaseId, Arc<ActiveLease>>,
+    /// The last order of an operator that was carried out.
+    pub order: u64,
+    /// The agent ends as soon as the drain is over: nobody's order changes that.
+    pub leaving: bool,
     outboxes: HashMap<SessionId, Arc<Outbox>>,
     last_session: u64,
 }
@@ -101,6 +111,7 @@ impl Node {
         journal: Option<UsageJournal>,
     ) -> Self {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
+        let book = book.with_usable(identity.usable.iter().copied());
         Self {
             identity,
             codes: CodeCache::new(),
@@ -113,6 +124,8 @@ impl Node {
                 book,
                 outstanding: Outstanding::new(OWED_MAX),
                 leases: HashMap::new(),
+                order: 0,
+                leaving: false,
                 outboxes: HashMap::new(),
                 last_session: 0,
             }),
@@ -172,7 +185,7 @@ impl Node {
         self.step_locked(&mut tables, event)
     }
 
-    fn step_locked(self: &Arc<Self>, tables: &mut Tables, event: Event) -> Result<(), Refusal> {
+    pub(crate) fn step_locked(self: &Arc<Self>, tables: &mut Tables, event: Event) -> Result<(), Refusal> {
         let step = tables.book.step(event, self.now());
         for action in step.actions {
             self.carry_out(tables, action);
@@ -183,6 +196,7 @@ impl Node {
         let expiry = tables.book.next_expiry();
         self.expiry
             .send_if_modified(|known| std::mem::replace(known, expiry) != expiry);
+        self.keep_pool(tables);
         step.refusal.map_or(Ok(()), Err)
     }
 
@@ -253,7 +267,7 @@ impl Node {
                 }
                 self.tell_end(outboxes, SessionReply::LeaseEnded { reason, usage });
             }
-            Action::Drained => tracing::info!("drained: no lease holds anything of this node"),
+            Action::Drained => self.clean(),
         }
     }
 

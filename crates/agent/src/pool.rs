@@ -21,7 +21,6 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// See the module.
 pub(crate) struct Pool {
     launcher: Launcher,
-    target: usize,
     idle: Mutex<Idle>,
     taken: Notify,
 }
@@ -29,6 +28,7 @@ pub(crate) struct Pool {
 struct Idle {
     /// Ready or starting. At most the target.
     workers: VecDeque<Worker>,
+    target: usize,
     closed: bool,
     last_taken: Instant,
 }
@@ -38,9 +38,9 @@ impl Pool {
     pub fn new(launcher: Launcher, target: usize) -> Self {
         Self {
             launcher,
-            target,
             idle: Mutex::new(Idle {
                 workers: VecDeque::new(),
+                target,
                 closed: false,
                 last_taken: Instant::now(),
             }),
@@ -82,6 +82,20 @@ impl Pool {
             .count()
     }
 
+    /// Keeps as many from now on; kills those that are too many.
+    pub fn keep(&self, target: usize) {
+        let mut idle = self.idle();
+        if idle.target == target {
+            return;
+        }
+        idle.target = target;
+        let kept = target.min(idle.workers.len());
+        let surplus = idle.workers.split_off(kept);
+        drop(idle);
+        drop(surplus);
+        self.taken.notify_one();
+    }
+
     /// Kills the idle workers, and starts no more.
     pub fn close(&self) {
         let workers = {
@@ -109,7 +123,7 @@ impl Pool {
                     // Nobody used it, and it died: the next may do the same.
                     failures = failures.max(FAILURES_PER_DEATH);
                 }
-                (idle.workers.len() < self.target, idle.last_taken + REFILL_AFTER)
+                (idle.workers.len() < idle.target, idle.last_taken + REFILL_AFTER)
             };
             if !missing {
                 tokio::select! {
@@ -152,7 +166,7 @@ impl Pool {
         let (settled, closed) = worker.milestones();
         {
             let mut idle = self.idle();
-            if idle.closed {
+            if idle.closed || idle.workers.len() >= idle.target {
                 return Ok(());
             }
             idle.workers.push_back(worker);

@@ -1,17 +1,18 @@
 //! The agent's gRPC service: what managers ask.
 
 use crate::caller::Origin;
-use crate::listing::{self, Availability};
+use crate::listing;
 use crate::node::Node;
 use hotlease_lease::agent::Event;
 use hotlease_net::Role;
 use hotlease_net::grpc::PeerInfo;
 use hotlease_wire::grpc::agent_server;
-use hotlease_wire::grpc::{AcquireRequest, AgentStatus, Grant, ListRequest, ReleaseReply, ReleaseRequest};
+use hotlease_wire::grpc::{
+    AcquireRequest, AgentStatus, Grant, ListRequest, NodeWish, OrderReply, ReleaseReply, ReleaseRequest,
+};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
-use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 /// Root's tenant name, which may end any lease.
@@ -22,8 +23,6 @@ const ROOT: &str = "uid:0";
 pub(crate) struct Service {
     /// What it serves.
     pub node: Arc<Node>,
-    /// True once the agent is to stop.
-    pub stopping: watch::Receiver<bool>,
 }
 
 /// Who is let in by the socket is a manager; of other hosts, who has the certificate of one.
@@ -54,11 +53,15 @@ impl agent_server::Agent for Service {
     async fn status(&self, request: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {
         origin(&request)?;
         let tenant = request.into_inner().tenant;
-        let availability = match *self.stopping.borrow() {
-            false => Availability::Serving,
-            true => Availability::Draining,
-        };
-        Ok(Response::new(listing::status(&self.node, availability, &tenant)))
+        Ok(Response::new(listing::status(&self.node, &tenant)))
+    }
+
+    async fn order(&self, request: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {
+        origin(&request)?;
+        let availability = self.node.order(request.into_inner())?;
+        Ok(Response::new(OrderReply {
+            state: availability.to_string(),
+        }))
     }
 }
 

@@ -38,7 +38,7 @@ mod outstanding;
 mod record;
 
 pub use book::LeaseBook;
-pub use event::{Action, Event, GrantRequest, SessionId, Step};
+pub use event::{Action, Event, GrantRequest, Offer, OfferedCores, SessionId, Step};
 pub use membership::{
     ANSWER_LIMIT, Ask, BACKOFF_MAX, GOODBYE_LIMIT, HEARTBEAT, Membership, MembershipAction, MembershipEvent,
 };

@@ -2,11 +2,13 @@
 //! acknowledged when.
 //!
 //! * [`Registry`] — who is registered, who is silent.
+//! * [`NodeWish`] — what an operator wants of a node, until it is so.
 //! * [`Cluster`] — the manager itself, around a registry: requests in, questions to agents, writes and answers out.
 
 mod cluster;
 mod event;
 mod registry;
+mod wish;
 
 pub use cluster::{Cluster, REQUESTS_MAX};
 pub use event::{
@@ -14,6 +16,7 @@ pub use event::{
     Write,
 };
 pub use registry::{
-    AGENTS_MAX, AgentRecord, AgentState, Capacity, FORGOTTEN_AFTER, GONE_AFTER, NotRegistered, Registry,
-    SUSPECTED_AFTER,
+    AGENTS_MAX, AgentRecord, AgentState, Capacity, FORGOTTEN_AFTER, GONE_AFTER, NotRegistered, Offering,
+    Registry, SUSPECTED_AFTER,
 };
+pub use wish::{NodeOrder, NodeWish, OfferWish, WISHES_MAX};

@@ -24,7 +24,7 @@ pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceive
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         }
         let turn = Arc::clone(turns.entry(commit.agent).or_default());
-        let alone = commit.writes.iter().any(changes_agent);
+        let alone = commit.writes.iter().any(Write::changes_agent);
         // In the order of the commits: a turn that is not free holds up all that follow, which is short and
         // happens only when an agent comes or goes.
         if alone {
@@ -35,10 +35,6 @@ pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceive
             tokio::spawn(make(Arc::clone(&state), commit, turn));
         }
     }
-}
-
-fn changes_agent(write: &Write) -> bool {
-    matches!(write, Write::PutAgent(_) | Write::RemoveAgent(_))
 }
 
 async fn make<T>(state: Arc<State>, commit: Commit, turn: T) {
@@ -82,6 +78,8 @@ fn apply(
             store.put_agent(agent, at_ms)?;
         }
         Write::RemoveAgent(agent) => store.remove_agent(agent, at_ms)?,
+        Write::PutWish { agent, wish } => store.put_wish(agent, wish)?,
+        Write::RemoveWish(agent) => store.remove_wish(agent)?,
         Write::PutLease { lease, note } => {
             store.open_lease(granted(lease, note, wanted.get(&lease), at_ms), at_ms)?;
         }

@@ -40,6 +40,9 @@ pub struct ManagerConfig {
     pub grant_timeout: Duration,
     /// How long an agent may take to end a lease, workers reaped included (default: 5 s).
     pub end_timeout: Duration,
+    /// How long an agent may take to take an order before the operator is told that it comes later (default:
+    /// 3 s).
+    pub order_timeout: Duration,
     /// Where it serves other hosts (default: nowhere).
     pub network: Option<Network>,
 }
@@ -55,6 +58,7 @@ impl ManagerConfig {
             listing_timeout: Duration::from_secs(1),
             grant_timeout: Duration::from_secs(3),
             end_timeout: Duration::from_secs(5),
+            order_timeout: Duration::from_secs(3),
             network: None,
         }
     }

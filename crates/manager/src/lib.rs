@@ -35,6 +35,7 @@ mod listing;
 mod machine;
 mod manager;
 mod membership;
+mod nodes;
 mod records;
 mod service;
 mod state;

@@ -4,8 +4,9 @@
 //! reported them.
 
 use crate::links::answer;
-use crate::records::{agent_info, lease_info};
+use crate::records::{CORES_MAX, agent_info, lease_info};
 use crate::state::State;
+use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::AgentRecord;
 use hotlease_store::{LeaseRecord, LeaseState};
 use hotlease_wire::Refusal;
@@ -18,8 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// How an agent that is stopping calls itself.
-const DRAINING: &str = "draining";
 /// Agents asked at the same time.
 const ASKED_AT_ONCE_MAX: usize = 64;
 
@@ -29,9 +28,12 @@ pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
         let mut info = agent_info(&record, heard, silent);
         // Fresher than the last heartbeat; who and where it is, only its registration says.
         if let Some(now) = answers.remove(&record.id).and_then(|status| status.agent) {
+            if now.cores.len() <= CORES_MAX {
+                info.cores = now.cores;
+            }
             info.free_cores = now.free_cores.min(info.cores.len() as u32);
             info.pool = now.pool;
-            if now.state == DRAINING {
+            if Availability::of_word(&now.state).is_some() {
                 info.state = now.state;
             }
         }
@@ -108,7 +110,7 @@ fn checked(request: ListRequest) -> Result<String, Refusal> {
 }
 
 /// What every agent that answers in time says, by agent.
-async fn ask_all(state: &Arc<State>, tenant: &str) -> Vec<(AgentId, AgentStatus)> {
+pub(crate) async fn ask_all(state: &Arc<State>, tenant: &str) -> Vec<(AgentId, AgentStatus)> {
     let mut agents = state.reachable_agents().into_iter();
     let mut asked = JoinSet::new();
     let mut answers = BTreeMap::new();

@@ -2,6 +2,7 @@
 
 use crate::links::answer;
 use crate::membership::lease_note;
+use crate::nodes;
 use crate::records::totals;
 use crate::state::State;
 use hotlease_lease::manager::{
@@ -76,11 +77,12 @@ pub(crate) fn restored(store: &dyn hotlease_store::Store) -> Result<Cluster, Sto
     let agents = store.agents()?.into_iter().map(|agent| agent.id);
     let leases = store.leases(None)?.into_iter();
     let active = leases.filter(|lease| lease.state == LeaseState::Active);
-    Ok(Cluster::new(
+    let cluster = Cluster::new(
         agents,
         active.map(|lease| (lease.id, lease_note(lease))),
         Duration::ZERO,
-    ))
+    );
+    Ok(cluster.with_wishes(store.wishes()?))
 }
 
 impl State {
@@ -158,6 +160,9 @@ impl State {
             }
             Action::AskEnd { ask, agent, release } => {
                 tokio::spawn(Arc::clone(self).ask_end(ask, agent, release));
+            }
+            Action::AskOrder { ask, agent, wish } => {
+                tokio::spawn(nodes::tell(Arc::clone(self), ask, agent, wish));
             }
             Action::Answer { request, answer } => self.answer(machine, request, answer),
             Action::AgentJoined(record) => {

@@ -4,7 +4,7 @@
 //! in the ledger, so an agent that got no answer sends the same totals again.
 
 use crate::acquire::unexpected;
-use crate::records::{agent_ids, agent_record, bad, lease_record, parse_ids, past_row};
+use crate::records::{agent_ids, agent_record, bad, offering, lease_record, parse_ids, past_row};
 use crate::state::State;
 use hotlease_lease::manager::{AgentState, Answer, Event, LeaseNote, LeaseReport, Report as Heard};
 use hotlease_net::Peer;
@@ -86,6 +86,7 @@ pub(crate) async fn hear(
         free_cores: info.free_cores,
         pool: info.pool,
         leaving: info.state == LEAVING,
+        offering: offering(&info)?,
         leases: leases.collect::<Result<_, Refusal>>()?,
     };
     let heartbeat = |request| Event::Heartbeat { request, report };

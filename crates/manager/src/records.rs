@@ -1,6 +1,7 @@
 //! Messages from agents, checked and turned into typed records, and back.
 
-use hotlease_lease::manager::{AgentRecord, AgentState};
+use hotlease_lease::agent::Availability;
+use hotlease_lease::manager::{AgentRecord, AgentState, Offering};
 use hotlease_net::{Address, Peer};
 use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
 use hotlease_wire::Refusal;
@@ -11,7 +12,7 @@ use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
 /// Cores of one agent.
-const CORES_MAX: usize = 8192;
+pub(crate) const CORES_MAX: usize = 8192;
 /// Bytes of the path of a Unix socket.
 const PATH_BYTES_MAX: usize = 107;
 /// Bytes of any other text an agent reports.
@@ -89,10 +90,41 @@ pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<Agen
         },
         owner: owner.map(|peer| peer.name.clone()).unwrap_or_default(),
         free_cores: info.free_cores.min(info.cores.len() as u32),
+        availability: availability(&info.state)?,
+        order: info.order,
+        host: host(info.host)?,
         cores: info.cores,
         memory_bytes: info.memory_bytes,
         pool: info.pool,
     })
+}
+
+/// What an agent offers at the time of a report.
+pub(crate) fn offering(info: &AgentInfo) -> Result<Offering, Refusal> {
+    within("number of cores", info.cores.len(), CORES_MAX)?;
+    Ok(Offering {
+        cores: info.cores.clone(),
+        memory_bytes: info.memory_bytes,
+        availability: availability(&info.state)?,
+        order: info.order,
+    })
+}
+
+fn availability(state: &str) -> Result<Availability, Refusal> {
+    match state {
+        "" => Ok(Availability::Serving),
+        // A goodbye.
+        "gone" => Ok(Availability::Stopping),
+        word => Availability::of_word(word).ok_or_else(|| bad("the agent's state is not known")),
+    }
+}
+
+fn host(name: String) -> Result<String, Refusal> {
+    within("host name", name.len(), TEXT_BYTES_MAX)?;
+    if name.chars().any(char::is_control) {
+        return Err(bad("the host name holds control characters"));
+    }
+    Ok(name)
 }
 
 pub(crate) fn agent_info(record: &AgentRecord, state: AgentState, silent: Duration) -> AgentInfo {
@@ -104,10 +136,15 @@ pub(crate) fn agent_info(record: &AgentRecord, state: AgentState, silent: Durati
         cores: record.cores.clone(),
         free_cores: record.free_cores,
         memory_bytes: record.memory_bytes,
-        state: state.to_string(),
+        state: match state {
+            AgentState::Serving => record.availability.to_string(),
+            silent => silent.to_string(),
+        },
         last_heartbeat_ms: silent.as_millis() as u64,
         pool: record.pool,
         endpoint: record.endpoint.clone(),
+        host: record.host.clone(),
+        order: record.order,
     }
 }
 

@@ -2,12 +2,13 @@
 
 use crate::identity::caller_of;
 use crate::state::State;
-use crate::{acquire, billing, listing, membership};
+use crate::{acquire, billing, listing, membership, nodes};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{
     AcquireRequest, AgentList, BillReply, BillRequest, CodeList, Grant, HeartbeatReply, HeartbeatRequest,
-    Info, InfoRequest, LeaseList, ListRequest, PastUsageReply, PastUsageRequest, RegisterReply,
+    Info, InfoRequest, LeaseList, ListRequest, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply,
+    PastUsageRequest, RegisterReply,
     RegisterRequest, ReleaseReply, ReleaseRequest, ShutdownReply, ShutdownRequest, VerifyReply,
     VerifyRequest, WorkerList,
 };
@@ -77,6 +78,19 @@ impl Manager for Service {
 
     async fn verify(&self, request: Request<VerifyRequest>) -> Result<Response<VerifyReply>, Status> {
         reply(billing::verify(&self.0, request.into_inner()).await)
+    }
+
+    async fn list_nodes(&self, request: Request<ListRequest>) -> Result<Response<NodeList>, Status> {
+        Caller::of(&request)?.operator()?;
+        reply(Ok(nodes::list(&self.0).await))
+    }
+
+    async fn order_node(
+        &self,
+        request: Request<OrderNodeRequest>,
+    ) -> Result<Response<OrderNodeReply>, Status> {
+        Caller::of(&request)?.operator()?;
+        reply(nodes::order(&self.0, request.into_inner()).await)
     }
 
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {

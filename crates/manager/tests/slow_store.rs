@@ -1,5 +1,6 @@
 //! A manager whose durable state takes its time, as a database does.
 
+use hotlease_lease::manager::NodeWish;
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
 use hotlease_store::{
     AgentRecord, Audit, Bill, BillQuery, LeaseRecord, MemoryStore, Report, Reported, RowKey, Standing, Store,
@@ -70,6 +71,18 @@ impl Store for SlowStore {
 
     fn audit(&self, now_ms: u64) -> Result<Audit, StoreError> {
         self.inner.audit(now_ms)
+    }
+
+    fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError> {
+        self.inner.put_wish(agent, wish)
+    }
+
+    fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError> {
+        self.inner.remove_wish(agent)
+    }
+
+    fn wishes(&self) -> Result<Vec<(AgentId, NodeWish)>, StoreError> {
+        self.inner.wishes()
     }
 
     fn latest_ms(&self) -> Result<u64, StoreError> {

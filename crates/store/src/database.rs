@@ -2,11 +2,12 @@
 
 use crate::sql::reads::{self, Lines};
 use crate::sql::tables::{self, ACTIVE, LATEST_MS, Rules};
-use crate::sql::{Cell, Hook, Sql, Writer, schema};
+use crate::sql::{Cell, Hook, Sql, Writer, schema, wishes};
 use crate::{
     AgentRecord, Audit, Bill, BillQuery, LeaseRecord, Report, Reported, RowKey, Standing, Store, StoreError,
 };
 use hotlease_journal::StateDir;
+use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, LeaseId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -116,6 +117,20 @@ impl Store for DatabaseStore {
             Ok(())
         })?;
         Ok(audit)
+    }
+
+    fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError> {
+        let rules = self.rules;
+        self.writer
+            .write(move |sql| wishes::put(sql, &rules, agent, &wish))
+    }
+
+    fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError> {
+        self.writer.write(move |sql| wishes::remove(sql, agent))
+    }
+
+    fn wishes(&self) -> Result<Vec<(AgentId, NodeWish)>, StoreError> {
+        wishes::all(&mut **self.reader())
     }
 
     fn latest_ms(&self) -> Result<u64, StoreError> {

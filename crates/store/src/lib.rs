@@ -61,6 +61,7 @@ pub use record::{
 pub use sql::{Hook, Moment};
 pub use sqlite::{LEDGER_FILE, SqliteOptions, open_sqlite};
 
+use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, LeaseId};
 
 /// Durable state of a manager.
@@ -106,6 +107,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Holds the ledger against its own rules, as of `now_ms`.
     fn audit(&self, now_ms: u64) -> Result<Audit, StoreError>;
+
+    /// Notes what an operator wants of a node, which may be unknown or away.
+    fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError>;
+
+    /// Nobody wants anything of it any more.
+    fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError>;
+
+    /// What is wanted of nodes, by id.
+    fn wishes(&self) -> Result<Vec<(AgentId, NodeWish)>, StoreError>;
 
     /// The latest time that it was told: a clock that was set back meanwhile goes on from there.
     fn latest_ms(&self) -> Result<u64, StoreError>;

@@ -11,6 +11,7 @@ use crate::{
     RowKey, Standing, Store, StoreError,
 };
 use hotlease_lease::ledger::{TOTAL_MAX, sum};
+use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,6 +33,7 @@ struct Row {
 #[derive(Default)]
 struct State {
     agents: BTreeMap<AgentId, AgentRecord>,
+    wishes: BTreeMap<AgentId, NodeWish>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
     /// Ended leases, the longest ended first; each exactly once.
     ended: VecDeque<LeaseId>,
@@ -405,6 +407,28 @@ impl Store for MemoryStore {
             audit.problems.truncate(FINDINGS_MAX);
         }
         Ok(audit)
+    }
+
+    fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError> {
+        let mut state = self.state();
+        if state.wishes.len() >= self.limits.agents && !state.wishes.contains_key(&agent) {
+            return Err(StoreError::Full {
+                what: "nodes with orders",
+                limit: self.limits.agents,
+            });
+        }
+        state.wishes.insert(agent, wish);
+        Ok(())
+    }
+
+    fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError> {
+        self.state().wishes.remove(&agent);
+        Ok(())
+    }
+
+    fn wishes(&self) -> Result<Vec<(AgentId, NodeWish)>, StoreError> {
+        let wishes = self.state().wishes.clone();
+        Ok(wishes.into_iter().collect())
     }
 
     fn latest_ms(&self) -> Result<u64, StoreError> {

@@ -13,6 +13,7 @@
 pub(crate) mod reads;
 pub(crate) mod schema;
 pub(crate) mod tables;
+pub(crate) mod wishes;
 
 use crate::StoreError;
 use std::sync::mpsc::{self, Receiver, SyncSender};

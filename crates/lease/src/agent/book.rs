@@ -1,6 +1,7 @@
 //! The book itself: one step per event.
 
 mod ending;
+mod offering;
 mod request;
 
 use super::{
@@ -18,6 +19,8 @@ use std::time::Duration;
 /// It is bounded: every lease holds at least one core, and [`ENDED_MAX`] ended ones are remembered.
 #[derive(Debug)]
 pub struct LeaseBook {
+    /// Cores that may be offered.
+    usable: BTreeSet<u32>,
     offered: BTreeSet<u32>,
     free: BTreeSet<u32>,
     memory_bytes: u64,
@@ -25,6 +28,8 @@ pub struct LeaseBook {
     ended: VecDeque<EndedLease>,
     epoch: Epoch,
     availability: Availability,
+    /// When a drain cuts what is left.
+    drained_by: Option<Duration>,
 }
 
 impl LeaseBook {
@@ -32,6 +37,7 @@ impl LeaseBook {
     pub fn new(cores: impl IntoIterator<Item = u32>, memory_bytes: u64) -> Self {
         let offered: BTreeSet<u32> = cores.into_iter().collect();
         Self {
+            usable: offered.clone(),
             free: offered.clone(),
             offered,
             memory_bytes,
@@ -39,6 +45,7 @@ impl LeaseBook {
             ended: VecDeque::new(),
             epoch: Epoch(0),
             availability: Availability::Serving,
+            drained_by: None,
         }
     }
 
@@ -163,6 +170,7 @@ impl LeaseBook {
                 Ok(())
             }
             Event::Resume => self.resume(),
+            Event::Offer(offer) => self.offer(&offer, now, actions),
             Event::Stop => {
                 self.stop(now, actions);
                 Ok(())
@@ -241,6 +249,7 @@ impl LeaseBook {
             granted: now,
             expires: now + request.ttl.min(ATTACH_WITHIN),
             cut: None,
+            leaving: None,
             phase: Phase::Starting,
             workers,
             sessions: BTreeSet::new(),
@@ -379,5 +388,7 @@ fn settle(lease: &mut Lease) {
 
 #[cfg(test)]
 mod history_tests;
+#[cfg(test)]
+mod offering_tests;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A client's session with the agent; numbered by the agent, never reused.
@@ -26,6 +27,30 @@ pub struct GrantRequest {
     pub memory_bytes: u64,
     /// Time until it expires unless renewed.
     pub ttl: Duration,
+}
+
+/// What a node shall offer from now on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Which cores.
+    pub cores: OfferedCores,
+    /// How much memory, bytes; none: as now.
+    pub memory_bytes: Option<u64>,
+    /// When leases end that hold what is no longer offered (now or before: at once).
+    pub until: Duration,
+}
+
+/// Cores to be offered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OfferedCores {
+    /// As now.
+    Unchanged,
+    /// All that the agent may use.
+    All,
+    /// These, each a core that the agent may use; none: standby.
+    These(BTreeSet<u32>),
+    /// This many: free ones are taken away first, then those of the youngest leases.
+    Count(u32),
 }
 
 /// What happened. Every event may be refused with a [`Refusal`]; then it changed nothing.
@@ -100,6 +125,9 @@ pub enum Event {
     },
     /// The node is offered again.
     Resume,
+    /// The node offers something else. Growing is immediate; what is taken away is free cores first, and leases
+    /// that hold the rest end at the deadline.
+    Offer(Offer),
     /// The agent is stopping: end everything, grant nothing.
     Stop,
     /// Time passed. Expiry is looked at in every step; this is for when nothing else happens.

@@ -5,6 +5,7 @@ use hotlease_wire::EndReason;
 use hotlease_wire::ids::{Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 /// How far a lease is.
@@ -19,16 +20,50 @@ pub enum Phase {
 }
 
 /// Whether a node takes leases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Availability {
     /// It does.
+    #[default]
     Serving,
     /// Being given back: leases go on until the deadline, and none is granted.
     Draining,
     /// Given back: nothing of it is in use.
     Drained,
+    /// It offers no cores.
+    Standby,
     /// The agent ends.
     Stopping,
+}
+
+impl Availability {
+    /// The word for it in listings and reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Standby => "standby",
+            Self::Stopping => "stopping",
+        }
+    }
+
+    /// What the word means.
+    pub fn of_word(word: &str) -> Option<Self> {
+        let all = [
+            Self::Serving,
+            Self::Draining,
+            Self::Drained,
+            Self::Standby,
+            Self::Stopping,
+        ];
+        all.into_iter().find(|availability| availability.word() == word)
+    }
+}
+
+impl fmt::Display for Availability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
 }
 
 /// How far a worker is.
@@ -74,6 +109,8 @@ pub struct Lease {
     pub expires: Duration,
     /// When it ends although it is renewed: its node is being given back.
     pub cut: Option<Duration>,
+    /// The same, because what it holds is no longer offered while the rest of the node is.
+    pub leaving: Option<Duration>,
     /// How far it is.
     pub phase: Phase,
     /// Its workers, by index.

@@ -14,6 +14,7 @@
 //! A lease that the durable state calls active, of that epoch or an earlier one, and that is not named, is
 //! over. A lease of a later epoch was granted while the report was on its way, and says nothing.
 
+mod orders;
 mod placement;
 mod releasing;
 mod reports;
@@ -22,6 +23,7 @@ use super::registry::{AgentState, NotRegistered, Registry};
 use super::{Action, AgentRecord, Answer, AskId, CommitId, Event, LeaseNote, RequestId, Write};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
+use orders::{Ordering, Wished};
 use placement::Placement;
 use releasing::Releasing;
 use std::collections::BTreeMap;
@@ -43,6 +45,7 @@ enum Asked {
     End {
         request: RequestId,
     },
+    Order(Ordering),
     /// A lease that nobody will use.
     GiveBack,
 }
@@ -70,6 +73,7 @@ enum Then {
         answer: Answer,
         noted: reports::Noted,
     },
+    Wished(Ordering),
     Nothing,
 }
 
@@ -90,6 +94,10 @@ pub struct Cluster {
     awaited: BTreeMap<AgentId, Duration>,
     placements: BTreeMap<RequestId, Placement>,
     releases: BTreeMap<RequestId, Releasing>,
+    /// What operators want of nodes.
+    wishes: BTreeMap<AgentId, Wished>,
+    /// Nodes that are being told.
+    orders_asked: usize,
     asks: BTreeMap<AskId, Asked>,
     commits: BTreeMap<CommitId, Then>,
     /// Agents whose registration is being written, and in which run: whatever another run says meanwhile would be
@@ -136,7 +144,7 @@ impl Cluster {
 
     /// Requests that wait for an answer.
     pub fn requests(&self) -> usize {
-        self.placements.len() + self.releases.len() + self.commits.len()
+        self.placements.len() + self.releases.len() + self.commits.len() + self.orders_asked
     }
 
     /// Takes note of what happened at `now`, which never goes back, and says what is to be done.
@@ -162,6 +170,16 @@ impl Cluster {
                 self.tick(now, &mut actions);
                 self.release(request, release, known, &mut actions);
             }
+            Event::Order {
+                request,
+                agent,
+                order,
+                at_ms,
+            } => {
+                self.tick(now, &mut actions);
+                self.order(request, agent, order, at_ms, &mut actions);
+            }
+            Event::Ordered { ask, availability } => self.ordered(ask, availability, &mut actions),
             Event::Granted { ask, granted } => self.granted(ask, granted, &mut actions),
             Event::LeaseOver { ask, usage } => self.lease_over(ask, usage, &mut actions),
             Event::Refused { ask, refusal } => match self.asks.remove(&ask) {
@@ -169,6 +187,7 @@ impl Cluster {
                     self.not_granted(request, agent, refusal, &mut actions);
                 }
                 Some(Asked::End { request }) => self.not_ended(request, refusal, &mut actions),
+                Some(Asked::Order(ordering)) => self.not_ordered(ask, ordering, refusal, &mut actions),
                 // It will expire.
                 Some(Asked::GiveBack) | None => {}
             },
@@ -291,6 +310,7 @@ impl Cluster {
                 self.apply(noted);
                 answer(request, reply, actions);
             }
+            Then::Wished(ordering) => self.wished(ordering, actions),
             Then::Nothing => {}
         }
     }
@@ -314,6 +334,7 @@ impl Cluster {
                 self.give_back(noted.agent, lease, tenant, actions);
                 refuse(request, refusal, actions);
             }
+            Then::Wished(ordering) => self.not_wished(ordering, refusal, actions),
             Then::Nothing => {}
         }
     }
@@ -361,5 +382,7 @@ fn refuse(request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
     answer(request, Answer::Refused(refusal), actions);
 }
 
+#[cfg(test)]
+mod order_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! What a manager is told, and what it wants done.
 
-use super::AgentRecord;
+use super::{AgentRecord, NodeOrder, NodeWish, Offering};
+use crate::agent::Availability;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -53,6 +54,8 @@ pub struct Report {
     pub free_cores: u32,
     /// Workers waiting in its warm pool.
     pub pool: u32,
+    /// What it offers.
+    pub offering: Offering,
     /// It is a goodbye.
     pub leaving: bool,
     /// Its active leases if it is whole, and the totals that it owes.
@@ -137,7 +140,18 @@ pub enum Event {
         /// What the durable state knows of it.
         known: Option<LeaseNote>,
     },
-    /// An agent granted. Exactly one of this, `LeaseOver` and `Refused` follows each question.
+    /// An operator has an order for a node.
+    Order {
+        /// To be answered.
+        request: RequestId,
+        /// Whose.
+        agent: AgentId,
+        /// What.
+        order: NodeOrder,
+        /// Now, milliseconds since 1970.
+        at_ms: u64,
+    },
+    /// An agent granted. Exactly one of this, `LeaseOver`, `Ordered` and `Refused` follows each question.
     Granted {
         /// The question.
         ask: AskId,
@@ -150,6 +164,13 @@ pub enum Event {
         ask: AskId,
         /// What it used in all.
         usage: UsageTotals,
+    },
+    /// An agent has carried out what its operator wants of it.
+    Ordered {
+        /// The question.
+        ask: AskId,
+        /// What it is now.
+        availability: Availability,
     },
     /// An agent refused, or did not answer in time.
     Refused {
@@ -202,13 +223,31 @@ pub enum Write {
         /// How that is known.
         why: &'static str,
     },
+    /// What an operator wants of a node. In the order of the commits.
+    PutWish {
+        /// Of which.
+        agent: AgentId,
+        /// What.
+        wish: NodeWish,
+    },
+    /// Nobody wants anything of it any more.
+    RemoveWish(AgentId),
+}
+
+impl Write {
+    /// Whether it changes what an agent is or shall be, and so keeps its place among the agent's writes.
+    pub fn changes_agent(&self) -> bool {
+        matches!(
+            self,
+            Self::PutAgent(_) | Self::RemoveAgent(_) | Self::PutWish { .. } | Self::RemoveWish(_)
+        )
+    }
 }
 
 /// What is to be done, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make these writes durable. Those that change what an agent is ([`Write::PutAgent`],
-    /// [`Write::RemoveAgent`]) after all earlier ones of that agent and before all later ones.
+    /// Make these writes durable. Those that change what an agent is ([`Write::changes_agent`]) after all earlier ones of that agent and before all later ones.
     Commit {
         /// Its number.
         commit: CommitId,
@@ -234,6 +273,15 @@ pub enum Action {
         agent: AgentId,
         /// Which, for whom, why.
         release: Release,
+    },
+    /// Have an agent do what its operator wants.
+    AskOrder {
+        /// The question's number.
+        ask: AskId,
+        /// Whom.
+        agent: AgentId,
+        /// What.
+        wish: NodeWish,
     },
     /// Answer a request; nothing more will be said to it.
     Answer {
@@ -267,6 +315,11 @@ pub enum Answer {
     Released {
         /// The total.
         usage: UsageTotals,
+    },
+    /// To `Order`: it is durable.
+    Ordered {
+        /// And the node does it; false: it is away, and will be told when it comes.
+        done: bool,
     },
     /// To any: no.
     Refused(Refusal),

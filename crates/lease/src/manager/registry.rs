@@ -1,5 +1,6 @@
 //! Agents: who is registered, who is silent, and whom to ask for cores first.
 
+use crate::agent::Availability;
 use hotlease_wire::ids::{AgentId, BootId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -38,6 +39,25 @@ pub struct AgentRecord {
     pub memory_bytes: u64,
     /// Workers waiting in its warm pool.
     pub pool: u32,
+    /// Name of its machine, as operators say it; empty: not told.
+    pub host: String,
+    /// Whether it takes leases.
+    pub availability: Availability,
+    /// The last order of an operator that it has carried out; 0: none in this run.
+    pub order: u64,
+}
+
+/// What an agent offers at the time of a report.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Offering {
+    /// Cores.
+    pub cores: Vec<u32>,
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// Whether it takes leases.
+    pub availability: Availability,
+    /// The last order of an operator that it has carried out; 0: none in this run.
+    pub order: u64,
 }
 
 /// How well an agent is heard.
@@ -93,10 +113,14 @@ struct Entry {
 type Room = (AgentState, u32, Reverse<u32>, AgentId);
 
 impl Entry {
+    fn takes_leases(&self) -> bool {
+        self.state != AgentState::Gone && self.record.availability == Availability::Serving
+    }
+
     fn room(&self) -> Option<Room> {
         let record = &self.record;
         let room = (self.state, record.free_cores, Reverse(record.pool), record.id);
-        (self.state != AgentState::Gone).then_some(room)
+        self.takes_leases().then_some(room)
     }
 }
 
@@ -112,7 +136,7 @@ const CANDIDATES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Registry {
     agents: BTreeMap<AgentId, Entry>,
-    /// Whom to ask: all that are not gone.
+    /// Whom to ask: all that take leases and are not gone.
     rooms: BTreeSet<Room>,
     /// When each was last heard, the longest silent first.
     silence: BTreeSet<(Duration, AgentId)>,
@@ -256,6 +280,36 @@ impl Registry {
         });
     }
 
+    /// What a registered agent offers now.
+    pub fn offers(&mut self, id: AgentId, offering: Offering) {
+        let same = self.agents.get(&id).is_some_and(|entry| {
+            let record = &entry.record;
+            record.cores == offering.cores
+                && record.memory_bytes == offering.memory_bytes
+                && record.availability == offering.availability
+                && record.order == offering.order
+        });
+        if same {
+            return;
+        }
+        self.change(id, |entry| {
+            let record = &mut entry.record;
+            record.cores = offering.cores;
+            record.free_cores = record.free_cores.min(record.cores.len() as u32);
+            record.memory_bytes = offering.memory_bytes;
+            record.availability = offering.availability;
+            record.order = offering.order;
+        });
+    }
+
+    /// A registered agent has carried out an order.
+    pub fn ordered(&mut self, id: AgentId, availability: Availability, order: u64) {
+        self.change(id, |entry| {
+            entry.record.availability = availability;
+            entry.record.order = order;
+        });
+    }
+
     /// An agent says goodbye. A later boot of it is not meant.
     pub fn deregister(&mut self, id: AgentId, boot: BootId) {
         if self
@@ -319,7 +373,7 @@ impl Registry {
             .map(|entry| (&entry.record, entry.state, entry.heard))
     }
 
-    /// Whom to ask for this many cores, in this order.
+    /// Whom to ask for this many cores, in this order. Only nodes that take leases.
     ///
     /// The tightest fit first, so that large gaps stay for large leases; among equals the one with the
     /// most pooled workers. Serving agents come before suspected ones, and gone ones are not asked. The
@@ -345,11 +399,11 @@ impl Registry {
         fitting.chain(lacking).map(|room| room.3).collect()
     }
 
-    /// The most that any agent which is not gone has, for [`hotlease_wire::Refusal::NoCapacity`].
+    /// The most that any agent which takes leases has, for [`hotlease_wire::Refusal::NoCapacity`].
     pub fn capacity(&self) -> Capacity {
         self.agents
             .values()
-            .filter(|entry| entry.state != AgentState::Gone)
+            .filter(|entry| entry.takes_leases())
             .fold(Capacity::default(), |most, entry| Capacity {
                 free: most.free.max(entry.record.free_cores),
                 offered: most.offered.max(entry.record.cores.len() as u32),

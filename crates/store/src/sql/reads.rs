@@ -24,7 +24,7 @@ pub(crate) enum Lines<'a> {
     One(LeaseId),
 }
 
-fn damaged(what: &str) -> StoreError {
+pub(super) fn damaged(what: &str) -> StoreError {
     StoreError::Disk {
         what: "read",
         why: format!("a {what} in it makes no sense; see `hotlease bill verify`"),
@@ -32,29 +32,29 @@ fn damaged(what: &str) -> StoreError {
 }
 
 /// Takes a row apart, cell by cell.
-struct Reader {
+pub(super) struct Reader {
     cells: std::vec::IntoIter<Cell>,
 }
 
 impl Reader {
-    fn of(cells: Cells) -> Self {
+    pub(super) fn of(cells: Cells) -> Self {
         Self {
             cells: cells.into_iter(),
         }
     }
 
-    fn text(&mut self) -> Result<String, StoreError> {
+    pub(super) fn text(&mut self) -> Result<String, StoreError> {
         match self.cells.next() {
             Some(Cell::Text(text)) => Ok(text),
             _ => Err(damaged("text")),
         }
     }
 
-    fn id<T: FromStr>(&mut self) -> Result<T, StoreError> {
+    pub(super) fn id<T: FromStr>(&mut self) -> Result<T, StoreError> {
         self.text()?.parse().map_err(|_| damaged("name"))
     }
 
-    fn number_or_null<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, StoreError> {
+    pub(super) fn number_or_null<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, StoreError> {
         match self.cells.next() {
             Some(Cell::Int(number)) => T::try_from(number).map(Some).map_err(|_| damaged("number")),
             Some(Cell::Null) => Ok(None),
@@ -62,7 +62,7 @@ impl Reader {
         }
     }
 
-    fn number<T: TryFrom<i64>>(&mut self) -> Result<T, StoreError> {
+    pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, StoreError> {
         self.number_or_null()?.ok_or_else(|| damaged("number"))
     }
 

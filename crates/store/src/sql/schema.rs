@@ -5,7 +5,7 @@ use crate::StoreError;
 
 /// Each step takes a database to the next version, in one transaction. A step that was released is never
 /// changed: a new one is added.
-pub(crate) const MIGRATIONS: [&[&str]; 2] = [
+pub(crate) const MIGRATIONS: [&[&str]; 3] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
         "CREATE TABLE agents (id TEXT PRIMARY KEY, boot TEXT NOT NULL, address TEXT NOT NULL, \
@@ -38,6 +38,8 @@ pub(crate) const MIGRATIONS: [&[&str]; 2] = [
          compute_ns, invocations FROM ledger WHERE disputed = 0 AND \
          (allocated_ns > 0 OR hot_ns > 0 OR compute_ns > 0 OR invocations > 0)",
     ],
+    &["CREATE TABLE wishes (agent TEXT PRIMARY KEY, number BIGINT NOT NULL, drained_by_ms BIGINT, \
+       cores TEXT NOT NULL, memory_bytes BIGINT, offer_by_ms BIGINT)"],
 ];
 
 /// The version of this program.

@@ -5,3 +5,4 @@ mod random;
 mod scene;
 #[path = "../postgres/server.rs"]
 mod server;
+mod wishes;

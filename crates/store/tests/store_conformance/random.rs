@@ -1,6 +1,8 @@
 //! Random work, done to all stores: they must answer alike after every step.
 
 use crate::scene::{START_MS, Scene, agent, lease, limits, local_stores, row, stores};
+use hotlease_lease::agent::OfferedCores;
+use hotlease_lease::manager::{NodeWish, OfferWish};
 use hotlease_store::{BillQuery, By, LeaseRecord, LeaseState, LedgerRow, PERIOD_MS, Report, Store};
 use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -68,8 +70,28 @@ fn some_report(random: &mut StdRng, at_ms: u64) -> Report {
     }
 }
 
+fn some_wish(random: &mut StdRng, at_ms: u64) -> NodeWish {
+    let cores = match random.random_range(0..5) {
+        0 => OfferedCores::Unchanged,
+        1 => OfferedCores::All,
+        2 => OfferedCores::Count(random.random()),
+        3 => OfferedCores::These([].into()),
+        _ => OfferedCores::These((0..random.random_range(1..9)).collect()),
+    };
+    let offer = OfferWish {
+        cores,
+        memory_bytes: random.random_bool(0.5).then_some(1 << 40),
+        by_ms: at_ms,
+    };
+    NodeWish {
+        number: at_ms,
+        drained_by_ms: random.random_bool(0.5).then_some(at_ms + 5),
+        offer: random.random_bool(0.6).then_some(offer),
+    }
+}
+
 fn some_step(random: &mut StdRng, at_ms: u64) -> Step {
-    match random.random_range(0..10) {
+    match random.random_range(0..12) {
         0 => {
             let agent = agent(random.random_range(1..5), random.random_range(1..3));
             Box::new(move |store| format!("{:?}", store.put_agent(agent.clone(), at_ms)))
@@ -86,6 +108,14 @@ fn some_step(random: &mut StdRng, at_ms: u64) -> Step {
             };
             Box::new(move |store| format!("{:?}", store.open_lease(granted.clone(), at_ms)))
         }
+        10 => {
+            let (agent, wish) = (AgentId([random.random_range(1..7); 8]), some_wish(random, at_ms));
+            Box::new(move |store| format!("{:?}", store.put_wish(agent, wish.clone())))
+        }
+        11 => {
+            let agent = AgentId([random.random_range(1..7); 8]);
+            Box::new(move |store| format!("{:?}", store.remove_wish(agent)))
+        }
         _ => {
             let report = some_report(random, at_ms);
             Box::new(move |store| format!("{:?}", store.report(report.clone())))
@@ -98,6 +128,7 @@ fn seen(scene: &Scene, at_ms: u64) -> Vec<String> {
     let store = &scene.store;
     let mut seen = vec![
         format!("{:?}", store.agents()),
+        format!("{:?}", store.wishes()),
         format!("{:?}", store.leases(None)),
         format!("{:?}", store.leases(Some("uid:1"))),
         format!("{:?}", store.active_leases()),

@@ -10,14 +10,19 @@ use std::time::Duration;
 impl LeaseBook {
     /// Whether the node takes leases.
     pub fn availability(&self) -> Availability {
-        self.availability
+        match self.availability {
+            Availability::Serving if self.offered.is_empty() => Availability::Standby,
+            availability => availability,
+        }
     }
 
     /// Refused while the node is drained or stopping.
     pub(super) fn admit_grants(&self) -> Result<(), Refusal> {
-        let what = match self.availability {
+        let what = match self.availability() {
             Availability::Serving => return Ok(()),
-            Availability::Draining | Availability::Drained => "the node is being given back",
+            Availability::Draining => "the node is being given back",
+            Availability::Drained => "the node was given back",
+            Availability::Standby => "the node offers no cores",
             Availability::Stopping => "the agent is stopping",
         };
         Err(Refusal::Unavailable { what: what.into() })
@@ -28,10 +33,16 @@ impl LeaseBook {
         if self.availability == Availability::Serving {
             self.availability = Availability::Draining;
         }
-        for lease in self.leases.values_mut() {
-            lease.cut = Some(lease.cut.map_or(until, |cut| cut.min(until)));
-        }
+        self.drained_by = Some(self.drained_by.map_or(until, |by| by.min(until)));
+        self.cut_leases();
         self.expire(now, actions);
+    }
+
+    /// Notes when each lease ends whatever its holder does.
+    pub(super) fn cut_leases(&mut self) {
+        for lease in self.leases.values_mut() {
+            lease.cut = self.drained_by.into_iter().chain(lease.leaving).min();
+        }
     }
 
     /// Takes leases again. Leases that a drain left alive go on without an end.
@@ -42,9 +53,8 @@ impl LeaseBook {
             });
         }
         self.availability = Availability::Serving;
-        for lease in self.leases.values_mut() {
-            lease.cut = None;
-        }
+        self.drained_by = None;
+        self.cut_leases();
         Ok(())
     }
 
@@ -118,7 +128,9 @@ impl LeaseBook {
             return;
         };
         let cores = lease.cores();
-        self.free.extend(cores.iter().copied());
+        // What is no longer offered goes back to its owner.
+        self.free
+            .extend(cores.iter().filter(|core| self.offered.contains(core)));
         actions.push(Action::LeaseEnded {
             lease: id,
             reason,

@@ -20,7 +20,7 @@ pub(super) fn request(number: u64, workers: u32, slots: u32) -> GrantRequest {
     }
 }
 
-fn granted(book: &mut LeaseBook, request: GrantRequest, now: Duration) -> Epoch {
+pub(super) fn granted(book: &mut LeaseBook, request: GrantRequest, now: Duration) -> Epoch {
     let id = request.id;
     let step = book.step(Event::Grant(request), now);
     assert_eq!(step.refusal, None);

@@ -17,6 +17,8 @@ pub(super) struct Placement {
     cores: u32,
     candidates: VecDeque<AgentId>,
     anybody: bool,
+    /// Some agent takes leases at all.
+    serving: bool,
     /// The largest figures of agents that have no room; they know better than the registry.
     full: Option<Capacity>,
     /// Another reason, of the agent asked last.
@@ -41,6 +43,9 @@ impl Placement {
     fn sum_up(self, registered: Capacity) -> Refusal {
         match (self.full, self.other) {
             _ if !self.anybody => Refusal::NoAgent,
+            _ if !self.serving => Refusal::Unavailable {
+                what: "every node is being given back, or offers no cores; see `hotlease agents`".into(),
+            },
             (None, Some(other)) => other,
             (full, _) => {
                 let capacity = full.unwrap_or(registered);
@@ -66,11 +71,14 @@ impl Cluster {
         if let Err(refusal) = self.admit() {
             return refuse(request, refusal, actions);
         }
+        let takes = |agent: &AgentId| self.may_serve(*agent);
+        let candidates = self.registry.candidates(cores).into_iter().filter(takes);
         let placement = Placement {
             tenant,
             label,
             cores,
-            candidates: self.registry.candidates(cores).into(),
+            candidates: candidates.collect(),
+            serving: self.registry.candidates(0).iter().any(takes),
             anybody: self.reachable().next().is_some(),
             full: None,
             other: None,

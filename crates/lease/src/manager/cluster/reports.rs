@@ -35,6 +35,11 @@ impl Cluster {
             // It registers first, and then sends the same totals again.
             return answer(request, Answer::Heard { known: false }, actions);
         }
+        let order = report.offering.order;
+        self.registry.offers(agent, report.offering.clone());
+        if !report.leaving {
+            self.remind(agent, order, actions);
+        }
         let over = self.missing(&report);
         let mut writes = Vec::new();
         let mut noted = Noted {

@@ -1,9 +1,10 @@
 use super::*;
-use crate::manager::{Granted, LeaseReport, Release, Report, SUSPECTED_AFTER};
+use crate::agent::Availability;
+use crate::manager::{Granted, LeaseReport, Offering, Release, Report, SUSPECTED_AFTER};
 use hotlease_wire::EndReason;
 use hotlease_wire::session::UsageTotals;
 
-const AGENT: AgentId = AgentId([1; 8]);
+pub(super) const AGENT: AgentId = AgentId([1; 8]);
 const BOOT: BootId = BootId([1; 8]);
 const LEASE: LeaseId = LeaseId([9; 8]);
 
@@ -19,10 +20,13 @@ fn record(boot: u8) -> AgentRecord {
         free_cores: 2,
         memory_bytes: 0,
         pool: 0,
+        host: String::new(),
+        availability: Availability::Serving,
+        order: 0,
     }
 }
 
-fn report(epoch: u32, leases: Vec<LeaseReport>) -> Report {
+pub(super) fn report(epoch: u32, leases: Vec<LeaseReport>) -> Report {
     Report {
         agent: AGENT,
         boot: BOOT,
@@ -30,6 +34,10 @@ fn report(epoch: u32, leases: Vec<LeaseReport>) -> Report {
         epoch: Epoch(epoch),
         free_cores: 2,
         pool: 0,
+        offering: Offering {
+            cores: vec![0, 1],
+            ..Offering::default()
+        },
         leaving: false,
         leases,
     }
@@ -49,7 +57,7 @@ fn lease(over: Option<&str>) -> LeaseReport {
 }
 
 /// The commit that a step wants, and its other actions.
-fn commit(actions: Vec<Action>) -> (CommitId, Vec<Write>, Vec<Action>) {
+pub(super) fn commit(actions: Vec<Action>) -> (CommitId, Vec<Write>, Vec<Action>) {
     let mut found = None;
     let mut rest = Vec::new();
     for action in actions {
@@ -62,7 +70,7 @@ fn commit(actions: Vec<Action>) -> (CommitId, Vec<Write>, Vec<Action>) {
     (commit, writes, rest)
 }
 
-fn registered() -> Cluster {
+pub(super) fn registered() -> Cluster {
     let mut cluster = Cluster::new([], [], Duration::ZERO);
     let register = Event::Register {
         request: RequestId(1),

@@ -12,6 +12,9 @@ fn agent(number: u8, offered: u32, free_cores: u32) -> AgentRecord {
         free_cores,
         memory_bytes: 1 << 30,
         pool: 0,
+        host: String::new(),
+        availability: Availability::Serving,
+        order: 0,
     }
 }
 

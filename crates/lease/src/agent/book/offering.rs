@@ -1,0 +1,105 @@
+//! What a node offers: more at once, less by a deadline.
+
+use super::LeaseBook;
+use crate::agent::{Action, Lease, Offer, OfferedCores};
+use hotlease_wire::Refusal;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+impl LeaseBook {
+    /// The same node, which may offer these cores beside those that it offers now.
+    #[must_use]
+    pub fn with_usable(mut self, cores: impl IntoIterator<Item = u32>) -> Self {
+        self.usable.extend(cores);
+        self
+    }
+
+    /// Cores that the node offers, by number.
+    pub fn offer_now(&self) -> (Vec<u32>, u64) {
+        (self.offered.iter().copied().collect(), self.memory_bytes)
+    }
+
+    /// Offers something else from now on.
+    pub(super) fn offer(
+        &mut self,
+        offer: &Offer,
+        now: Duration,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        self.offered = self.wanted(&offer.cores)?;
+        let held: BTreeSet<u32> = self.leases.values().flat_map(Lease::cores).collect();
+        self.free = self.offered.difference(&held).copied().collect();
+        self.memory_bytes = offer.memory_bytes.unwrap_or(self.memory_bytes);
+        for lease in self.leases.values_mut() {
+            let kept = lease.cores().iter().all(|core| self.offered.contains(core));
+            lease.leaving = match (kept, lease.leaving) {
+                (true, _) => None,
+                (false, earlier) => Some(earlier.map_or(offer.until, |by| by.min(offer.until))),
+            };
+        }
+        self.fit_memory(offer.until);
+        self.cut_leases();
+        self.expire(now, actions);
+        Ok(())
+    }
+
+    /// The youngest leases go until the memory is enough for the others.
+    fn fit_memory(&mut self, until: Duration) {
+        let mut asked: Vec<_> = self
+            .leases
+            .values_mut()
+            .filter(|lease| lease.leaving.is_none() && lease.memory_bytes > 0)
+            .collect();
+        asked.sort_by_key(|lease| Reverse((lease.granted, lease.epoch)));
+        let held = |lease: &Lease| lease.memory_bytes.saturating_mul(lease.workers.len() as u64);
+        let mut sum = asked.iter().fold(0, |sum: u64, lease| sum.saturating_add(held(lease)));
+        for lease in asked {
+            if sum <= self.memory_bytes {
+                return;
+            }
+            sum -= held(lease).min(sum);
+            lease.leaving = Some(until);
+        }
+    }
+
+    fn wanted(&self, cores: &OfferedCores) -> Result<BTreeSet<u32>, Refusal> {
+        let bad = |what: String| Err(Refusal::BadRequest { what });
+        match cores {
+            OfferedCores::Unchanged => Ok(self.offered.clone()),
+            OfferedCores::All => Ok(self.usable.clone()),
+            OfferedCores::These(cores) => match cores.difference(&self.usable).next() {
+                Some(core) => bad(format!(
+                    "core {core} is not one that the agent may use; it has {:?}",
+                    self.usable
+                )),
+                None => Ok(cores.clone()),
+            },
+            OfferedCores::Count(count) if *count as usize > self.usable.len() => bad(format!(
+                "the agent may use {} cores, not {count}",
+                self.usable.len()
+            )),
+            OfferedCores::Count(count) => Ok(self.resized(*count as usize)),
+        }
+    }
+
+    /// As many cores: more are taken from the end, as most systems put their own work on the first ones.
+    fn resized(&self, count: usize) -> BTreeSet<u32> {
+        let mut wanted = self.offered.clone();
+        if let Some(more) = count.checked_sub(wanted.len()) {
+            let others: Vec<u32> = self.usable.difference(&wanted).copied().collect();
+            wanted.extend(others.iter().rev().take(more));
+            return wanted;
+        }
+        let mut leases: Vec<_> = self.leases.values().collect();
+        leases.sort_by_key(|lease| (lease.is_active(), Reverse((lease.granted, lease.epoch))));
+        let held = leases.into_iter().flat_map(Lease::cores);
+        for core in self.free.iter().copied().chain(held) {
+            if wanted.len() == count {
+                break;
+            }
+            wanted.remove(&core);
+        }
+        wanted
+    }
+}

@@ -1,0 +1,83 @@
+//! Offering more and less.
+
+use super::tests::{SECOND, gone, granted, id, request};
+use super::*;
+use crate::agent::{Offer, OfferedCores};
+
+fn offer(cores: OfferedCores, until: Duration) -> Event {
+    Event::Offer(Offer {
+        cores,
+        memory_bytes: None,
+        until,
+    })
+}
+
+#[test]
+fn a_node_that_shrinks_gives_free_cores_first_and_drains_who_holds_the_rest() {
+    let mut book = LeaseBook::new(0..4, 0);
+    granted(&mut book, request(1, 2, 1), Duration::ZERO);
+    let young = granted(&mut book, request(2, 1, 1), SECOND);
+    let step = book.step(offer(OfferedCores::Count(3), 5 * SECOND), 2 * SECOND);
+    assert_eq!((step.refusal, step.actions.len()), (None, 0));
+    assert_eq!((book.free_cores(), book.offered_cores()), (0, 3), "the free one went");
+    assert_eq!(book.lease(id(2)).expect("there").cut, None, "nobody is disturbed");
+    let step = book.step(offer(OfferedCores::Count(2), 5 * SECOND), 2 * SECOND);
+    assert_eq!((step.refusal, step.actions.len()), (None, 0));
+    assert_eq!(book.lease(id(1)).expect("there").cut, None);
+    assert_eq!(book.lease(id(2)).expect("there").cut, Some(5 * SECOND), "the youngest goes");
+    assert_eq!(book.step(Event::Resume, 3 * SECOND).refusal, None);
+    for renewed in [1, 2] {
+        assert_eq!(book.step(Event::Renew { lease: id(renewed) }, 3 * SECOND).refusal, None);
+    }
+    let step = book.step(Event::Tick, 5 * SECOND);
+    assert_eq!(step.actions.len(), 1, "cut at the deadline, resumed or not: {step:?}");
+    assert_eq!(book.step(gone(id(2), 0, young), 5 * SECOND).refusal, None);
+    assert_eq!((book.free_cores(), book.offered_cores()), (0, 2), "its core is not ours any more");
+    assert_eq!(book.availability(), Availability::Serving);
+}
+
+#[test]
+fn a_node_that_grows_again_keeps_the_lease_that_was_to_go() {
+    let mut book = LeaseBook::new(0..2, 0).with_usable(0..3);
+    granted(&mut book, request(1, 2, 1), Duration::ZERO);
+    let standby = OfferedCores::These([].into());
+    assert_eq!(book.step(offer(standby, 5 * SECOND), SECOND).refusal, None);
+    assert_eq!(book.availability(), Availability::Standby);
+    assert_eq!(book.lease(id(1)).expect("there").cut, Some(5 * SECOND));
+    let refusal = book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal;
+    assert!(matches!(refusal, Some(Refusal::Unavailable { .. })), "{refusal:?}");
+    assert_eq!(book.step(offer(OfferedCores::Count(3), SECOND), SECOND).refusal, None);
+    assert_eq!(book.lease(id(1)).expect("there").cut, None);
+    assert_eq!((book.free_cores(), book.offered_cores()), (1, 3));
+    granted(&mut book, request(3, 1, 1), SECOND);
+}
+
+#[test]
+fn only_cores_of_the_machine_are_offered() {
+    let mut book = LeaseBook::new(0..2, 0);
+    for cores in [OfferedCores::Count(3), OfferedCores::These([1, 7].into())] {
+        let refusal = book.step(offer(cores, SECOND), SECOND).refusal;
+        assert!(matches!(refusal, Some(Refusal::BadRequest { .. })), "{refusal:?}");
+        assert_eq!(book.free_cores(), 2, "a refused order changed nothing");
+    }
+}
+
+#[test]
+fn memory_that_is_taken_away_costs_the_youngest_leases() {
+    let mut book = LeaseBook::new(0..3, 100);
+    for number in 1..=3_u64 {
+        let asked = GrantRequest {
+            memory_bytes: 30,
+            ..request(number, 1, 1)
+        };
+        granted(&mut book, asked, SECOND * number as u32);
+    }
+    let less = Event::Offer(Offer {
+        cores: OfferedCores::Unchanged,
+        memory_bytes: Some(40),
+        until: 9 * SECOND,
+    });
+    assert_eq!(book.step(less, 4 * SECOND).refusal, None);
+    let cuts: Vec<_> = book.leases().map(|lease| lease.cut.is_some()).collect();
+    assert_eq!(cuts, [false, true, true]);
+}

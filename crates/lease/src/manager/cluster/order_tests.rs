@@ -1,0 +1,157 @@
+//! Orders of operators.
+
+use super::tests::{AGENT, commit, registered, report};
+use super::*;
+use crate::agent::{Availability, OfferedCores};
+use crate::manager::{NodeOrder, NodeWish, OfferWish, Offering};
+
+const NOW: Duration = Duration::ZERO;
+
+fn ordered(cluster: &mut Cluster, request: u64, order: NodeOrder, at_ms: u64) -> (CommitId, NodeWish) {
+    let order = Event::Order {
+        request: RequestId(request),
+        agent: AGENT,
+        order,
+        at_ms,
+    };
+    let (id, writes, rest) = commit(cluster.step(order, NOW));
+    assert!(rest.is_empty(), "nothing is told before it is durable: {rest:?}");
+    match &writes[..] {
+        [Write::PutWish { agent: AGENT, wish }] => (id, wish.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The question that tells a node what is wanted of it.
+fn told(actions: &[Action]) -> AskId {
+    match actions {
+        [Action::AskOrder { ask, agent: AGENT, .. }, ..] => *ask,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answered(actions: &[Action]) -> &Answer {
+    match actions {
+        [Action::Answer { answer, .. }] => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn acquire(cluster: &mut Cluster, request: u64) -> Vec<Action> {
+    let acquire = Event::Acquire {
+        request: RequestId(request),
+        tenant: "uid:1".into(),
+        label: String::new(),
+        cores: 1,
+    };
+    cluster.step(acquire, NOW)
+}
+
+fn hears(cluster: &mut Cluster, request: u64, availability: Availability, order: u64) -> Vec<Action> {
+    let report = super::super::Report {
+        offering: Offering {
+            availability,
+            order,
+            ..report(0, vec![]).offering
+        },
+        ..report(0, vec![])
+    };
+    let heartbeat = Event::Heartbeat {
+        request: RequestId(request),
+        report,
+    };
+    cluster.step(heartbeat, NOW)
+}
+
+#[test]
+fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
+    let mut cluster = registered();
+    let (id, wish) = ordered(&mut cluster, 2, NodeOrder::Drain { by_ms: 9000 }, 1000);
+    assert_eq!((wish.number, wish.drained_by_ms), (1000, Some(9000)));
+    for durable in [false, true] {
+        if durable {
+            let ask = told(&cluster.step(Event::Committed { commit: id }, NOW));
+            let availability = Availability::Draining;
+            let actions = cluster.step(Event::Ordered { ask, availability }, NOW);
+            assert_eq!(answered(&actions), &Answer::Ordered { done: true });
+        }
+        let actions = acquire(&mut cluster, 3);
+        assert!(
+            matches!(answered(&actions), Answer::Refused(Refusal::Unavailable { .. })),
+            "durable {durable}: {actions:?}"
+        );
+    }
+    let actions = hears(&mut cluster, 4, Availability::Draining, 1000);
+    assert_eq!(answered(&actions), &Answer::Heard { known: true }, "nothing to remind of");
+    let (id, wish) = ordered(&mut cluster, 5, NodeOrder::Resume, 2000);
+    assert_eq!((wish.number, wish.drained_by_ms), (2000, None));
+    let ask = told(&cluster.step(Event::Committed { commit: id }, NOW));
+    let availability = Availability::Serving;
+    let _ = cluster.step(Event::Ordered { ask, availability }, NOW);
+    assert!(matches!(acquire(&mut cluster, 6)[..], [Action::AskGrant { .. }]));
+    let (_, writes, _) = commit(hears(&mut cluster, 7, Availability::Serving, 2000));
+    assert_eq!(writes, [Write::RemoveWish(AGENT)], "what is so need not be wanted");
+    assert_eq!(cluster.wishes().count(), 0);
+}
+
+#[test]
+fn an_order_for_a_node_that_is_away_is_told_when_it_comes() {
+    let wish = NodeWish {
+        number: 7,
+        drained_by_ms: Some(1),
+        offer: None,
+    };
+    let mut cluster = registered().with_wishes([(AGENT, wish)]);
+    assert!(matches!(answered(&acquire(&mut cluster, 2)), Answer::Refused(_)));
+    let actions = hears(&mut cluster, 3, Availability::Serving, 0);
+    let ask = told(&actions);
+    assert!(
+        !hears(&mut cluster, 4, Availability::Serving, 0)
+            .iter()
+            .any(|action| matches!(action, Action::AskOrder { .. })),
+        "one question at a time"
+    );
+    let refusal = Refusal::UnknownLease;
+    assert!(cluster.step(Event::Refused { ask, refusal }, NOW).is_empty());
+    told(&hears(&mut cluster, 5, Availability::Serving, 0));
+
+    let mut absent = Cluster::new([AGENT], [], NOW);
+    let (id, _) = ordered(&mut absent, 2, NodeOrder::Remove, 500);
+    let actions = absent.step(Event::Committed { commit: id }, NOW);
+    assert_eq!(answered(&actions), &Answer::Ordered { done: false });
+}
+
+#[test]
+fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
+    let mut cluster = registered();
+    let (commit_id, _) = ordered(&mut cluster, 2, NodeOrder::Remove, 1000);
+    let refusal = Refusal::NoAgent;
+    let failed = Event::NotCommitted {
+        commit: commit_id,
+        refusal,
+    };
+    assert!(matches!(answered(&cluster.step(failed, NOW)), Answer::Refused(_)));
+    assert!(matches!(acquire(&mut cluster, 3)[..], [Action::AskGrant { .. }]));
+
+    let offer = NodeOrder::Add(OfferWish {
+        cores: OfferedCores::These([99].into()),
+        memory_bytes: None,
+        by_ms: 0,
+    });
+    let (commit_id, _) = ordered(&mut cluster, 4, offer, 2000);
+    let ask = told(&cluster.step(Event::Committed { commit: commit_id }, NOW));
+    let refusal = Refusal::BadRequest { what: "core 99".into() };
+    let (_, writes, rest) = commit(cluster.step(Event::Refused { ask, refusal }, NOW));
+    assert_eq!(writes, [Write::RemoveWish(AGENT)]);
+    assert!(matches!(answered(&rest), Answer::Refused(Refusal::BadRequest { .. })));
+    assert_eq!(cluster.wish(AGENT), None);
+}
+
+#[test]
+fn a_deadline_is_brought_forward_and_not_put_off() {
+    let drained = NodeWish::default().after(NodeOrder::Drain { by_ms: 500 }, 100);
+    let later = drained.after(NodeOrder::Drain { by_ms: 900 }, 100);
+    assert_eq!((later.drained_by_ms, later.number), (Some(500), 101));
+    assert_eq!(later.after(NodeOrder::Remove, 200).drained_by_ms, Some(200));
+    assert!(later.after(NodeOrder::Resume, 300).is_nothing());
+}

@@ -1,0 +1,244 @@
+//! Orders of operators for nodes.
+//!
+//! ```text
+//! Order ──► Commit ──► AskOrder ──► Ordered ──► Answer
+//!              │           ▲  agent away: answered at once
+//!              └───────────┴─ each report of another number
+//! ```
+//!
+//! What is wanted of a node is told to it until its reports name the order's number. From the order on the node is
+//! asked for no lease, whether or not it knows.
+
+use super::{Asked, Cluster, Then, answer, refuse};
+use crate::agent::Availability;
+use crate::manager::{Action, Answer, AskId, NodeOrder, NodeWish, RequestId, WISHES_MAX, Write};
+use hotlease_wire::Refusal;
+use hotlease_wire::ids::AgentId;
+
+/// What is wanted of a node, and how far that is.
+#[derive(Debug)]
+pub(super) struct Wished {
+    wish: NodeWish,
+    durable: bool,
+    /// It is being told.
+    asking: Option<AskId>,
+}
+
+impl Wished {
+    fn durable(wish: NodeWish) -> Self {
+        Self {
+            wish,
+            durable: true,
+            asking: None,
+        }
+    }
+}
+
+/// An order on its way.
+#[derive(Debug)]
+pub(super) struct Ordering {
+    /// Whom to answer; nobody where the node is merely reminded.
+    request: Option<RequestId>,
+    agent: AgentId,
+    number: u64,
+    /// What was wanted before.
+    before: Option<NodeWish>,
+}
+
+impl Cluster {
+    /// The same manager, with what its durable state says of nodes.
+    #[must_use]
+    pub fn with_wishes(mut self, wishes: impl IntoIterator<Item = (AgentId, NodeWish)>) -> Self {
+        let wishes = wishes.into_iter();
+        self.wishes
+            .extend(wishes.map(|(agent, wish)| (agent, Wished::durable(wish))));
+        self
+    }
+
+    /// What is wanted of nodes.
+    pub fn wishes(&self) -> impl Iterator<Item = (AgentId, &NodeWish)> {
+        self.wishes.iter().map(|(agent, wished)| (*agent, &wished.wish))
+    }
+
+    /// What is wanted of one.
+    pub fn wish(&self, agent: AgentId) -> Option<&NodeWish> {
+        self.wishes.get(&agent).map(|wished| &wished.wish)
+    }
+
+    /// Whether its operator lets it take leases.
+    pub(super) fn may_serve(&self, agent: AgentId) -> bool {
+        self.wish(agent).is_none_or(|wish| wish.drained_by_ms.is_none())
+    }
+
+    pub(super) fn order(
+        &mut self,
+        request: RequestId,
+        agent: AgentId,
+        order: NodeOrder,
+        at_ms: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let full = self.wishes.len() >= WISHES_MAX && !self.wishes.contains_key(&agent);
+        let admitted = self.admit().and(match full {
+            false => Ok(()),
+            true => Err(Refusal::TooMany {
+                what: "nodes with orders".into(),
+                limit: WISHES_MAX as u64,
+            }),
+        });
+        if let Err(refusal) = admitted {
+            return refuse(request, refusal, actions);
+        }
+        let before = self.wish(agent).cloned();
+        let wish = before.clone().unwrap_or_default().after(order, at_ms);
+        let ordering = Ordering {
+            request: Some(request),
+            agent,
+            number: wish.number,
+            before,
+        };
+        let wished = Wished {
+            wish: wish.clone(),
+            durable: false,
+            asking: None,
+        };
+        self.wishes.insert(agent, wished);
+        self.commit(
+            agent,
+            vec![Write::PutWish { agent, wish }],
+            Then::Wished(ordering),
+            actions,
+        );
+    }
+
+    /// An order is durable: the node is told, if it is there.
+    pub(super) fn wished(&mut self, ordering: Ordering, actions: &mut Vec<Action>) {
+        let agent = ordering.agent;
+        let here = self.reachable().any(|known| known == agent);
+        match self.wishes.get_mut(&agent) {
+            Some(wished) if wished.wish.number == ordering.number => wished.durable = true,
+            // A later order came; what it wants contains this one's, or undoes it.
+            _ => return done(&ordering, false, actions),
+        }
+        if here {
+            self.tell(ordering, actions);
+        } else {
+            done(&ordering, false, actions);
+        }
+    }
+
+    /// An order could not be written down, so it never was.
+    pub(super) fn not_wished(&mut self, ordering: Ordering, refusal: Refusal, actions: &mut Vec<Action>) {
+        self.take_back(&ordering);
+        if let Some(request) = ordering.request {
+            refuse(request, refusal, actions);
+        }
+    }
+
+    fn tell(&mut self, ordering: Ordering, actions: &mut Vec<Action>) {
+        let agent = ordering.agent;
+        let Some(wish) = self.wish(agent).cloned() else {
+            return;
+        };
+        let ask = self.ask(Asked::Order(ordering));
+        self.orders_asked += 1;
+        if let Some(wished) = self.wishes.get_mut(&agent) {
+            wished.asking = Some(ask);
+        }
+        actions.push(Action::AskOrder { ask, agent, wish });
+    }
+
+    fn told(&mut self, ask: AskId, agent: AgentId) {
+        self.orders_asked -= 1;
+        if let Some(wished) = self.wishes.get_mut(&agent)
+            && wished.asking == Some(ask)
+        {
+            wished.asking = None;
+        }
+    }
+
+    /// A node has carried out what is wanted of it.
+    pub(super) fn ordered(&mut self, ask: AskId, availability: Availability, actions: &mut Vec<Action>) {
+        let Some(Asked::Order(ordering)) = self.asks.remove(&ask) else {
+            return;
+        };
+        self.told(ask, ordering.agent);
+        self.registry
+            .ordered(ordering.agent, availability, ordering.number);
+        done(&ordering, true, actions);
+    }
+
+    /// A node did not: it says why, or nothing.
+    pub(super) fn not_ordered(
+        &mut self,
+        ask: AskId,
+        ordering: Ordering,
+        refusal: Refusal,
+        actions: &mut Vec<Action>,
+    ) {
+        self.told(ask, ordering.agent);
+        let Some(request) = ordering.request else {
+            return;
+        };
+        if !matches!(refusal, Refusal::BadRequest { .. }) {
+            // Its next report reminds us.
+            return done(&ordering, false, actions);
+        }
+        // It never will.
+        let agent = ordering.agent;
+        if self.take_back(&ordering) {
+            let write = match ordering.before {
+                Some(wish) => Write::PutWish { agent, wish },
+                None => Write::RemoveWish(agent),
+            };
+            self.commit(agent, vec![write], Then::Nothing, actions);
+        }
+        refuse(request, refusal, actions);
+    }
+
+    /// Wants again what was wanted before this order, unless a later one came.
+    fn take_back(&mut self, ordering: &Ordering) -> bool {
+        let latest = self.wish(ordering.agent).map(|wish| wish.number) == Some(ordering.number);
+        if latest {
+            match &ordering.before {
+                Some(wish) => {
+                    self.wishes
+                        .insert(ordering.agent, Wished::durable(wish.clone()));
+                }
+                None => {
+                    self.wishes.remove(&ordering.agent);
+                }
+            }
+        }
+        latest
+    }
+
+    /// A node reports which order it has carried out last.
+    pub(super) fn remind(&mut self, agent: AgentId, order: u64, actions: &mut Vec<Action>) {
+        let Some(wished) = self.wishes.get(&agent) else {
+            return;
+        };
+        if !wished.durable || wished.asking.is_some() {
+            return;
+        }
+        if wished.wish.number != order {
+            let ordering = Ordering {
+                request: None,
+                agent,
+                number: wished.wish.number,
+                before: None,
+            };
+            self.tell(ordering, actions);
+        } else if wished.wish.is_nothing() {
+            // It is as it would be by itself, also after its next start.
+            self.wishes.remove(&agent);
+            self.commit(agent, vec![Write::RemoveWish(agent)], Then::Nothing, actions);
+        }
+    }
+}
+
+fn done(ordering: &Ordering, done: bool, actions: &mut Vec<Action>) {
+    if let Some(request) = ordering.request {
+        answer(request, Answer::Ordered { done }, actions);
+    }
+}

@@ -1,0 +1,187 @@
+//! What operators want of nodes: their orders are checked here, and the machine decides.
+
+use crate::acquire::unexpected;
+use crate::links::answer;
+use crate::listing;
+use crate::records::{CORES_MAX, bad};
+use crate::state::State;
+use hotlease_lease::agent::{Availability, OfferedCores};
+use hotlease_lease::manager::{AgentRecord, Answer, AskId, Event, NodeOrder, NodeWish, OfferWish};
+use hotlease_net::Address;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{
+    AgentInfo, CoresWanted, NodeInfo, NodeList, NodeOrder as Ordered, NodeWish as Wanted, OfferWanted,
+    OrderNodeReply, OrderNodeRequest,
+};
+use hotlease_wire::ids::AgentId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Longest notice: what the agent takes.
+const WITHIN_MS_MAX: u64 = 7 * 24 * 3_600_000;
+/// The state of a node that is wanted to be something, and is not registered.
+const AWAY: &str = "away";
+
+/// Carries out an operator's order, or notes it for a node that is away. The answer comes when it is durable.
+pub(crate) async fn order(state: &Arc<State>, request: OrderNodeRequest) -> Result<OrderNodeReply, Refusal> {
+    let at_ms = state.unix_ms();
+    let by_ms = |within_ms: u64| at_ms + within_ms.min(WITHIN_MS_MAX);
+    let order = match Ordered::try_from(request.order) {
+        Ok(Ordered::Add) => NodeOrder::Add(offer(request.offer.unwrap_or_default(), by_ms)?),
+        Ok(Ordered::Drain) => NodeOrder::Drain {
+            by_ms: by_ms(request.within_ms),
+        },
+        Ok(Ordered::Resume) => NodeOrder::Resume,
+        Ok(Ordered::Remove) => NodeOrder::Remove,
+        Ok(Ordered::None) | Err(_) => return Err(bad("unknown order for a node")),
+    };
+    let (agent, host) = find(state, &request.node)?;
+    tracing::info!(%agent, host, ?order, "an operator orders");
+    let ask = |request| Event::Order {
+        request,
+        agent,
+        order,
+        at_ms,
+    };
+    match state.ask(None, ask).await? {
+        (Answer::Ordered { done }, _) => Ok(OrderNodeReply {
+            agent: agent.to_string(),
+            host,
+            done,
+        }),
+        (answer, _) => Err(unexpected(&answer)),
+    }
+}
+
+fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Refusal> {
+    if asked.cores.len() > CORES_MAX {
+        return Err(bad("more cores than any machine has"));
+    }
+    Ok(OfferWish {
+        cores: match CoresWanted::try_from(asked.choice) {
+            Ok(CoresWanted::CoresUnchanged) => OfferedCores::Unchanged,
+            Ok(CoresWanted::CoresAll) => OfferedCores::All,
+            Ok(CoresWanted::CoresCount) => OfferedCores::Count(asked.count),
+            Ok(CoresWanted::CoresThese) => OfferedCores::These(asked.cores.into_iter().collect()),
+            Err(_) => return Err(bad("unknown choice of cores")),
+        },
+        memory_bytes: Some(asked.memory_bytes).filter(|bytes| *bytes > 0),
+        by_ms: by_ms(asked.within_ms),
+    })
+}
+
+/// The agent that an operator means: by its id, also where it is away; by what its certificate says of it; or
+/// by the name that it calls its machine.
+fn find(state: &Arc<State>, name: &str) -> Result<(AgentId, String), Refusal> {
+    let agents = state.agents();
+    if let Ok(id) = name.parse() {
+        let known = agents.iter().find(|(record, ..)| record.id == id);
+        return Ok((id, known.map_or(String::new(), |(record, ..)| record.host.clone())));
+    }
+    let certified = |record: &AgentRecord| {
+        let address: Option<Address> = record.endpoint.parse().ok();
+        record.owner == name || address.is_some_and(|address| address.host() == name)
+    };
+    let told = |record: &AgentRecord| record.host == name;
+    let named: Vec<_> = agents.iter().filter(|(record, ..)| certified(record)).collect();
+    let named = match named.is_empty() || name.is_empty() {
+        true => agents.iter().filter(|(record, ..)| told(record)).collect(),
+        false => named,
+    };
+    match named[..] {
+        [(record, ..)] => Ok((record.id, record.host.clone())),
+        [] => Err(bad(format!(
+            "no node is called {name:?}; `hotlease admin node list` lists them, and one that is away is named \
+             by its agent's id"
+        ))),
+        _ => {
+            let ids: Vec<_> = named.iter().map(|(record, ..)| record.id.to_string()).collect();
+            Err(bad(format!(
+                "several agents are on {name:?}; name one by its id: {}",
+                ids.join(", ")
+            )))
+        }
+    }
+}
+
+/// Tells a node what is wanted of it.
+pub(crate) async fn tell(state: Arc<State>, ask: AskId, agent: AgentId, wish: NodeWish) {
+    let asked = async {
+        let mut client = state.links.client(&state.agent(agent)?)?;
+        let wanted = wanted(&wish, state.unix_ms());
+        let told = answer(agent, state.config.order_timeout, client.order(wanted)).await?;
+        Availability::of_word(&told.state).ok_or_else(|| bad("the agent's state is not known"))
+    };
+    let event = match asked.await {
+        Ok(availability) => Event::Ordered { ask, availability },
+        Err(refusal) => {
+            tracing::warn!(%agent, %refusal, "a node has not carried out its operator's order yet");
+            Event::Refused { ask, refusal }
+        }
+    };
+    state.step(event);
+}
+
+fn wanted(wish: &NodeWish, now_ms: u64) -> Wanted {
+    let offer = wish.offer.as_ref().map(|offer| {
+        let (choice, count, cores) = match &offer.cores {
+            OfferedCores::Unchanged => (CoresWanted::CoresUnchanged, 0, Vec::new()),
+            OfferedCores::All => (CoresWanted::CoresAll, 0, Vec::new()),
+            OfferedCores::Count(count) => (CoresWanted::CoresCount, *count, Vec::new()),
+            OfferedCores::These(cores) => (CoresWanted::CoresThese, 0, cores.iter().copied().collect()),
+        };
+        OfferWanted {
+            choice: choice.into(),
+            count,
+            cores,
+            memory_bytes: offer.memory_bytes.unwrap_or(0),
+            within_ms: offer.by_ms.saturating_sub(now_ms),
+        }
+    });
+    Wanted {
+        number: wish.number,
+        drained: wish.drained_by_ms.is_some(),
+        within_ms: wish.drained_by_ms.map_or(0, |by_ms| by_ms.saturating_sub(now_ms)),
+        offer,
+    }
+}
+
+/// Nodes that are registered, and those that are away and of which something is wanted.
+pub(crate) async fn list(state: &Arc<State>) -> NodeList {
+    let leases: BTreeMap<String, u32> = {
+        let answers = listing::ask_all(state, "").await;
+        let counted = answers.into_iter().map(|(agent, status)| {
+            let active = status.leases.iter().filter(|lease| lease.state == "active");
+            (agent.to_string(), active.count() as u32)
+        });
+        counted.collect()
+    };
+    let mut agents: BTreeMap<String, AgentInfo> = listing::agents(state).await.agents.into_iter()
+        .map(|agent| (agent.id.clone(), agent))
+        .collect();
+    let now_ms = state.unix_ms();
+    let mut wishes: BTreeMap<String, NodeWish> = {
+        let machine = state.machine();
+        let wishes = machine.cluster.wishes();
+        wishes.map(|(agent, wish)| (agent.to_string(), wish.clone())).collect()
+    };
+    for id in wishes.keys() {
+        agents.entry(id.clone()).or_insert_with(|| AgentInfo {
+            id: id.clone(),
+            state: AWAY.into(),
+            ..AgentInfo::default()
+        });
+    }
+    let nodes = agents.into_iter().map(|(id, agent)| {
+        let wish = wishes.remove(&id);
+        let by_ms = wish.as_ref().and_then(|wish| wish.drained_by_ms);
+        NodeInfo {
+            leases: leases.get(&id).copied().unwrap_or(0),
+            drained: by_ms.is_some(),
+            drain_left_ms: by_ms.map_or(0, |by_ms| by_ms.saturating_sub(now_ms)),
+            pending: wish.is_some_and(|wish| wish.number != agent.order),
+            agent: Some(agent),
+        }
+    });
+    NodeList { nodes: nodes.collect() }
+}

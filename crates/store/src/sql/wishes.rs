@@ -1,0 +1,116 @@
+//! What operators want of nodes.
+
+use super::reads::{Reader, cores_text, damaged};
+use super::tables::Rules;
+use super::{Sql, Value};
+use crate::StoreError;
+use hotlease_lease::agent::OfferedCores;
+use hotlease_lease::manager::{NodeWish, OfferWish};
+use hotlease_wire::ids::AgentId;
+
+/// No offer is wanted.
+const NONE: &str = "none";
+const UNCHANGED: &str = "unchanged";
+const ALL: &str = "all";
+/// Before a list of cores, which may be empty.
+const THESE: &str = "these:";
+/// Before a number of cores.
+const COUNT: &str = "count:";
+
+pub(crate) fn put(
+    sql: &mut dyn Sql,
+    rules: &Rules,
+    agent: AgentId,
+    wish: &NodeWish,
+) -> Result<(), StoreError> {
+    let known = all(sql)?;
+    if known.len() >= rules.limits.agents && known.iter().all(|(known, _)| *known != agent) {
+        return Err(StoreError::Full {
+            what: "nodes with orders",
+            limit: rules.limits.agents,
+        });
+    }
+    let statement = "INSERT INTO wishes (agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms) \
+                     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (agent) DO UPDATE SET \
+                     number = excluded.number, drained_by_ms = excluded.drained_by_ms, \
+                     cores = excluded.cores, memory_bytes = excluded.memory_bytes, \
+                     offer_by_ms = excluded.offer_by_ms";
+    let offer = wish.offer.as_ref();
+    let (id, cores) = (agent.to_string(), written(offer));
+    let values = [
+        Value::Text(&id),
+        number(Some(wish.number)),
+        number(wish.drained_by_ms),
+        Value::Text(&cores),
+        number(offer.and_then(|offer| offer.memory_bytes)),
+        number(offer.map(|offer| offer.by_ms)),
+    ];
+    sql.run(statement, &values)
+}
+
+pub(crate) fn remove(sql: &mut dyn Sql, agent: AgentId) -> Result<(), StoreError> {
+    let statement = "DELETE FROM wishes WHERE agent = $1";
+    sql.run(statement, &[Value::Text(&agent.to_string())])
+}
+
+pub(crate) fn all(sql: &mut dyn Sql) -> Result<Vec<(AgentId, NodeWish)>, StoreError> {
+    let mut wishes = Vec::new();
+    let statement =
+        "SELECT agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms FROM wishes ORDER BY agent";
+    sql.query(statement, &[], &mut |cells| {
+        let mut row = Reader::of(cells);
+        let (agent, number, drained_by_ms) = (row.id()?, row.number()?, row.number_or_null()?);
+        let cores = read(&row.text()?)?;
+        let (memory_bytes, by_ms) = (row.number_or_null()?, row.number_or_null()?);
+        let offer = cores.map(|cores| OfferWish {
+            cores,
+            memory_bytes,
+            by_ms: by_ms.unwrap_or(0),
+        });
+        let wish = NodeWish {
+            number,
+            drained_by_ms,
+            offer,
+        };
+        wishes.push((agent, wish));
+        Ok(())
+    })?;
+    Ok(wishes)
+}
+
+fn number(value: Option<u64>) -> Value<'static> {
+    value.map_or(Value::Null, |value| {
+        Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
+    })
+}
+
+fn written(offer: Option<&OfferWish>) -> String {
+    match offer.map(|offer| &offer.cores) {
+        None => NONE.into(),
+        Some(OfferedCores::Unchanged) => UNCHANGED.into(),
+        Some(OfferedCores::All) => ALL.into(),
+        Some(OfferedCores::Count(count)) => format!("{COUNT}{count}"),
+        Some(OfferedCores::These(cores)) => {
+            let cores: Vec<u32> = cores.iter().copied().collect();
+            format!("{THESE}{}", cores_text(&cores))
+        }
+    }
+}
+
+fn read(text: &str) -> Result<Option<OfferedCores>, StoreError> {
+    let bad = || damaged("list of cores");
+    if let Some(count) = text.strip_prefix(COUNT) {
+        return Ok(Some(OfferedCores::Count(count.parse().map_err(|_| bad())?)));
+    }
+    if let Some(list) = text.strip_prefix(THESE) {
+        let parts = list.split(',').filter(|part| !part.is_empty());
+        let cores: Result<_, _> = parts.map(str::parse).collect();
+        return Ok(Some(OfferedCores::These(cores.map_err(|_| bad())?)));
+    }
+    match text {
+        NONE => Ok(None),
+        UNCHANGED => Ok(Some(OfferedCores::Unchanged)),
+        ALL => Ok(Some(OfferedCores::All)),
+        _ => Err(bad()),
+    }
+}
