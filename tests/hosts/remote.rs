@@ -245,7 +245,7 @@ fn remote_client_is_told_when_its_agent_stops() {
     let mut scene = Scene::new();
     let grant = scene.client.acquire(LONG).expect("a lease");
     let mut session = scene.client.attached(&grant);
-    scene.agent.process().signal(Signal::SIGTERM);
+    scene.agent.process().signal(Signal::SIGINT);
     match session.event(LIMIT).0 {
         SessionReply::LeaseEnded {
             reason: EndReason::AgentStopping,

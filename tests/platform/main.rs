@@ -12,6 +12,8 @@ mod invocation;
 mod invokers;
 mod leases;
 mod libraries;
+mod nodes;
+mod removal;
 mod registrations;
 mod resources;
 mod retries;

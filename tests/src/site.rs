@@ -13,7 +13,7 @@ use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant, LeaseInfo, ListReque
 use nix::sys::signal::Signal;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -154,6 +154,23 @@ impl Daemon {
         Process::of(child.id() as i32).unwrap_or_else(|| panic!("it has died:\n{}", self.log()))
     }
 
+    /// Waits until it has ended by itself; how, and how long that took.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn ended(&mut self, limit: Duration) -> (ExitStatus, Duration) {
+        let start = Instant::now();
+        loop {
+            let child = self.child.as_mut().expect("it is running");
+            if let Some(status) = child.try_wait().expect("a child") {
+                self.child = None;
+                return (status, start.elapsed());
+            }
+            assert!(start.elapsed() < limit, "it goes on after {limit:?}:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Kills it with -9.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("it is running");
@@ -171,7 +188,8 @@ impl Drop for Daemon {
             return;
         };
         if let Some(process) = Process::of(child.id() as i32) {
-            process.signal(Signal::SIGTERM);
+            // At once: an agent that is told with SIGTERM waits for its leases.
+            process.signal(Signal::SIGINT);
         }
         let start = Instant::now();
         while let Ok(None) = child.try_wait() {

@@ -79,6 +79,14 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// As [`parse_time`], but none at all is fine: `0`.
+pub(crate) fn parse_notice(text: &str) -> Result<Duration, String> {
+    match split(text)? {
+        (0, "" | "us" | "ms" | "s" | "min" | "m") => Ok(Duration::ZERO),
+        _ => parse_time(text),
+    }
+}
+
 /// A size from the command line: `4096`, `64K`, `10M`, `2GiB`; units are powers of 1024.
 pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = split(text)?;
@@ -117,6 +125,9 @@ mod tests {
         for bad in ["", "s", "0", "-1", "1h2", "99999999999999999999", "1.5s"] {
             assert!(parse_time(bad).is_err(), "{bad}");
         }
+        assert_eq!(parse_notice("0s"), Ok(Duration::ZERO));
+        assert_eq!(parse_notice("30s"), Ok(Duration::from_secs(30)));
+        assert!(parse_notice("0h").is_err());
         assert_eq!(parse_bytes("4096"), Ok(4096));
         assert_eq!(parse_bytes("10G"), Ok(10 << 30));
         assert_eq!(parse_bytes("64 KiB"), Ok(64 << 10));

@@ -23,7 +23,11 @@ const WITHIN_MS_MAX: u64 = 7 * 24 * 3_600_000;
 const AWAY: &str = "away";
 
 /// Carries out an operator's order, or notes it for a node that is away. The answer comes when it is durable.
-pub(crate) async fn order(state: &Arc<State>, request: OrderNodeRequest) -> Result<OrderNodeReply, Refusal> {
+pub(crate) async fn order(
+    state: &Arc<State>,
+    request: OrderNodeRequest,
+    by: &str,
+) -> Result<OrderNodeReply, Refusal> {
     let at_ms = state.unix_ms();
     let by_ms = |within_ms: u64| at_ms + within_ms.min(WITHIN_MS_MAX);
     let order = match Ordered::try_from(request.order) {
@@ -36,7 +40,7 @@ pub(crate) async fn order(state: &Arc<State>, request: OrderNodeRequest) -> Resu
         Ok(Ordered::None) | Err(_) => return Err(bad("unknown order for a node")),
     };
     let (agent, host) = find(state, &request.node)?;
-    tracing::info!(%agent, host, ?order, "an operator orders");
+    tracing::info!(by, %agent, host, ?order, "an operator orders");
     let ask = |request| Event::Order {
         request,
         agent,

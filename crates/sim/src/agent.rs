@@ -1,6 +1,7 @@
 //! A node with cores: the agent's daemon around its state machines, and its disk.
 
 mod membership;
+mod orders;
 mod sessions;
 
 use crate::journal::Journal;
@@ -9,7 +10,7 @@ use crate::node::{Clock, Node};
 use crate::site::{Channel, Happening, Site};
 use crate::workers::{Used, Workers};
 use hotlease_lease::agent::{
-    Action, Ask as Number, Availability, Event, LeaseBook, Membership, MembershipEvent, Outstanding, Phase,
+    Action, Ask as Number, Event, LeaseBook, Membership, MembershipEvent, Outstanding, Phase,
     SessionId, Step,
 };
 use hotlease_wire::Refusal;
@@ -58,6 +59,8 @@ pub struct Process {
     wake: Option<Duration>,
     /// When the node is to be empty.
     drained: Option<Duration>,
+    /// The last order carried out.
+    order: u64,
 }
 
 impl AgentNode {
@@ -105,6 +108,7 @@ impl AgentNode {
             ending: Vec::new(),
             wake: None,
             drained: None,
+            order: 0,
         });
         self.pass_time(site)
     }
@@ -120,6 +124,7 @@ impl AgentNode {
             tell(site, node, *session, Tell::Closed);
         }
         let now = site.now;
+        site.truth.given_back.remove(&self.number);
         self.workers.orphan(site);
         for truth in site.truth.leases.values_mut() {
             if truth.boot == process.boot {
@@ -196,15 +201,6 @@ impl AgentNode {
                 return Ok(());
             }
             Happening::Arrives { from, message } => self.arrives(from, message, site)?,
-            Happening::Drains { until } => {
-                let until = until.max(site.now);
-                if let Some(process) = self.process.as_mut() {
-                    let until = process.clock.shows(until);
-                    process.drained = Some(until);
-                    site.note(self.node(), || format!("is drained until {until:?}"));
-                    self.step(Event::Drain { until }, site)?;
-                }
-            }
             Happening::Wake => {
                 let now = site.now;
                 if let Some(process) = self.process()
@@ -213,7 +209,10 @@ impl AgentNode {
                     process.wake = None;
                 }
             }
-            Happening::TimedOut { .. } | Happening::Written { .. } | Happening::Submits => {}
+            Happening::TimedOut { .. }
+            | Happening::Written { .. }
+            | Happening::Submits
+            | Happening::Orders { .. } => {}
         }
         self.pass_time(site)
     }
@@ -226,16 +225,6 @@ impl AgentNode {
         self.step(Event::Tick, site)?;
         self.belong(MembershipEvent::Tick, site)?;
         let node = self.node();
-        // An operator offers a drained node again some time later.
-        if let Some(process) = self.process.as_ref()
-            && process.book.availability() == Availability::Drained
-            && (!site.is_faulty() || site.random.random_bool(0.02))
-        {
-            self.step(Event::Resume, site)?;
-            if let Some(process) = self.process() {
-                process.drained = None;
-            }
-        }
         let Some(process) = self.process.as_mut() else {
             return Ok(());
         };
@@ -404,6 +393,10 @@ impl AgentNode {
                 if let Err(refusal) = self.end(caller, release, site)? {
                     respond(site, node, caller, Response::Refused(refusal));
                 }
+            }
+            Request::Order(ordered) => {
+                let response = self.order(ordered, site)?;
+                respond(site, node, caller, response);
             }
             Request::Register(_) | Request::Heartbeat(_) | Request::Acquire(_) | Request::Release(_) => {}
         }

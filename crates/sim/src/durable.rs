@@ -1,7 +1,7 @@
 //! The manager's durable state: what survives its crashes.
 
 use crate::truth::sum;
-use hotlease_lease::manager::{LeaseNote, LeaseReport, Write};
+use hotlease_lease::manager::{LeaseNote, LeaseReport, NodeWish, Write};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,9 @@ pub struct Durable {
     agents: BTreeMap<AgentId, BootId>,
     leases: BTreeMap<LeaseId, Lease>,
     rows: BTreeMap<Key, Row>,
+    wishes: BTreeMap<AgentId, NodeWish>,
+    /// The highest number that was ever wanted of each.
+    wanted: BTreeMap<AgentId, u64>,
 }
 
 impl Durable {
@@ -37,6 +40,15 @@ impl Durable {
     pub fn active_leases(&self) -> impl Iterator<Item = (LeaseId, LeaseNote)> {
         let active = self.leases.iter().filter(|(_, lease)| !lease.is_over);
         active.map(|(id, lease)| (*id, lease.note.clone()))
+    }
+
+    pub fn wishes(&self) -> BTreeMap<AgentId, NodeWish> {
+        self.wishes.clone()
+    }
+
+    /// Whether this order of an operator was written down.
+    pub fn has_noted(&self, agent: AgentId, number: u64) -> bool {
+        self.wanted.get(&agent).is_some_and(|noted| *noted >= number)
     }
 
     pub fn lease(&self, lease: LeaseId) -> Option<LeaseNote> {
@@ -71,6 +83,13 @@ impl Durable {
                 Write::RemoveAgent(agent) => {
                     self.end_leases(*agent, None);
                     self.agents.remove(agent);
+                }
+                Write::PutWish { agent, wish } => {
+                    self.wanted.insert(*agent, wish.number);
+                    self.wishes.insert(*agent, wish.clone());
+                }
+                Write::RemoveWish(agent) => {
+                    self.wishes.remove(agent);
                 }
                 Write::PutLease { lease, note } => self.put_lease(*lease, note.clone(), false),
                 Write::Report { agent, leases } => {

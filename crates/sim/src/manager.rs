@@ -1,5 +1,7 @@
 //! The manager's node: its daemon around the state machine, and its disk.
 
+mod orders;
+
 use crate::agent::{Died, id, respond};
 use crate::durable::{Durable, Key};
 use crate::message::{Grant, Message, Request, Response, Wanted};
@@ -11,6 +13,7 @@ use hotlease_lease::manager::{
     SUSPECTED_AFTER, Write,
 };
 use hotlease_wire::ids::AgentId;
+use orders::Operator;
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
 use rand::RngExt;
@@ -25,6 +28,7 @@ const WRITE_MAX: Duration = Duration::from_millis(20);
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// Longest pause between totals of leases that go on: several reports.
 const TOTALS_EVERY: Duration = Duration::from_secs(5);
+const ORDER_LIMIT: Duration = Duration::from_secs(3);
 /// The only ledger of the site.
 const LEDGER: u64 = 1;
 /// What its clock may be slow by meanwhile.
@@ -36,6 +40,7 @@ const RESTART_MAX: Duration = Duration::from_secs(5);
 pub struct ManagerNode {
     pub process: Option<Process>,
     pub durable: Durable,
+    pub operator: Operator,
     /// When each agent was heard last.
     heard: BTreeMap<AgentId, Duration>,
     runs: u32,
@@ -70,7 +75,7 @@ impl Commit {
     fn may_overtake(&self, earlier: &Self) -> bool {
         let alone = |commit: &Self| {
             let mut writes = commit.writes.iter();
-            writes.any(|write| matches!(write, Write::PutAgent(_) | Write::RemoveAgent(_)))
+            writes.any(Write::changes_agent)
         };
         self.agent != earlier.agent || !(alone(self) || alone(earlier))
     }
@@ -91,6 +96,7 @@ impl ManagerNode {
         Self {
             process: None,
             durable: Durable::default(),
+            operator: Operator::default(),
             heard: BTreeMap::new(),
             runs: 0,
         }
@@ -104,7 +110,7 @@ impl ManagerNode {
         let drift = site.scenario.drift_ppm_max;
         let clock = Clock::new(site.now, site.random.random_range(-drift..=drift));
         let (agents, leases) = (self.durable.agents(), self.durable.active_leases());
-        let cluster = Cluster::new(agents, leases, Duration::ZERO);
+        let cluster = Cluster::new(agents, leases, Duration::ZERO).with_wishes(self.durable.wishes());
         site.note(NODE, || "starts".into());
         self.process = Some(Process {
             run: self.runs,
@@ -165,8 +171,10 @@ impl ManagerNode {
                     self.check_suspicion(site);
                 }
             }
+            Happening::Orders { agent, order } => self.operator.wants(agent, order),
             _ => {}
         }
+        self.operate(site)?;
         self.set_timer(site);
         Ok(())
     }
@@ -222,7 +230,7 @@ impl ManagerNode {
                         },
                         known: self.durable.lease(lease),
                     },
-                    Request::Grant(_) | Request::End(_) => return Ok(()),
+                    Request::Grant(_) | Request::End(_) | Request::Order(_) => return Ok(()),
                 };
                 process.requests.insert(id, caller);
                 self.step(event, site)
@@ -245,6 +253,7 @@ impl ManagerNode {
                         Event::Granted { ask, granted }
                     }
                     Response::Released(usage) => Event::LeaseOver { ask, usage },
+                    Response::Ordered(availability) => Event::Ordered { ask, availability },
                     Response::Refused(refusal) => Event::Refused { ask, refusal },
                     Response::Registered { .. } | Response::Heard { .. } => return Ok(()),
                 };
@@ -255,7 +264,7 @@ impl ManagerNode {
     }
 
     /// A step of the machine, and what it wants done. The process may die between any two actions.
-    fn step(&mut self, event: Event, site: &mut Site) -> Result<(), Died> {
+    pub(super) fn step(&mut self, event: Event, site: &mut Site) -> Result<(), Died> {
         let Some(process) = &mut self.process else {
             return Ok(());
         };
@@ -287,7 +296,12 @@ impl ManagerNode {
                     process.begin_writing(site);
                 }
             }
+            Action::AskOrder { ask, agent, wish } => {
+                let ordered = orders::told(&wish, site.now);
+                self.ask(ask, agent, Request::Order(ordered), ORDER_LIMIT, site);
+            }
             Action::AskGrant { ask, agent, request } => {
+                self.operator.check_grant(agent, site);
                 let wanted = process
                     .requests
                     .get(&request)
@@ -328,6 +342,9 @@ impl ManagerNode {
     }
 
     fn answer(&mut self, caller: Caller, answer: Answer, site: &mut Site) {
+        if caller.node == NODE {
+            return self.operator.hears(&answer, &self.durable, site);
+        }
         let promises = matches!(answer, Answer::Heard { known: true } | Answer::Released { .. });
         for (key, usage) in caller.carried.iter().filter(|_| promises) {
             let durable = self.durable.usage(*key);
@@ -355,6 +372,8 @@ impl ManagerNode {
                 }
             }
             Answer::Released { usage } => Response::Released(usage),
+            // An operator's, and answered above.
+            Answer::Ordered { .. } => return,
             Answer::Refused(refusal) => Response::Refused(refusal),
         };
         respond(site, NODE, (caller.node, caller.run, caller.call), response);

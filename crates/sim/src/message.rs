@@ -1,5 +1,6 @@
 //! What travels between nodes: the content of the real messages, without their encoding.
 
+use hotlease_lease::agent::{Availability, OfferedCores};
 use hotlease_lease::manager::{AgentRecord, Release, Report};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
@@ -54,6 +55,18 @@ pub enum Request {
     Grant(Wanted),
     /// Manager to agent.
     End(Release),
+    /// Manager to agent.
+    Order(Ordered),
+}
+
+/// What an operator wants of a node, as the agent is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ordered {
+    pub number: u64,
+    /// Given back within so long.
+    pub drained_within: Option<Duration>,
+    /// What it offers, and the notice for leases that hold more.
+    pub offer: Option<(OfferedCores, Duration)>,
 }
 
 /// The answer to a request.
@@ -63,6 +76,7 @@ pub enum Response {
     Heard { known: bool, totals_every: Duration },
     Granted(Grant),
     Released(UsageTotals),
+    Ordered(Availability),
     Refused(Refusal),
 }
 

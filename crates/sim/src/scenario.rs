@@ -3,6 +3,7 @@
 use crate::node::Node;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// From then on nothing fails any more.
@@ -31,6 +32,21 @@ pub struct Pause {
     pub end: Duration,
 }
 
+/// What an operator orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// The node offers all it has, and takes leases.
+    AddAll,
+    /// It offers so many cores, and leases that hold more end by then.
+    Offer { cores: u32, within: Duration },
+    /// It is given back within so long.
+    Drain { within: Duration },
+    /// It takes leases again.
+    Resume,
+    /// It is given back at once.
+    Remove,
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -57,8 +73,8 @@ pub struct Scenario {
     pub disk_losses: f64,
     pub outages: Vec<Outage>,
     pub pauses: Vec<Pause>,
-    /// When agents are given back, and by when.
-    pub drains: Vec<(usize, Duration, Duration)>,
+    /// What operators order, of which agents, and when.
+    pub orders: Vec<(Duration, usize, Order)>,
     /// From then on nothing fails any more.
     pub faults_end: Duration,
 }
@@ -126,7 +142,7 @@ impl Scenario {
             disk_losses: often(random, 0.5),
             outages: Vec::new(),
             pauses: Vec::new(),
-            drains: Vec::new(),
+            orders: Vec::new(),
             faults_end,
             agents,
             clients,
@@ -186,7 +202,20 @@ impl Scenario {
             } else {
                 millis(random, 1, 5_000)
             };
-            self.drains.push((agent, begin, begin + notice));
+            self.orders.push((begin, agent, Order::Drain { within: notice }));
+        }
+        if random.random_bool(0.4) {
+            for _ in 0..random.random_range(1..6) {
+                let agent = random.random_range(0..self.agents.len());
+                let order = Order::draw(random, self.agents[agent]);
+                self.orders.push((moment(random, 1).0, agent, order));
+            }
+        }
+        self.orders.sort_by_key(|(at, ..)| *at);
+        // At last everybody serves again.
+        let ordered: BTreeSet<usize> = self.orders.iter().map(|(_, agent, _)| *agent).collect();
+        for agent in ordered {
+            self.orders.push((self.faults_end, agent, Order::AddAll));
         }
     }
 
@@ -260,6 +289,25 @@ impl Scenario {
     pub fn goes_on(&self, node: Node, at: Duration) -> Option<Duration> {
         let covers = |pause: &&Pause| pause.node == node && pause.begin <= at && at < pause.end;
         self.pauses.iter().filter(covers).map(|pause| pause.end).max()
+    }
+}
+
+impl Order {
+    fn draw(random: &mut SmallRng, cores: u32) -> Self {
+        let within = match random.random_bool(0.3) {
+            true => Duration::ZERO,
+            false => millis(random, 1, 5_000),
+        };
+        match random.random_range(0..6) {
+            0 => Self::AddAll,
+            1 => Self::Remove,
+            2 => Self::Drain { within },
+            3 => Self::Offer {
+                cores: random.random_range(0..=cores),
+                within,
+            },
+            _ => Self::Resume,
+        }
     }
 }
 

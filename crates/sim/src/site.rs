@@ -2,7 +2,7 @@
 
 use crate::message::{Message, Session};
 use crate::node::Node;
-use crate::scenario::Scenario;
+use crate::scenario::{Order, Scenario};
 use crate::truth::Truth;
 use crate::workers::Used;
 use hotlease_lease::manager::CommitId;
@@ -41,8 +41,8 @@ pub enum Happening {
     FunctionReturns { process: u64, task: usize, attempt: u32 },
     /// The application wants something done.
     Submits,
-    /// An operator wants the node back by then.
-    Drains { until: Duration },
+    /// An operator has an order for an agent.
+    Orders { agent: usize, order: Order },
     /// The node's daemon is started again.
     Starts,
 }

@@ -3,7 +3,7 @@
 use hotlease_wire::Ran;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A worker's process, from its start until it is reaped.
@@ -66,6 +66,10 @@ pub struct Truth {
     pub acknowledged: BTreeMap<(usize, BootId, LeaseId), UsageTotals>,
     /// Totals that are in a journal that survives.
     pub journalled: BTreeMap<(usize, BootId, LeaseId), UsageTotals>,
+    /// Agents that are given back: in which run, and when nothing of it may run any more, in true time.
+    pub given_back: BTreeMap<usize, (BootId, Duration)>,
+    /// Orders that agents have carried out.
+    pub carried_out: BTreeSet<(usize, u64)>,
     processes: u64,
 }
 

@@ -164,7 +164,17 @@ impl Workers {
     /// No process outlives its lease by more than it takes to be killed, once its agent can do something.
     pub fn check_outlived(&self, site: &mut Site) {
         let node = self.node();
+        let given_back = site.truth.given_back.get(&self.agent).copied();
         for (id, process) in &self.processes {
+            if let Some((boot, until)) = given_back
+                && process.boot == boot
+            {
+                let until = site.scenario.awake_since(node, until, site.now);
+                let outlived = site.now.saturating_sub(until);
+                site.promise(node, process.is_orphan || outlived <= REAP_MAX + SLACK, || {
+                    format!("process {id} runs {outlived:?} after the node was to be given back")
+                });
+            }
             let Some(truth) = site.truth.leases.get(&process.lease) else {
                 continue;
             };

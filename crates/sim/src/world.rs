@@ -7,6 +7,7 @@ use crate::node::Node;
 use crate::scenario::Scenario;
 use crate::site::{Happening, Site};
 use crate::truth::{Outcome, within};
+use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::AgentState;
 use std::time::Duration;
 
@@ -42,8 +43,8 @@ impl World {
                 site.schedule(at, node, Happening::Submits);
             }
         }
-        for (agent, at, until) in site.scenario.drains.clone() {
-            site.schedule(at, Node::Agent(agent), Happening::Drains { until });
+        for (at, agent, order) in site.scenario.orders.clone() {
+            site.schedule(at, Node::Manager, Happening::Orders { agent, order });
         }
         Self {
             manager: ManagerNode::new(),
@@ -189,6 +190,17 @@ impl World {
                 process.boot
             )
         });
+        let wanted = self.manager.cluster_wishes();
+        site.promise(
+            Node::Manager,
+            self.manager.operator.is_idle() && wanted == 0 && process.book.availability() == Availability::Serving,
+            || {
+                format!(
+                    "at rest, orders wait, {wanted} are not carried out, and agent{number} is {}",
+                    process.book.availability()
+                )
+            },
+        );
         let active = self
             .manager
             .durable

@@ -23,6 +23,17 @@ const FATAL: [Signal; 6] = [
     Signal::SIGSYS,
 ];
 
+/// With these a batch system tells every process of a job that its node is wanted back. The agent drains then,
+/// and ends its workers in time; a worker that died of them would break calls that may still finish.
+const FOR_THE_AGENT: [Signal; 4] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+];
+
+extern "C" fn leave_it(_signal: libc::c_int) {}
+
 static USAGE: OnceLock<Arc<UsageBlock>> = OnceLock::new();
 
 thread_local! {
@@ -56,6 +67,16 @@ pub fn install() {
     for signal in FATAL {
         // SAFETY: the handler is async-signal-safe: atomics in mapped memory, sigaction and raise.
         unsafe { sigaction(signal, &action) }.expect("these signals can be handled");
+    }
+    // A handler rather than ignoring them: what a function executes begins with the defaults again.
+    let ignore = SigAction::new(
+        SigHandler::Handler(leave_it),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
+    for signal in FOR_THE_AGENT {
+        // SAFETY: the handler does nothing.
+        unsafe { sigaction(signal, &ignore) }.expect("these signals can be handled");
     }
     unsafe extern "C" {
         static mut stdout: *mut libc::FILE;

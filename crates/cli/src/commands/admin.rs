@@ -1,5 +1,7 @@
 //! `hotlease admin`
 
+mod node;
+
 use crate::output::Output;
 use crate::quantity;
 use crate::state::StateArgs;
@@ -9,7 +11,7 @@ use hotlease_store::{BackupSummary, LEDGER_FILE, backup, restore};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Work on the ledger's file: copy it, put a copy back
+/// Give nodes to the site and take them back; work on the ledger's file
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
     #[command(subcommand)]
@@ -20,6 +22,8 @@ pub(crate) struct AdminArgs {
 enum AdminCommand {
     Backup(BackupArgs),
     Restore(RestoreArgs),
+    /// Give nodes to the site, drain them, take them back
+    Node(node::NodeArgs),
 }
 
 /// Copy the ledger into a new file, also while the manager runs
@@ -72,6 +76,7 @@ impl Summary {
 pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     match args.command {
+        AdminCommand::Node(args) => node::carry_out(args, output),
         AdminCommand::Backup(args) => {
             let ledger = args.state.of_manager(&dir);
             let done = Summary::of(args.file.clone(), backup(&ledger, &args.file)?);

@@ -3,6 +3,7 @@
 use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
 use crate::output::Output;
+use crate::quantity;
 use crate::state::DaemonStateArgs;
 use clap::Args;
 use hotlease_agent::{Agent, AgentConfig, CoreChoice, Network};
@@ -13,11 +14,14 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Run only an agent, in the foreground
 ///
-/// Serves until SIGINT or SIGTERM; then its leases end and its workers are stopped. It registers with
-/// the manager of the same runtime directory as soon as that runs, or with one on another host. Functions
+/// SIGTERM drains: no new leases, and those that are there may go on until they are over, at most for
+/// --drain-within; then it stops. SIGUSR1 removes: all leases end at once, their last usage is recorded, and it
+/// stops with status 0. SIGINT, SIGHUP or a second SIGTERM stop it without waiting. It registers with the
+/// manager of the same runtime directory as soon as that runs, or with one on another host. Functions
 /// run as the agent's own user, so it serves only the tenants that it is told. With `--json`, an object when
 /// it serves: pid, runtime_dir and endpoint (or null).
 #[derive(Debug, Args)]
@@ -30,6 +34,10 @@ pub(crate) struct AgentArgs {
     network: NetworkArgs,
     #[command(flatten)]
     state: DaemonStateArgs,
+    /// How long leases may go on after SIGTERM. Batch systems send SIGKILL 30 s after it: 20 s leave time
+    /// to end workers, sync the journal and report the last usage, even on a slow disk
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantity::parse_notice)]
+    drain_within: Duration,
 }
 
 /// How an agent serves other hosts.
@@ -71,7 +79,7 @@ impl NetworkArgs {
 /// What an agent offers: the same arguments for `agent` and `up`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Offer {
-    /// Cores to lease out: `all`, a count like `2`, or a list like `0,2-5` (`3,` is a list of one)
+    /// Cores to lease out: `all`, `none` (standby, until `hotlease admin node add`), a count like `2`, or a list like `0,2-5` (`3,` is a list of one)
     #[arg(long, default_value_t)]
     cores: CoreChoice,
     /// Workers kept started and unassigned, so that a lease begins at once [default: one for each core]
@@ -147,13 +155,14 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
             )
         })?;
         output.flush()?;
-        tokio::select! {
-            () = signals.next() => {}
+        let told = tokio::select! {
+            told = signals.next() => told,
             () = agent.stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
-        }
+        };
+        signals.obey(told, &agent, args.drain_within).await;
         tokio::select! {
             () = agent.shutdown() => Ok(()),
-            () = signals.next() => anyhow::bail!("interrupted while stopping"),
+            () = signals.impatience() => anyhow::bail!("interrupted while stopping"),
         }
     })
 }

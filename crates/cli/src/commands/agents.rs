@@ -11,7 +11,8 @@ use serde::Serialize;
 /// List agents
 ///
 /// With `--json`, an object for each agent: id, boot, address, session_socket, cores, free_cores,
-/// memory_bytes, state (serving, draining, suspected, gone), last_heartbeat_ms (its age), pool, endpoint
+/// memory_bytes, state (serving, draining, drained, standby,
+/// stopping, suspected, gone), last_heartbeat_ms (its age), pool, endpoint
 /// (for clients of other hosts, or empty).
 #[derive(Debug, Args)]
 pub(crate) struct AgentsArgs {

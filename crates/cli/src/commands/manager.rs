@@ -80,13 +80,13 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
         })?;
         output.flush()?;
         tokio::select! {
-            () = signals.next() => {}
+            () = signals.impatience() => {}
             () = manager.shutdown_requested() => {}
             () = manager.stopped() => anyhow::bail!("the manager stopped by itself; its log says why"),
         }
         tokio::select! {
             () = manager.shutdown() => Ok(()),
-            () = signals.next() => anyhow::bail!("interrupted while stopping"),
+            () = signals.impatience() => anyhow::bail!("interrupted while stopping"),
         }
     })
 }

@@ -14,15 +14,15 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::{AgentRecord, Manager};
 use lock::UpLock;
 use serde::{Deserialize, Serialize};
-use signals::Signals;
+use signals::{Signals, Told};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
 /// Start the platform on this machine: manager and agent in one process
 ///
-/// Needs no root and no configuration. Stops on Ctrl-C, SIGTERM or `hotlease down`: leases end, no
-/// process and no socket stays. With `--json`, an object when it serves: pid, version, runtime_dir,
+/// Needs no root and no configuration. Stops on Ctrl-C, SIGTERM (with --drain-within after a while), SIGUSR1
+/// or `hotlease down`: leases end, no process and no socket stays. With `--json`, an object when it serves: pid, version, runtime_dir,
 /// agent, cores, pool (workers that wait there so far), log (or null).
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
@@ -33,6 +33,10 @@ pub(crate) struct UpArgs {
     offer: Offer,
     #[command(flatten)]
     ledger: LedgerArgs,
+    /// How long leases may go on after SIGTERM, as with `hotlease agent` [default: they end at once: they are
+    /// your own]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_notice)]
+    drain_within: Option<Duration>,
     /// How `--detach` starts its other self
     #[arg(long, hide = true, conflicts_with = "detach")]
     background: bool,
@@ -88,15 +92,15 @@ impl Summary {
 pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     if args.detach {
-        let summary = detach::start(&dir, &args.offer, &args.ledger)?;
+        let summary = detach::start(&dir, &args.offer, &args.ledger, args.drain_within)?;
         return output.answer(&summary, || summary.text());
     }
     if args.background {
         return detach::in_background(&dir, |lock, ready| {
-            run(lock, &dir, args.offer, &args.ledger, ready)
+            run(lock, &dir, args.offer, &args.ledger, args.drain_within, ready)
         });
     }
-    run(UpLock::take(&dir)?, &dir, args.offer, &args.ledger, |summary| {
+    let ready = |summary: Summary| {
         // Nobody may be reading any more (`hotlease up | head -1`); that is no reason to stop.
         let shown = output
             .answer(&summary, || summary.text())
@@ -104,7 +108,9 @@ pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()>
         if let Err(error) = shown {
             tracing::debug!(%error, "the summary was not read");
         }
-    })
+    };
+    let lock = UpLock::take(&dir)?;
+    run(lock, &dir, args.offer, &args.ledger, args.drain_within, ready)
 }
 
 /// Both daemons, to the last socket; `ready` is called when leases can be granted.
@@ -113,10 +119,11 @@ fn run(
     dir: &RuntimeDir,
     offer: Offer,
     ledger: &LedgerArgs,
+    drain_within: Option<Duration>,
     ready: impl FnOnce(Summary),
 ) -> anyhow::Result<()> {
     let runtime = daemon_runtime()?;
-    let result = runtime.block_on(serve(dir, offer, ledger, ready));
+    let result = runtime.block_on(serve(dir, offer, ledger, drain_within, ready));
     // Nothing of value is left on it, and a thread that hangs must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
@@ -134,6 +141,7 @@ async fn serve(
     dir: &RuntimeDir,
     offer: Offer,
     ledger: &LedgerArgs,
+    drain_within: Option<Duration>,
     ready: impl FnOnce(Summary),
 ) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
@@ -141,9 +149,21 @@ async fn serve(
     let mut config = offer.config(dir);
     config.state_dir = ledger.kept.agent_directory(dir);
     let agent = Agent::start(config).await?;
-    let served = tokio::select! {
-        served = until_told(dir, &manager, &agent, ready) => served,
-        () = signals.next() => Ok(()),
+    let told = tokio::select! {
+        served = until_told(dir, &manager, &agent, ready) => Err(served),
+        told = signals.next() => Ok(told),
+    };
+    let served = match told {
+        Ok(told) => {
+            let told = match (told, drain_within) {
+                (Told::Drain, None) => Told::Stop,
+                _ => told,
+            };
+            let within = drain_within.unwrap_or_default();
+            signals.obey(told, &agent, within).await;
+            Ok(())
+        }
+        Err(served) => served,
     };
     // The agent first: it ends its leases and reports their last usage to the manager.
     let stop = async {
@@ -153,7 +173,7 @@ async fn serve(
     };
     tokio::select! {
         served = stop => served,
-        () = signals.next() => anyhow::bail!("interrupted while stopping; workers end by themselves"),
+        () = signals.impatience() => anyhow::bail!("interrupted while stopping; workers end by themselves"),
     }
 }
 

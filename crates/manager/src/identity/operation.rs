@@ -30,6 +30,8 @@ pub enum Operation {
     Register,
     /// To report usage, as an agent.
     Report,
+    /// To see nodes, and what is wanted of them.
+    ListNodes,
     /// To give a node to the site, or let a drained one serve again.
     AddNode,
     /// To take a node back by a deadline.
@@ -95,6 +97,7 @@ impl fmt::Display for Operation {
             Self::Verify => "verifying the ledger",
             Self::Register => "registering",
             Self::Report => "reporting usage",
+            Self::ListNodes => "listing nodes",
             Self::AddNode => "adding a node",
             Self::DrainNode => "draining a node",
             Self::RemoveNode => "removing a node",
@@ -119,7 +122,7 @@ impl Operation {
             | Self::ListFunctions
             | Self::Bill => Who::Members,
             Self::ListAgents | Self::GetInfo => Who::MembersAndHooks,
-            Self::AddNode | Self::DrainNode | Self::RemoveNode => Who::OperatorsAndHooks,
+            Self::ListNodes | Self::AddNode | Self::DrainNode | Self::RemoveNode => Who::OperatorsAndHooks,
             Self::Shutdown
             | Self::Verify
             | Self::ListTenants
@@ -163,6 +166,9 @@ impl Operation {
             "Manager/Shutdown" => Self::Shutdown,
             "Manager/Bill" => Self::Bill,
             "Manager/Verify" => Self::Verify,
+            "Manager/ListNodes" => Self::ListNodes,
+            // Whatever the order: the same people may give all of them.
+            "Manager/OrderNode" => Self::DrainNode,
             "Manager/Register" => Self::Register,
             "Manager/Heartbeat" | "Manager/ReportPast" => Self::Report,
             _ => return None,
@@ -255,7 +261,7 @@ mod tests {
             "Bill",
         ];
         let of_agent = ["Register", "Heartbeat", "ReportPast"];
-        let of_hook = ["ListAgents", "GetInfo", "Drain", "Resume", "Remove"];
+        let of_hook = ["ListAgents", "GetInfo", "ListNodes", "OrderNode"];
         for route in routes("Manager") {
             let operation = Operation::of_grpc(&route).expect("named");
             let method = route.rsplit('/').next().expect("a method");

@@ -6,7 +6,7 @@ use crate::node::Node;
 use crate::site::{Channel, Site};
 use crate::workers::Workers;
 use hotlease_lease::agent::{Ask as Number, FinalTotal, MembershipAction, MembershipEvent};
-use hotlease_lease::manager::{AgentRecord, LeaseReport, Report};
+use hotlease_lease::manager::{AgentRecord, LeaseReport, Offering, Report};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
 use rand::RngExt;
@@ -43,7 +43,10 @@ impl AgentNode {
                     session_socket: String::new(),
                     endpoint: String::new(),
                     owner: String::new(),
-                    cores: (0..site.scenario.agents[number]).collect(),
+                    cores: process.book.offer_now().0,
+                    host: String::new(),
+                    availability: process.book.availability(),
+                    order: process.order,
                     free_cores: process.book.free_cores(),
                     memory_bytes: 0,
                     pool: 0,
@@ -130,6 +133,12 @@ impl Process {
             epoch: self.book.epoch(),
             free_cores: self.book.free_cores(),
             pool: 0,
+            offering: Offering {
+                cores: self.book.offer_now().0,
+                memory_bytes: 0,
+                availability: self.book.availability(),
+                order: self.order,
+            },
             leaving,
             leases,
         }
@@ -162,7 +171,7 @@ pub(super) fn answered(ask: Number, response: Response) -> MembershipEvent {
             known,
             totals_every,
         },
-        Response::Granted(_) | Response::Released(_) | Response::Refused(_) => {
+        Response::Granted(_) | Response::Released(_) | Response::Ordered(_) | Response::Refused(_) => {
             MembershipEvent::Failed { ask }
         }
     }

@@ -51,6 +51,11 @@ impl AgentNode {
         let Some(lease) = lease else {
             return Ok(Err(Refusal::UnknownLease));
         };
+        let drained = self.process.as_ref().and_then(|process| process.drained);
+        let serves = drained.is_none() && !site.truth.given_back.contains_key(&number);
+        site.promise(self.node(), serves, || {
+            format!("lease {id} is granted on a node that is given back")
+        });
         Ok(Ok(Grant {
             agent: number,
             boot,

@@ -44,7 +44,12 @@ fn log_path(dir: &RuntimeDir) -> PathBuf {
 }
 
 /// Starts the background process and returns when it serves.
-pub(super) fn start(dir: &RuntimeDir, offer: &Offer, ledger: &LedgerArgs) -> anyhow::Result<Summary> {
+pub(super) fn start(
+    dir: &RuntimeDir,
+    offer: &Offer,
+    ledger: &LedgerArgs,
+    drain_within: Option<Duration>,
+) -> anyhow::Result<Summary> {
     if !Holder::of(dir, UP_LOCK).is_gone_within(GOING)? {
         return Err(runs_already(dir));
     }
@@ -59,6 +64,9 @@ pub(super) fn start(dir: &RuntimeDir, offer: &Offer, ledger: &LedgerArgs) -> any
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
+    if let Some(within) = drain_within {
+        command.args(["--drain-within", &format!("{}us", within.as_micros())]);
+    }
     if let Some(worker) = std::env::var_os("HOTLEASE_WORKER").filter(|worker| !worker.is_empty()) {
         command.env("HOTLEASE_WORKER", absolute(Path::new(&worker)));
     }

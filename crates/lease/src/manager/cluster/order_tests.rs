@@ -155,3 +155,35 @@ fn a_deadline_is_brought_forward_and_not_put_off() {
     assert_eq!(later.after(NodeOrder::Remove, 200).drained_by_ms, Some(200));
     assert!(later.after(NodeOrder::Resume, 300).is_nothing());
 }
+
+/// Found by the simulator.
+#[test]
+fn a_node_that_is_ordered_back_while_another_is_asked_is_not_asked_after_it() {
+    const OTHER: AgentId = AgentId([2; 8]);
+    let mut cluster = registered();
+    let other = AgentRecord {
+        id: OTHER,
+        boot: BootId([2; 8]),
+        ..super::tests::record(2)
+    };
+    let register = Event::Register {
+        request: RequestId(2),
+        record: other,
+    };
+    let (id, ..) = commit(cluster.step(register, NOW));
+    let _ = cluster.step(Event::Committed { commit: id }, NOW);
+    let actions = acquire(&mut cluster, 3);
+    let [Action::AskGrant { ask, agent: AGENT, .. }] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    let order = Event::Order {
+        request: RequestId(4),
+        agent: OTHER,
+        order: NodeOrder::Remove,
+        at_ms: 1,
+    };
+    let _ = cluster.step(order, NOW);
+    let refusal = Refusal::UnknownLease;
+    let actions = cluster.step(Event::Refused { ask, refusal }, NOW);
+    assert!(matches!(answered(&actions), Answer::Refused(_)), "{actions:?}");
+}

@@ -25,6 +25,11 @@ pub(super) struct Wished {
 }
 
 impl Wished {
+    /// Whether its operator lets the node take leases.
+    pub(super) fn may_serve(&self) -> bool {
+        self.wish.drained_by_ms.is_none()
+    }
+
     fn durable(wish: NodeWish) -> Self {
         Self {
             wish,
@@ -67,7 +72,7 @@ impl Cluster {
 
     /// Whether its operator lets it take leases.
     pub(super) fn may_serve(&self, agent: AgentId) -> bool {
-        self.wish(agent).is_none_or(|wish| wish.drained_by_ms.is_none())
+        self.wishes.get(&agent).is_none_or(Wished::may_serve)
     }
 
     pub(super) fn order(

@@ -3,6 +3,7 @@
 //! The registry only orders the candidates. Its figures are as old as the last report; whether cores are
 //! free, the agent alone knows.
 
+use super::orders::Wished;
 use super::{Asked, Cluster, Then, refuse};
 use crate::manager::{Action, AskId, Capacity, Granted, LeaseNote, Release, RequestId, Write};
 use hotlease_wire::ids::{AgentId, LeaseId};
@@ -91,6 +92,10 @@ impl Cluster {
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
+        // Somebody may have ordered a node back since the list was made.
+        let wishes = &self.wishes;
+        let serves = |agent: &AgentId| wishes.get(agent).is_none_or(Wished::may_serve);
+        placement.candidates.retain(serves);
         if let Some(agent) = placement.candidates.pop_front() {
             let ask = self.ask(Asked::Grant { request, agent });
             actions.push(Action::AskGrant { ask, agent, request });

@@ -8,7 +8,7 @@ pub(super) const AGENT: AgentId = AgentId([1; 8]);
 const BOOT: BootId = BootId([1; 8]);
 const LEASE: LeaseId = LeaseId([9; 8]);
 
-fn record(boot: u8) -> AgentRecord {
+pub(super) fn record(boot: u8) -> AgentRecord {
     AgentRecord {
         id: AGENT,
         boot: BootId([boot; 8]),

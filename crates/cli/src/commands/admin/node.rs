@@ -1,0 +1,320 @@
+//! `hotlease admin node`: what an operator wants of nodes.
+
+use crate::output::Align::{Left, Right};
+use crate::output::{Column, Output};
+use crate::platform::{Platform, SiteArgs};
+use crate::quantity;
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use hotlease_agent::CoreChoice;
+use hotlease_wire::grpc::{
+    CoresWanted, ListRequest, NodeInfo, NodeOrder, OfferWanted, OrderNodeReply, OrderNodeRequest,
+};
+use serde::Serialize;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// See the module.
+#[derive(Debug, Args)]
+pub(super) struct NodeArgs {
+    #[command(subcommand)]
+    command: NodeCommand,
+}
+
+/// NODE is the name of a host, or the id of its agent (`hotlease admin node list`).
+#[derive(Debug, Subcommand)]
+enum NodeCommand {
+    List(ListArgs),
+    Add(AddArgs),
+    Drain(DrainArgs),
+    Resume(ResumeArgs),
+    Remove(RemoveArgs),
+}
+
+/// List nodes, and what is wanted of them
+///
+/// With `--json`, an object for each: host, agent, state (serving, draining, drained, standby, stopping;
+/// suspected, gone, away), cores, free_cores, memory_bytes, leases, drained (an operator wants it so),
+/// drain_left_ms, pending (an order that it has not carried out yet), endpoint.
+#[derive(Debug, Args)]
+struct ListArgs {
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+/// Which node, and whether to wait.
+#[derive(Debug, Args)]
+struct Target {
+    /// Name of its host, or id of its agent
+    node: String,
+    #[command(flatten)]
+    site: SiteArgs,
+    /// Return when it is so, and say how long that took
+    #[arg(long)]
+    wait: bool,
+    /// How long to wait at most, beyond the notice
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_time,
+          requires = "wait")]
+    timeout: Duration,
+}
+
+/// Offer a node's cores, all or some, and let it take leases
+///
+/// More is offered at once. Where less is offered than before, free cores go first, and leases that hold the
+/// rest end within the notice. The offer stays when manager or agent are started again, until the next one.
+/// With `--json`: host, agent, done (false: the node is away, and told when it comes), and with --wait: state,
+/// took_ms.
+#[derive(Debug, Args)]
+struct AddArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Cores: `all`, `none` (standby), a count like `2`, or a list like `0,2-5`
+    #[arg(long, default_value_t)]
+    cores: CoreChoice,
+    /// Memory, like 64G [default: what its agent finds]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
+    memory: Option<usize>,
+    /// Notice for leases that hold what is no longer offered
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_notice)]
+    within: Duration,
+}
+
+/// Take no leases on a node, and end those that are there within a notice
+///
+/// A node that is away is drained when it comes back. A later drain may shorten the notice, not prolong it. With
+/// `--json` as `add`.
+#[derive(Debug, Args)]
+struct DrainArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Until when leases may go on; they end sooner where they are released
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_notice)]
+    within: Duration,
+}
+
+/// Let a drained node take leases again; `--json` as `add`
+#[derive(Debug, Args)]
+struct ResumeArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Take a node back at once
+///
+/// Its leases end, functions that run are killed, their clients are told, their usage is recorded; its agent stays and
+/// offers nothing, until `add` or `resume`. With `--json` as `add`.
+#[derive(Debug, Args)]
+struct RemoveArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Serialize)]
+struct Row {
+    host: String,
+    agent: String,
+    state: String,
+    cores: Vec<u32>,
+    free_cores: u32,
+    memory_bytes: u64,
+    leases: u32,
+    drained: bool,
+    drain_left_ms: u64,
+    pending: bool,
+    endpoint: String,
+}
+
+impl From<NodeInfo> for Row {
+    fn from(node: NodeInfo) -> Self {
+        let agent = node.agent.unwrap_or_default();
+        Self {
+            host: agent.host,
+            agent: agent.id,
+            state: agent.state,
+            cores: agent.cores,
+            free_cores: agent.free_cores,
+            memory_bytes: agent.memory_bytes,
+            leases: node.leases,
+            drained: node.drained,
+            drain_left_ms: node.drain_left_ms,
+            pending: node.pending,
+            endpoint: agent.endpoint,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Done {
+    host: String,
+    agent: String,
+    done: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    took_ms: Option<f64>,
+}
+
+/// How often a node that is waited for is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+pub(super) fn carry_out(args: NodeArgs, output: &mut Output) -> anyhow::Result<()> {
+    let order = |order, within: Duration, offer| OrderNodeRequest {
+        node: String::new(),
+        order: NodeOrder::into(order),
+        within_ms: within.as_millis() as u64,
+        offer,
+    };
+    let none = Duration::ZERO;
+    match args.command {
+        NodeCommand::List(args) => list(&args.site, output),
+        NodeCommand::Add(args) => {
+            let offer = offer(&args);
+            let nothing = args.cores == CoreChoice::Nothing;
+            let request = order(NodeOrder::Add, none, Some(offer));
+            let reached: fn(&Row) -> bool = match nothing {
+                true => |node| node.state == "standby" && node.leases == 0,
+                false => |node| node.state == "serving",
+            };
+            carry(&args.target, request, args.within, reached, output)
+        }
+        NodeCommand::Drain(args) => {
+            let request = order(NodeOrder::Drain, args.within, None);
+            carry(&args.target, request, args.within, is_drained, output)
+        }
+        NodeCommand::Resume(args) => {
+            let request = order(NodeOrder::Resume, none, None);
+            let reached = |node: &Row| node.state == "serving" || node.state == "standby";
+            carry(&args.target, request, none, reached, output)
+        }
+        NodeCommand::Remove(args) => {
+            let request = order(NodeOrder::Remove, none, None);
+            carry(&args.target, request, none, is_drained, output)
+        }
+    }
+}
+
+fn is_drained(node: &Row) -> bool {
+    node.state == "drained"
+}
+
+fn offer(args: &AddArgs) -> OfferWanted {
+    let (choice, count, cores) = match &args.cores {
+        CoreChoice::All => (CoresWanted::CoresAll, 0, Vec::new()),
+        CoreChoice::Nothing => (CoresWanted::CoresThese, 0, Vec::new()),
+        CoreChoice::Count(count) => (CoresWanted::CoresCount, *count as u32, Vec::new()),
+        CoreChoice::List(cores) => (CoresWanted::CoresThese, 0, cores.clone()),
+    };
+    OfferWanted {
+        choice: choice.into(),
+        count,
+        cores,
+        memory_bytes: args.memory.unwrap_or(0) as u64,
+        within_ms: args.within.as_millis() as u64,
+    }
+}
+
+fn nodes(platform: &mut Platform) -> anyhow::Result<Vec<Row>> {
+    let list = platform.ask(async |client| client.list_nodes(ListRequest::default()).await)?;
+    Ok(list.nodes.into_iter().map(Row::from).collect())
+}
+
+fn list(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
+    let rows = nodes(&mut Platform::of(site)?)?;
+    let columns = [
+        Column("HOST", Left),
+        Column("AGENT", Left),
+        Column("STATE", Left),
+        Column("CORES", Left),
+        Column("FREE", Right),
+        Column("MEMORY", Right),
+        Column("LEASES", Right),
+        Column("WANTED", Left),
+    ];
+    output.list(&rows, &columns, "no nodes", |node| {
+        let wanted = match (node.drained, node.pending) {
+            (true, _) if node.drain_left_ms > 0 && node.state != "drained" => {
+                let left = quantity::nanoseconds(node.drain_left_ms.saturating_mul(1_000_000));
+                format!("drained in {left}")
+            }
+            (true, _) => "drained".into(),
+            (false, true) => "an order is on its way".into(),
+            (false, false) => String::new(),
+        };
+        vec![
+            node.host.clone(),
+            node.agent.clone(),
+            node.state.clone(),
+            quantity::cores(&node.cores),
+            node.free_cores.to_string(),
+            quantity::bytes(node.memory_bytes),
+            node.leases.to_string(),
+            wanted,
+        ]
+    })
+}
+
+fn carry(
+    target: &Target,
+    request: OrderNodeRequest,
+    notice: Duration,
+    reached: impl Fn(&Row) -> bool,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let mut platform = Platform::of(&target.site)?;
+    let start = Instant::now();
+    let request = OrderNodeRequest {
+        node: target.node.clone(),
+        ..request
+    };
+    let OrderNodeReply { agent, host, done } =
+        platform.ask(async |client| client.order_node(request.clone()).await)?;
+    let mut answer = Done {
+        host,
+        agent,
+        done,
+        state: None,
+        took_ms: None,
+    };
+    if target.wait {
+        answer.state = Some(wait(&mut platform, &answer.agent, notice + target.timeout, reached)?);
+        answer.done = true;
+        answer.took_ms = Some((start.elapsed().as_secs_f64() * 1e6).round() / 1e3);
+    }
+    output.answer(&answer, || {
+        let name = match answer.host.as_str() {
+            "" => &answer.agent,
+            host => host,
+        };
+        match (&answer.state, answer.took_ms) {
+            (Some(state), Some(took_ms)) => {
+                format!("{name} is {state} after {}", quantity::nanoseconds((took_ms * 1e6) as u64))
+            }
+            _ if answer.done => format!("{name} does it; `hotlease admin node list` shows how far it is"),
+            _ => format!("noted; {name} is away, and is told when it comes"),
+        }
+    })
+}
+
+fn wait(
+    platform: &mut Platform,
+    agent: &str,
+    limit: Duration,
+    reached: impl Fn(&Row) -> bool,
+) -> anyhow::Result<String> {
+    let start = Instant::now();
+    loop {
+        let node = nodes(platform)?.into_iter().find(|node| node.agent == agent);
+        let state = match node {
+            Some(node) if !node.pending && reached(&node) => return Ok(node.state),
+            Some(node) => node.state,
+            None => "not known".into(),
+        };
+        if start.elapsed() > limit {
+            bail!(
+                "{agent} is {state} after {}; the order stands, and `hotlease admin node list` shows how far it is",
+                quantity::nanoseconds(limit.as_nanos() as u64)
+            );
+        }
+        sleep(LOOK_EVERY);
+    }
+}

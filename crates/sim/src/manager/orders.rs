@@ -1,0 +1,146 @@
+//! An operator at the manager's machine: orders one thing after the other, and repeats what is not answered.
+
+use super::{Caller, ManagerNode, NODE};
+use crate::agent::{Died, id};
+use crate::durable::Durable;
+use crate::message::Ordered;
+use crate::scenario::Order;
+use crate::site::Site;
+use hotlease_lease::agent::OfferedCores;
+use hotlease_lease::manager::{Answer, Event, NodeOrder, NodeWish, OfferWish, RequestId};
+use hotlease_wire::ids::AgentId;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// See the module. No crash of the manager makes the operator forget anything.
+#[derive(Default)]
+pub struct Operator {
+    wants: VecDeque<(usize, Order)>,
+    /// The run of the manager that has been asked, and what it wanted then.
+    asked: Option<(u32, u64)>,
+    /// Agents of which it was told that they are given back.
+    given_back: BTreeSet<AgentId>,
+}
+
+/// Milliseconds since 1970, as the manager sees them.
+fn at_ms(now: Duration) -> u64 {
+    1_000_000 + now.as_millis() as u64
+}
+
+fn ms(time: Duration) -> u64 {
+    time.as_millis() as u64
+}
+
+/// What an agent is told.
+pub(super) fn told(wish: &NodeWish, now: Duration) -> Ordered {
+    let within = |by_ms: u64| Duration::from_millis(by_ms.saturating_sub(at_ms(now)));
+    let offer = wish.offer.as_ref();
+    Ordered {
+        number: wish.number,
+        drained_within: wish.drained_by_ms.map(within),
+        offer: offer.map(|offer| (offer.cores.clone(), within(offer.by_ms))),
+    }
+}
+
+impl Operator {
+    pub fn wants(&mut self, agent: usize, order: Order) {
+        self.wants.push_back((agent, order));
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.wants.is_empty()
+    }
+
+    /// Who was said to be given back is asked for no lease.
+    pub(super) fn check_grant(&self, agent: AgentId, site: &mut Site) {
+        site.promise(NODE, !self.given_back.contains(&agent), || {
+            format!("agent {agent} is asked for a lease after its operator was told that it is given back")
+        });
+    }
+
+    /// An answer: what it promises is held against what happened.
+    pub(super) fn hears(&mut self, answer: &Answer, durable: &Durable, site: &mut Site) {
+        site.note(NODE, || format!("tells the operator {answer:?}"));
+        let asked = self.asked.take();
+        let (Answer::Ordered { done }, Some((_, number))) = (answer, asked) else {
+            return;
+        };
+        let Some((agent, order)) = self.wants.pop_front() else {
+            return;
+        };
+        site.promise(NODE, durable.has_noted(id(agent), number), || {
+            format!("the order {number} for agent{agent} is acknowledged, and not durable")
+        });
+        let carried_out = site.truth.carried_out.contains(&(agent, number));
+        site.promise(NODE, !done || carried_out, || {
+            format!("agent{agent} is said to have carried out the order {number}, and has not")
+        });
+        if matches!(order, Order::Drain { .. } | Order::Remove) {
+            self.given_back.insert(id(agent));
+        }
+    }
+}
+
+impl ManagerNode {
+    /// Wishes of a running manager that are not settled.
+    pub fn cluster_wishes(&self) -> usize {
+        let process = self.process.as_ref();
+        process.map_or(0, |process| process.cluster.wishes().filter(|(_, wish)| !is_all(wish)).count())
+    }
+
+    /// The operator orders what it wants next, unless it waits for an answer.
+    pub(super) fn operate(&mut self, site: &mut Site) -> Result<(), Died> {
+        let Some(process) = &mut self.process else {
+            return Ok(());
+        };
+        let waits = self.operator.asked.is_some_and(|(run, _)| run == process.run);
+        let (false, Some((agent, order))) = (waits, self.operator.wants.front().copied()) else {
+            return Ok(());
+        };
+        let now_ms = at_ms(site.now);
+        let known = process.cluster.wish(id(agent)).map_or(0, |wish| wish.number);
+        self.operator.asked = Some((process.run, now_ms.max(known + 1)));
+        if !matches!(order, Order::Drain { .. } | Order::Remove) {
+            self.operator.given_back.remove(&id(agent));
+        }
+        process.last_request += 1;
+        let request = RequestId(process.last_request);
+        let caller = Caller {
+            node: NODE,
+            run: process.run,
+            call: 0,
+            wanted: None,
+            carried: Vec::new(),
+        };
+        process.requests.insert(request, caller);
+        let offer = |cores, within: Duration| {
+            NodeOrder::Add(OfferWish {
+                cores,
+                memory_bytes: None,
+                by_ms: now_ms + ms(within),
+            })
+        };
+        let order = match order {
+            Order::AddAll => offer(OfferedCores::All, Duration::ZERO),
+            Order::Offer { cores, within } => offer(OfferedCores::Count(cores), within),
+            Order::Drain { within } => NodeOrder::Drain {
+                by_ms: now_ms + ms(within),
+            },
+            Order::Resume => NodeOrder::Resume,
+            Order::Remove => NodeOrder::Remove,
+        };
+        let event = Event::Order {
+            request,
+            agent: id(agent),
+            order,
+            at_ms: now_ms,
+        };
+        self.step(event, site)
+    }
+}
+
+/// It takes leases with all it has.
+fn is_all(wish: &NodeWish) -> bool {
+    let offers_all = |offer: &OfferWish| offer.cores == OfferedCores::All;
+    wish.drained_by_ms.is_none() && wish.offer.as_ref().is_some_and(offers_all)
+}

@@ -1,0 +1,231 @@
+//! Operators give nodes and take them back, with the command line.
+
+use hotlease_client::{Error, Invoker, LeaseOptions};
+use hotlease_tests::hosts::Host;
+use hotlease_tests::lease::LONG;
+use hotlease_tests::platform::{LIMIT, Platform, program};
+use hotlease_tests::site::Daemon;
+use hotlease_tests::wait::until_true;
+use hotlease_wire::{EndReason, Ran, Refusal};
+use serde_json::Value;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+/// A call that never returns, on a lease that is not replaced.
+fn looping(platform: &Platform) -> (Invoker, hotlease_client::Invocation) {
+    let options = LeaseOptions {
+        renew_lease: false,
+        ..platform.lease_options()
+    };
+    let invoker = platform.invoker_with("misbehaved", options);
+    let call = invoker.function("loops").unwrap().submit(&[]).unwrap();
+    (invoker, call)
+}
+
+/// What a client is told of a call whose node was taken.
+pub fn is_told_of_a_node_given_back(error: &Error) {
+    let text = error.to_string();
+    assert!(text.contains("given back"), "the error names the reason: {text}");
+    assert_eq!(error.ran(), Ran::Unknown, "it began: {text}");
+    assert!(text.contains("may have run"), "{text}");
+}
+
+fn node(platform: &Platform) -> Value {
+    let nodes = platform.json(&["admin", "node", "list"]);
+    assert_eq!(nodes.len(), 1, "{nodes:?}");
+    nodes[0].clone()
+}
+
+fn order(platform: &Platform, arguments: &[&str]) -> Value {
+    let id = node(platform)["agent"].as_str().expect("an id").to_owned();
+    let mut line = vec!["admin", "node", arguments[0], &id];
+    line.extend(&arguments[1..]);
+    platform.json(&line).remove(0)
+}
+
+#[test]
+fn drain_of_the_command_line_cuts_a_hot_loop_at_its_deadline_and_says_how_long_it_took() {
+    let platform = Platform::start();
+    let (invoker, call) = looping(&platform);
+    let start = Instant::now();
+    let call = std::thread::spawn(move || (call.wait(), start.elapsed()));
+    let done = order(&platform, &["drain", "--within", "1s", "--wait"]);
+    assert_eq!((&done["state"], &done["done"]), (&"drained".into(), &true.into()));
+    let took_ms = done["took_ms"].as_f64().expect("a time");
+    assert!((950.0..4000.0).contains(&took_ms), "a notice of 1 s took {took_ms} ms");
+    let (result, took) = call.join().unwrap();
+    assert!(took >= Duration::from_millis(950), "cut {took:?} after the order");
+    is_told_of_a_node_given_back(&result.expect_err("it never returns"));
+    assert!(invoker.function("echo").unwrap().call(b"x").is_err());
+
+    let refusal = platform.manager().lease(1, LONG).expect_err("it is drained");
+    assert!(matches!(refusal, Refusal::Unavailable { .. }), "{refusal}");
+    let listed = node(&platform);
+    assert_eq!((&listed["state"], &listed["drained"]), (&"drained".into(), &true.into()));
+    assert_eq!(platform.json(&["agents"])[0]["state"], "drained");
+    until_true("no worker is left, warm or not", LIMIT, || platform.workers().is_empty());
+
+    assert_eq!(order(&platform, &["resume", "--wait"])["state"], "serving");
+    let invoker = platform.invoker("behaved");
+    assert_eq!(invoker.function("echo").unwrap().call(b"again").unwrap(), b"again");
+    until_true("nothing is wanted of it any more", LIMIT, || {
+        let node = node(&platform);
+        node["drained"] == false && node["pending"] == false
+    });
+}
+
+#[test]
+fn leases_that_are_over_before_the_deadline_end_a_drain_early() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("behaved");
+    let echo = invoker.function("echo").unwrap();
+    let done = order(&platform, &["drain", "--within", "60s"]);
+    assert_eq!(done["done"], true);
+    assert_eq!(echo.call(b"still").unwrap(), b"still", "calls go on until the deadline");
+    let listed = node(&platform);
+    assert_eq!((&listed["state"], &listed["leases"]), (&"draining".into(), &1.into()));
+    assert!(listed["drain_left_ms"].as_u64().unwrap() > 40_000, "{listed}");
+    invoker.deallocate().unwrap();
+    until_true("it is drained", LIMIT, || node(&platform)["state"] == "drained");
+}
+
+#[test]
+fn removal_of_a_node_in_hot_loops_ends_them_at_once_each_time() {
+    let platform = Platform::start();
+    for round in 0..5 {
+        let calls = [looping(&platform), looping(&platform)];
+        let start = Instant::now();
+        let done = order(&platform, &["remove", "--wait"]);
+        let took = start.elapsed();
+        assert_eq!(done["state"], "drained", "round {round}");
+        assert!(took < Duration::from_secs(3), "round {round} took {took:?}");
+        for (invoker, call) in calls {
+            let lease = invoker.lease().to_string();
+            is_told_of_a_node_given_back(&call.wait().expect_err("it never returns"));
+            let known = platform.manager().lease_info(&lease).expect("it is remembered");
+            assert_eq!(known.end_reason, EndReason::Reclaimed.to_string());
+            let usage = known.usage.expect("its last total");
+            assert!(usage.compute_ns > 0, "the call that was killed is billed: {usage:?}");
+        }
+        assert_eq!(platform.workers(), [], "round {round}: workers are left");
+        let memory = platform.process().maps("memfd:hotlease");
+        assert!(!memory, "round {round}: shared memory of a lease is left");
+        assert_eq!(order(&platform, &["add", "--wait"])["state"], "serving");
+    }
+    until_true("journal and ledger agree", LIMIT, || {
+        let verdict = &platform.json(&["bill", "verify"])[0];
+        verdict["journal"]["waiting"] == 0
+    });
+}
+
+#[test]
+fn offers_grow_at_once_shrink_by_a_deadline_and_name_cores_of_the_machine() {
+    let platform = Platform::start();
+    let (_invoker, call) = looping(&platform);
+    let held = platform.manager().leases().unwrap()[0].cores[0];
+    let other = *platform.cores().iter().find(|core| **core != held).unwrap();
+    let only = format!("{other},");
+    order(&platform, &["add", "--cores", &only, "--within", "300ms"]);
+    is_told_of_a_node_given_back(&call.wait().expect_err("its core is not offered any more"));
+    until_true("only the other core is offered", LIMIT, || {
+        let node = node(&platform);
+        node["cores"] == Value::from(vec![other]) && node["leases"] == 0
+    });
+    let refusal = platform.manager().lease(2, LONG).expect_err("one core is left");
+    assert!(matches!(refusal, Refusal::NoCapacity { offered: 1, .. }), "{refusal}");
+
+    assert_eq!(order(&platform, &["add", "--cores", "none", "--wait"])["state"], "standby");
+    let refusal = platform.manager().lease(1, LONG).expect_err("it offers nothing");
+    assert!(matches!(refusal, Refusal::Unavailable { .. }), "{refusal}");
+    order(&platform, &["add", "--cores", "2", "--wait"]);
+    platform.manager().lease(2, LONG).expect("both cores are offered again");
+
+    let id = node(&platform)["agent"].as_str().unwrap().to_owned();
+    let output = platform.run(&["admin", "node", "add", &id, "--cores", "8191,"]);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && words.contains("core 8191"), "{words}");
+    let output = platform.run(&["admin", "node", "drain", "no-such-host"]);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && words.contains("node list"), "{words}");
+}
+
+/// Manager and agent as two processes.
+struct Apart {
+    host: Host,
+    manager: Option<Daemon>,
+    agent: Option<Daemon>,
+}
+
+impl Apart {
+    fn start() -> Self {
+        let host = Host::here();
+        let manager = Some(Daemon::start(&host, &["manager"]));
+        let agent = Some(Self::agent_of(&host));
+        let site = Self { host, manager, agent };
+        site.until_state("serving");
+        site
+    }
+
+    fn agent_of(host: &Host) -> Daemon {
+        Daemon::start(host, &["agent", "--cores", "1", "--pool", "0"])
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = self.host.command(&program("hotlease"));
+        command
+            .args(arguments)
+            .arg("--json")
+            .env("HOTLEASE_RUNTIME_DIR", self.host.runtime_dir());
+        command.output().expect("hotlease runs")
+    }
+
+    fn nodes(&self) -> Vec<Value> {
+        let output = self.run(&["admin", "node", "list"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect()
+    }
+
+    fn until_state(&self, state: &str) {
+        until_true(state, LIMIT, || {
+            matches!(&self.nodes()[..], [node] if node["state"] == state && node["pending"] == false)
+        });
+    }
+}
+
+#[test]
+fn drain_outlives_the_manager_and_the_agent_and_finds_a_node_that_was_away() {
+    let mut site = Apart::start();
+    let id = site.nodes()[0]["agent"].as_str().unwrap().to_owned();
+    let output = site.run(&["admin", "node", "drain", &id, "--within", "0", "--wait"]);
+    assert!(output.status.success(), "{output:?}");
+    site.manager.take().unwrap().kill();
+    site.manager = Some(Daemon::start(&site.host, &["manager"]));
+    site.until_state("drained");
+    // Its own next run knows nothing of it; the manager does.
+    site.agent.take().unwrap().kill();
+    site.agent = Some(Apart::agent_of(&site.host));
+    site.until_state("drained");
+
+    let output = site.run(&["admin", "node", "resume", &id, "--wait"]);
+    assert!(output.status.success(), "{output:?}");
+    drop(site.agent.take());
+    let output = site.run(&["admin", "node", "remove", &id]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(answer["done"], false, "it is away: {answer}");
+    site.until_away();
+    site.manager.take().unwrap().kill();
+    site.manager = Some(Daemon::start(&site.host, &["manager"]));
+    site.agent = Some(Apart::agent_of(&site.host));
+    site.until_state("drained");
+}
+
+impl Apart {
+    fn until_away(&self) {
+        until_true("away", LIMIT, || {
+            matches!(&self.nodes()[..], [node] if node["state"] == "away" && node["pending"] == true)
+        });
+    }
+}
