@@ -6,8 +6,8 @@ use hotlease_wire::Refusal;
 use hotlease_wire::grpc::agent_server::{Agent, AgentServer};
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, RegisterRequest,
-    ReleaseReply, ReleaseRequest, Usage, WorkerInfo,
+    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, NodeWish,
+    OrderReply, RegisterRequest, ReleaseReply, ReleaseRequest, Usage, WorkerInfo,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -51,6 +51,10 @@ impl Agent for ToldAgent {
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         self.0.lock().unwrap().ended.push(request.into_inner());
         Ok(Response::new(ReleaseReply { usage: used(70) }))
+    }
+
+    async fn order(&self, _: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {
+        Err(Status::unimplemented("this agent is not given back"))
     }
 
     async fn status(&self, _: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {

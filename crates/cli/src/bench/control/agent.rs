@@ -7,8 +7,8 @@ use hotlease_wire::EndReason;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::agent_server;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, ReleaseReply,
-    ReleaseRequest, Usage,
+    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, NodeWish,
+    OrderReply, ReleaseReply, ReleaseRequest, Usage,
 };
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -243,6 +243,10 @@ impl agent_server::Agent for Agent {
 
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         Ok(Response::new(self.ended(request.into_inner())?))
+    }
+
+    async fn order(&self, _: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {
+        Err(Status::unimplemented("simulated agents are not given back"))
     }
 
     async fn status(&self, _: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {
