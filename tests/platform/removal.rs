@@ -35,7 +35,9 @@ impl Node {
             agent,
         };
         until_true("the agent serves", LIMIT, || {
-            node.json(&["agents"]).iter().any(|agent| agent["state"] == "serving")
+            node.json(&["agents"])
+                .iter()
+                .any(|agent| agent["state"] == "serving")
         });
         node
     }
@@ -107,7 +109,10 @@ fn is_clean(host: &Host, processes: &[Process], before: &BTreeSet<String>) {
 /// What the agent wrote down is what is billed.
 fn is_billed(node: &Node) {
     let verdict = &node.json(&["bill", "verify"])[0];
-    assert_eq!(verdict["journal"]["waiting"], 0, "all usage was reported: {verdict}");
+    assert_eq!(
+        verdict["journal"]["waiting"], 0,
+        "all usage was reported: {verdict}"
+    );
     let billed = node.json(&["bill", "--by", "lease"]);
     assert!(
         billed
@@ -126,10 +131,16 @@ fn sigterm_lets_leases_finish_and_cuts_a_hot_loop_at_the_deadline() {
     let start = Instant::now();
     node.agent.process().signal(Signal::SIGTERM);
     until_true("it drains", LIMIT, || {
-        node.json(&["agents"]).iter().any(|agent| agent["state"] == "draining")
+        node.json(&["agents"])
+            .iter()
+            .any(|agent| agent["state"] == "draining")
     });
     let echo = finishing.function("echo").unwrap();
-    assert_eq!(echo.call(b"go on").unwrap(), b"go on", "calls go on until the deadline");
+    assert_eq!(
+        echo.call(b"go on").unwrap(),
+        b"go on",
+        "calls go on until the deadline"
+    );
     finishing.deallocate().unwrap();
     let processes = node.agent.process().descendants();
     let (status, _) = node.agent.ended(LIMIT);
@@ -149,18 +160,26 @@ fn sigterm_of_an_agent_without_leases_and_a_second_one_of_a_busy_agent_stop_it_a
     let mut idle = Node::start(&[]);
     idle.agent.process().signal(Signal::SIGTERM);
     let (status, took) = idle.agent.ended(LIMIT);
-    assert!(status.success() && took < Duration::from_secs(5), "{status} after {took:?}");
+    assert!(
+        status.success() && took < Duration::from_secs(5),
+        "{status} after {took:?}"
+    );
 
     let mut busy = Node::start(&["--drain-within", "60s"]);
     let (_held, call) = looping(&busy.host);
     let process = busy.agent.process();
     process.signal(Signal::SIGTERM);
     until_true("it drains", LIMIT, || {
-        busy.json(&["agents"]).iter().any(|agent| agent["state"] == "draining")
+        busy.json(&["agents"])
+            .iter()
+            .any(|agent| agent["state"] == "draining")
     });
     process.signal(Signal::SIGTERM);
     let (status, took) = busy.agent.ended(LIMIT);
-    assert!(status.success() && took < Duration::from_secs(5), "{status} after {took:?}");
+    assert!(
+        status.success() && took < Duration::from_secs(5),
+        "{status} after {took:?}"
+    );
     assert!(call.wait().is_err());
 }
 
@@ -183,7 +202,9 @@ fn sigusr1_during_hot_loops_tells_clients_bills_what_was_used_and_leaves_nothing
         assert!(start.elapsed() < Duration::from_secs(4), "clients are told");
         is_clean(&node.host, &processes, &before);
         is_billed(&node);
-        until_true("the manager knows that it is gone", LIMIT, || node.json(&["agents"]).is_empty());
+        until_true("the manager knows that it is gone", LIMIT, || {
+            node.json(&["agents"]).is_empty()
+        });
     }
 }
 

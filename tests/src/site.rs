@@ -166,7 +166,11 @@ impl Daemon {
                 self.child = None;
                 return (status, start.elapsed());
             }
-            assert!(start.elapsed() < limit, "it goes on after {limit:?}:\n{}", self.log());
+            assert!(
+                start.elapsed() < limit,
+                "it goes on after {limit:?}:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -14,8 +14,8 @@ const WITHIN_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 const CORES_MAX: usize = 8192;
 
 impl Node {
-    /// Does what the manager's operator wants of this node, and says what it is then.
-    pub(crate) fn order(self: &Arc<Self>, wish: NodeWish) -> Result<Availability, Refusal> {
+    /// Does what the manager's operator wants of this node.
+    pub(crate) fn order(self: &Arc<Self>, wish: NodeWish) -> Result<(), Refusal> {
         let now = self.now();
         let after = |ms: u64| now + Duration::from_millis(ms).min(WITHIN_MAX);
         let offer = wish.offer.as_ref().map(|offer| self.offer(offer, &after));
@@ -37,12 +37,10 @@ impl Node {
             };
             tracing::info!(number = wish.number, ?ordered, ?offer, "ordered by the manager");
             let done = self.step_locked(&mut tables, ordered);
-            let offered = offer.map_or(Ok(()), |offer| {
-                self.step_locked(&mut tables, Event::Offer(offer))
-            });
+            let offered = offer.map_or(Ok(()), |offer| self.step_locked(&mut tables, Event::Offer(offer)));
             done.and(offered)?;
         }
-        Ok(tables.book.availability())
+        Ok(())
     }
 
     fn offer(&self, asked: &OfferWanted, after: &dyn Fn(u64) -> Duration) -> Result<Offer, Refusal> {

@@ -58,9 +58,9 @@ impl agent_server::Agent for Service {
 
     async fn order(&self, request: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {
         origin(&request)?;
-        let availability = self.node.order(request.into_inner())?;
+        self.node.order(request.into_inner())?;
         Ok(Response::new(OrderReply {
-            state: availability.to_string(),
+            agent: Some(listing::agent(&self.node, false)),
         }))
     }
 }

@@ -4,7 +4,7 @@
 //! in the ledger, so an agent that got no answer sends the same totals again.
 
 use crate::acquire::unexpected;
-use crate::records::{agent_ids, agent_record, bad, offering, lease_record, parse_ids, past_row};
+use crate::records::{agent_ids, agent_record, bad, lease_record, offering, parse_ids, past_row};
 use crate::state::State;
 use hotlease_lease::manager::{AgentState, Answer, Event, LeaseNote, LeaseReport, Report as Heard};
 use hotlease_net::Peer;

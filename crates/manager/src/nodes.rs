@@ -3,9 +3,9 @@
 use crate::acquire::unexpected;
 use crate::links::answer;
 use crate::listing;
-use crate::records::{CORES_MAX, bad};
+use crate::records::{CORES_MAX, bad, offering};
 use crate::state::State;
-use hotlease_lease::agent::{Availability, OfferedCores};
+use hotlease_lease::agent::OfferedCores;
 use hotlease_lease::manager::{AgentRecord, Answer, AskId, Event, NodeOrder, NodeWish, OfferWish};
 use hotlease_net::Address;
 use hotlease_wire::Refusal;
@@ -80,7 +80,10 @@ fn find(state: &Arc<State>, name: &str) -> Result<(AgentId, String), Refusal> {
     let agents = state.agents();
     if let Ok(id) = name.parse() {
         let known = agents.iter().find(|(record, ..)| record.id == id);
-        return Ok((id, known.map_or(String::new(), |(record, ..)| record.host.clone())));
+        return Ok((
+            id,
+            known.map_or(String::new(), |(record, ..)| record.host.clone()),
+        ));
     }
     let certified = |record: &AgentRecord| {
         let address: Option<Address> = record.endpoint.parse().ok();
@@ -114,10 +117,10 @@ pub(crate) async fn tell(state: Arc<State>, ask: AskId, agent: AgentId, wish: No
         let mut client = state.links.client(&state.agent(agent)?)?;
         let wanted = wanted(&wish, state.unix_ms());
         let told = answer(agent, state.config.order_timeout, client.order(wanted)).await?;
-        Availability::of_word(&told.state).ok_or_else(|| bad("the agent's state is not known"))
+        offering(&told.agent.unwrap_or_default())
     };
     let event = match asked.await {
-        Ok(availability) => Event::Ordered { ask, availability },
+        Ok(offering) => Event::Ordered { ask, offering },
         Err(refusal) => {
             tracing::warn!(%agent, %refusal, "a node has not carried out its operator's order yet");
             Event::Refused { ask, refusal }
@@ -160,14 +163,19 @@ pub(crate) async fn list(state: &Arc<State>) -> NodeList {
         });
         counted.collect()
     };
-    let mut agents: BTreeMap<String, AgentInfo> = listing::agents(state).await.agents.into_iter()
+    let mut agents: BTreeMap<String, AgentInfo> = listing::agents(state)
+        .await
+        .agents
+        .into_iter()
         .map(|agent| (agent.id.clone(), agent))
         .collect();
     let now_ms = state.unix_ms();
     let mut wishes: BTreeMap<String, NodeWish> = {
         let machine = state.machine();
         let wishes = machine.cluster.wishes();
-        wishes.map(|(agent, wish)| (agent.to_string(), wish.clone())).collect()
+        wishes
+            .map(|(agent, wish)| (agent.to_string(), wish.clone()))
+            .collect()
     };
     for id in wishes.keys() {
         agents.entry(id.clone()).or_insert_with(|| AgentInfo {
@@ -187,5 +195,7 @@ pub(crate) async fn list(state: &Arc<State>) -> NodeList {
             agent: Some(agent),
         }
     });
-    NodeList { nodes: nodes.collect() }
+    NodeList {
+        nodes: nodes.collect(),
+    }
 }

@@ -8,9 +8,8 @@ use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{
     AcquireRequest, AgentList, BillReply, BillRequest, CodeList, Grant, HeartbeatReply, HeartbeatRequest,
     Info, InfoRequest, LeaseList, ListRequest, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply,
-    PastUsageRequest, RegisterReply,
-    RegisterRequest, ReleaseReply, ReleaseRequest, ShutdownReply, ShutdownRequest, VerifyReply,
-    VerifyRequest, WorkerList,
+    PastUsageRequest, RegisterReply, RegisterRequest, ReleaseReply, ReleaseRequest, ShutdownReply,
+    ShutdownRequest, VerifyReply, VerifyRequest, WorkerList,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};

@@ -10,8 +10,7 @@ use crate::node::{Clock, Node};
 use crate::site::{Channel, Happening, Site};
 use crate::workers::{Used, Workers};
 use hotlease_lease::agent::{
-    Action, Ask as Number, Event, LeaseBook, Membership, MembershipEvent, Outstanding, Phase,
-    SessionId, Step,
+    Action, Ask as Number, Event, LeaseBook, Membership, MembershipEvent, Outstanding, Phase, SessionId, Step,
 };
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId, WorkerIndex};

@@ -13,9 +13,9 @@ use hotlease_lease::manager::{
     SUSPECTED_AFTER, Write,
 };
 use hotlease_wire::ids::AgentId;
-use orders::Operator;
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
+use orders::Operator;
 use rand::RngExt;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -253,7 +253,7 @@ impl ManagerNode {
                         Event::Granted { ask, granted }
                     }
                     Response::Released(usage) => Event::LeaseOver { ask, usage },
-                    Response::Ordered(availability) => Event::Ordered { ask, availability },
+                    Response::Ordered(offering) => Event::Ordered { ask, offering },
                     Response::Refused(refusal) => Event::Refused { ask, refusal },
                     Response::Registered { .. } | Response::Heard { .. } => return Ok(()),
                 };

@@ -1,7 +1,7 @@
 //! What travels between nodes: the content of the real messages, without their encoding.
 
-use hotlease_lease::agent::{Availability, OfferedCores};
-use hotlease_lease::manager::{AgentRecord, Release, Report};
+use hotlease_lease::agent::OfferedCores;
+use hotlease_lease::manager::{AgentRecord, Offering, Release, Report};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
@@ -76,7 +76,7 @@ pub enum Response {
     Heard { known: bool, totals_every: Duration },
     Granted(Grant),
     Released(UsageTotals),
-    Ordered(Availability),
+    Ordered(Offering),
     Refused(Refusal),
 }
 

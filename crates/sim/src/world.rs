@@ -193,7 +193,9 @@ impl World {
         let wanted = self.manager.cluster_wishes();
         site.promise(
             Node::Manager,
-            self.manager.operator.is_idle() && wanted == 0 && process.book.availability() == Availability::Serving,
+            self.manager.operator.is_idle()
+                && wanted == 0
+                && process.book.availability() == Availability::Serving,
             || {
                 format!(
                     "at rest, orders wait, {wanted} are not carried out, and agent{number} is {}",

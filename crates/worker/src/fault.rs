@@ -25,12 +25,7 @@ const FATAL: [Signal; 6] = [
 
 /// With these a batch system tells every process of a job that its node is wanted back. The agent drains then,
 /// and ends its workers in time; a worker that died of them would break calls that may still finish.
-const FOR_THE_AGENT: [Signal; 4] = [
-    Signal::SIGTERM,
-    Signal::SIGINT,
-    Signal::SIGHUP,
-    Signal::SIGUSR1,
-];
+const FOR_THE_AGENT: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1];
 
 extern "C" fn leave_it(_signal: libc::c_int) {}
 

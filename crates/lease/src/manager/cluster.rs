@@ -179,7 +179,7 @@ impl Cluster {
                 self.tick(now, &mut actions);
                 self.order(request, agent, order, at_ms, &mut actions);
             }
-            Event::Ordered { ask, availability } => self.ordered(ask, availability, &mut actions),
+            Event::Ordered { ask, offering } => self.ordered(ask, offering, &mut actions),
             Event::Granted { ask, granted } => self.granted(ask, granted, &mut actions),
             Event::LeaseOver { ask, usage } => self.lease_over(ask, usage, &mut actions),
             Event::Refused { ask, refusal } => match self.asks.remove(&ask) {

@@ -1,7 +1,6 @@
 //! What a manager is told, and what it wants done.
 
 use super::{AgentRecord, NodeOrder, NodeWish, Offering};
-use crate::agent::Availability;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -169,8 +168,8 @@ pub enum Event {
     Ordered {
         /// The question.
         ask: AskId,
-        /// What it is now.
-        availability: Availability,
+        /// What it offers now.
+        offering: Offering,
     },
     /// An agent refused, or did not answer in time.
     Refused {

@@ -302,14 +302,6 @@ impl Registry {
         });
     }
 
-    /// A registered agent has carried out an order.
-    pub fn ordered(&mut self, id: AgentId, availability: Availability, order: u64) {
-        self.change(id, |entry| {
-            entry.record.availability = availability;
-            entry.record.order = order;
-        });
-    }
-
     /// An agent says goodbye. A later boot of it is not meant.
     pub fn deregister(&mut self, id: AgentId, boot: BootId) {
         if self

@@ -96,6 +96,15 @@ impl Process {
         site.send(node, Node::Manager, Channel::Datagram, message);
     }
 
+    pub(super) fn offering(&self) -> Offering {
+        Offering {
+            cores: self.book.offer_now().0,
+            memory_bytes: 0,
+            availability: self.book.availability(),
+            order: self.order,
+        }
+    }
+
     pub(super) fn report(
         &mut self,
         ask: Number,
@@ -133,12 +142,7 @@ impl Process {
             epoch: self.book.epoch(),
             free_cores: self.book.free_cores(),
             pool: 0,
-            offering: Offering {
-                cores: self.book.offer_now().0,
-                memory_bytes: 0,
-                availability: self.book.availability(),
-                order: self.order,
-            },
+            offering: self.offering(),
             leaving,
             leases,
         }

@@ -49,7 +49,7 @@ impl AgentNode {
         }
         site.truth.carried_out.insert((number, ordered.number));
         Ok(match &self.process {
-            Some(process) => Response::Ordered(process.book.availability()),
+            Some(process) => Response::Ordered(process.offering()),
             None => Response::Refused(Refusal::NoAgent),
         })
     }

@@ -85,7 +85,9 @@ impl ManagerNode {
     /// Wishes of a running manager that are not settled.
     pub fn cluster_wishes(&self) -> usize {
         let process = self.process.as_ref();
-        process.map_or(0, |process| process.cluster.wishes().filter(|(_, wish)| !is_all(wish)).count())
+        process.map_or(0, |process| {
+            process.cluster.wishes().filter(|(_, wish)| !is_all(wish)).count()
+        })
     }
 
     /// The operator orders what it wants next, unless it waits for an answer.

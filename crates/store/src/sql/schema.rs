@@ -38,8 +38,10 @@ pub(crate) const MIGRATIONS: [&[&str]; 3] = [
          compute_ns, invocations FROM ledger WHERE disputed = 0 AND \
          (allocated_ns > 0 OR hot_ns > 0 OR compute_ns > 0 OR invocations > 0)",
     ],
-    &["CREATE TABLE wishes (agent TEXT PRIMARY KEY, number BIGINT NOT NULL, drained_by_ms BIGINT, \
-       cores TEXT NOT NULL, memory_bytes BIGINT, offer_by_ms BIGINT)"],
+    &[
+        "CREATE TABLE wishes (agent TEXT PRIMARY KEY, number BIGINT NOT NULL, drained_by_ms BIGINT, \
+       cores TEXT NOT NULL, memory_bytes BIGINT, offer_by_ms BIGINT)",
+    ],
 ];
 
 /// The version of this program.

@@ -276,7 +276,12 @@ fn carry(
         took_ms: None,
     };
     if target.wait {
-        answer.state = Some(wait(&mut platform, &answer.agent, notice + target.timeout, reached)?);
+        answer.state = Some(wait(
+            &mut platform,
+            &answer.agent,
+            notice + target.timeout,
+            reached,
+        )?);
         answer.done = true;
         answer.took_ms = Some((start.elapsed().as_secs_f64() * 1e6).round() / 1e3);
     }
@@ -287,7 +292,10 @@ fn carry(
         };
         match (&answer.state, answer.took_ms) {
             (Some(state), Some(took_ms)) => {
-                format!("{name} is {state} after {}", quantity::nanoseconds((took_ms * 1e6) as u64))
+                format!(
+                    "{name} is {state} after {}",
+                    quantity::nanoseconds((took_ms * 1e6) as u64)
+                )
             }
             _ if answer.done => format!("{name} does it; `hotlease admin node list` shows how far it is"),
             _ => format!("noted; {name} is away, and is told when it comes"),

@@ -53,7 +53,9 @@ impl LeaseBook {
             .collect();
         asked.sort_by_key(|lease| Reverse((lease.granted, lease.epoch)));
         let held = |lease: &Lease| lease.memory_bytes.saturating_mul(lease.workers.len() as u64);
-        let mut sum = asked.iter().fold(0, |sum: u64, lease| sum.saturating_add(held(lease)));
+        let mut sum = asked
+            .iter()
+            .fold(0, |sum: u64, lease| sum.saturating_add(held(lease)));
         for lease in asked {
             if sum <= self.memory_bytes {
                 return;

@@ -19,20 +19,39 @@ fn a_node_that_shrinks_gives_free_cores_first_and_drains_who_holds_the_rest() {
     let young = granted(&mut book, request(2, 1, 1), SECOND);
     let step = book.step(offer(OfferedCores::Count(3), 5 * SECOND), 2 * SECOND);
     assert_eq!((step.refusal, step.actions.len()), (None, 0));
-    assert_eq!((book.free_cores(), book.offered_cores()), (0, 3), "the free one went");
+    assert_eq!(
+        (book.free_cores(), book.offered_cores()),
+        (0, 3),
+        "the free one went"
+    );
     assert_eq!(book.lease(id(2)).expect("there").cut, None, "nobody is disturbed");
     let step = book.step(offer(OfferedCores::Count(2), 5 * SECOND), 2 * SECOND);
     assert_eq!((step.refusal, step.actions.len()), (None, 0));
     assert_eq!(book.lease(id(1)).expect("there").cut, None);
-    assert_eq!(book.lease(id(2)).expect("there").cut, Some(5 * SECOND), "the youngest goes");
+    assert_eq!(
+        book.lease(id(2)).expect("there").cut,
+        Some(5 * SECOND),
+        "the youngest goes"
+    );
     assert_eq!(book.step(Event::Resume, 3 * SECOND).refusal, None);
     for renewed in [1, 2] {
-        assert_eq!(book.step(Event::Renew { lease: id(renewed) }, 3 * SECOND).refusal, None);
+        assert_eq!(
+            book.step(Event::Renew { lease: id(renewed) }, 3 * SECOND).refusal,
+            None
+        );
     }
     let step = book.step(Event::Tick, 5 * SECOND);
-    assert_eq!(step.actions.len(), 1, "cut at the deadline, resumed or not: {step:?}");
+    assert_eq!(
+        step.actions.len(),
+        1,
+        "cut at the deadline, resumed or not: {step:?}"
+    );
     assert_eq!(book.step(gone(id(2), 0, young), 5 * SECOND).refusal, None);
-    assert_eq!((book.free_cores(), book.offered_cores()), (0, 2), "its core is not ours any more");
+    assert_eq!(
+        (book.free_cores(), book.offered_cores()),
+        (0, 2),
+        "its core is not ours any more"
+    );
     assert_eq!(book.availability(), Availability::Serving);
 }
 
@@ -45,8 +64,14 @@ fn a_node_that_grows_again_keeps_the_lease_that_was_to_go() {
     assert_eq!(book.availability(), Availability::Standby);
     assert_eq!(book.lease(id(1)).expect("there").cut, Some(5 * SECOND));
     let refusal = book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal;
-    assert!(matches!(refusal, Some(Refusal::Unavailable { .. })), "{refusal:?}");
-    assert_eq!(book.step(offer(OfferedCores::Count(3), SECOND), SECOND).refusal, None);
+    assert!(
+        matches!(refusal, Some(Refusal::Unavailable { .. })),
+        "{refusal:?}"
+    );
+    assert_eq!(
+        book.step(offer(OfferedCores::Count(3), SECOND), SECOND).refusal,
+        None
+    );
     assert_eq!(book.lease(id(1)).expect("there").cut, None);
     assert_eq!((book.free_cores(), book.offered_cores()), (1, 3));
     granted(&mut book, request(3, 1, 1), SECOND);

@@ -25,7 +25,12 @@ fn ordered(cluster: &mut Cluster, request: u64, order: NodeOrder, at_ms: u64) ->
 /// The question that tells a node what is wanted of it.
 fn told(actions: &[Action]) -> AskId {
     match actions {
-        [Action::AskOrder { ask, agent: AGENT, .. }, ..] => *ask,
+        [
+            Action::AskOrder {
+                ask, agent: AGENT, ..
+            },
+            ..,
+        ] => *ask,
         other => panic!("{other:?}"),
     }
 }
@@ -47,13 +52,17 @@ fn acquire(cluster: &mut Cluster, request: u64) -> Vec<Action> {
     cluster.step(acquire, NOW)
 }
 
+fn offers(availability: Availability, order: u64) -> Offering {
+    Offering {
+        availability,
+        order,
+        ..report(0, vec![]).offering
+    }
+}
+
 fn hears(cluster: &mut Cluster, request: u64, availability: Availability, order: u64) -> Vec<Action> {
     let report = super::super::Report {
-        offering: Offering {
-            availability,
-            order,
-            ..report(0, vec![]).offering
-        },
+        offering: offers(availability, order),
         ..report(0, vec![])
     };
     let heartbeat = Event::Heartbeat {
@@ -71,8 +80,8 @@ fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
     for durable in [false, true] {
         if durable {
             let ask = told(&cluster.step(Event::Committed { commit: id }, NOW));
-            let availability = Availability::Draining;
-            let actions = cluster.step(Event::Ordered { ask, availability }, NOW);
+            let offering = offers(Availability::Draining, 1000);
+            let actions = cluster.step(Event::Ordered { ask, offering }, NOW);
             assert_eq!(answered(&actions), &Answer::Ordered { done: true });
         }
         let actions = acquire(&mut cluster, 3);
@@ -82,15 +91,23 @@ fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
         );
     }
     let actions = hears(&mut cluster, 4, Availability::Draining, 1000);
-    assert_eq!(answered(&actions), &Answer::Heard { known: true }, "nothing to remind of");
+    assert_eq!(
+        answered(&actions),
+        &Answer::Heard { known: true },
+        "nothing to remind of"
+    );
     let (id, wish) = ordered(&mut cluster, 5, NodeOrder::Resume, 2000);
     assert_eq!((wish.number, wish.drained_by_ms), (2000, None));
     let ask = told(&cluster.step(Event::Committed { commit: id }, NOW));
-    let availability = Availability::Serving;
-    let _ = cluster.step(Event::Ordered { ask, availability }, NOW);
+    let offering = offers(Availability::Serving, 2000);
+    let _ = cluster.step(Event::Ordered { ask, offering }, NOW);
     assert!(matches!(acquire(&mut cluster, 6)[..], [Action::AskGrant { .. }]));
     let (_, writes, _) = commit(hears(&mut cluster, 7, Availability::Serving, 2000));
-    assert_eq!(writes, [Write::RemoveWish(AGENT)], "what is so need not be wanted");
+    assert_eq!(
+        writes,
+        [Write::RemoveWish(AGENT)],
+        "what is so need not be wanted"
+    );
     assert_eq!(cluster.wishes().count(), 0);
 }
 
@@ -140,10 +157,15 @@ fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
     });
     let (commit_id, _) = ordered(&mut cluster, 4, offer, 2000);
     let ask = told(&cluster.step(Event::Committed { commit: commit_id }, NOW));
-    let refusal = Refusal::BadRequest { what: "core 99".into() };
+    let refusal = Refusal::BadRequest {
+        what: "core 99".into(),
+    };
     let (_, writes, rest) = commit(cluster.step(Event::Refused { ask, refusal }, NOW));
     assert_eq!(writes, [Write::RemoveWish(AGENT)]);
-    assert!(matches!(answered(&rest), Answer::Refused(Refusal::BadRequest { .. })));
+    assert!(matches!(
+        answered(&rest),
+        Answer::Refused(Refusal::BadRequest { .. })
+    ));
     assert_eq!(cluster.wish(AGENT), None);
 }
 
@@ -173,7 +195,12 @@ fn a_node_that_is_ordered_back_while_another_is_asked_is_not_asked_after_it() {
     let (id, ..) = commit(cluster.step(register, NOW));
     let _ = cluster.step(Event::Committed { commit: id }, NOW);
     let actions = acquire(&mut cluster, 3);
-    let [Action::AskGrant { ask, agent: AGENT, .. }] = actions[..] else {
+    let [
+        Action::AskGrant {
+            ask, agent: AGENT, ..
+        },
+    ] = actions[..]
+    else {
         panic!("{actions:?}");
     };
     let order = Event::Order {

@@ -10,8 +10,7 @@
 //! asked for no lease, whether or not it knows.
 
 use super::{Asked, Cluster, Then, answer, refuse};
-use crate::agent::Availability;
-use crate::manager::{Action, Answer, AskId, NodeOrder, NodeWish, RequestId, WISHES_MAX, Write};
+use crate::manager::{Action, Answer, AskId, NodeOrder, NodeWish, Offering, RequestId, WISHES_MAX, Write};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::AgentId;
 
@@ -163,13 +162,12 @@ impl Cluster {
     }
 
     /// A node has carried out what is wanted of it.
-    pub(super) fn ordered(&mut self, ask: AskId, availability: Availability, actions: &mut Vec<Action>) {
+    pub(super) fn ordered(&mut self, ask: AskId, offering: Offering, actions: &mut Vec<Action>) {
         let Some(Asked::Order(ordering)) = self.asks.remove(&ask) else {
             return;
         };
         self.told(ask, ordering.agent);
-        self.registry
-            .ordered(ordering.agent, availability, ordering.number);
+        self.registry.offers(ordering.agent, offering);
         done(&ordering, true, actions);
     }
 
@@ -207,8 +205,7 @@ impl Cluster {
         if latest {
             match &ordering.before {
                 Some(wish) => {
-                    self.wishes
-                        .insert(ordering.agent, Wished::durable(wish.clone()));
+                    self.wishes.insert(ordering.agent, Wished::durable(wish.clone()));
                 }
                 None => {
                     self.wishes.remove(&ordering.agent);
