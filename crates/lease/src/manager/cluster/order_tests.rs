@@ -170,6 +170,34 @@ fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
 }
 
 #[test]
+fn a_node_that_cannot_do_an_order_is_told_the_one_before_again() {
+    let mut cluster = registered();
+    let (first, drained) = ordered(&mut cluster, 2, NodeOrder::Remove, 1000);
+    let ask = told(&cluster.step(Event::Committed { commit: first }, NOW));
+    let offering = offers(Availability::Drained, 1000);
+    let _ = cluster.step(Event::Ordered { ask, offering }, NOW);
+    let offer = NodeOrder::Add(OfferWish {
+        cores: OfferedCores::Count(99),
+        memory_bytes: None,
+        by_ms: 0,
+    });
+    let (second, _) = ordered(&mut cluster, 3, offer, 2000);
+    let ask = told(&cluster.step(Event::Committed { commit: second }, NOW));
+    let refusal = Refusal::BadRequest { what: "99".into() };
+    let (_, writes, _) = commit(cluster.step(Event::Refused { ask, refusal }, NOW));
+    let again = NodeWish {
+        number: 2001,
+        ..drained
+    };
+    let put = Write::PutWish {
+        agent: AGENT,
+        wish: again,
+    };
+    assert_eq!(writes, [put]);
+    told(&hears(&mut cluster, 4, Availability::Serving, 2000));
+}
+
+#[test]
 fn a_deadline_is_brought_forward_and_not_put_off() {
     let drained = NodeWish::default().after(NodeOrder::Drain { by_ms: 500 }, 100);
     let later = drained.after(NodeOrder::Drain { by_ms: 900 }, 100);

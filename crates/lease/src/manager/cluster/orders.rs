@@ -189,6 +189,12 @@ impl Cluster {
         }
         // It never will.
         let agent = ordering.agent;
+        // The node has seen this number, and takes only later ones.
+        let before = ordering.before.map(|wish| NodeWish {
+            number: ordering.number + 1,
+            ..wish
+        });
+        let ordering = Ordering { before, ..ordering };
         if self.take_back(&ordering) {
             let write = match ordering.before {
                 Some(wish) => Write::PutWish { agent, wish },
