@@ -7,9 +7,9 @@ use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, RemoteClient, agent, agent_in};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::Refusal;
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::session::{SessionReply, SessionRequest};
+use hotlease_wire::{EndReason, Refusal};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -397,4 +397,62 @@ fn site_of_ipv6_addresses_works_alike() {
     let mut session = client.attached(&grant);
     session.worker(0).expect("a connection");
     session.release();
+}
+
+#[test]
+fn drained_host_ends_its_leases_only_and_an_order_reaches_a_host_that_was_cut_off() {
+    let Some(cluster) = Cluster::new() else { return };
+    let operator = |arguments: &[&str]| -> serde_json::Value {
+        let host = cluster.hosts.host("m");
+        let mut command = host.command(&program("hotlease"));
+        command.args(["--json", "admin", "node"]).args(arguments);
+        command.env("HOTLEASE_RUNTIME_DIR", host.runtime_dir());
+        let output = command.output().expect("hotlease runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let at = |name: &str| cluster.hosts.host(name).address().to_string();
+    let [on_a, on_b] = cluster.lease_on_each(LONG);
+    let mut sessions = [&on_a, &on_b].map(|grant| cluster.client.attached(grant));
+    let drained = operator(&["drain", &at("a"), "--within", "300ms", "--wait"]);
+    assert_eq!(
+        drained["agent"],
+        on_a.agent.as_str(),
+        "it is named by its address"
+    );
+    match sessions[0].event(LIMIT).0 {
+        SessionReply::LeaseEnded {
+            reason: EndReason::Reclaimed,
+            ..
+        } => {}
+        other => panic!("told something else: {other:?}"),
+    }
+    match sessions[1].ask(&SessionRequest::Renew, &[]) {
+        Ok(SessionReply::Renewed { .. }) => {}
+        other => panic!("the other host's lease goes on: {other:?}"),
+    }
+    let refusal = cluster
+        .client
+        .acquire(LONG)
+        .expect_err("only a full host is left");
+    assert!(matches!(refusal, Refusal::NoCapacity { .. }), "{refusal}");
+
+    // From here on the host hears nothing of the manager.
+    cluster.hosts.host("b").link(false);
+    let removed = operator(&["remove", &on_b.agent]);
+    assert_eq!(removed["done"], false, "it cannot have heard of it: {removed}");
+    operator(&["resume", &on_a.agent, "--wait"]);
+    let grant = cluster
+        .client
+        .acquire(LONG)
+        .expect("the resumed host takes leases");
+    assert_eq!(
+        grant.agent, on_a.agent,
+        "nobody is sent to a host that is to be removed"
+    );
+    cluster.hosts.host("b").link(true);
+    until_true("the host is told when it is back", LIMIT, || {
+        cluster.in_state("drained") == 1 && cluster.serving() == 1
+    });
 }
