@@ -212,10 +212,11 @@ impl Scenario {
             }
         }
         self.orders.sort_by_key(|(at, ..)| *at);
-        // At last everybody serves again.
+        // At last everybody serves again: after what the operator wanted while its machine stood still.
+        let last = self.faults_end + Duration::from_millis(1);
         let ordered: BTreeSet<usize> = self.orders.iter().map(|(_, agent, _)| *agent).collect();
         for agent in ordered {
-            self.orders.push((self.faults_end, agent, Order::AddAll));
+            self.orders.push((last, agent, Order::AddAll));
         }
     }
 
