@@ -1,5 +1,6 @@
 //! The manager's node: its daemon around the state machine, and its disk.
 
+mod checks;
 mod orders;
 
 use crate::agent::{Died, id, respond};
@@ -7,10 +8,9 @@ use crate::durable::{Durable, Key};
 use crate::message::{Grant, Message, Request, Response, Wanted};
 use crate::node::{Clock, Node};
 use crate::site::{Channel, Happening, Site};
-use crate::truth::{sum, within};
+use crate::truth::within;
 use hotlease_lease::manager::{
-    Action, AgentState, Answer, AskId, Cluster, CommitId, Event, Granted, Release, Report, RequestId,
-    SUSPECTED_AFTER, Write,
+    Action, Answer, AskId, Cluster, CommitId, Event, Granted, Release, Report, RequestId, Write,
 };
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
@@ -431,49 +431,6 @@ impl ManagerNode {
         billed.dedup();
         for tenant in billed {
             self.check_bill(&tenant, site);
-        }
-    }
-
-    /// Nobody pays for more than was used.
-    fn check_bill(&self, tenant: &str, site: &mut Site) {
-        let bill = self.durable.bill(tenant);
-        let drift = site.scenario.drift_ppm_max;
-        let leases = site.truth.leases.values().filter(|lease| lease.tenant == tenant);
-        let most = leases.fold(UsageTotals::default(), |most, lease| {
-            sum(most, site.truth.bill_max(lease, site.now, drift))
-        });
-        site.promise(NODE, within(bill, most), || {
-            format!("{tenant} is billed {bill:?} and has used {most:?} at most")
-        });
-    }
-
-    /// Who is silent is suspected in time.
-    fn check_suspicion(&self, site: &mut Site) {
-        let Some(process) = &self.process else { return };
-        for (record, state, _) in process.cluster.registry().agents() {
-            let heard = self.heard.get(&record.id).copied().unwrap_or_default();
-            let silent = site.now - heard;
-            site.promise(
-                NODE,
-                state != AgentState::Serving || silent <= SUSPECTED_AFTER + SLACK,
-                || format!("agent {} is silent for {silent:?} and not suspected", record.id),
-            );
-        }
-    }
-
-    /// What was acknowledged once is in the ledger for ever.
-    pub fn check_acknowledged(&self, site: &mut Site) {
-        let mut lost = None;
-        for ((agent, boot, lease), usage) in &site.truth.acknowledged {
-            let durable = self.durable.usage((id(*agent), *boot, *lease));
-            if !within(*usage, durable) {
-                lost = Some(format!(
-                    "{usage:?} of lease {lease} was acknowledged, and {durable:?} is left"
-                ));
-            }
-        }
-        if let Some(lost) = lost {
-            site.violated(NODE, || lost);
         }
     }
 }

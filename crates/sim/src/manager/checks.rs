@@ -1,0 +1,53 @@
+//! What the manager promises, held against what happened.
+
+use super::{ManagerNode, NODE, SLACK};
+use crate::agent::id;
+use crate::site::Site;
+use crate::truth::{sum, within};
+use hotlease_lease::manager::{AgentState, SUSPECTED_AFTER};
+use hotlease_wire::session::UsageTotals;
+
+impl ManagerNode {
+    /// Nobody pays for more than was used.
+    pub(super) fn check_bill(&self, tenant: &str, site: &mut Site) {
+        let bill = self.durable.bill(tenant);
+        let drift = site.scenario.drift_ppm_max;
+        let leases = site.truth.leases.values().filter(|lease| lease.tenant == tenant);
+        let most = leases.fold(UsageTotals::default(), |most, lease| {
+            sum(most, site.truth.bill_max(lease, site.now, drift))
+        });
+        site.promise(NODE, within(bill, most), || {
+            format!("{tenant} is billed {bill:?} and has used {most:?} at most")
+        });
+    }
+
+    /// Who is silent is suspected in time.
+    pub(super) fn check_suspicion(&self, site: &mut Site) {
+        let Some(process) = &self.process else { return };
+        for (record, state, _) in process.cluster.registry().agents() {
+            let heard = self.heard.get(&record.id).copied().unwrap_or_default();
+            let silent = site.now - heard;
+            site.promise(
+                NODE,
+                state != AgentState::Serving || silent <= SUSPECTED_AFTER + SLACK,
+                || format!("agent {} is silent for {silent:?} and not suspected", record.id),
+            );
+        }
+    }
+
+    /// What was acknowledged once is in the ledger for ever.
+    pub fn check_acknowledged(&self, site: &mut Site) {
+        let mut lost = None;
+        for ((agent, boot, lease), usage) in &site.truth.acknowledged {
+            let durable = self.durable.usage((id(*agent), *boot, *lease));
+            if !within(*usage, durable) {
+                lost = Some(format!(
+                    "{usage:?} of lease {lease} was acknowledged, and {durable:?} is left"
+                ));
+            }
+        }
+        if let Some(lost) = lost {
+            site.violated(NODE, || lost);
+        }
+    }
+}
