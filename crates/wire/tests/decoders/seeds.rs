@@ -400,13 +400,12 @@ pub fn code() -> Vec<Vec<u8>> {
     ]
 }
 
-const END_REASONS: [EndReason; 6] = [
+const END_REASONS: [EndReason; 5] = [
     EndReason::Released,
     EndReason::Expired,
     EndReason::ClientGone,
     EndReason::Revoked,
     EndReason::AgentStopping,
-    EndReason::Reclaimed,
 ];
 
 fn causes() -> Vec<Cause> {
