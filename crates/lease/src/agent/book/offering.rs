@@ -15,7 +15,7 @@ impl LeaseBook {
         self
     }
 
-    /// Cores that the node offers, by number.
+    /// What the node offers: cores by number, and memory in bytes.
     pub fn offer_now(&self) -> (Vec<u32>, u64) {
         (self.offered.iter().copied().collect(), self.memory_bytes)
     }
