@@ -66,6 +66,7 @@ impl Agent for ToldAgent {
             (told.leases.clone(), told.free_cores)
         };
         let agent = free_cores.map(|free_cores| AgentInfo {
+            cores: (0..4).collect(),
             free_cores,
             state: "draining".into(),
             ..Default::default()
