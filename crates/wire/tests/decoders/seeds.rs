@@ -400,12 +400,13 @@ pub fn code() -> Vec<Vec<u8>> {
     ]
 }
 
-const END_REASONS: [EndReason; 5] = [
+const END_REASONS: [EndReason; 6] = [
     EndReason::Released,
     EndReason::Expired,
     EndReason::ClientGone,
     EndReason::Revoked,
     EndReason::AgentStopping,
+    EndReason::Reclaimed,
 ];
 
 fn causes() -> Vec<Cause> {
