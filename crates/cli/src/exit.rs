@@ -161,7 +161,7 @@ fn of_network(error: &NetError) -> u8 {
 
 fn of_refusal(refusal: &Refusal) -> u8 {
     match refusal {
-        Refusal::NoCapacity { .. } | Refusal::NoAgent => NO_CAPACITY,
+        Refusal::NoCapacity { .. } | Refusal::NoAgent | Refusal::QuotaExceeded { .. } => NO_CAPACITY,
         _ => FAILED,
     }
 }

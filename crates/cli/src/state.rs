@@ -4,6 +4,7 @@ use crate::commands::agent::absolute;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_journal::network_file_system;
+use hotlease_manager::identity::TenantPolicy;
 use hotlease_manager::{ManagerConfig, load_tariff};
 use hotlease_store::{MemoryStore, SqliteOptions, Store, open_sqlite};
 use std::ffi::OsString;
@@ -45,6 +46,10 @@ pub(crate) struct LedgerArgs {
     /// or polling]
     #[arg(long, value_name = "FILE", env = "HOTLEASE_TARIFF")]
     tariff: Option<PathBuf>,
+    /// Who may come whom `hotlease admin tenant` has not named: `open` for users of this machine and holders of
+    /// certificates, `listed` for nobody but operators of this machine
+    #[arg(long, value_name = "POLICY", env = "HOTLEASE_TENANTS", default_value = "open")]
+    tenants: TenantPolicy,
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
@@ -127,6 +132,7 @@ impl LedgerArgs {
     /// A manager's configuration with its durable state, opened, and its prices.
     pub(crate) fn manager(&self, dir: &RuntimeDir) -> anyhow::Result<ManagerConfig> {
         let mut config = ManagerConfig::new(dir.path());
+        config.tenants = self.tenants;
         if let Some(tariff) = &self.tariff {
             config.tariff = load_tariff(tariff)?;
         }
@@ -140,6 +146,7 @@ impl LedgerArgs {
         if let Some(tariff) = &self.tariff {
             args.extend(["--tariff".into(), absolute(tariff).into()]);
         }
+        args.extend(["--tenants".into(), self.tenants.to_string().into()]);
         args
     }
 }

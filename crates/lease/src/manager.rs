@@ -7,6 +7,7 @@
 
 mod cluster;
 mod event;
+mod quota;
 mod registry;
 mod wish;
 
@@ -15,6 +16,7 @@ pub use event::{
     Action, Answer, AskId, CommitId, Event, Granted, LeaseNote, LeaseReport, Release, Report, RequestId,
     Write,
 };
+pub use quota::{Allowance, Amount, Quota};
 pub use registry::{
     AGENTS_MAX, AgentRecord, AgentState, Capacity, FORGOTTEN_AFTER, GONE_AFTER, NotRegistered, Offering,
     Registry, SUSPECTED_AFTER,

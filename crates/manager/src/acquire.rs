@@ -76,11 +76,13 @@ pub(crate) async fn acquire(state: &Arc<State>, request: AcquireRequest) -> Resu
     // At most WORKERS_MAX x SLOTS_MAX: no overflow.
     let cores = request.workers * request.slots_per_worker;
     let (tenant, label) = (request.tenant.clone(), request.label.clone());
+    let allowance = state.directory.allowance(&tenant, &request);
     let acquire = |request| Event::Acquire {
         request,
         tenant,
         label,
         cores,
+        allowance,
     };
     match state.ask(Some(request), acquire).await? {
         (Answer::Granted { .. }, Some(grant)) => Ok(grant),

@@ -1,5 +1,6 @@
 //! What a manager is told at its start.
 
+use crate::identity::TenantPolicy;
 use hotlease_lease::ledger::Tariff;
 use hotlease_net::{Identity, Limits};
 use hotlease_store::{MemoryStore, Store};
@@ -22,6 +23,8 @@ pub struct Network {
     pub identity: Arc<Identity>,
     /// How much of it strangers and peers may occupy.
     pub limits: Limits,
+    /// Whether clients without a certificate come in, who bring a key, a token or a MUNGE credential.
+    pub without_certificate: bool,
 }
 
 /// What a manager is told at its start. Change what [`ManagerConfig::new`] sets as needed.
@@ -43,6 +46,8 @@ pub struct ManagerConfig {
     /// How long an agent may take to take an order before the operator is told that it comes later (default:
     /// 3 s).
     pub order_timeout: Duration,
+    /// Who may come whom no operator has named (default: open).
+    pub tenants: TenantPolicy,
     /// Where it serves other hosts (default: nowhere).
     pub network: Option<Network>,
 }
@@ -59,6 +64,7 @@ impl ManagerConfig {
             grant_timeout: Duration::from_secs(3),
             end_timeout: Duration::from_secs(5),
             order_timeout: Duration::from_secs(3),
+            tenants: TenantPolicy::default(),
             network: None,
         }
     }

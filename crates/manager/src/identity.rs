@@ -10,14 +10,25 @@
 //! * [`Caller`] — name, tenant, role, and how that is known.
 //! * [`Operation`] — everything that can be asked for, and who may. A route that names none is refused.
 //! * [`Authenticator`] — makes a caller of a connection and a header.
+//! * [`Directory`] — tenants, members and keys.
+//! * `keys`, `sessions`, `challenges` — kinds of credentials, and what they need.
 //! * `gate` — stands before every gRPC route.
 
 mod authenticator;
 mod caller;
+mod challenges;
+mod directory;
 mod gate;
+pub(crate) mod keys;
 mod operation;
+mod sessions;
+mod subject;
 
-pub use authenticator::{Authenticator, ConnectionIdentity};
+pub use authenticator::{AUTHORIZATION_BYTES_MAX, Authenticator, ConnectionIdentity};
 pub use caller::{Caller, How, Role};
-pub(crate) use gate::{Gate, caller_of};
+pub(crate) use directory::REFRESH;
+pub use directory::{Directory, TenantPolicy};
+pub(crate) use gate::{Connection, Gate, caller_of};
 pub use operation::{Operation, Who};
+pub(crate) use sessions::LIFETIME_MS as SESSION_MS;
+use subject::Subject;

@@ -8,6 +8,7 @@
 //! * `listener` — the Unix socket: one manager to a runtime directory, peers checked on accept.
 //! * [`identity`] — who asks, and what that lets them do: every request goes through its gate.
 //! * `service` — the gRPC service; `acquire`, `membership` and `listing` do its work.
+//! * `people` — tenants and keys; `door` — sessions for those who bring a credential.
 //! * `billing` — bills at the prices of a `tariff`, and holding the ledger against agents' journals.
 //! * `links` — connections to the agents.
 //!
@@ -27,6 +28,7 @@ mod acquire;
 mod billing;
 mod commits;
 mod config;
+mod door;
 mod error;
 pub mod identity;
 mod links;
@@ -36,6 +38,7 @@ mod machine;
 mod manager;
 mod membership;
 mod nodes;
+mod people;
 mod records;
 mod service;
 mod state;

@@ -1,14 +1,16 @@
 //! The life of a manager: bind, serve, stop.
 
-use crate::identity::Gate;
+use crate::door::{self, Door};
+use crate::identity::{Directory, Gate};
 use crate::listener::Listener;
 use crate::machine::Machine;
 use crate::service::Service;
 use crate::state::State;
-use crate::{ManagerConfig, ManagerError, commits, machine};
+use crate::{ManagerConfig, ManagerError, commits, machine, people};
 use hotlease_lease::manager::{AgentRecord, Event};
 use hotlease_net::Listener as TlsListener;
-use hotlease_net::grpc::PeerStream;
+use hotlease_net::grpc::{PeerStream, StrangerStream};
+use hotlease_wire::grpc::identity_server::IdentityServer;
 use hotlease_wire::grpc::manager_server::ManagerServer;
 use std::io;
 use std::net::SocketAddr;
@@ -74,8 +76,12 @@ impl Manager {
         let address = tls.as_ref().map(|(address, _)| *address);
         let tls = tls.map(|(_, listener)| listener);
         let store = Arc::clone(&config.store);
+        let directory = Arc::new(Directory::new(config.tenants));
+        let copy = Arc::clone(&directory);
         let restored = tokio::task::spawn_blocking(move || {
             let latest_ms = store.latest_ms()?;
+            copy.refresh(store.as_ref())?;
+            copy.measure(store.as_ref(), latest_ms)?;
             Ok::<_, ManagerError>((latest_ms, machine::restored(store.as_ref())?))
         });
         let (latest_ms, cluster) = match restored.await {
@@ -84,7 +90,12 @@ impl Manager {
             Err(_) => Default::default(),
         };
         let (commits, writes) = mpsc::unbounded_channel();
-        let state = Arc::new(State::new(config, latest_ms, Machine::new(cluster, commits)));
+        let state = Arc::new(State::new(
+            config,
+            latest_ms,
+            Machine::new(cluster, commits),
+            directory,
+        ));
         let writing = tokio::spawn(commits::write(Arc::clone(&state), writes));
         let (stop, stopping) = watch::channel(false);
         let (finished, stopped) = watch::channel(false);
@@ -153,6 +164,12 @@ async fn serve(
     let service = Service(Arc::clone(&state));
     let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
     let accepting = tokio::spawn(listener.accept_into(accepted));
+    let is_open = state
+        .config
+        .network
+        .as_ref()
+        .is_some_and(|network| network.without_certificate);
+    let refreshing = tokio::spawn(people::keep_fresh(Arc::clone(&state)));
     let ticking = tokio::spawn(tick(state));
 
     let local = serve_on(
@@ -164,14 +181,23 @@ async fn serve(
     let remote = async {
         let Some(listener) = tls else { return };
         let (admitted, connections) = mpsc::channel(ACCEPTED_MAX);
-        let accepting = tokio::spawn(listener.accept_into(admitted));
+        let (known_later, strangers) = mpsc::channel(ACCEPTED_MAX);
+        let accepting = match is_open {
+            true => tokio::spawn(listener.accept_all_into(admitted, known_later)),
+            false => tokio::spawn(listener.accept_into(admitted)),
+        };
         let connections = ReceiverStream::new(connections).map(|peer| Ok(PeerStream::from(peer)));
-        serve_on(service, requests, connections, stopping).await;
+        let strangers = ReceiverStream::new(strangers).map(|stranger| Ok(StrangerStream::from(stranger)));
+        tokio::join!(
+            serve_on(service.clone(), requests.clone(), connections, stopping.clone()),
+            serve_on(service, requests, strangers, stopping),
+        );
         accepting.abort();
     };
     tokio::join!(local, remote);
     tracing::info!("manager stopped");
     ticking.abort();
+    refreshing.abort();
     match accepting.await {
         // Removes the socket's file, and only now releases the lock.
         Ok(listener) => drop(listener),
@@ -189,6 +215,9 @@ async fn serve_on<C>(
     C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,
 {
     let gate = Gate::new(Arc::clone(&service.0.authenticator));
+    let door = IdentityServer::new(Door(Arc::clone(&service.0)))
+        .max_decoding_message_size(door::MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(ANSWER_BYTES_MAX);
     let service = ManagerServer::new(service)
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .max_encoding_message_size(ANSWER_BYTES_MAX);
@@ -201,6 +230,7 @@ async fn serve_on<C>(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(service)
+        .add_service(door)
         .serve_with_incoming_shutdown(connections, wait_for(stopping.clone()));
     // tonic drops the connections' receiver when it is told to stop, which ends the accepting task; then it
     // waits for connections to close, and one that does not is cut.

@@ -130,6 +130,7 @@ pub(crate) fn lease_note(lease: LeaseRecord) -> LeaseNote {
         label: lease.label,
         epoch: lease.epoch,
         cores: lease.cores,
+        memory_bytes: lease.memory_bytes,
     }
 }
 

@@ -2,14 +2,11 @@
 
 use crate::identity::caller_of;
 use crate::state::State;
-use crate::{acquire, billing, listing, membership, nodes};
+use crate::{acquire, billing, listing, membership, nodes, people};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentList, BillReply, BillRequest, CodeList, Grant, HeartbeatReply, HeartbeatRequest,
-    Info, InfoRequest, LeaseList, ListRequest, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply,
-    PastUsageRequest, RegisterReply, RegisterRequest, ReleaseReply, ReleaseRequest, ShutdownReply,
-    ShutdownRequest, VerifyReply, VerifyRequest, WorkerList,
+    AcquireRequest, AddKeyRequest, AgentList, BillReply, BillRequest, CodeList, Grant, HeartbeatReply, HeartbeatRequest, Info, InfoRequest, KeyInfo, KeyList, LeaseList, ListKeysRequest, ListRequest, ListTenantsRequest, NewKey, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply, PastUsageRequest, PutTenantRequest, RegisterReply, RegisterRequest, ReleaseReply, ReleaseRequest, RemoveTenantReply, RemoveTenantRequest, RevokeKeyRequest, RotateKeyReply, RotateKeyRequest, ShutdownReply, ShutdownRequest, Tenant, TenantList, VerifyReply, VerifyRequest, WorkerList,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -113,5 +110,47 @@ impl Manager for Service {
         let caller = caller_of(&request)?;
         let owner = caller.agent();
         reply(membership::report_past(&self.0, request.into_inner(), owner).await)
+    }
+
+    async fn list_tenants(
+        &self,
+        request: Request<ListTenantsRequest>,
+    ) -> Result<Response<TenantList>, Status> {
+        reply(people::tenants(&self.0, &request.into_inner().name))
+    }
+
+    async fn put_tenant(&self, request: Request<PutTenantRequest>) -> Result<Response<Tenant>, Status> {
+        let by = caller_of(&request)?;
+        reply(people::put_tenant(&self.0, request.into_inner(), &by).await)
+    }
+
+    async fn remove_tenant(
+        &self,
+        request: Request<RemoveTenantRequest>,
+    ) -> Result<Response<RemoveTenantReply>, Status> {
+        let by = caller_of(&request)?;
+        people::remove_tenant(&self.0, request.into_inner().name, &by).await?;
+        reply(Ok(RemoveTenantReply {}))
+    }
+
+    async fn list_keys(&self, request: Request<ListKeysRequest>) -> Result<Response<KeyList>, Status> {
+        reply(people::keys(&self.0, request.into_inner().tenant).await)
+    }
+
+    async fn add_key(&self, request: Request<AddKeyRequest>) -> Result<Response<NewKey>, Status> {
+        let by = caller_of(&request)?;
+        reply(people::add_key(&self.0, request.into_inner(), &by).await)
+    }
+
+    async fn revoke_key(&self, request: Request<RevokeKeyRequest>) -> Result<Response<KeyInfo>, Status> {
+        let by = caller_of(&request)?;
+        reply(people::revoke_key(&self.0, request.into_inner().id, &by).await)
+    }
+
+    async fn rotate_key(
+        &self,
+        request: Request<RotateKeyRequest>,
+    ) -> Result<Response<RotateKeyReply>, Status> {
+        reply(Ok(people::rotate(&self.0, &caller_of(&request)?)))
     }
 }

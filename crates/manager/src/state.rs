@@ -1,7 +1,7 @@
 //! What the manager's requests share.
 
 use crate::ManagerConfig;
-use crate::identity::Authenticator;
+use crate::identity::{Authenticator, Directory};
 use crate::links::Links;
 use crate::machine::Machine;
 use crate::records::bad;
@@ -17,6 +17,7 @@ use tokio::sync::watch;
 pub(crate) struct State {
     pub(crate) config: ManagerConfig,
     pub(crate) links: Links,
+    pub(crate) directory: Arc<Directory>,
     pub(crate) authenticator: Arc<Authenticator>,
     /// True once a client asked the manager to stop.
     pub(crate) asked_to_stop: watch::Sender<bool>,
@@ -32,7 +33,12 @@ pub(crate) struct State {
 
 impl State {
     /// `latest_ms`: the latest moment in the durable state.
-    pub(crate) fn new(config: ManagerConfig, latest_ms: u64, machine: Machine) -> Self {
+    pub(crate) fn new(
+        config: ManagerConfig,
+        latest_ms: u64,
+        machine: Machine,
+        directory: Arc<Directory>,
+    ) -> Self {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let wall_ms = since_1970.map_or(0, |since| since.as_millis() as u64);
         Self {
@@ -43,7 +49,8 @@ impl State {
                     .map(|network| Arc::clone(&network.identity)),
             ),
             config,
-            authenticator: Arc::new(Authenticator::new()),
+            authenticator: Arc::new(Authenticator::new(Arc::clone(&directory))),
+            directory,
             asked_to_stop: watch::Sender::new(false),
             newest_agent: watch::Sender::new(None),
             started: Instant::now(),
@@ -65,6 +72,26 @@ impl State {
     pub(crate) fn unix_ms(&self) -> u64 {
         self.started_ms
             .saturating_add(self.started.elapsed().as_millis() as u64)
+    }
+
+    /// Milliseconds since 1970 by the machine's clock, with which credentials are dated.
+    pub(crate) fn wall_ms(&self) -> u64 {
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since_1970.map_or(0, |since| since.as_millis() as u64)
+    }
+
+    /// Changes tenants or keys; when it returns, the change counts here.
+    pub(crate) async fn change_people<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let directory = Arc::clone(&self.directory);
+        self.store(move |store| {
+            let done = work(store)?;
+            directory.refresh(store)?;
+            Ok(done)
+        })
+        .await
     }
 
     /// To look at, or for moments to change.
@@ -115,7 +142,10 @@ impl State {
                     what: what.into(),
                     limit: limit as u64,
                 },
-                StoreError::TenantChanged { .. } | StoreError::TooManyLines { .. } => bad(error.to_string()),
+                StoreError::Taken { .. }
+                | StoreError::NoTenant { .. }
+                | StoreError::TenantChanged { .. }
+                | StoreError::TooManyLines { .. } => bad(error.to_string()),
                 error => {
                     tracing::error!(%error, "the manager's state was not read or changed");
                     Refusal::Unavailable {

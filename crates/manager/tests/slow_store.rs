@@ -3,8 +3,8 @@
 use hotlease_lease::manager::NodeWish;
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
 use hotlease_store::{
-    AgentRecord, Audit, Bill, BillQuery, LeaseRecord, MemoryStore, Report, Reported, RowKey, Standing, Store,
-    StoreError,
+    AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, MemoryStore, People, Report, Reported,
+    RowKey, Standing, Store, StoreError, TenantRecord,
 };
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{AgentInfo, RegisterRequest};
@@ -87,6 +87,28 @@ impl Store for SlowStore {
 
     fn latest_ms(&self) -> Result<u64, StoreError> {
         self.inner.latest_ms()
+    }
+}
+
+impl People for SlowStore {
+    fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
+        self.inner.tenants()
+    }
+
+    fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError> {
+        self.inner.put_tenant(tenant)
+    }
+
+    fn remove_tenant(&self, name: &str) -> Result<bool, StoreError> {
+        self.inner.remove_tenant(name)
+    }
+
+    fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.inner.keys()
+    }
+
+    fn put_key(&self, key: KeyRecord) -> Result<(), StoreError> {
+        self.inner.put_key(key)
     }
 }
 

@@ -5,10 +5,11 @@ use crate::address::Address;
 use crate::identity::{Identity, Protocol};
 use crate::peer::{Peer, Role, describe};
 use crate::tuning::{Purpose, tune};
-use rustls::{AlertDescription, CertificateError};
+use rustls::{AlertDescription, CertificateError, ClientConfig};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncBufReadExt;
 use tokio::net::TcpStream;
@@ -38,8 +39,19 @@ pub(crate) async fn dial(
     protocol: Protocol,
     needed: Role,
 ) -> Result<Dialled, NetError> {
+    let client = identity.credentials().client(protocol);
+    dial_as(address, client, protocol, needed).await
+}
+
+/// As [`dial`], with what TLS needs to know of us.
+pub(crate) async fn dial_as(
+    address: &Address,
+    client: Arc<ClientConfig>,
+    protocol: Protocol,
+    needed: Role,
+) -> Result<Dialled, NetError> {
     let whom = format!("the {needed} at {address}");
-    let dialled = timeout(DIAL_WITHIN, connect(&whom, address, identity, protocol)).await;
+    let dialled = timeout(DIAL_WITHIN, connect(&whom, address, client, protocol)).await;
     let mut dialled = dialled.map_err(|_| NetError::Silent {
         whom: whom.clone(),
         after: DIAL_WITHIN,
@@ -69,11 +81,10 @@ pub(crate) async fn dial(
 async fn connect(
     whom: &str,
     address: &Address,
-    identity: &Identity,
+    client: Arc<ClientConfig>,
     protocol: Protocol,
 ) -> Result<Dialled, NetError> {
-    let credentials = identity.credentials();
-    let connector = TlsConnector::from(credentials.client(protocol));
+    let connector = TlsConnector::from(client);
     let name = address.server_name()?;
     let tcp = connect_tcp(whom, address.resolve().await?, protocol).await?;
     let stream = connector

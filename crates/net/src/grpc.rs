@@ -2,15 +2,17 @@
 
 use crate::NetError;
 use crate::address::Address;
-use crate::dial::dial;
+use crate::dial::{dial, dial_as};
 use crate::identity::{Identity, Protocol};
 use crate::listener::{Admitted, Place};
 use crate::peer::{Peer, Role};
 pub use crate::served::Served;
+use crate::stranger::{KNOWN_WITHIN, Stranger, StrangerInfo};
+use crate::trust::Trust;
 use hotlease_wire::Refusal;
 use hyper_util::rt::TokioIo;
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -33,6 +35,25 @@ pub fn channel(address: Address, identity: Arc<Identity>, needed: Role) -> Chann
         let (address, identity) = (address.clone(), Arc::clone(&identity));
         async move {
             let dialled = dial(&address, &identity, Protocol::Grpc, needed).await?;
+            Ok::<_, NetError>(TokioIo::new(dialled.stream))
+        }
+    }))
+}
+
+/// BLAKE3 of the certificate that a daemon showed when it was last connected to.
+pub type Seen = Arc<Mutex<Option<[u8; 32]>>>;
+
+/// As [`channel`], for somebody without a certificate: requests carry another credential. What was shown to us
+/// goes to `seen`.
+pub fn channel_without_certificate(address: Address, trust: Trust, needed: Role, seen: Seen) -> Channel {
+    let endpoint = Endpoint::from_static("http://hotlease")
+        .http2_keep_alive_interval(PING)
+        .keep_alive_timeout(PING);
+    endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
+        let (address, client, seen) = (address.clone(), trust.grpc(), Arc::clone(&seen));
+        async move {
+            let dialled = dial_as(&address, client, Protocol::Grpc, needed).await?;
+            *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(dialled.peer.fingerprint);
             Ok::<_, NetError>(TokioIo::new(dialled.stream))
         }
     }))
@@ -65,6 +86,17 @@ impl From<Admitted> for PeerStream {
     fn from(admitted: Admitted) -> Self {
         let info = PeerInfo(Arc::new(admitted.peer));
         Self::new(admitted.stream, info, admitted.place)
+    }
+}
+
+/// A connection of a stranger, for a gRPC server that asks who it is.
+pub type StrangerStream = Served<TlsStream<TcpStream>, StrangerInfo, Place>;
+
+impl From<Stranger> for StrangerStream {
+    fn from(stranger: Stranger) -> Self {
+        let info = stranger.info.clone();
+        Self::new(stranger.stream, stranger.info, stranger.place)
+            .only_if(KNOWN_WITHIN, move || info.is_known())
     }
 }
 

@@ -51,7 +51,10 @@ impl Protocol {
 /// What TLS needs to know of us.
 pub(crate) struct Credentials {
     pub(crate) described: Described,
+    /// Of peers with a certificate only.
     pub(crate) server: Arc<ServerConfig>,
+    /// Of others, too.
+    pub(crate) open_server: Arc<ServerConfig>,
     grpc: Arc<ClientConfig>,
     session: Arc<ClientConfig>,
 }
@@ -211,21 +214,28 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
     let unusable = |error: rustls::Error| malformed(&path, error.to_string());
 
     let provider = Arc::new(ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-        .build()
-        .map_err(|error| malformed(&dir.join(CA_FILE), error.to_string()))?;
-    let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&[&version::TLS13])
-        .map_err(unusable)?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(vec![certificate.clone()], key.clone_key())
-        .map_err(unusable)?;
-    // A resumed connection would outlive the certificate that it began with.
-    server.send_tls13_tickets = 0;
-    server.alpn_protocols = match described.peer.role {
-        Role::Agent => vec![Protocol::Grpc.alpn(), Protocol::Session.alpn()],
-        Role::Manager | Role::Client => vec![Protocol::Grpc.alpn()],
+    let server = |is_open: bool| {
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+        let verifier = match is_open {
+            true => verifier.allow_unauthenticated().build(),
+            false => verifier.build(),
+        };
+        let verifier = verifier.map_err(|error| malformed(&dir.join(CA_FILE), error.to_string()))?;
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![certificate.clone()], key.clone_key())
+            .map_err(unusable)?;
+        // A resumed connection would outlive the certificate that it began with.
+        server.send_tls13_tickets = 0;
+        server.alpn_protocols = match described.peer.role {
+            Role::Agent => vec![Protocol::Grpc.alpn(), Protocol::Session.alpn()],
+            Role::Manager | Role::Client => vec![Protocol::Grpc.alpn()],
+        };
+        Ok::<_, IdentityError>(Arc::new(server))
     };
+    let (server, open_server) = (server(false)?, server(true)?);
     let mut client = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])
         .map_err(unusable)?
@@ -240,10 +250,39 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
     };
     Ok(Credentials {
         described,
-        server: Arc::new(server),
+        server,
+        open_server,
         grpc: with(Protocol::Grpc),
         session: with(Protocol::Session),
     })
+}
+
+/// TLS of a client that has no certificate, and believes the authority of this file.
+pub(crate) fn client_without_certificate(
+    path: &Path,
+    protocol: Protocol,
+) -> Result<Arc<ClientConfig>, IdentityError> {
+    let malformed = |why: String| IdentityError::Malformed {
+        path: path.to_owned(),
+        why,
+    };
+    let pem = fs::read(path).map_err(|source| IdentityError::File {
+        path: path.to_owned(),
+        source: Arc::new(source),
+    })?;
+    let authority = CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(error.to_string()))?;
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(authority)
+        .map_err(|error| malformed(error.to_string()))?;
+    let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(|error| malformed(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    client.resumption = Resumption::disabled();
+    client.alpn_protocols = vec![protocol.alpn()];
+    Ok(Arc::new(client))
 }
 
 /// Refuses what others can read, or own.

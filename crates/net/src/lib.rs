@@ -26,6 +26,8 @@ mod node;
 pub mod peer;
 mod served;
 mod site;
+mod stranger;
+mod trust;
 mod tuning;
 pub mod tunnel;
 
@@ -36,3 +38,5 @@ pub use listener::{Admitted, Limits, Listener, Place};
 pub use node::node_id;
 pub use peer::{Described, Peer, Role};
 pub use site::{MANAGER_VARIABLE, Site};
+pub use stranger::{Stranger, StrangerInfo};
+pub use trust::Trust;

@@ -7,6 +7,7 @@
 use crate::NetError;
 use crate::identity::{Identity, Protocol};
 use crate::peer::{Peer, describe};
+use crate::stranger::{AtTheDoor, Stranger, StrangerInfo};
 use crate::tuning::{Purpose, tune};
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -66,7 +67,13 @@ pub struct Admitted {
 /// A place among the connections of a daemon and of a peer.
 pub struct Place {
     _all: OwnedSemaphorePermit,
-    _of_peer: Counted<(crate::Role, String)>,
+    _of_peer: Option<Counted<(crate::Role, String)>>,
+}
+
+/// Who got through the handshake.
+enum Came {
+    Peer(Box<Admitted>),
+    Stranger(Box<Stranger>),
 }
 
 /// See the module.
@@ -93,10 +100,21 @@ impl Listener {
 
     /// Accepts until nobody takes the connections any more.
     pub async fn accept_into(self, admitted: mpsc::Sender<Admitted>) {
+        self.accept_with(admitted, None).await;
+    }
+
+    /// As [`accept_into`](Self::accept_into), and takes connections without a certificate, too: each until it is
+    /// known or its time is up.
+    pub async fn accept_all_into(self, admitted: mpsc::Sender<Admitted>, strangers: mpsc::Sender<Stranger>) {
+        self.accept_with(admitted, Some(strangers)).await;
+    }
+
+    async fn accept_with(self, admitted: mpsc::Sender<Admitted>, strangers: Option<mpsc::Sender<Stranger>>) {
         let limits = self.limits;
         let door = Arc::new(Door {
             identity: self.identity,
             limits,
+            is_open: strangers.is_some(),
             connections: Arc::new(Semaphore::new(limits.connections)),
             addresses: Counts::new(limits.handshakes_per_address),
             peers: Counts::new(limits.connections_per_peer),
@@ -127,14 +145,19 @@ impl Listener {
                 tracing::debug!(%from, "closed a connection: too many of its address are shaking hands");
                 continue;
             };
-            let (door, admitted) = (Arc::clone(&door), admitted.clone());
+            let (door, admitted, strangers) = (Arc::clone(&door), admitted.clone(), strangers.clone());
             at_the_door.spawn(async move {
-                match timeout(door.limits.handshake, door.admit(tcp)).await {
-                    Ok(Ok(peer)) => {
+                match timeout(door.limits.handshake, door.admit(tcp, (turn, counted))).await {
+                    // An error says that the daemon is stopping.
+                    Ok(Ok(Came::Peer(peer))) => {
                         tracing::debug!(%from, peer = %peer.peer, "connected");
-                        drop((turn, counted));
-                        // An error says that the daemon is stopping.
-                        let _ = admitted.send(peer).await;
+                        let _ = admitted.send(*peer).await;
+                    }
+                    Ok(Ok(Came::Stranger(stranger))) => {
+                        tracing::debug!(%from, "connected without a certificate");
+                        if let Some(strangers) = strangers {
+                            let _ = strangers.send(*stranger).await;
+                        }
                     }
                     Ok(Err(error)) => tracing::info!(%from, %error, "closed a connection"),
                     Err(_) => tracing::info!(%from, "closed a connection: its handshake took too long"),
@@ -147,25 +170,45 @@ impl Listener {
 struct Door {
     identity: Arc<Identity>,
     limits: Limits,
+    is_open: bool,
     connections: Arc<Semaphore>,
     addresses: Counts<IpAddr>,
     peers: Counts<(crate::Role, String)>,
 }
 
 impl Door {
-    async fn admit(&self, tcp: TcpStream) -> Result<Admitted, NetError> {
+    async fn admit(&self, tcp: TcpStream, at_the_door: AtTheDoor) -> Result<Came, NetError> {
         let closed = |why: String| NetError::Closed {
             whom: "the peer".into(),
             why: Some(why),
         };
         tune(&tcp, Purpose::Requests).map_err(NetError::local("set up a connection"))?;
-        let acceptor = TlsAcceptor::from(Arc::clone(&self.identity.credentials().server));
+        let credentials = self.identity.credentials();
+        let acceptor = TlsAcceptor::from(Arc::clone(match self.is_open {
+            true => &credentials.open_server,
+            false => &credentials.server,
+        }));
         let stream = acceptor.accept(tcp).await;
         let stream = stream.map_err(|error| crate::dial::explain("the peer", error))?;
         let connection = stream.get_ref().1;
         let protocol = Protocol::of_alpn(connection.alpn_protocol());
         let protocol = protocol.ok_or_else(|| closed("it does not say what it wants to talk".into()))?;
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
+        let all = Arc::clone(&self.connections).try_acquire_owned();
+        let all = all.map_err(|_| {
+            closed(format!(
+                "over the limit of {} connections",
+                self.limits.connections
+            ))
+        })?;
+        if self.is_open && certificate.is_none() {
+            let place = Place {
+                _all: all,
+                _of_peer: None,
+            };
+            let info = StrangerInfo::new(credentials.described.peer.fingerprint, at_the_door);
+            return Ok(Came::Stranger(Box::new(Stranger { stream, info, place })));
+        }
         let described = describe(certificate.map(|der| der.as_ref()).unwrap_or_default());
         let peer = described
             .map_err(|source| NetError::NotOurs {
@@ -176,30 +219,24 @@ impl Door {
         if protocol == Protocol::Session {
             tune(stream.get_ref().0, Purpose::Session).map_err(NetError::local("set up a connection"))?;
         }
-        let all = Arc::clone(&self.connections).try_acquire_owned();
-        let all = all.map_err(|_| {
-            closed(format!(
-                "over the limit of {} connections",
-                self.limits.connections
-            ))
-        })?;
         let of_peer = self.peers.count((peer.role, peer.name.clone())).ok_or_else(|| {
             let limit = self.limits.connections_per_peer;
             closed(format!("{peer} has {limit} connections already"))
         })?;
-        Ok(Admitted {
+        drop(at_the_door);
+        Ok(Came::Peer(Box::new(Admitted {
             stream,
             peer,
             protocol,
             place: Place {
                 _all: all,
-                _of_peer: of_peer,
+                _of_peer: Some(of_peer),
             },
-        })
+        })))
     }
 }
 
-type Table<K> = Arc<Mutex<HashMap<K, usize>>>;
+pub(crate) type Table<K> = Arc<Mutex<HashMap<K, usize>>>;
 
 /// How many there are of each; an entry lives as long as something is counted in it.
 struct Counts<K> {
@@ -230,7 +267,7 @@ impl<K: Eq + Hash + Clone> Counts<K> {
     }
 }
 
-struct Counted<K: Eq + Hash> {
+pub(crate) struct Counted<K: Eq + Hash> {
     table: Table<K>,
     key: K,
 }

@@ -18,8 +18,12 @@ pub struct Served<S, I, P> {
     info: I,
     /// Runs until the first byte came.
     silent: Option<Pin<Box<Sleep>>>,
+    /// When, and whether it may stay after that.
+    probation: Option<(Pin<Box<Sleep>>, MayStay)>,
     _place: P,
 }
+
+type MayStay = Box<dyn Fn() -> bool + Send>;
 
 impl<S, I, P> Served<S, I, P> {
     /// Of a connection that was let in. Inside a tokio runtime.
@@ -32,8 +36,15 @@ impl<S, I, P> Served<S, I, P> {
             stream,
             info,
             silent: Some(Box::pin(sleep(first_byte))),
+            probation: None,
             _place: place,
         }
+    }
+
+    /// Reading fails after this time, unless it may stay by then.
+    pub(crate) fn only_if(mut self, within: Duration, may_stay: impl Fn() -> bool + Send + 'static) -> Self {
+        self.probation = Some((Box::pin(sleep(within)), Box::new(may_stay)));
+        self
     }
 }
 
@@ -51,6 +62,14 @@ impl<S: AsyncRead + Unpin, I: Unpin, P: Unpin> AsyncRead for Served<S, I, P> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some((until, may_stay)) = &mut self.probation
+            && until.as_mut().poll(context).is_ready()
+        {
+            if !may_stay() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            self.probation = None;
+        }
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if read.is_ready() {
             self.silent = None;
@@ -106,6 +125,21 @@ mod tests {
         let mut served = Served::speaking_within(BRIEF, stream, (), ());
         let read = served.read(&mut [0]).await;
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn who_is_not_known_in_time_is_closed_however_much_it_talks() {
+        let (stream, mut peer) = tokio::io::duplex(8);
+        let mut served = Served::new(stream, (), ()).only_if(BRIEF, || false);
+        peer.write_all(&[1]).await.unwrap();
+        assert_eq!(served.read_u8().await.unwrap(), 1);
+        let read = served.read_u8().await;
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let (stream, mut peer) = tokio::io::duplex(8);
+        let mut served = Served::new(stream, (), ()).only_if(Duration::ZERO, || true);
+        peer.write_all(&[1, 2]).await.unwrap();
+        assert_eq!(served.read_u8().await.unwrap(), 1, "one that is known was closed");
+        assert_eq!(served.read_u8().await.unwrap(), 2, "one that is known was closed");
     }
 
     #[tokio::test]

@@ -136,6 +136,7 @@ impl Durable {
             label: lease.label.clone(),
             epoch: lease.epoch,
             cores: lease.cores.clone(),
+            memory_bytes: 0,
         };
         self.put_lease(lease.lease, note, lease.over.is_some());
     }

@@ -10,7 +10,7 @@ use crate::node::{Clock, Node};
 use crate::site::{Channel, Happening, Site};
 use crate::truth::within;
 use hotlease_lease::manager::{
-    Action, Answer, AskId, Cluster, CommitId, Event, Granted, Release, Report, RequestId, Write,
+    Action, Allowance, Answer, AskId, Cluster, CommitId, Event, Granted, Release, Report, RequestId, Write,
 };
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
@@ -217,6 +217,7 @@ impl ManagerNode {
                             tenant: wanted.tenant.clone(),
                             label: String::new(),
                             cores: wanted.cores,
+                            allowance: Allowance::default(),
                         };
                         caller.wanted = Some(wanted);
                         event

@@ -1,10 +1,12 @@
 //! A store in a database: one connection that writes, one that reads.
 
+use crate::sql::people;
 use crate::sql::reads::{self, Lines};
 use crate::sql::tables::{self, ACTIVE, LATEST_MS, Rules};
 use crate::sql::{Cell, Hook, Sql, Writer, schema, wishes};
 use crate::{
-    AgentRecord, Audit, Bill, BillQuery, LeaseRecord, Report, Reported, RowKey, Standing, Store, StoreError,
+    AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, People, Report, Reported, RowKey, Standing,
+    Store, StoreError, TenantRecord,
 };
 use hotlease_journal::StateDir;
 use hotlease_lease::manager::NodeWish;
@@ -136,5 +138,31 @@ impl Store for DatabaseStore {
     fn latest_ms(&self) -> Result<u64, StoreError> {
         let latest = schema::counter(&mut **self.reader(), LATEST_MS)?;
         Ok(u64::try_from(latest).unwrap_or(0))
+    }
+}
+
+impl People for DatabaseStore {
+    fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
+        people::tenants(&mut **self.reader())
+    }
+
+    fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError> {
+        let limits = self.rules.limits;
+        self.writer
+            .write(move |sql| people::put_tenant(sql, &limits, &tenant))
+    }
+
+    fn remove_tenant(&self, name: &str) -> Result<bool, StoreError> {
+        let name = name.to_owned();
+        self.writer.write(move |sql| people::remove_tenant(sql, &name))
+    }
+
+    fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        people::keys(&mut **self.reader())
+    }
+
+    fn put_key(&self, key: KeyRecord) -> Result<(), StoreError> {
+        let limits = self.rules.limits;
+        self.writer.write(move |sql| people::put_key(sql, &limits, &key))
     }
 }

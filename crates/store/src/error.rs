@@ -31,6 +31,20 @@ pub enum StoreError {
         /// The bound.
         limit: usize,
     },
+    /// Somebody belongs to another tenant already.
+    #[error("{member} belongs to tenant {tenant} already; remove it there first")]
+    Taken {
+        /// Who.
+        member: String,
+        /// To whom.
+        tenant: String,
+    },
+    /// There is no such tenant.
+    #[error("there is no tenant {name}; add it with `hotlease admin tenant add {name}`")]
+    NoTenant {
+        /// Which.
+        name: String,
+    },
     /// The directory cannot be used, or somebody else uses it.
     #[error(transparent)]
     Directory(#[from] DirectoryError),

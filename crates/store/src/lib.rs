@@ -7,6 +7,7 @@
 //! the agent can bill (see [`hotlease_lease::ledger`]).
 //!
 //! * [`Store`] — what a manager asks of its state.
+//! * [`People`] — and about tenants and keys.
 //! * [`open_sqlite`] — the default: a database in a directory of this machine; what was answered survives
 //!   any crash, also of the machine.
 //! * [`open_postgres`] — a database of a site: managers that take over from each other fence each other.
@@ -42,6 +43,7 @@ mod database;
 mod error;
 mod limits;
 mod memory;
+mod people;
 mod postgres;
 mod record;
 mod row;
@@ -53,6 +55,7 @@ pub use database::DatabaseStore;
 pub use error::StoreError;
 pub use limits::Limits;
 pub use memory::MemoryStore;
+pub use people::{KeyRecord, MEMBERS_MAX, NAME_BYTES_MAX, People, Position, TenantRecord};
 pub use postgres::{PostgresOptions, open_postgres};
 pub use record::{
     AgentRecord, Audit, BILL_LINES_MAX, Bill, BillLine, BillQuery, By, FINDINGS_MAX, LeaseRecord, LeaseState,
@@ -71,7 +74,7 @@ use hotlease_wire::ids::{AgentId, LeaseId};
 /// but the loss of its disk). They may block on a disk or a network, so an asynchronous caller runs them on
 /// a thread made for that. Times are milliseconds since 1970 by the caller's clock, which must not run
 /// backwards: see [`Store::latest_ms`].
-pub trait Store: Send + Sync + 'static {
+pub trait Store: People + Send + Sync + 'static {
     /// Notes an agent's registration; a newer one of the same agent replaces it. Rows of the agent's
     /// earlier boots become settled, and its earlier leases end: they died with it.
     fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError>;

@@ -11,8 +11,10 @@ pub struct Limits {
     pub ended_leases: usize,
     /// Ledger rows; settled ones are folded into their tenant's total to make room.
     pub ledger_rows: usize,
-    /// Tenants with a folded total.
+    /// Tenants with a folded total; and tenants that operators named.
     pub tenants: usize,
+    /// Keys, revoked ones included.
+    pub keys: usize,
 }
 
 impl Limits {
@@ -23,6 +25,7 @@ impl Limits {
         ended_leases: 1024,
         ledger_rows: 65_536,
         tenants: 4096,
+        keys: 4096,
     };
     /// Of a database: what some gigabytes of disk hold.
     pub const DATABASE: Self = Self {
@@ -31,6 +34,7 @@ impl Limits {
         ended_leases: 65_536,
         ledger_rows: 10_000_000,
         tenants: 65_536,
+        keys: 65_536,
     };
 }
 

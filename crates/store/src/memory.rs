@@ -3,6 +3,8 @@
 //! It has no memory of what was granted before its process started, so it takes agents at their word about
 //! leases it does not know: running leases survive a manager that is started again.
 
+mod people;
+
 use crate::bill::Biller;
 use crate::limits::Limits;
 use crate::row::{self, Changed};
@@ -43,6 +45,7 @@ struct State {
     /// Folded rows by tenant: usage, and memory held.
     folded: BTreeMap<String, (UsageTotals, u64)>,
     latest_ms: u64,
+    people: people::Tables,
 }
 
 impl Default for MemoryStore {

@@ -318,6 +318,27 @@ pub enum Refusal {
         /// What.
         what: String,
     },
+    /// The tenant may not hold or use so much.
+    #[error(
+        "tenant {tenant} has {used} {what} of the {limit} that its quota allows; release some, ask for less, or ask \
+         an operator: `hotlease admin tenant show {tenant}`"
+    )]
+    QuotaExceeded {
+        /// Whose quota.
+        tenant: String,
+        /// Of what: cores, leases, bytes of memory, GPUs, core-seconds.
+        what: String,
+        /// The quota.
+        limit: u64,
+        /// What is held or used already.
+        used: u64,
+    },
+    /// Who asks did not say who it is, or what it said is not valid (any more).
+    #[error("not authenticated: {why}")]
+    NotAuthenticated {
+        /// Why.
+        why: String,
+    },
 }
 
 fn last_output(output: &str) -> String {

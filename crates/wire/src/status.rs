@@ -6,10 +6,12 @@ use tonic::{Code, Status};
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match &refusal {
-            Refusal::NoCapacity { .. } | Refusal::NoAgent | Refusal::TooMany { .. } => {
-                Code::ResourceExhausted
-            }
+            Refusal::NoCapacity { .. }
+            | Refusal::NoAgent
+            | Refusal::TooMany { .. }
+            | Refusal::QuotaExceeded { .. } => Code::ResourceExhausted,
             Refusal::BadToken | Refusal::WrongTenant | Refusal::NotPermitted { .. } => Code::PermissionDenied,
+            Refusal::NotAuthenticated { .. } => Code::Unauthenticated,
             Refusal::UnknownLease | Refusal::UnknownWorker { .. } | Refusal::UnknownSlot { .. } => {
                 Code::NotFound
             }

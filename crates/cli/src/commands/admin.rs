@@ -1,6 +1,8 @@
 //! `hotlease admin`
 
 mod node;
+mod key;
+mod tenant;
 
 use crate::output::Output;
 use crate::quantity;
@@ -11,7 +13,7 @@ use hotlease_store::{BackupSummary, LEDGER_FILE, backup, restore};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Give nodes to the site and take them back; work on the ledger's file
+/// Nodes, tenants, keys, and the ledger's file: for operators
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
     #[command(subcommand)]
@@ -24,6 +26,8 @@ enum AdminCommand {
     Restore(RestoreArgs),
     /// Give nodes to the site, drain them, take them back
     Node(node::NodeArgs),
+    Tenant(tenant::TenantArgs),
+    Key(key::KeyArgs),
 }
 
 /// Copy the ledger into a new file, also while the manager runs
@@ -74,11 +78,12 @@ impl Summary {
 }
 
 pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<()> {
-    let dir = RuntimeDir::resolve()?;
     match args.command {
         AdminCommand::Node(args) => node::carry_out(args, output),
+        AdminCommand::Tenant(args) => tenant::carry_out(args, output),
+        AdminCommand::Key(args) => key::carry_out(args, output),
         AdminCommand::Backup(args) => {
-            let ledger = args.state.of_manager(&dir);
+            let ledger = args.state.of_manager(&RuntimeDir::resolve()?);
             let done = Summary::of(args.file.clone(), backup(&ledger, &args.file)?);
             output.answer(&done, || {
                 format!(
@@ -91,7 +96,7 @@ pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<
             })
         }
         AdminCommand::Restore(args) => {
-            let ledger = args.state.of_manager(&dir);
+            let ledger = args.state.of_manager(&RuntimeDir::resolve()?);
             let done = Summary::of(args.file.clone(), restore(&ledger, &args.file)?);
             output.answer(&done, || {
                 let kept = done

@@ -29,6 +29,9 @@ pub(crate) struct ManagerArgs {
     /// Who it is: a folder of `hotlease identity issue --role manager`
     #[arg(long, value_name = "DIR", requires = "listen")]
     identity: Option<PathBuf>,
+    /// Serve clients without a certificate, too, who bring a key of `hotlease admin key add`
+    #[arg(long, requires = "listen")]
+    without_certificate: bool,
     #[command(flatten)]
     ledger: LedgerArgs,
 }
@@ -42,6 +45,7 @@ impl ManagerArgs {
             listen,
             identity: Arc::new(Identity::load_as(identity, Role::Manager)?),
             limits: Limits::default(),
+            without_certificate: self.without_certificate,
         }))
     }
 }

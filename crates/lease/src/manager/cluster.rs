@@ -19,8 +19,9 @@ mod placement;
 mod releasing;
 mod reports;
 
+use super::quota::Holdings;
 use super::registry::{AgentState, NotRegistered, Registry};
-use super::{Action, AgentRecord, Answer, AskId, CommitId, Event, LeaseNote, RequestId, Write};
+use super::{Action, AgentRecord, Amount, Answer, AskId, CommitId, Event, LeaseNote, RequestId, Write};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use orders::{Ordering, Wished};
@@ -90,6 +91,7 @@ struct Noted {
 pub struct Cluster {
     registry: Registry,
     noted: BTreeMap<AgentId, Noted>,
+    holdings: Holdings,
     /// Agents of the durable state that have not come back since the start, and when they are forgotten.
     awaited: BTreeMap<AgentId, Duration>,
     placements: BTreeMap<RequestId, Placement>,
@@ -142,6 +144,11 @@ impl Cluster {
         RUNNING_TOTAL_EVERY * u32::try_from(self.active).unwrap_or(u32::MAX)
     }
 
+    /// What a tenant holds: leases, requests for leases under way included, and what is in them.
+    pub fn held(&self, tenant: &str) -> (u64, Amount) {
+        self.holdings.of(tenant)
+    }
+
     /// Requests that wait for an answer.
     pub fn requests(&self) -> usize {
         self.placements.len() + self.releases.len() + self.commits.len() + self.orders_asked
@@ -158,9 +165,16 @@ impl Cluster {
                 tenant,
                 label,
                 cores,
+                allowance,
             } => {
                 self.tick(now, &mut actions);
-                self.acquire(request, tenant, label, cores, &mut actions);
+                match self.holdings.reserve(request, &tenant, cores, &allowance) {
+                    Ok(()) => self.acquire(request, tenant, label, cores, &mut actions),
+                    Err(refusal) => refuse(request, refusal, &mut actions),
+                }
+                if !self.placements.contains_key(&request) {
+                    self.holdings.unreserve(request);
+                }
             }
             Event::Release {
                 request,
@@ -271,10 +285,10 @@ impl Cluster {
             leases: BTreeMap::new(),
         });
         if noted.boot != boot {
-            *noted = Noted {
-                boot,
-                leases: BTreeMap::new(),
-            };
+            for lease in std::mem::take(&mut noted.leases).into_keys() {
+                self.holdings.free(lease);
+            }
+            noted.boot = boot;
         }
         actions.push(Action::AgentJoined(record));
         answer(request, Answer::Registered, actions);
@@ -299,6 +313,7 @@ impl Cluster {
             Then::Granted {
                 request, ask, noted, ..
             } => {
+                self.holdings.unreserve(request);
                 self.apply(noted);
                 answer(request, Answer::Granted { ask }, actions);
             }
@@ -331,6 +346,7 @@ impl Cluster {
                 tenant,
                 ..
             } => {
+                self.holdings.unreserve(request);
                 self.give_back(noted.agent, lease, tenant, actions);
                 refuse(request, refusal, actions);
             }
@@ -354,9 +370,17 @@ impl Cluster {
 
     /// Forgets an agent everywhere.
     fn remove(&mut self, agent: AgentId, actions: &mut Vec<Action>) {
-        self.noted.remove(&agent);
+        self.forget_leases(agent);
         actions.push(Action::AgentGone(agent));
         self.commit(agent, vec![Write::RemoveAgent(agent)], Then::Nothing, actions);
+    }
+
+    /// The leases of an agent are over, all of them.
+    fn forget_leases(&mut self, agent: AgentId) {
+        let noted = self.noted.remove(&agent);
+        for lease in noted.into_iter().flat_map(|noted| noted.leases.into_keys()) {
+            self.holdings.free(lease);
+        }
     }
 
     /// Agents that are worth a question.
@@ -384,5 +408,7 @@ fn refuse(request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
 
 #[cfg(test)]
 mod order_tests;
+#[cfg(test)]
+mod quota_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! What a manager is told, and what it wants done.
 
-use super::{AgentRecord, NodeOrder, NodeWish, Offering};
+use super::{AgentRecord, Allowance, NodeOrder, NodeWish, Offering};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -100,6 +100,8 @@ pub struct LeaseNote {
     pub epoch: Epoch,
     /// Cores granted.
     pub cores: Vec<u32>,
+    /// Memory of all its workers, bytes; 0: no bound was asked for.
+    pub memory_bytes: u64,
 }
 
 /// What happened.
@@ -129,6 +131,8 @@ pub enum Event {
         label: String,
         /// Cores, all on one agent.
         cores: u32,
+        /// What the tenant may hold.
+        allowance: Allowance,
     },
     /// A lease shall end.
     Release {

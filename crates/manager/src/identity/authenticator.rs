@@ -1,10 +1,15 @@
 //! Makes a caller of what a connection and a request say.
 
-use super::{Caller, How, Role};
+use super::challenges::Challenges;
+use super::sessions::Sessions;
+use super::{Caller, Directory, How, Role, Subject, keys, sessions};
 use hotlease_net::{Peer, Role as CertificateRole};
 use hotlease_wire::Refusal;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Longest header that says who somebody is, bytes: a token of an issuer that names many groups.
+pub const AUTHORIZATION_BYTES_MAX: usize = 8 << 10;
 
 /// Who is at the other end of a connection, before it has sent anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,65 +21,182 @@ pub enum ConnectionIdentity {
     },
     /// The holder of a certificate of the site, over TLS.
     Certified(Arc<Peer>),
+    /// Somebody over TLS who knows us, and of whom we know nothing.
+    Stranger {
+        /// Names the connection: made by us, random, and never told.
+        channel: [u8; 32],
+        /// BLAKE3 of the certificate that we showed.
+        server: [u8; 32],
+    },
+}
+
+impl ConnectionIdentity {
+    /// What a session is bound to.
+    pub(super) fn channel(&self) -> [u8; 32] {
+        match self {
+            Self::Local { uid } => blake3::derive_key("hotlease 2026 session of a uid", &uid.to_le_bytes()),
+            Self::Certified(peer) => peer.fingerprint,
+            Self::Stranger { channel, .. } => *channel,
+        }
+    }
 }
 
 /// See the module.
 pub struct Authenticator {
     /// The manager's user.
     own_uid: u32,
+    directory: Arc<Directory>,
+    sessions: Sessions,
+    challenges: Challenges,
+}
+
+pub(super) fn not_authenticated(why: impl Into<String>) -> Refusal {
+    Refusal::NotAuthenticated { why: why.into() }
+}
+
+pub(super) fn milliseconds(now: SystemTime) -> u64 {
+    let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Authenticator {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(directory: Arc<Directory>) -> Self {
         Self {
             own_uid: nix::unistd::geteuid().as_raw(),
+            directory,
+            sessions: Sessions::new(),
+            challenges: Challenges::default(),
         }
     }
 
     /// Who asks. A header that says who must be right: a wrong one is never overlooked because the connection
-    /// would do.
+    /// would do. No error repeats what was sent.
     pub async fn authenticate(
         &self,
         connection: &ConnectionIdentity,
         authorization: Option<&str>,
-        _now: SystemTime,
+        now: SystemTime,
     ) -> Result<Caller, Refusal> {
-        match authorization {
-            None => self.of_connection(connection),
-            Some(_) => Err(Refusal::NotPermitted {
-                what: "this manager takes no credentials of the kind in the authorization header".into(),
-            }),
+        let Some(authorization) = authorization else {
+            return self.of_connection(connection);
+        };
+        if authorization.len() > AUTHORIZATION_BYTES_MAX {
+            return Err(not_authenticated("the authorization header is too long"));
         }
+        let now_ms = milliseconds(now);
+        let (scheme, credential) = authorization.split_once(' ').unwrap_or((authorization, ""));
+        let credential = credential.trim();
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(not_authenticated("credentials of this kind are not taken here"));
+        }
+        if credential.starts_with(sessions::PREFIX) {
+            let caller = self.sessions.check(credential, connection, now_ms)?;
+            self.directory.still(caller.tenant()?)?;
+            return Ok(caller);
+        }
+        if credential.starts_with(keys::PREFIX) {
+            return self.of_key(credential, now_ms);
+        }
+        Err(not_authenticated("credentials of this kind are not taken here"))
     }
 
     fn of_connection(&self, connection: &ConnectionIdentity) -> Result<Caller, Refusal> {
         match connection {
-            ConnectionIdentity::Local { uid } => {
-                let name = format!("uid:{uid}");
-                let role = match *uid == self.own_uid || *uid == 0 {
-                    true => Role::Operator,
-                    false => Role::User,
-                };
-                Ok(Caller {
-                    tenant: Some(name.clone()),
-                    name,
-                    role,
-                    how: How::PeerCredentials,
-                })
-            }
-            ConnectionIdentity::Certified(peer) => Ok(Caller {
-                name: peer.name.clone(),
-                tenant: match peer.role {
-                    CertificateRole::Client => peer.tenant.clone(),
-                    CertificateRole::Agent | CertificateRole::Manager => None,
-                },
-                role: match peer.role {
-                    CertificateRole::Client => Role::User,
-                    CertificateRole::Agent => Role::Agent,
-                    CertificateRole::Manager => Role::Manager,
-                },
-                how: How::Certificate(Arc::clone(peer)),
-            }),
+            ConnectionIdentity::Local { uid } => self.of_local(*uid),
+            ConnectionIdentity::Certified(peer) => self.of_certificate(peer),
+            ConnectionIdentity::Stranger { .. } => Err(not_authenticated(
+                "this connection has no certificate and the request no credential; see docs/identity.md",
+            )),
         }
+    }
+
+    fn of_local(&self, uid: u32) -> Result<Caller, Refusal> {
+        let belongs = self.directory.belongs(&Subject::Local { uid });
+        let caller = |tenant, role| Caller {
+            name: format!("uid:{uid}"),
+            tenant,
+            role,
+            how: How::PeerCredentials,
+        };
+        // Whoever could stop the manager and read its files is an operator, whatever stands in them; a tenant
+        // that is disabled still leases nothing.
+        if uid == self.own_uid || uid == 0 {
+            let tenant = match belongs {
+                Ok((tenant, _)) => Some(tenant),
+                Err(_) => {
+                    let own = format!("uid:{uid}");
+                    self.directory
+                        .tenant(&own)
+                        .is_none_or(|own| own.enabled)
+                        .then_some(own)
+                }
+            };
+            return Ok(caller(tenant, Role::Operator));
+        }
+        let (tenant, role) = belongs?;
+        Ok(caller(Some(tenant), role))
+    }
+
+    fn of_certificate(&self, peer: &Arc<Peer>) -> Result<Caller, Refusal> {
+        let (tenant, role) = match (peer.role, &peer.tenant) {
+            (CertificateRole::Client, Some(tenant)) => {
+                let subject = Subject::Certified {
+                    tenant: tenant.clone(),
+                };
+                let (tenant, role) = self.directory.belongs(&subject)?;
+                (Some(tenant), role)
+            }
+            (CertificateRole::Client, None) => {
+                return Err(not_authenticated("the certificate names no tenant"));
+            }
+            (CertificateRole::Agent, _) => (None, Role::Agent),
+            (CertificateRole::Manager, _) => (None, Role::Manager),
+        };
+        Ok(Caller {
+            name: peer.name.clone(),
+            tenant,
+            role,
+            how: How::Certificate(Arc::clone(peer)),
+        })
+    }
+
+    fn of_key(&self, key: &str, now_ms: u64) -> Result<Caller, Refusal> {
+        let record = keys::check(key, now_ms, |id| self.directory.key(id))?;
+        self.directory.still(&record.tenant)?;
+        self.directory.used(&record.id, now_ms);
+        Ok(Caller {
+            name: format!("key {}", record.id),
+            tenant: Some(record.tenant),
+            role: record.position.into(),
+            how: How::Key,
+        })
+    }
+
+    /// A nonce for this connection, and when it ends (milliseconds since 1970).
+    pub fn challenge(
+        &self,
+        connection: &ConnectionIdentity,
+        now: SystemTime,
+    ) -> Result<([u8; 32], u64), Refusal> {
+        let made = self.challenges.make(connection.channel(), milliseconds(now));
+        made.ok_or_else(|| Refusal::TooMany {
+            what: "challenges at a time".into(),
+            limit: super::challenges::CHALLENGES_MAX as u64,
+        })
+    }
+
+    /// A session token for somebody who was just authenticated on this connection, and when it ends.
+    pub fn session(
+        &self,
+        caller: &Caller,
+        connection: &ConnectionIdentity,
+        now: SystemTime,
+    ) -> Result<(String, u64), Refusal> {
+        self.sessions.open(caller, connection, milliseconds(now))
+    }
+
+    /// Replaces the key of session tokens; those of the former one are good until they expire.
+    pub(crate) fn rotate(&self, now: SystemTime) {
+        self.sessions.rotate(milliseconds(now));
     }
 }

@@ -41,6 +41,12 @@ pub enum How {
     PeerCredentials,
     /// A certificate of the site's authority.
     Certificate(Arc<Peer>),
+    /// MUNGE, across a cluster.
+    Munge,
+    /// A JSON web token of an issuer that the site trusts.
+    Token,
+    /// A key that an operator made.
+    Key,
 }
 
 impl fmt::Display for How {
@@ -48,6 +54,9 @@ impl fmt::Display for How {
         match self {
             Self::PeerCredentials => f.write_str("peer credentials"),
             Self::Certificate(peer) => write!(f, "the certificate of the {peer}"),
+            Self::Munge => f.write_str("MUNGE"),
+            Self::Token => f.write_str("a token"),
+            Self::Key => f.write_str("a key"),
         }
     }
 }
@@ -124,7 +133,7 @@ impl Caller {
     pub fn agent(&self) -> Option<&Peer> {
         match &self.how {
             How::Certificate(peer) => Some(peer),
-            How::PeerCredentials => None,
+            How::PeerCredentials | How::Munge | How::Token | How::Key => None,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Stands before every gRPC route: nobody unknown and nothing unnamed gets through.
 
-use super::{Authenticator, Caller, ConnectionIdentity, Operation};
+use super::{Authenticator, Caller, ConnectionIdentity, Operation, Who};
 use crate::listener::PeerInfo as LocalPeer;
+use hotlease_net::StrangerInfo;
 use hotlease_net::grpc::PeerInfo as RemotePeer;
 use hotlease_wire::Refusal;
 use http::header::AUTHORIZATION;
@@ -69,8 +70,14 @@ where
                 Err(refusal) => Err(refusal),
             };
             match admitted {
-                Ok(caller) => {
-                    request.extensions_mut().insert(caller);
+                Ok(Admission { connection, caller }) => {
+                    request.extensions_mut().insert(Connection(connection));
+                    if let Some(caller) = caller {
+                        if let Some(stranger) = request.extensions().get::<StrangerInfo>() {
+                            stranger.make_known();
+                        }
+                        request.extensions_mut().insert(caller);
+                    }
                     inner.call(request).await
                 }
                 Err(refusal) => {
@@ -105,19 +112,45 @@ impl Asked {
         })
     }
 
-    async fn admit(self, authenticator: &Authenticator) -> Result<Caller, Refusal> {
+    async fn admit(self, authenticator: &Authenticator) -> Result<Admission, Refusal> {
+        if self.operation.who() == Who::Anybody {
+            return Ok(Admission {
+                connection: self.connection,
+                caller: None,
+            });
+        }
         let authorization = self.authorization.as_deref();
         let caller = authenticator
             .authenticate(&self.connection, authorization, SystemTime::now())
             .await?;
         caller.check(self.operation)?;
-        Ok(caller)
+        Ok(Admission {
+            connection: self.connection,
+            caller: Some(caller),
+        })
     }
 }
+
+/// Who got through.
+struct Admission {
+    connection: ConnectionIdentity,
+    /// None where anybody may ask.
+    caller: Option<Caller>,
+}
+
+/// The connection of a request that came through the gate: among its extensions.
+#[derive(Clone)]
+pub(crate) struct Connection(pub ConnectionIdentity);
 
 fn connection_of(extensions: &http::Extensions) -> Result<ConnectionIdentity, Refusal> {
     if let Some(peer) = extensions.get::<RemotePeer>() {
         return Ok(ConnectionIdentity::Certified(Arc::clone(&peer.0)));
+    }
+    if let Some(stranger) = extensions.get::<StrangerInfo>() {
+        return Ok(ConnectionIdentity::Stranger {
+            channel: stranger.channel(),
+            server: stranger.server(),
+        });
     }
     let local = extensions.get::<LocalPeer>();
     let local = local.map(|peer| ConnectionIdentity::Local { uid: peer.uid });

@@ -50,6 +50,8 @@ pub enum Operation {
     ReadMetrics,
     /// To ask whether the manager lives and serves.
     ReadHealth,
+    /// To say who one is.
+    Authenticate,
 }
 
 /// Groups of those who may do something.
@@ -107,6 +109,7 @@ impl fmt::Display for Operation {
             Self::ChangeKeys => "changing keys",
             Self::ReadMetrics => "reading metrics",
             Self::ReadHealth => "asking for health",
+            Self::Authenticate => "saying who one is",
         })
     }
 }
@@ -130,7 +133,7 @@ impl Operation {
             | Self::ListKeys
             | Self::ChangeKeys
             | Self::ReadMetrics => Who::Operators,
-            Self::ReadHealth => Who::Anybody,
+            Self::ReadHealth | Self::Authenticate => Who::Anybody,
             Self::Register | Self::Report => Who::Agents,
         }
     }
@@ -171,6 +174,11 @@ impl Operation {
             "Manager/OrderNode" => Self::DrainNode,
             "Manager/Register" => Self::Register,
             "Manager/Heartbeat" | "Manager/ReportPast" => Self::Report,
+            "Manager/ListTenants" => Self::ListTenants,
+            "Manager/PutTenant" | "Manager/RemoveTenant" => Self::ChangeTenants,
+            "Manager/ListKeys" => Self::ListKeys,
+            "Manager/AddKey" | "Manager/RevokeKey" | "Manager/RotateKey" => Self::ChangeKeys,
+            "Identity/GetChallenge" | "Identity/Authenticate" => Self::Authenticate,
             _ => return None,
         })
     }
@@ -219,7 +227,7 @@ mod tests {
 
     #[test]
     fn every_route_of_the_protocol_names_what_it_asks_for() {
-        for route in routes("Manager") {
+        for route in [routes("Manager"), routes("Identity")].concat() {
             assert!(
                 Operation::of_grpc(&route).is_some(),
                 "{route} names no operation: say in identity/operation.rs which one it is, and who may"

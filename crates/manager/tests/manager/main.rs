@@ -1,5 +1,6 @@
 //! A running manager, asked over its socket.
 
+mod identity;
 mod scene;
 
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};

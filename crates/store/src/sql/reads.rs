@@ -66,7 +66,7 @@ impl Reader {
         self.number_or_null()?.ok_or_else(|| damaged("number"))
     }
 
-    fn totals(&mut self) -> Result<UsageTotals, StoreError> {
+    pub(super) fn totals(&mut self) -> Result<UsageTotals, StoreError> {
         Ok(UsageTotals {
             allocated_ns: self.number()?,
             hot_ns: self.number()?,
@@ -75,7 +75,7 @@ impl Reader {
         })
     }
 
-    fn cores(&mut self) -> Result<Vec<u32>, StoreError> {
+    pub(super) fn cores(&mut self) -> Result<Vec<u32>, StoreError> {
         let text = self.text()?;
         let parts = text.split(',').filter(|part| !part.is_empty());
         parts

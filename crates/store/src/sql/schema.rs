@@ -5,7 +5,7 @@ use crate::StoreError;
 
 /// Each step takes a database to the next version, in one transaction. A step that was released is never
 /// changed: a new one is added.
-pub(crate) const MIGRATIONS: [&[&str]; 3] = [
+pub(crate) const MIGRATIONS: [&[&str]; 4] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
         "CREATE TABLE agents (id TEXT PRIMARY KEY, boot TEXT NOT NULL, address TEXT NOT NULL, \
@@ -41,6 +41,16 @@ pub(crate) const MIGRATIONS: [&[&str]; 3] = [
     &[
         "CREATE TABLE wishes (agent TEXT PRIMARY KEY, number BIGINT NOT NULL, drained_by_ms BIGINT, \
        cores TEXT NOT NULL, memory_bytes BIGINT, offer_by_ms BIGINT)",
+    ],
+    &[
+        "CREATE TABLE tenants (name TEXT PRIMARY KEY, enabled BIGINT NOT NULL, position TEXT NOT NULL, \
+         cores BIGINT, leases BIGINT, memory_bytes BIGINT, gpus BIGINT, core_seconds BIGINT, \
+         window_hours BIGINT)",
+        "CREATE TABLE members (member TEXT PRIMARY KEY, tenant TEXT NOT NULL)",
+        "CREATE INDEX members_of_tenant ON members (tenant)",
+        "CREATE TABLE keys (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, position TEXT NOT NULL, \
+         hash TEXT NOT NULL, label TEXT NOT NULL, created_ms BIGINT NOT NULL, expires_ms BIGINT, \
+         revoked_ms BIGINT, used_ms BIGINT)",
     ],
 ];
 

@@ -27,6 +27,7 @@ pub(crate) fn limits() -> Limits {
         ended_leases: 3,
         ledger_rows: 8,
         tenants: 3,
+        keys: 2,
     }
 }
 

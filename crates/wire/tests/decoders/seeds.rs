@@ -488,6 +488,15 @@ fn refusals() -> Vec<Refusal> {
         tenant: "alice".into(),
         served: "bob, carol".into(),
     });
+    refusals.push(Refusal::QuotaExceeded {
+        tenant: "alice".into(),
+        what: "cores".into(),
+        limit: 8,
+        used: 8,
+    });
+    refusals.push(Refusal::NotAuthenticated {
+        why: "the token has expired".into(),
+    });
     refusals.push(Refusal::NeedsSharedMemory {
         what: "a channel's ring".into(),
     });

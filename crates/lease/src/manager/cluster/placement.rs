@@ -100,6 +100,7 @@ impl Cluster {
             let ask = self.ask(Asked::Grant { request, agent });
             actions.push(Action::AskGrant { ask, agent, request });
         } else if let Some(placement) = self.placements.remove(&request) {
+            self.holdings.unreserve(request);
             refuse(request, placement.sum_up(self.registry.capacity()), actions);
         }
     }
@@ -121,6 +122,7 @@ impl Cluster {
             Ok(()) => self.ask_next(request, actions),
             Err(refusal) => {
                 self.placements.remove(&request);
+                self.holdings.unreserve(request);
                 refuse(request, refusal, actions);
             }
         }
@@ -148,6 +150,7 @@ impl Cluster {
         } = granted;
         self.registry.granted(agent, cores.len() as u32);
         let tenant = placement.tenant.clone();
+        let amount = self.holdings.reserved(request);
         let note = LeaseNote {
             agent,
             boot,
@@ -155,11 +158,17 @@ impl Cluster {
             label: placement.label,
             epoch,
             cores,
+            memory_bytes: amount.memory_bytes,
         };
         let noted = super::reports::Noted {
             agent,
             boot,
-            active: vec![(lease, epoch)],
+            active: vec![super::reports::Active {
+                lease,
+                epoch,
+                tenant: tenant.clone(),
+                amount,
+            }],
             over: Vec::new(),
         };
         let then = Then::Granted {

@@ -1,17 +1,26 @@
 //! What agents report, and which leases are over although nobody says so.
 
 use super::{Cluster, Then, answer, refuse};
-use crate::manager::{Action, Answer, LeaseNote, Report, RequestId, Write};
+use crate::manager::{Action, Amount, Answer, LeaseNote, Report, RequestId, Write};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// A lease that goes on.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub lease: LeaseId,
+    pub epoch: Epoch,
+    pub tenant: String,
+    pub amount: Amount,
+}
 
 /// What a commit changes of the leases that the durable state calls active.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub agent: AgentId,
     pub boot: BootId,
-    pub active: Vec<(LeaseId, Epoch)>,
+    pub active: Vec<Active>,
     pub over: Vec<LeaseId>,
 }
 
@@ -51,7 +60,15 @@ impl Cluster {
         for lease in &report.leases {
             match lease.over {
                 Some(_) => noted.over.push(lease.lease),
-                None => noted.active.push((lease.lease, lease.epoch)),
+                None => noted.active.push(Active {
+                    lease: lease.lease,
+                    epoch: lease.epoch,
+                    tenant: lease.tenant.clone(),
+                    amount: Amount {
+                        cores: lease.cores.len() as u64,
+                        ..Amount::default()
+                    },
+                }),
             }
         }
         if !report.leases.is_empty() {
@@ -72,7 +89,7 @@ impl Cluster {
         }
         self.commit(agent, writes, Then::Heard { request, noted }, actions);
         if report.leaving {
-            self.noted.remove(&agent);
+            self.forget_leases(agent);
         }
     }
 
@@ -103,8 +120,12 @@ impl Cluster {
         }
         for lease in change.over {
             noted.leases.remove(&lease);
+            self.holdings.free(lease);
         }
-        noted.leases.extend(change.active);
+        for active in change.active {
+            noted.leases.insert(active.lease, active.epoch);
+            self.holdings.hold(active.lease, &active.tenant, active.amount);
+        }
     }
 
     /// The durable state calls this lease active.
@@ -115,6 +136,12 @@ impl Cluster {
         });
         if noted.boot == note.boot {
             noted.leases.insert(lease, note.epoch);
+            let amount = Amount {
+                cores: note.cores.len() as u64,
+                memory_bytes: note.memory_bytes,
+                ..Amount::default()
+            };
+            self.holdings.hold(lease, &note.tenant, amount);
         }
     }
 }

@@ -1,11 +1,11 @@
 use super::*;
 use crate::agent::Availability;
-use crate::manager::{Granted, LeaseReport, Offering, Release, Report, SUSPECTED_AFTER};
+use crate::manager::{Allowance, Granted, LeaseReport, Offering, Release, Report, SUSPECTED_AFTER};
 use hotlease_wire::EndReason;
 use hotlease_wire::session::UsageTotals;
 
 pub(super) const AGENT: AgentId = AgentId([1; 8]);
-const BOOT: BootId = BootId([1; 8]);
+pub(super) const BOOT: BootId = BootId([1; 8]);
 const LEASE: LeaseId = LeaseId([9; 8]);
 
 pub(super) fn record(boot: u8) -> AgentRecord {
@@ -94,6 +94,7 @@ fn with_lease() -> Cluster {
         tenant: "uid:1".into(),
         label: String::new(),
         cores: 1,
+        allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);
     let [
@@ -185,6 +186,7 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
         tenant: "uid:1".into(),
         label: String::new(),
         cores: 1,
+        allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);
     let [Action::AskGrant { ask, .. }] = actions[..] else {
@@ -223,6 +225,7 @@ fn a_lease_that_cannot_be_written_down_is_given_back() {
         tenant: "uid:1".into(),
         label: String::new(),
         cores: 1,
+        allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);
     let [Action::AskGrant { ask, .. }] = actions[..] else {
@@ -258,6 +261,7 @@ fn agents_of_the_durable_state_have_time_to_come_back() {
         label: String::new(),
         epoch: Epoch(1),
         cores: vec![0],
+        memory_bytes: 0,
     };
     let mut cluster = Cluster::new([AGENT], [(LEASE, note)], Duration::ZERO);
     assert!(cluster.step(Event::Tick, SUSPECTED_AFTER).is_empty());

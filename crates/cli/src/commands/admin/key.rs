@@ -1,0 +1,267 @@
+//! `hotlease admin key`
+
+use crate::output::Align::Left;
+use crate::output::{Column, Output};
+use crate::platform::{Platform, SiteArgs};
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use hotlease_wire::grpc::{AddKeyRequest, KeyInfo, ListKeysRequest, RevokeKeyRequest, RotateKeyRequest};
+use serde::Serialize;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Keys with which programs without a certificate come in
+///
+/// Who has a key is its tenant. A manager of another host takes them with `hotlease manager
+/// --without-certificate`. With `--json`, an object for each key: id, tenant, role, label, created_ms,
+/// expires_ms, revoked_ms, used_ms (0: never), state; `add` also file, or else secret.
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a key; its secret is shown this once
+    Add(AddArgs),
+    /// List keys, without their secrets
+    List(ListArgs),
+    /// Make a key worthless
+    Revoke(RevokeArgs),
+    /// Replace the key of the manager's session tokens; those that are out stay good until they expire
+    Rotate(RotateArgs),
+}
+
+#[derive(Debug, Args)]
+struct AddArgs {
+    /// For whom it speaks; see `hotlease admin tenant`
+    #[arg(long, value_name = "NAME")]
+    tenant: String,
+    /// What its bearer may be: user, operator or hook
+    #[arg(long, default_value = "user", value_parser = ["user", "operator", "hook"])]
+    role: String,
+    /// A word for it, such as the machine that it is for
+    #[arg(long, default_value = "")]
+    label: String,
+    /// How long it is good, such as 12h or 30d [default: until it is revoked]
+    #[arg(long, value_name = "TIME", value_parser = lasts)]
+    expires: Option<u64>,
+    /// A new file for it, which only you can read [default: print it]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Of this tenant only
+    #[arg(long, value_name = "NAME", default_value = "")]
+    tenant: String,
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+#[derive(Debug, Args)]
+struct RevokeArgs {
+    /// The key's id
+    id: String,
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+#[derive(Debug, Args)]
+struct RotateArgs {
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+/// Milliseconds.
+fn lasts(text: &str) -> Result<u64, String> {
+    let wrong = || "a number with m, h or d: 30m, 12h, 30d".to_owned();
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let number: u64 = text[..text.len() - unit.len_utf8()]
+        .parse()
+        .map_err(|_| wrong())?;
+    let unit_ms = match unit {
+        'm' => 60_000,
+        'h' => 3_600_000,
+        'd' => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(unit_ms).filter(|ms| *ms > 0).ok_or_else(wrong)
+}
+
+#[derive(Serialize)]
+struct Row {
+    id: String,
+    tenant: String,
+    role: String,
+    label: String,
+    created_ms: u64,
+    expires_ms: u64,
+    revoked_ms: u64,
+    used_ms: u64,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl From<KeyInfo> for Row {
+    fn from(key: KeyInfo) -> Self {
+        let state = match (key.revoked_ms, key.expires_ms) {
+            (0, 0) => "good",
+            (0, expires) if now_ms() < expires => "good",
+            (0, _) => "expired",
+            _ => "revoked",
+        };
+        Self {
+            id: key.id,
+            tenant: key.tenant,
+            role: key.role,
+            label: key.label,
+            created_ms: key.created_ms,
+            expires_ms: key.expires_ms,
+            revoked_ms: key.revoked_ms,
+            used_ms: key.used_ms,
+            state,
+            file: None,
+            secret: None,
+        }
+    }
+}
+
+fn ago(then_ms: u64) -> String {
+    match now_ms().saturating_sub(then_ms) / 60_000 {
+        _ if then_ms == 0 => "never".into(),
+        minutes @ 0..120 => format!("{minutes} min ago"),
+        minutes @ 120..2880 => format!("{} h ago", minutes / 60),
+        minutes => format!("{} days ago", minutes / 1440),
+    }
+}
+
+#[derive(Serialize)]
+struct Rotated {
+    former_ends_ms: u64,
+}
+
+pub(crate) fn carry_out(args: KeyArgs, output: &mut Output) -> anyhow::Result<()> {
+    match args.command {
+        Command::Add(args) => add(args, output),
+        Command::List(args) => {
+            let mut platform = Platform::of(&args.site)?;
+            let request = ListKeysRequest { tenant: args.tenant };
+            let list = platform.ask(async |client| client.list_keys(request).await)?;
+            let rows: Vec<Row> = list.keys.into_iter().map(Row::from).collect();
+            let columns = ["KEY", "TENANT", "ROLE", "STATE", "LABEL", "USED"].map(|name| Column(name, Left));
+            output.list(&rows, &columns, "there are no keys", |row| {
+                vec![
+                    row.id.clone(),
+                    row.tenant.clone(),
+                    row.role.clone(),
+                    row.state.into(),
+                    row.label.clone(),
+                    ago(row.used_ms),
+                ]
+            })
+        }
+        Command::Revoke(args) => {
+            let mut platform = Platform::of(&args.site)?;
+            let request = RevokeKeyRequest { id: args.id };
+            let row = Row::from(platform.ask(async |client| client.revoke_key(request).await)?);
+            output.answer(&row, || format!("key {} of {} is revoked", row.id, row.tenant))
+        }
+        Command::Rotate(args) => {
+            let mut platform = Platform::of(&args.site)?;
+            let reply = platform.ask(async |client| client.rotate_key(RotateKeyRequest {}).await)?;
+            let rotated = Rotated {
+                former_ends_ms: reply.former_ends_ms,
+            };
+            output.answer(&rotated, || "new session tokens have a new key".into())
+        }
+    }
+}
+
+fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
+    let mut platform = Platform::of(&args.site)?;
+    // Before the key is made: a secret that cannot be written is lost.
+    let file = args.out.as_ref().map(|path| {
+        let opened = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path);
+        opened.with_context(|| format!("cannot make {}", path.display()))
+    });
+    let file = file.transpose()?;
+    let request = AddKeyRequest {
+        tenant: args.tenant,
+        role: args.role,
+        label: args.label,
+        lasts_ms: args.expires.unwrap_or(0),
+    };
+    let made = platform.ask(async |client| client.add_key(request).await);
+    let made = match (made, &args.out) {
+        (Err(error), Some(path)) => {
+            // It is ours, and empty.
+            let _ = fs::remove_file(path);
+            return Err(error);
+        }
+        (made, _) => made?,
+    };
+    let mut row = Row::from(made.key.unwrap_or_default());
+    match (file, args.out) {
+        (Some(mut file), Some(path)) => {
+            let written = writeln!(file, "{}", made.secret).and_then(|()| file.sync_all());
+            written.with_context(|| format!("cannot write {}; revoke key {}", path.display(), row.id))?;
+            row.file = Some(path);
+            output.answer(&row, || {
+                let file = row.file.as_ref().map(|file| file.display().to_string());
+                format!(
+                    "key {} of {} is in {}",
+                    row.id,
+                    row.tenant,
+                    file.unwrap_or_default()
+                )
+            })
+        }
+        _ => {
+            row.secret = Some(made.secret.clone());
+            output.answer(&row, || made.secret)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(lasts("30d"), Ok(30 * 86_400_000));
+        assert_eq!(lasts("1m"), Ok(60_000));
+        for wrong in [
+            "",
+            "d",
+            "30",
+            "30s",
+            "-1d",
+            "0h",
+            "999999999999999999d",
+            "1\u{fc}",
+        ] {
+            assert!(lasts(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! `hotlease admin tenant`
+
+use crate::output::Align::{Left, Right};
+use crate::output::{Column, Output};
+use crate::platform::{Platform, SiteArgs};
+use crate::quantity;
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use hotlease_wire::grpc::{ListTenantsRequest, PutTenantRequest, RemoveTenantRequest, Tenant};
+use serde::Serialize;
+use std::str::FromStr;
+
+/// Who may use the site, and how much of it
+///
+/// Members are users of the manager's machine and of a MUNGE cluster (uid:1000), tenants of certificates
+/// (cert:alice) and subjects of tokens (jwt:alice@example.org). With `--json`, an object for each tenant: name,
+/// enabled, role, quotas (cores, leases, memory_bytes, gpus, core_seconds, window_hours; null: no bound),
+/// members, and what it holds now: held_leases, held_cores, held_memory_bytes, used_core_seconds.
+#[derive(Debug, Args)]
+pub(crate) struct TenantArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Name a tenant
+    Add(AddArgs),
+    /// Change a tenant; what is not said stays
+    Set(SetArgs),
+    /// List tenants that were named
+    List(ListArgs),
+    /// Show one
+    Show(NameArgs),
+    /// Forget a tenant and its keys; its leases go on, its bills stay
+    Remove(NameArgs),
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// The tenant
+    name: String,
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+/// A bound, or none.
+#[derive(Debug, Clone, Copy)]
+struct Bound<T>(Option<T>);
+
+impl<T: FromStr> FromStr for Bound<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            text => text
+                .parse()
+                .map(|bound| Self(Some(bound)))
+                .map_err(|_| "a number, or none".into()),
+        }
+    }
+}
+
+fn bytes(text: &str) -> Result<Bound<u64>, String> {
+    match text {
+        "none" => Ok(Bound(None)),
+        text => Ok(Bound(Some(quantity::parse_bytes(text)? as u64))),
+    }
+}
+
+#[derive(Debug, Args)]
+struct QuotaArgs {
+    /// What its members are: user, operator or hook (the batch system's scripts)
+    #[arg(long, value_parser = ["user", "operator", "hook"])]
+    role: Option<String>,
+    /// Cores at a time, or none for no bound
+    #[arg(long, value_name = "N")]
+    cores: Option<Bound<u64>>,
+    /// Leases at a time
+    #[arg(long, value_name = "N")]
+    leases: Option<Bound<u64>>,
+    /// Memory that its leases ask for at a time, such as 64G; leases must then ask for a bound
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    memory: Option<Bound<u64>>,
+    /// GPUs at a time
+    #[arg(long, value_name = "N")]
+    gpus: Option<Bound<u64>>,
+    /// Core-seconds held, by the ledger; who has used them gets no new lease
+    #[arg(long, value_name = "N")]
+    core_seconds: Option<Bound<u64>>,
+    /// Over how many hours, up to now, core-seconds are counted; none: since ever
+    #[arg(long, value_name = "N")]
+    window_hours: Option<Bound<u32>>,
+    /// Who belongs to it: uid:N, cert:NAME or jwt:SUBJECT; may be given more than once
+    #[arg(long = "member", value_name = "WHO")]
+    members: Vec<String>,
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+#[derive(Debug, Args)]
+struct AddArgs {
+    /// Its name, as in certificates; or uid:N for one user
+    name: String,
+    #[command(flatten)]
+    quota: QuotaArgs,
+}
+
+#[derive(Debug, Args)]
+struct SetArgs {
+    /// The tenant
+    name: String,
+    /// Do nothing for it any more; leases that go on are not cut
+    #[arg(long, conflicts_with = "enable")]
+    disable: bool,
+    /// Serve it again
+    #[arg(long)]
+    enable: bool,
+    /// Who does not belong to it any more; may be given more than once
+    #[arg(long = "without", value_name = "WHO")]
+    without: Vec<String>,
+    #[command(flatten)]
+    quota: QuotaArgs,
+}
+
+impl QuotaArgs {
+    fn change(self, tenant: &mut Tenant) {
+        let set = |place: &mut Option<u64>, bound: Option<Bound<u64>>| {
+            if let Some(Bound(bound)) = bound {
+                *place = bound;
+            }
+        };
+        set(&mut tenant.cores, self.cores);
+        set(&mut tenant.leases, self.leases);
+        set(&mut tenant.memory_bytes, self.memory);
+        set(&mut tenant.gpus, self.gpus);
+        set(&mut tenant.core_seconds, self.core_seconds);
+        if let Some(Bound(hours)) = self.window_hours {
+            tenant.window_hours = hours;
+        }
+        if let Some(role) = self.role {
+            tenant.role = role;
+        }
+        tenant.members.extend(self.members);
+    }
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    enabled: bool,
+    role: String,
+    cores: Option<u64>,
+    leases: Option<u64>,
+    memory_bytes: Option<u64>,
+    gpus: Option<u64>,
+    core_seconds: Option<u64>,
+    window_hours: Option<u32>,
+    members: Vec<String>,
+    held_leases: u64,
+    held_cores: u64,
+    held_memory_bytes: u64,
+    used_core_seconds: u64,
+}
+
+impl From<Tenant> for Row {
+    fn from(tenant: Tenant) -> Self {
+        Self {
+            name: tenant.name,
+            enabled: tenant.enabled,
+            role: tenant.role,
+            cores: tenant.cores,
+            leases: tenant.leases,
+            memory_bytes: tenant.memory_bytes,
+            gpus: tenant.gpus,
+            core_seconds: tenant.core_seconds,
+            window_hours: tenant.window_hours,
+            members: tenant.members,
+            held_leases: tenant.held_leases,
+            held_cores: tenant.held_cores,
+            held_memory_bytes: tenant.held_memory_bytes,
+            used_core_seconds: tenant.used_core_seconds,
+        }
+    }
+}
+
+/// `3 of 8`, or `3` where there is no bound.
+fn of(held: u64, bound: Option<u64>) -> String {
+    match bound {
+        Some(bound) => format!("{held} of {bound}"),
+        None => held.to_string(),
+    }
+}
+
+impl Row {
+    fn text(&self) -> String {
+        let state = if self.enabled { "" } else { ", disabled" };
+        let mut lines = vec![
+            format!("{} ({}{state})", self.name, self.role),
+            format!("  leases        {}", of(self.held_leases, self.leases)),
+            format!("  cores         {}", of(self.held_cores, self.cores)),
+            format!(
+                "  memory, bytes {}",
+                of(self.held_memory_bytes, self.memory_bytes)
+            ),
+        ];
+        if let Some(gpus) = self.gpus {
+            lines.push(format!("  GPUs          at most {gpus}"));
+        }
+        if self.core_seconds.is_some() {
+            let window = self
+                .window_hours
+                .map_or_else(|| "since ever".into(), |hours| format!("in {hours} h"));
+            lines.push(format!(
+                "  core-seconds  {} {window}",
+                of(self.used_core_seconds, self.core_seconds)
+            ));
+        }
+        if !self.members.is_empty() {
+            lines.push(format!("  members       {}", self.members.join(", ")));
+        }
+        lines.join("\n")
+    }
+}
+
+fn known(platform: &mut Platform, name: &str) -> anyhow::Result<Tenant> {
+    let request = ListTenantsRequest { name: name.into() };
+    let list = platform.ask(async |client| client.list_tenants(request).await)?;
+    match list.tenants.into_iter().next() {
+        Some(tenant) => Ok(tenant),
+        None => bail!("the manager knows no tenant {name}"),
+    }
+}
+
+fn put(platform: &mut Platform, tenant: Tenant, is_new: bool, output: &mut Output) -> anyhow::Result<()> {
+    let request = PutTenantRequest {
+        tenant: Some(tenant),
+        is_new,
+    };
+    let row = Row::from(platform.ask(async |client| client.put_tenant(request).await)?);
+    output.answer(&row, || row.text())
+}
+
+pub(crate) fn carry_out(args: TenantArgs, output: &mut Output) -> anyhow::Result<()> {
+    match args.command {
+        Command::Add(args) => {
+            let mut platform = Platform::of(&args.quota.site)?;
+            let mut tenant = Tenant {
+                name: args.name,
+                enabled: true,
+                role: "user".into(),
+                ..Tenant::default()
+            };
+            args.quota.change(&mut tenant);
+            put(&mut platform, tenant, true, output)
+        }
+        Command::Set(args) => {
+            let mut platform = Platform::of(&args.quota.site)?;
+            let mut tenant = known(&mut platform, &args.name)?;
+            if args.enable || args.disable {
+                tenant.enabled = args.enable;
+            }
+            tenant.members.retain(|member| !args.without.contains(member));
+            args.quota.change(&mut tenant);
+            put(&mut platform, tenant, false, output)
+        }
+        Command::Show(args) => {
+            let row = Row::from(known(&mut Platform::of(&args.site)?, &args.name)?);
+            output.answer(&row, || row.text())
+        }
+        Command::List(args) => {
+            let mut platform = Platform::of(&args.site)?;
+            let list =
+                platform.ask(async |client| client.list_tenants(ListTenantsRequest::default()).await)?;
+            let rows: Vec<Row> = list.tenants.into_iter().map(Row::from).collect();
+            let columns = [
+                Column("TENANT", Left),
+                Column("ROLE", Left),
+                Column("STATE", Left),
+                Column("LEASES", Right),
+                Column("CORES", Right),
+                Column("MEMBERS", Left),
+            ];
+            output.list(&rows, &columns, "no tenant was named", |row| {
+                vec![
+                    row.name.clone(),
+                    row.role.clone(),
+                    if row.enabled { "enabled" } else { "disabled" }.into(),
+                    of(row.held_leases, row.leases),
+                    of(row.held_cores, row.cores),
+                    row.members.join(", "),
+                ]
+            })
+        }
+        Command::Remove(args) => {
+            let mut platform = Platform::of(&args.site)?;
+            let row = Row::from(known(&mut platform, &args.name)?);
+            let request = RemoveTenantRequest { name: args.name };
+            platform.ask(async |client| client.remove_tenant(request).await)?;
+            output.answer(&row, || format!("tenant {} and its keys are removed", row.name))
+        }
+    }
+}

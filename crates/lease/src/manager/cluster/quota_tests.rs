@@ -1,0 +1,233 @@
+//! Quotas: what is asked for counts at once, and what is over counts no more.
+
+use super::tests::{AGENT, BOOT, registered};
+use super::*;
+use crate::manager::{Allowance, Granted, LeaseReport, Quota, Report};
+use hotlease_wire::session::UsageTotals;
+
+const ALICE: &str = "alice";
+
+fn acquire(request: u64, tenant: &str, cores: u32, quota: Quota) -> Event {
+    Event::Acquire {
+        request: RequestId(request),
+        tenant: tenant.into(),
+        label: String::new(),
+        cores,
+        allowance: Allowance {
+            quota,
+            ..Allowance::default()
+        },
+    }
+}
+
+fn of_cores(cores: u64) -> Quota {
+    Quota {
+        cores: Some(cores),
+        ..Quota::default()
+    }
+}
+
+/// The question to an agent, or the refusal.
+fn asked(actions: &[Action]) -> Result<AskId, Refusal> {
+    match actions {
+        [Action::AskGrant { ask, .. }] => Ok(*ask),
+        [
+            Action::Answer {
+                answer: Answer::Refused(refusal),
+                ..
+            },
+        ] => Err(refusal.clone()),
+        other => panic!("neither asked nor refused: {other:?}"),
+    }
+}
+
+fn granted(cluster: &mut Cluster, ask: AskId, lease: u8, cores: Vec<u32>) {
+    let granted = Granted {
+        lease: LeaseId([lease; 8]),
+        boot: BOOT,
+        epoch: Epoch(lease.into()),
+        cores,
+    };
+    let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
+    let [Action::Commit { commit, .. }] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    cluster.step(Event::Committed { commit }, Duration::ZERO);
+}
+
+fn heartbeat(cluster: &mut Cluster, request: u64, named: &[(u8, &str, usize)]) {
+    let leases = named.iter().map(|(lease, tenant, cores)| LeaseReport {
+        lease: LeaseId([*lease; 8]),
+        boot: BOOT,
+        tenant: (*tenant).into(),
+        label: String::new(),
+        epoch: Epoch((*lease).into()),
+        cores: vec![0; *cores],
+        usage: UsageTotals::default(),
+        over: None,
+    });
+    let report = Report {
+        agent: AGENT,
+        boot: BOOT,
+        whole: true,
+        epoch: Epoch(200),
+        free_cores: 2,
+        pool: 0,
+        leaving: false,
+        leases: leases.collect(),
+    };
+    let event = Event::Heartbeat {
+        request: RequestId(request),
+        report,
+    };
+    for action in cluster.step(event, Duration::ZERO) {
+        if let Action::Commit { commit, .. } = action {
+            cluster.step(Event::Committed { commit }, Duration::ZERO);
+        }
+    }
+}
+
+#[test]
+fn requests_under_way_at_the_same_time_do_not_pass_a_quota_together() {
+    let mut cluster = registered();
+    let first = asked(&cluster.step(acquire(2, ALICE, 1, of_cores(1)), Duration::ZERO)).expect("within it");
+    // Nobody has granted anything yet.
+    let second = asked(&cluster.step(acquire(3, ALICE, 1, of_cores(1)), Duration::ZERO));
+    let exceeded = Refusal::QuotaExceeded {
+        tenant: ALICE.into(),
+        what: "cores".into(),
+        limit: 1,
+        used: 1,
+    };
+    assert_eq!(
+        second,
+        Err(exceeded),
+        "the second of two requests at a time passed the quota"
+    );
+    let other = asked(&cluster.step(acquire(4, "bob", 1, of_cores(1)), Duration::ZERO));
+    assert!(other.is_ok(), "another tenant's quota is its own");
+    granted(&mut cluster, first, 1, vec![0]);
+    assert_eq!(
+        cluster.held(ALICE).1.cores,
+        1,
+        "held once: as a lease, not as a request too"
+    );
+}
+
+#[test]
+fn what_was_refused_or_is_over_counts_no_more() {
+    let mut cluster = registered();
+    for round in 0..3 {
+        let request = 10 + round;
+        let ask = asked(&cluster.step(acquire(request, ALICE, 2, of_cores(2)), Duration::ZERO));
+        let ask = ask.unwrap_or_else(|refusal| panic!("round {round}: {refusal}"));
+        let refusal = Refusal::Unavailable { what: "gone".into() };
+        cluster.step(Event::Refused { ask, refusal }, Duration::ZERO);
+        assert_eq!(
+            cluster.held(ALICE),
+            (0, Amount::default()),
+            "a refused request still counts"
+        );
+    }
+    let ask = asked(&cluster.step(acquire(20, ALICE, 2, of_cores(2)), Duration::ZERO)).expect("free again");
+    granted(&mut cluster, ask, 1, vec![0, 1]);
+    assert_eq!(cluster.held(ALICE).0, 1);
+    heartbeat(&mut cluster, 21, &[]);
+    assert_eq!(
+        cluster.held(ALICE).0,
+        0,
+        "a lease that its agent does not name any more still counts"
+    );
+}
+
+#[test]
+fn a_grant_that_was_not_written_down_counts_no_more() {
+    let mut cluster = registered();
+    let ask = asked(&cluster.step(acquire(2, ALICE, 1, of_cores(1)), Duration::ZERO)).expect("within it");
+    let granted = Granted {
+        lease: LeaseId([1; 8]),
+        boot: BOOT,
+        epoch: Epoch(1),
+        cores: vec![0],
+    };
+    let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
+    let [Action::Commit { commit, .. }] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    let refusal = Refusal::Unavailable { what: "disk".into() };
+    cluster.step(Event::NotCommitted { commit, refusal }, Duration::ZERO);
+    assert_eq!(cluster.held(ALICE).0, 0);
+}
+
+#[test]
+fn what_agents_report_and_what_was_noted_before_a_start_counts() {
+    let mut cluster = registered();
+    heartbeat(&mut cluster, 2, &[(5, ALICE, 3)]);
+    let refused = asked(&cluster.step(acquire(3, ALICE, 1, of_cores(3)), Duration::ZERO));
+    assert!(
+        refused.is_err(),
+        "a lease that nobody here granted does not count: {refused:?}"
+    );
+    let note = LeaseNote {
+        agent: AGENT,
+        boot: BOOT,
+        tenant: ALICE.into(),
+        label: String::new(),
+        epoch: Epoch(1),
+        cores: vec![0, 1],
+        memory_bytes: 7,
+    };
+    let restarted = Cluster::new([AGENT], [(LeaseId([1; 8]), note)], Duration::ZERO);
+    let held = Amount {
+        cores: 2,
+        memory_bytes: 7,
+        gpus: 0,
+    };
+    assert_eq!(
+        restarted.held(ALICE),
+        (1, held),
+        "a manager that starts again has forgotten who holds what"
+    );
+}
+
+#[test]
+fn each_bound_holds_by_itself() {
+    let asks = Allowance {
+        memory_bytes: 10,
+        gpus: 1,
+        core_seconds_used: 100,
+        ..Allowance::default()
+    };
+    let quota = |change: fn(&mut Quota)| {
+        let mut quota = Quota::default();
+        change(&mut quota);
+        quota
+    };
+    for (what, quota) in [
+        ("leases", quota(|quota| quota.leases = Some(0))),
+        ("bytes of memory", quota(|quota| quota.memory_bytes = Some(9))),
+        ("GPUs", quota(|quota| quota.gpus = Some(0))),
+        ("core-seconds", quota(|quota| quota.core_seconds = Some(100))),
+    ] {
+        let mut cluster = registered();
+        let event = Event::Acquire {
+            request: RequestId(2),
+            tenant: ALICE.into(),
+            label: String::new(),
+            cores: 1,
+            allowance: Allowance { quota, ..asks },
+        };
+        match asked(&cluster.step(event, Duration::ZERO)) {
+            Err(Refusal::QuotaExceeded { what: found, .. }) => assert_eq!(found, what),
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    // Memory without a bound would be more than any.
+    let mut cluster = registered();
+    let quota = quota(|quota| quota.memory_bytes = Some(1 << 40));
+    let unbounded = asked(&cluster.step(acquire(2, ALICE, 1, quota), Duration::ZERO));
+    assert!(
+        matches!(unbounded, Err(Refusal::BadRequest { .. })),
+        "{unbounded:?}"
+    );
+}

@@ -1,0 +1,135 @@
+//! Keys of our own: `hlk_ID_SECRET`. The secret is 256 random bits, so its hash tells nobody anything, and
+//! needs no salt and no slow function.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hotlease_store::KeyRecord;
+use hotlease_wire::Refusal;
+
+/// What keys begin with, so that whoever finds one in a file knows what it is.
+pub(super) const PREFIX: &str = "hlk_";
+const ID_DIGITS: usize = 16;
+const SECRET_BYTES: usize = 32;
+
+/// A key that was just made.
+pub(crate) struct NewKey {
+    /// 16 hexadecimal digits.
+    pub id: String,
+    /// All of it, as its bearer sends it. Nobody keeps it here.
+    pub secret: String,
+    /// Of its secret part.
+    pub hash: String,
+}
+
+/// Makes one.
+pub(crate) fn make() -> NewKey {
+    let id = format!("{:016x}", rand::random::<u64>());
+    let secret: [u8; SECRET_BYTES] = rand::random();
+    NewKey {
+        secret: format!("{PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(secret)),
+        hash: blake3::hash(&secret).to_hex().to_string(),
+        id,
+    }
+}
+
+/// Id and secret of what may be a key.
+fn parsed(key: &str) -> Option<(&str, [u8; SECRET_BYTES])> {
+    let (id, secret) = key.strip_prefix(PREFIX)?.split_once('_')?;
+    let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let secret = URL_SAFE_NO_PAD.decode(secret).ok()?;
+    Some((is_id.then_some(id)?, secret.try_into().ok()?))
+}
+
+/// The record of a valid key, found with `known`. Who has a wrong one is not told which part of it is wrong.
+pub(super) fn check(
+    key: &str,
+    now_ms: u64,
+    known: impl FnOnce(&str) -> Option<KeyRecord>,
+) -> Result<KeyRecord, Refusal> {
+    let refused = |why: &str| Refusal::NotAuthenticated { why: why.into() };
+    let unknown = || refused("the key is not known here");
+    let (id, secret) = parsed(key).ok_or_else(unknown)?;
+    let record = known(id).ok_or_else(unknown)?;
+    let hash = blake3::Hash::from_hex(&record.hash).map_err(|_| unknown())?;
+    // Compared in constant time.
+    if blake3::hash(&secret) != hash {
+        return Err(unknown());
+    }
+    if record.revoked_ms.is_some() {
+        return Err(refused("the key was revoked"));
+    }
+    if record.expires_ms.is_some_and(|expires| expires <= now_ms) {
+        return Err(refused("the key has expired"));
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_store::Position;
+
+    fn record(key: &NewKey) -> KeyRecord {
+        KeyRecord {
+            id: key.id.clone(),
+            tenant: "alice".into(),
+            position: Position::User,
+            hash: key.hash.clone(),
+            label: String::new(),
+            created_ms: 0,
+            expires_ms: Some(100),
+            revoked_ms: None,
+            used_ms: None,
+        }
+    }
+
+    #[test]
+    fn a_key_opens_until_it_expires_or_is_revoked() {
+        let key = make();
+        let known = record(&key);
+        let check = |text: &str, now_ms, known: &KeyRecord| {
+            check(text, now_ms, |id| (id == known.id).then(|| known.clone()))
+        };
+        assert_eq!(check(&key.secret, 99, &known), Ok(known.clone()));
+        assert!(check(&key.secret, 100, &known).is_err(), "expired and taken");
+        let revoked = KeyRecord {
+            revoked_ms: Some(1),
+            ..known.clone()
+        };
+        assert!(check(&key.secret, 1, &revoked).is_err(), "revoked and taken");
+        let other = make();
+        let mixed = other.secret.replace(&other.id, &key.id);
+        assert!(
+            check(&mixed, 1, &known).is_err(),
+            "another key's secret was taken"
+        );
+    }
+
+    #[test]
+    fn every_changed_byte_and_every_cut_is_refused() {
+        let key = make();
+        let known = record(&key);
+        let check = |text: &str| check(text, 1, |id| (id == known.id).then(|| known.clone()));
+        for at in 0..key.secret.len() {
+            assert!(check(&key.secret[..at]).is_err(), "cut to {at} bytes and taken");
+            for replacement in ['A', 'b', '0', '-', '_', ' '] {
+                let mut changed: Vec<char> = key.secret.chars().collect();
+                if changed[at] != replacement {
+                    changed[at] = replacement;
+                    let changed: String = changed.into_iter().collect();
+                    assert!(
+                        check(&changed).is_err(),
+                        "byte {at} changed to {replacement:?} and taken"
+                    );
+                }
+            }
+        }
+        assert!(check(&format!("{}A", key.secret)).is_err(), "longer and taken");
+    }
+
+    #[test]
+    fn the_hash_is_not_the_secret() {
+        let key = make();
+        assert!(!key.secret.contains(&key.hash) && !key.hash.contains(&key.secret[21..]));
+    }
+}

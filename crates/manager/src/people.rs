@@ -1,0 +1,298 @@
+//! Tenants and keys, as operators change them.
+
+use crate::identity::{Caller, keys};
+use crate::records::bad;
+use crate::state::State;
+use hotlease_lease::manager::Quota;
+use hotlease_net::peer::is_tenant_name;
+use hotlease_store::{KeyRecord, NAME_BYTES_MAX, Position, TenantRecord};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{
+    AddKeyRequest, KeyInfo, KeyList, NewKey, PutTenantRequest, RotateKeyReply, Tenant, TenantList,
+};
+use hotlease_wire::limits::LABEL_BYTES_MAX;
+use std::time::{Duration, SystemTime};
+
+fn position(text: &str) -> Result<Position, Refusal> {
+    text.parse().map_err(|why: String| bad(why))
+}
+
+/// A tenant is called as a certificate may call it, or as a user: `uid:1000`.
+fn is_name(name: &str) -> bool {
+    let uid = name.strip_prefix("uid:");
+    is_tenant_name(name) || uid.is_some_and(|uid| is_uid(uid))
+}
+
+fn is_uid(text: &str) -> bool {
+    text.parse::<u32>().is_ok_and(|uid| uid.to_string() == text)
+}
+
+/// `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
+fn is_member(member: &str) -> bool {
+    let printable =
+        |text: &str| !text.is_empty() && !text.chars().any(|c| c.is_control() || c.is_whitespace());
+    member.len() <= NAME_BYTES_MAX
+        && match member.split_once(':') {
+            Some(("uid", uid)) => is_uid(uid),
+            Some(("cert", name)) => is_tenant_name(name),
+            Some(("jwt", subject)) => printable(subject),
+            _ => false,
+        }
+}
+
+fn record(tenant: Tenant) -> Result<TenantRecord, Refusal> {
+    if !is_name(&tenant.name) {
+        return Err(bad(
+            "a tenant is called by 1 to 64 letters, digits, dots, dashes and underscores, or uid:N",
+        ));
+    }
+    if let Some(member) = tenant.members.iter().find(|member| !is_member(member)) {
+        let shown: String = member.chars().take(NAME_BYTES_MAX).collect();
+        return Err(bad(format!(
+            "{shown:?} is no member: uid:N, cert:NAME or jwt:SUBJECT"
+        )));
+    }
+    if tenant.window_hours == Some(0) || tenant.window_hours.is_some_and(|hours| hours > 24 * 366) {
+        return Err(bad("a window of core-seconds is 1 hour to 366 days"));
+    }
+    let mut members = tenant.members;
+    members.sort();
+    members.dedup();
+    Ok(TenantRecord {
+        name: tenant.name,
+        enabled: tenant.enabled,
+        position: position(&tenant.role)?,
+        quota: Quota {
+            cores: tenant.cores,
+            leases: tenant.leases,
+            memory_bytes: tenant.memory_bytes,
+            gpus: tenant.gpus,
+            core_seconds: tenant.core_seconds,
+        },
+        window_hours: tenant.window_hours,
+        members,
+    })
+}
+
+fn message(state: &State, tenant: TenantRecord) -> Tenant {
+    let (held_leases, held) = state.machine().cluster.held(&tenant.name);
+    Tenant {
+        used_core_seconds: state.directory.core_seconds(&tenant.name),
+        held_leases,
+        held_cores: held.cores,
+        held_memory_bytes: held.memory_bytes,
+        enabled: tenant.enabled,
+        role: tenant.position.to_string(),
+        cores: tenant.quota.cores,
+        leases: tenant.quota.leases,
+        memory_bytes: tenant.quota.memory_bytes,
+        gpus: tenant.quota.gpus,
+        core_seconds: tenant.quota.core_seconds,
+        window_hours: tenant.window_hours,
+        members: tenant.members,
+        name: tenant.name,
+    }
+}
+
+/// All that operators named, or one.
+pub(crate) fn tenants(state: &State, name: &str) -> Result<TenantList, Refusal> {
+    let tenants = match name {
+        "" => state.directory.tenants(),
+        name => vec![state.directory.tenant(name).ok_or_else(|| no_tenant(name))?],
+    };
+    let tenants = tenants.into_iter().map(|tenant| message(state, tenant));
+    Ok(TenantList {
+        tenants: tenants.collect(),
+    })
+}
+
+fn no_tenant(name: &str) -> Refusal {
+    let shown: String = name.chars().take(NAME_BYTES_MAX).collect();
+    bad(format!(
+        "there is no tenant {shown}; see `hotlease admin tenant list`"
+    ))
+}
+
+/// Adds a tenant, or changes one.
+pub(crate) async fn put_tenant(
+    state: &State,
+    request: PutTenantRequest,
+    by: &Caller,
+) -> Result<Tenant, Refusal> {
+    let tenant = record(request.tenant.ok_or_else(|| bad("the tenant is missing"))?)?;
+    let name = tenant.name.clone();
+    match (state.directory.tenant(&name).is_some(), request.is_new) {
+        (true, true) => return Err(bad(format!("tenant {name} is there already"))),
+        (false, false) => return Err(no_tenant(&name)),
+        _ => {}
+    }
+    let put = tenant.clone();
+    state.change_people(move |store| store.put_tenant(put)).await?;
+    tracing::info!(tenant = %name, by = %by.name, "a tenant was changed");
+    Ok(message(state, tenant))
+}
+
+/// Forgets a tenant, and its keys. Its leases go on, and its bills stay.
+pub(crate) async fn remove_tenant(state: &State, name: String, by: &Caller) -> Result<(), Refusal> {
+    let removed = name.clone();
+    if !state
+        .change_people(move |store| store.remove_tenant(&removed))
+        .await?
+    {
+        return Err(no_tenant(&name));
+    }
+    tracing::info!(tenant = %name, by = %by.name, "a tenant was removed");
+    Ok(())
+}
+
+fn key_message(key: KeyRecord) -> KeyInfo {
+    KeyInfo {
+        id: key.id,
+        tenant: key.tenant,
+        role: key.position.to_string(),
+        label: key.label,
+        created_ms: key.created_ms,
+        expires_ms: key.expires_ms.unwrap_or(0),
+        revoked_ms: key.revoked_ms.unwrap_or(0),
+        used_ms: key.used_ms.unwrap_or(0),
+    }
+}
+
+/// Keys of a tenant, or of all.
+pub(crate) async fn keys(state: &State, tenant: String) -> Result<KeyList, Refusal> {
+    let keys = state.store(|store| store.keys()).await?;
+    let theirs = keys
+        .into_iter()
+        .filter(|key| tenant.is_empty() || key.tenant == tenant);
+    Ok(KeyList {
+        keys: theirs.map(key_message).collect(),
+    })
+}
+
+/// Makes a key. Its secret is in the answer, and nowhere else.
+pub(crate) async fn add_key(state: &State, request: AddKeyRequest, by: &Caller) -> Result<NewKey, Refusal> {
+    if request.label.len() > LABEL_BYTES_MAX || request.label.chars().any(char::is_control) {
+        return Err(bad(
+            "a key's label has at most 64 bytes, and no control characters",
+        ));
+    }
+    if state.directory.tenant(&request.tenant).is_none() {
+        return Err(no_tenant(&request.tenant));
+    }
+    let position = position(&request.role)?;
+    let made = keys::make();
+    let now_ms = state.wall_ms();
+    let key = KeyRecord {
+        id: made.id,
+        tenant: request.tenant,
+        position,
+        hash: made.hash,
+        label: request.label,
+        created_ms: now_ms,
+        expires_ms: Some(request.lasts_ms)
+            .filter(|lasts| *lasts > 0)
+            .map(|lasts| now_ms.saturating_add(lasts)),
+        revoked_ms: None,
+        used_ms: None,
+    };
+    let put = key.clone();
+    state.change_people(move |store| store.put_key(put)).await?;
+    tracing::info!(key = %key.id, tenant = %key.tenant, role = %key.position, by = %by.name, "a key was made");
+    Ok(NewKey {
+        key: Some(key_message(key)),
+        secret: made.secret,
+    })
+}
+
+/// Makes a key worthless, from now on at this manager and within seconds at others.
+pub(crate) async fn revoke_key(state: &State, id: String, by: &Caller) -> Result<KeyInfo, Refusal> {
+    let known = state.directory.key(&id);
+    let known = known.ok_or_else(|| bad("there is no such key; see `hotlease admin key list`"))?;
+    let key = KeyRecord {
+        revoked_ms: known.revoked_ms.or(Some(state.wall_ms())),
+        ..known
+    };
+    let put = key.clone();
+    state.change_people(move |store| store.put_key(put)).await?;
+    tracing::info!(key = %key.id, tenant = %key.tenant, by = %by.name, "a key was revoked");
+    Ok(key_message(key))
+}
+
+/// Rotates the key of session tokens.
+pub(crate) fn rotate(state: &State, by: &Caller) -> RotateKeyReply {
+    state.authenticator.rotate(SystemTime::now());
+    tracing::info!(by = %by.name, "the key of session tokens was rotated");
+    RotateKeyReply {
+        former_ends_ms: state.wall_ms() + crate::identity::SESSION_MS,
+    }
+}
+
+/// How long the ledger is left alone after it was asked what tenants have used, as a multiple of how long that
+/// took: a ledger of any size costs a tenth of a core at most.
+const MEASURE_PAUSE: u32 = 10;
+/// And at least.
+const MEASURE_EVERY: Duration = Duration::from_secs(5);
+
+/// Keeps the copy of tenants and keys fresh, and what they have used, until the manager stops.
+pub(crate) async fn keep_fresh(state: std::sync::Arc<State>) {
+    let mut measure_after = tokio::time::Instant::now();
+    loop {
+        tokio::time::sleep(crate::identity::REFRESH).await;
+        let directory = std::sync::Arc::clone(&state.directory);
+        let refreshed = state.store(move |store| {
+            directory.note_uses(store)?;
+            directory.refresh(store)
+        });
+        // Logged where it failed; what was known stays.
+        let _ = refreshed.await;
+        if tokio::time::Instant::now() < measure_after {
+            continue;
+        }
+        let began = tokio::time::Instant::now();
+        let (directory, now_ms) = (std::sync::Arc::clone(&state.directory), state.unix_ms());
+        let _ = state.store(move |store| directory.measure(store, now_ms)).await;
+        measure_after = began + (began.elapsed() * MEASURE_PAUSE).max(MEASURE_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_members_are_what_credentials_can_say() {
+        for name in ["alice", "group-7.chem", "uid:0", "uid:4294967295"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in [
+            "",
+            "uid:",
+            "uid:-1",
+            "uid:01",
+            "uid:4294967296",
+            "cert:alice",
+            "a b",
+            "jwt:x",
+        ] {
+            assert!(!is_name(name), "{name:?} would be taken for a tenant");
+        }
+        for member in ["uid:7", "cert:alice", "jwt:auth0|77"] {
+            assert!(is_member(member), "{member}");
+        }
+        for member in [
+            "",
+            "alice",
+            "uid:x",
+            "uid:07",
+            "cert:",
+            "cert:uid:0",
+            "jwt:",
+            "jwt:a b",
+            "jwt:a\nb",
+            "key:1",
+        ] {
+            assert!(!is_member(member), "{member:?} would be taken for a member");
+        }
+        assert!(!is_member(&format!("jwt:{}", "x".repeat(NAME_BYTES_MAX))));
+    }
+}

@@ -1,0 +1,56 @@
+//! Tenants and keys in memory.
+
+use super::MemoryStore;
+use crate::sql::people::{check_key, check_tenant};
+use crate::{KeyRecord, People, StoreError, TenantRecord};
+use std::collections::BTreeMap;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Tables {
+    tenants: BTreeMap<String, TenantRecord>,
+    keys: BTreeMap<String, KeyRecord>,
+}
+
+impl Tables {
+    fn tenants(&self) -> Vec<TenantRecord> {
+        self.tenants.values().cloned().collect()
+    }
+
+    fn keys(&self) -> Vec<KeyRecord> {
+        self.keys.values().cloned().collect()
+    }
+}
+
+impl People for MemoryStore {
+    fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
+        Ok(self.state().people.tenants())
+    }
+
+    fn put_tenant(&self, mut tenant: TenantRecord) -> Result<(), StoreError> {
+        let people = &mut self.state().people;
+        check_tenant(&people.tenants(), &self.limits, &tenant)?;
+        tenant.members.sort();
+        people.tenants.insert(tenant.name.clone(), tenant);
+        Ok(())
+    }
+
+    fn remove_tenant(&self, name: &str) -> Result<bool, StoreError> {
+        let people = &mut self.state().people;
+        people.keys.retain(|_, key| key.tenant != name);
+        Ok(people.tenants.remove(name).is_some())
+    }
+
+    fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        Ok(self.state().people.keys())
+    }
+
+    fn put_key(&self, mut key: KeyRecord) -> Result<(), StoreError> {
+        let people = &mut self.state().people;
+        check_key(&people.tenants(), &people.keys(), &self.limits, &key)?;
+        let known = people.keys.get(&key.id);
+        key.revoked_ms = known.and_then(|known| known.revoked_ms).or(key.revoked_ms);
+        people.keys.insert(key.id.clone(), key);
+        Ok(())
+    }
+}
