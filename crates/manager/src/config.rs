@@ -1,6 +1,6 @@
 //! What a manager is told at its start.
 
-use crate::identity::TenantPolicy;
+use crate::identity::{Issuers, MungeConfig, TenantPolicy};
 use hotlease_lease::ledger::Tariff;
 use hotlease_net::{Identity, Limits};
 use hotlease_store::{MemoryStore, Store};
@@ -48,6 +48,10 @@ pub struct ManagerConfig {
     pub order_timeout: Duration,
     /// Who may come whom no operator has named (default: open).
     pub tenants: TenantPolicy,
+    /// Issuers whose tokens it takes (default: none).
+    pub issuers: Option<Issuers>,
+    /// The cluster's MUNGE (default: none).
+    pub munge: Option<MungeConfig>,
     /// Where it serves other hosts (default: nowhere).
     pub network: Option<Network>,
 }
@@ -65,6 +69,8 @@ impl ManagerConfig {
             end_timeout: Duration::from_secs(5),
             order_timeout: Duration::from_secs(3),
             tenants: TenantPolicy::default(),
+            issuers: None,
+            munge: None,
             network: None,
         }
     }

@@ -11,7 +11,7 @@
 //! * [`Operation`] — everything that can be asked for, and who may. A route that names none is refused.
 //! * [`Authenticator`] — makes a caller of a connection and a header.
 //! * [`Directory`] — tenants, members and keys.
-//! * `keys`, `sessions`, `challenges` — kinds of credentials, and what they need.
+//! * [`Issuers`] — JSON web tokens; `munge`, `keys`, `sessions` — other credentials; `challenges` — their nonces.
 //! * `gate` — stands before every gRPC route.
 
 mod authenticator;
@@ -19,7 +19,9 @@ mod caller;
 mod challenges;
 mod directory;
 mod gate;
+mod jwt;
 pub(crate) mod keys;
+mod munge;
 mod operation;
 mod sessions;
 mod subject;
@@ -29,6 +31,8 @@ pub use caller::{Caller, How, Role};
 pub(crate) use directory::REFRESH;
 pub use directory::{Directory, TenantPolicy};
 pub(crate) use gate::{Connection, Gate, caller_of};
+pub use jwt::{Issuers, IssuersError};
+pub use munge::{MungeConfig, munge_payload};
 pub use operation::{Operation, Who};
 pub(crate) use sessions::LIFETIME_MS as SESSION_MS;
 use subject::Subject;

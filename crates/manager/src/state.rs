@@ -34,13 +34,18 @@ pub(crate) struct State {
 impl State {
     /// `latest_ms`: the latest moment in the durable state.
     pub(crate) fn new(
-        config: ManagerConfig,
+        mut config: ManagerConfig,
         latest_ms: u64,
         machine: Machine,
         directory: Arc<Directory>,
     ) -> Self {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let wall_ms = since_1970.map_or(0, |since| since.as_millis() as u64);
+        let authenticator = Arc::new(Authenticator::new(
+            Arc::clone(&directory),
+            config.issuers.take(),
+            config.munge.take(),
+        ));
         Self {
             links: Links::new(
                 config
@@ -49,7 +54,7 @@ impl State {
                     .map(|network| Arc::clone(&network.identity)),
             ),
             config,
-            authenticator: Arc::new(Authenticator::new(Arc::clone(&directory))),
+            authenticator,
             directory,
             asked_to_stop: watch::Sender::new(false),
             newest_agent: watch::Sender::new(None),

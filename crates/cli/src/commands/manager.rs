@@ -6,6 +6,7 @@ use crate::output::Output;
 use crate::state::LedgerArgs;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_manager::identity::{Issuers, MungeConfig};
 use hotlease_manager::{MANAGER_SOCKET, Manager, Network};
 use hotlease_net::{Identity, Limits, Role};
 use serde::Serialize;
@@ -29,9 +30,19 @@ pub(crate) struct ManagerArgs {
     /// Who it is: a folder of `hotlease identity issue --role manager`
     #[arg(long, value_name = "DIR", requires = "listen")]
     identity: Option<PathBuf>,
-    /// Serve clients without a certificate, too, who bring a key of `hotlease admin key add`
+    /// Serve clients without a certificate, too, who bring a key of `hotlease admin key add`, or what the
+    /// options below name
     #[arg(long, requires = "listen")]
     without_certificate: bool,
+    /// Take tokens (JWT) of the issuers in this file; see docs/identity.md
+    #[arg(long, value_name = "FILE", requires = "without_certificate")]
+    issuers: Option<PathBuf>,
+    /// Take MUNGE credentials of this host's cluster
+    #[arg(long, requires = "without_certificate")]
+    munge: bool,
+    /// The socket of munged, where it is not the usual one
+    #[arg(long, value_name = "PATH", requires = "munge")]
+    munge_socket: Option<PathBuf>,
     #[command(flatten)]
     ledger: LedgerArgs,
 }
@@ -67,6 +78,11 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
         let mut signals = Signals::listen()?;
         let mut config = args.ledger.manager(&dir)?;
         config.network = args.network()?;
+        config.issuers = args.issuers.as_deref().map(Issuers::load).transpose()?;
+        config.munge = args.munge.then(|| MungeConfig {
+            socket: args.munge_socket.clone(),
+            ..MungeConfig::default()
+        });
         let manager = Manager::start(config).await?;
         let serving = Serving {
             pid: std::process::id(),

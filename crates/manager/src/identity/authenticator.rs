@@ -1,8 +1,9 @@
 //! Makes a caller of what a connection and a request say.
 
 use super::challenges::Challenges;
+use super::munge::{Munge, MungeConfig, munge_payload};
 use super::sessions::Sessions;
-use super::{Caller, Directory, How, Role, Subject, keys, sessions};
+use super::{Caller, Directory, How, Issuers, Role, Subject, keys, sessions};
 use hotlease_net::{Peer, Role as CertificateRole};
 use hotlease_wire::Refusal;
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub struct Authenticator {
     directory: Arc<Directory>,
     sessions: Sessions,
     challenges: Challenges,
+    issuers: Option<Issuers>,
+    munge: Option<Munge>,
 }
 
 pub(super) fn not_authenticated(why: impl Into<String>) -> Refusal {
@@ -60,9 +63,16 @@ pub(super) fn milliseconds(now: SystemTime) -> u64 {
 }
 
 impl Authenticator {
-    pub(crate) fn new(directory: Arc<Directory>) -> Self {
+    pub(crate) fn new(
+        directory: Arc<Directory>,
+        issuers: Option<Issuers>,
+        munge: Option<MungeConfig>,
+    ) -> Self {
+        let own_uid = nix::unistd::geteuid().as_raw();
         Self {
-            own_uid: nix::unistd::geteuid().as_raw(),
+            own_uid,
+            issuers,
+            munge: munge.map(|config| Munge::new(config, own_uid)),
             directory,
             sessions: Sessions::new(),
             challenges: Challenges::default(),
@@ -86,6 +96,9 @@ impl Authenticator {
         let now_ms = milliseconds(now);
         let (scheme, credential) = authorization.split_once(' ').unwrap_or((authorization, ""));
         let credential = credential.trim();
+        if scheme.eq_ignore_ascii_case("munge") {
+            return self.of_munge(connection, credential, now_ms).await;
+        }
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(not_authenticated("credentials of this kind are not taken here"));
         }
@@ -97,7 +110,42 @@ impl Authenticator {
         if credential.starts_with(keys::PREFIX) {
             return self.of_key(credential, now_ms);
         }
-        Err(not_authenticated("credentials of this kind are not taken here"))
+        match &self.issuers {
+            Some(issuers) => self.of_subject(issuers.check(credential)?, How::Token),
+            None => Err(not_authenticated("credentials of this kind are not taken here")),
+        }
+    }
+
+    fn of_subject(&self, subject: Subject, how: How) -> Result<Caller, Refusal> {
+        let (tenant, role) = self.directory.belongs(&subject)?;
+        Ok(Caller {
+            name: subject.member(),
+            tenant: Some(tenant),
+            role,
+            how,
+        })
+    }
+
+    /// A credential of MUNGE is good once, on the connection for which its nonce was made: it is to be turned into
+    /// a session at once. The nonce goes first: whoever has none costs us no process.
+    async fn of_munge(
+        &self,
+        connection: &ConnectionIdentity,
+        credential: &str,
+        now_ms: u64,
+    ) -> Result<Caller, Refusal> {
+        let Some(munge) = &self.munge else {
+            return Err(not_authenticated("this manager takes no MUNGE credentials"));
+        };
+        let ConnectionIdentity::Stranger { channel, server } = connection else {
+            return Err(not_authenticated(
+                "MUNGE is for connections without a certificate, from other hosts",
+            ));
+        };
+        let nonce = self.challenges.take(*channel, now_ms);
+        let nonce = nonce.ok_or_else(|| not_authenticated("this connection has no challenge to answer"))?;
+        let uid = munge.check(credential, &munge_payload(&nonce, server)).await?;
+        self.of_subject(Subject::Munge { uid }, How::Munge)
     }
 
     fn of_connection(&self, connection: &ConnectionIdentity) -> Result<Caller, Refusal> {

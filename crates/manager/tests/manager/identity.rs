@@ -1,7 +1,7 @@
 //! Who gets in with what, and how far.
 
 use crate::scene::{Scene, connect, wish};
-use hotlease_manager::identity::TenantPolicy;
+use hotlease_manager::identity::{MungeConfig, TenantPolicy};
 use hotlease_manager::{Manager, ManagerConfig, Network};
 use hotlease_net::authority::{self, Request as Identify};
 use hotlease_net::grpc::channel_without_certificate;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-fn alice() -> Tenant {
+pub fn alice() -> Tenant {
     Tenant {
         name: "alice".into(),
         enabled: true,
@@ -29,7 +29,7 @@ fn alice() -> Tenant {
     }
 }
 
-async fn put(client: &mut ManagerClient<Channel>, tenant: Tenant, is_new: bool) -> Result<(), Refusal> {
+pub async fn put(client: &mut ManagerClient<Channel>, tenant: Tenant, is_new: bool) -> Result<(), Refusal> {
     let request = PutTenantRequest {
         tenant: Some(tenant),
         is_new,
@@ -56,7 +56,7 @@ async fn key(client: &mut ManagerClient<Channel>, role: &str, lasts_ms: u64) -> 
 }
 
 /// A request with this header.
-fn with<T>(authorization: &str, message: T) -> Request<T> {
+pub fn with<T>(authorization: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request
         .metadata_mut()
@@ -64,11 +64,11 @@ fn with<T>(authorization: &str, message: T) -> Request<T> {
     request
 }
 
-fn bearer<T>(secret: &str, message: T) -> Request<T> {
+pub fn bearer<T>(secret: &str, message: T) -> Request<T> {
     with(&format!("Bearer {secret}"), message)
 }
 
-fn code<T>(answer: Result<T, Status>) -> Code {
+pub fn code<T>(answer: Result<T, Status>) -> Code {
     answer.map_or_else(|status| status.code(), |_| Code::Ok)
 }
 
@@ -280,14 +280,18 @@ async fn nonsense_about_tenants_is_refused() {
 }
 
 /// A manager on TLS, with and without certificates, and its site's authority.
-struct Site {
+pub struct Site {
     dir: TempDir,
     manager: Manager,
-    local: ManagerClient<Channel>,
+    pub local: ManagerClient<Channel>,
 }
 
 impl Site {
     async fn new(tenants: TenantPolicy) -> Self {
+        Self::with(tenants, None).await
+    }
+
+    pub async fn with(tenants: TenantPolicy, munge: Option<MungeConfig>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let authority = dir.path().join("authority");
         authority::init(&authority).unwrap();
@@ -302,6 +306,7 @@ impl Site {
         std::fs::create_dir(&sockets).unwrap();
         let mut config = ManagerConfig::new(&sockets);
         config.tenants = tenants;
+        config.munge = munge;
         config.network = Some(Network {
             listen: "127.0.0.1:0".parse().unwrap(),
             identity: Arc::new(Identity::load_as(&identity, Role::Manager).unwrap()),
@@ -314,7 +319,7 @@ impl Site {
     }
 
     /// A connection of somebody without a certificate.
-    fn stranger(&self) -> Channel {
+    pub fn stranger(&self) -> Channel {
         let port = self.manager.address().expect("it listens").port();
         let trust = Trust::load(&self.dir.path().join("authority/ca.pem")).unwrap();
         channel_without_certificate(

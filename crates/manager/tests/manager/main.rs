@@ -1,6 +1,7 @@
 //! A running manager, asked over its socket.
 
 mod identity;
+mod munge;
 mod scene;
 
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};

@@ -1,0 +1,71 @@
+//! Signatures, by the library that TLS uses here already: no second one for the same curves.
+
+use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
+use jsonwebtoken::errors::{Error, ErrorKind};
+use jsonwebtoken::signature::{self, Verifier};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind, EncodingKey};
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
+};
+
+static PROVIDER: CryptoProvider = CryptoProvider {
+    signer_factory: no_signer,
+    verifier_factory: verifier,
+    key_utils: KeyUtils::new_unimplemented(),
+};
+
+/// Makes it the process's; done again it changes nothing.
+pub(super) fn install() {
+    // An error says that there is one already, which is this one.
+    let _ = PROVIDER.install_default();
+}
+
+fn no_signer(_: &Algorithm, _: &EncodingKey) -> Result<Box<dyn JwtSigner>, Error> {
+    Err(ErrorKind::InvalidAlgorithm.into())
+}
+
+fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>, Error> {
+    // The key's kind, not the token, says what it is good for.
+    let family = match algorithm {
+        Algorithm::RS256 => AlgorithmFamily::Rsa,
+        Algorithm::ES256 => AlgorithmFamily::Ec,
+        Algorithm::EdDSA => AlgorithmFamily::Ed,
+        _ => return Err(ErrorKind::InvalidAlgorithm.into()),
+    };
+    if key.family() != family {
+        return Err(ErrorKind::InvalidAlgorithm.into());
+    }
+    Ok(Box::new(RingVerifier {
+        algorithm: *algorithm,
+        key: key.clone(),
+    }))
+}
+
+struct RingVerifier {
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+impl Verifier<Vec<u8>> for RingVerifier {
+    fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), signature::Error> {
+        let verified = match (self.algorithm, self.key.kind()) {
+            (Algorithm::RS256, DecodingKeyKind::RsaModulusExponent { n, e }) => {
+                RsaPublicKeyComponents { n, e }.verify(&RSA_PKCS1_2048_8192_SHA256, message, signature)
+            }
+            (Algorithm::ES256, DecodingKeyKind::SecretOrDer(point)) => {
+                UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).verify(message, signature)
+            }
+            (Algorithm::EdDSA, DecodingKeyKind::SecretOrDer(point)) => {
+                UnparsedPublicKey::new(&ED25519, point).verify(message, signature)
+            }
+            _ => return Err(signature::Error::new()),
+        };
+        verified.map_err(|_| signature::Error::new())
+    }
+}
+
+impl JwtVerifier for RingVerifier {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}

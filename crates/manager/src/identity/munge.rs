@@ -1,0 +1,139 @@
+//! MUNGE: who somebody is on any host of a cluster that shares its key.
+//!
+//! A credential is decoded by the cluster's own daemon, through its program `unmunge`: once for a session, not for
+//! each request, so that starting a process (about 2 ms) does not matter, and no foreign library runs in the
+//! manager. What must be in it is `hotlease-1`, the nonce of this connection and the manager's certificate as
+//! its owner saw it, so that nobody who was shown it can show it elsewhere; and it must be for the manager's
+//! user alone.
+
+use super::authenticator::not_authenticated;
+use hotlease_wire::Refusal;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Credentials that are decoded at a time; others wait.
+const AT_ONCE_MAX: usize = 4;
+/// How long decoding one may take, waiting included.
+const WITHIN: Duration = Duration::from_secs(5);
+/// Longest time to live of a credential, seconds.
+const TTL_S_MAX: u64 = 300;
+/// What a payload begins with.
+const VERSION: &str = "hotlease-1";
+
+/// How the cluster's daemon is reached.
+#[derive(Debug, Clone)]
+pub struct MungeConfig {
+    /// The program that decodes (default: `unmunge` in the search path).
+    pub program: PathBuf,
+    /// Its daemon's socket, where that is not the usual one.
+    pub socket: Option<PathBuf>,
+}
+
+impl Default for MungeConfig {
+    fn default() -> Self {
+        Self {
+            program: "unmunge".into(),
+            socket: None,
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Munge {
+    config: MungeConfig,
+    places: Semaphore,
+    /// The manager's user, for whom credentials must be.
+    own_uid: u32,
+}
+
+/// What a credential must carry for a connection with this nonce, shown this certificate.
+pub fn munge_payload(nonce: &[u8], server: &[u8]) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("{VERSION}\n{}\n{}\n", hex(nonce), hex(server))
+}
+
+impl Munge {
+    pub fn new(config: MungeConfig, own_uid: u32) -> Self {
+        Self {
+            config,
+            places: Semaphore::new(AT_ONCE_MAX),
+            own_uid,
+        }
+    }
+
+    /// Whose this credential is, if it carries this payload.
+    pub async fn check(&self, credential: &str, payload: &str) -> Result<u32, Refusal> {
+        let is_one = credential.starts_with("MUNGE:") && credential.ends_with(':') && credential.is_ascii();
+        if !is_one {
+            return Err(not_authenticated("that is no MUNGE credential"));
+        }
+        let decoded = timeout(WITHIN, self.decode(credential)).await;
+        let output = decoded.map_err(|_| not_authenticated("MUNGE did not answer in time"))??;
+        judge(&output, payload, self.own_uid)
+    }
+
+    /// What `unmunge` says: lines of what is known, an empty one, and the payload.
+    async fn decode(&self, credential: &str) -> Result<String, Refusal> {
+        let failed = |error: std::io::Error| {
+            tracing::warn!(%error, "unmunge cannot be run");
+            not_authenticated("this manager cannot ask MUNGE; its log says why")
+        };
+        let closed = |_| not_authenticated("the manager is stopping");
+        let _place = self.places.acquire().await.map_err(closed)?;
+        let mut command = Command::new(&self.config.program);
+        command.arg("--numeric");
+        if let Some(socket) = &self.config.socket {
+            command.arg("--socket").arg(socket);
+        }
+        let command = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = command.kill_on_drop(true).spawn().map_err(failed)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A program that is gone says so by its exit.
+            let _ = stdin.write_all(credential.as_bytes()).await;
+        }
+        let output = child.wait_with_output().await.map_err(failed)?;
+        if !output.status.success() {
+            // Expired, replayed, of another key, for another user: its status says which.
+            tracing::debug!(status = ?output.status.code(), "unmunge refused a credential");
+            return Err(not_authenticated(
+                "MUNGE does not accept the credential: expired, used, or another's",
+            ));
+        }
+        String::from_utf8(output.stdout)
+            .map_err(|_| not_authenticated("the credential's payload is not ours"))
+    }
+}
+
+fn judge(output: &str, payload: &str, own_uid: u32) -> Result<u32, Refusal> {
+    let refused = |why: &str| Err(not_authenticated(why));
+    let Some((known, carried)) = output.split_once("\n\n") else {
+        return refused("MUNGE's answer makes no sense");
+    };
+    let value = |name: &str| {
+        let line = known.lines().find(|line| line.split(':').next() == Some(name));
+        line.and_then(|line| line.split_once(':'))
+            .map(|(_, value)| value.trim())
+    };
+    let number = |name: &str| value(name).and_then(|value| value.parse::<u64>().ok());
+    if number("UID_RESTRICTION") != Some(own_uid.into()) {
+        return refused("the credential is not restricted to the manager's user");
+    }
+    if number("TTL").is_none_or(|ttl| ttl > TTL_S_MAX) {
+        return refused("the credential lives for too long; make it with a time to live of 300 s at most");
+    }
+    if carried != payload {
+        return refused("the credential was made for another connection or another manager");
+    }
+    match number("UID").and_then(|uid| u32::try_from(uid).ok()) {
+        Some(uid) => Ok(uid),
+        None => refused("MUNGE's answer makes no sense"),
+    }
+}
