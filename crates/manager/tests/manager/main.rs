@@ -1,6 +1,6 @@
 //! A running manager, asked over its socket.
 
-mod identity;
+mod credentials;
 mod munge;
 mod scene;
 

@@ -1,6 +1,6 @@
 //! MUNGE, with a real `munged` of the test's own.
 
-use crate::identity::{Site, alice, bearer, code, put, with};
+use crate::credentials::{Site, alice, bearer, code, put, with};
 use hotlease_manager::identity::{MungeConfig, TenantPolicy, munge_payload};
 use hotlease_wire::grpc::identity_client::IdentityClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;

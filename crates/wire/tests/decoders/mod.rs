@@ -5,6 +5,7 @@
 //! variable-length messages, to a form that decodes to the same), and every limit holds.
 
 pub mod library;
+mod refusals;
 pub mod seeds;
 
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};

@@ -1,5 +1,6 @@
 //! Valid encodings for every decoder: each variant, and each limit at its edge.
 
+use super::refusals::{causes, refusals};
 use super::token_key;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{Answer, Order, Polling};
@@ -15,9 +16,9 @@ use hotlease_wire::limits::{
 use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
 use hotlease_wire::tunnel::{Attachment, Frame, PREFIX_BYTES, Ticket};
-use hotlease_wire::{Cause, EndReason, Refusal, encode};
+use hotlease_wire::{EndReason, encode};
 
-const HASH: CodeHash = CodeHash([0xc0; 32]);
+pub const HASH: CodeHash = CodeHash([0xc0; 32]);
 const LEASE: LeaseId = LeaseId([1, 2, 3, 4, 5, 6, 7, 8]);
 
 fn bytes_of(words: LineWords) -> Vec<u8> {
@@ -400,7 +401,7 @@ pub fn code() -> Vec<Vec<u8>> {
     ]
 }
 
-const END_REASONS: [EndReason; 6] = [
+pub const END_REASONS: [EndReason; 6] = [
     EndReason::Released,
     EndReason::Expired,
     EndReason::ClientGone,
@@ -408,102 +409,3 @@ const END_REASONS: [EndReason; 6] = [
     EndReason::AgentStopping,
     EndReason::Reclaimed,
 ];
-
-fn causes() -> Vec<Cause> {
-    vec![
-        Cause::Signal {
-            signal: 11,
-            function: Some(2),
-        },
-        Cause::Signal {
-            signal: 9,
-            function: None,
-        },
-        Cause::OutputOverrun {
-            function: Some(0),
-            capacity: 64,
-        },
-        Cause::Exit {
-            status: 3,
-            function: None,
-        },
-        Cause::OutOfMemory,
-        Cause::Deadline {
-            function: Some(1),
-            timeout_us: 1000,
-        },
-        Cause::LeaseEnded(EndReason::Expired),
-        Cause::NotStarted {
-            why: "no such file".into(),
-        },
-        Cause::AgentGone,
-    ]
-}
-
-fn refusals() -> Vec<Refusal> {
-    let mut refusals = vec![
-        Refusal::NoCapacity {
-            asked: 4,
-            free: 1,
-            offered: 2,
-        },
-        Refusal::NoAgent,
-        Refusal::BadToken,
-        Refusal::StaleEpoch {
-            token: Epoch(1),
-            current: Epoch(2),
-        },
-        Refusal::UnknownLease,
-        Refusal::WrongTenant,
-        Refusal::NotPermitted {
-            what: "release with a token to invoke".into(),
-        },
-        Refusal::UnknownWorker { index: 4, workers: 2 },
-        Refusal::UnknownSlot { index: 1, slots: 1 },
-        Refusal::TooMany {
-            what: "registered buffers".into(),
-            limit: 1024,
-        },
-        Refusal::BadRequest {
-            what: "depth 3 is not a power of two".into(),
-        },
-        Refusal::NeedCode(HASH),
-        Refusal::CodeMismatch,
-        Refusal::CodeRejected {
-            why: "undefined symbol: dgemm_".into(),
-        },
-        Refusal::Version {
-            theirs: 2,
-            ours: PROTOCOL_VERSION,
-        },
-        Refusal::Timeout {
-            what: "worker 0".into(),
-            after_ms: 5000,
-        },
-        Refusal::Unavailable {
-            what: "manager.sock: connection refused".into(),
-        },
-    ];
-    refusals.push(Refusal::TenantNotServed {
-        tenant: "alice".into(),
-        served: "bob, carol".into(),
-    });
-    refusals.push(Refusal::QuotaExceeded {
-        tenant: "alice".into(),
-        what: "cores".into(),
-        limit: 8,
-        used: 8,
-    });
-    refusals.push(Refusal::NotAuthenticated {
-        why: "the token has expired".into(),
-    });
-    refusals.push(Refusal::NeedsSharedMemory {
-        what: "a channel's ring".into(),
-    });
-    refusals.extend(END_REASONS.map(Refusal::LeaseEnded));
-    refusals.extend(causes().into_iter().map(|cause| Refusal::WorkerDied {
-        cause,
-        output: "boom\n".into(),
-    }));
-    refusals
-}

@@ -348,6 +348,7 @@ fn the_more_leases_there_are_the_less_often_they_are_reported() {
         label: String::new(),
         epoch: Epoch(1),
         cores: vec![0],
+        memory_bytes: 0,
     };
     let leases = (0..2000_u64).map(|number| (LeaseId(number.to_be_bytes()), note.clone()));
     let mut cluster = Cluster::new([AGENT], leases, Duration::ZERO);
