@@ -430,7 +430,7 @@ async fn ten_thousand_hostile_requests_are_refused_and_no_secret_is_logged() {
     let log = Log::default();
     let kept = log.clone();
     let logger = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
         .with_writer(move || kept.clone())
         .finish();
     // The runtime of this test has one thread.
