@@ -6,7 +6,12 @@ use crate::{acquire, billing, listing, membership, nodes, people};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{
-    AcquireRequest, AddKeyRequest, AgentList, BillReply, BillRequest, CodeList, Grant, HeartbeatReply, HeartbeatRequest, Info, InfoRequest, KeyInfo, KeyList, LeaseList, ListKeysRequest, ListRequest, ListTenantsRequest, NewKey, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply, PastUsageRequest, PutTenantRequest, RegisterReply, RegisterRequest, ReleaseReply, ReleaseRequest, RemoveTenantReply, RemoveTenantRequest, RevokeKeyRequest, RotateKeyReply, RotateKeyRequest, ShutdownReply, ShutdownRequest, Tenant, TenantList, VerifyReply, VerifyRequest, WorkerList,
+    AcquireRequest, AddKeyRequest, AgentList, BillReply, BillRequest, CodeList, Grant, HeartbeatReply,
+    HeartbeatRequest, Info, InfoRequest, KeyInfo, KeyList, LeaseList, ListKeysRequest, ListRequest,
+    ListTenantsRequest, NewKey, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply, PastUsageRequest,
+    PutTenantRequest, RegisterReply, RegisterRequest, ReleaseReply, ReleaseRequest, RemoveTenantReply,
+    RemoveTenantRequest, RevokeKeyRequest, RotateKeyReply, RotateKeyRequest, ShutdownReply, ShutdownRequest,
+    Tenant, TenantList, VerifyReply, VerifyRequest, WorkerList,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};

@@ -1,7 +1,7 @@
 //! `hotlease admin`
 
-mod node;
 mod key;
+mod node;
 mod tenant;
 
 use crate::output::Output;

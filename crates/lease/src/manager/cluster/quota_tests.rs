@@ -1,8 +1,8 @@
 //! Quotas: what is asked for counts at once, and what is over counts no more.
 
-use super::tests::{AGENT, BOOT, registered};
+use super::tests::{AGENT, BOOT, registered, report};
 use super::*;
-use crate::manager::{Allowance, Granted, LeaseReport, Quota, Report};
+use crate::manager::{Allowance, Granted, LeaseReport, Quota};
 use hotlease_wire::session::UsageTotals;
 
 const ALICE: &str = "alice";
@@ -66,16 +66,7 @@ fn heartbeat(cluster: &mut Cluster, request: u64, named: &[(u8, &str, usize)]) {
         usage: UsageTotals::default(),
         over: None,
     });
-    let report = Report {
-        agent: AGENT,
-        boot: BOOT,
-        whole: true,
-        epoch: Epoch(200),
-        free_cores: 2,
-        pool: 0,
-        leaving: false,
-        leases: leases.collect(),
-    };
+    let report = report(200, leases.collect());
     let event = Event::Heartbeat {
         request: RequestId(request),
         report,
