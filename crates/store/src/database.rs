@@ -135,6 +135,10 @@ impl Store for DatabaseStore {
         wishes::all(&mut **self.reader())
     }
 
+    fn ended(&self) -> Option<StoreError> {
+        self.writer.ended()
+    }
+
     fn latest_ms(&self) -> Result<u64, StoreError> {
         let latest = schema::counter(&mut **self.reader(), LATEST_MS)?;
         Ok(u64::try_from(latest).unwrap_or(0))

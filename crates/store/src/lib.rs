@@ -10,7 +10,8 @@
 //! * [`People`] — and about tenants and keys.
 //! * [`open_sqlite`] — the default: a database in a directory of this machine; what was answered survives
 //!   any crash, also of the machine.
-//! * [`open_postgres`] — a database of a site: managers that take over from each other fence each other.
+//! * [`Candidate`] — a database of a site: of several managers one leads, the others wait, and whoever takes over
+//!   fences the one before.
 //! * [`MemoryStore`] — state that lives as long as its process.
 //! * [`backup`] and [`restore`] — of a SQLite ledger, also while it is in use.
 //!
@@ -56,7 +57,7 @@ pub use error::StoreError;
 pub use limits::Limits;
 pub use memory::MemoryStore;
 pub use people::{KeyRecord, MEMBERS_MAX, NAME_BYTES_MAX, People, Position, TenantRecord};
-pub use postgres::{PostgresOptions, open_postgres};
+pub use postgres::{Candidate, PostgresOptions, open_postgres};
 pub use record::{
     AgentRecord, Audit, BILL_LINES_MAX, Bill, BillLine, BillQuery, By, FINDINGS_MAX, LeaseRecord, LeaseState,
     LedgerRow, PERIOD_MS, Report, Reported, RowKey, Standing,
@@ -119,6 +120,11 @@ pub trait Store: People + Send + Sync + 'static {
 
     /// What is wanted of nodes, by id.
     fn wishes(&self) -> Result<Vec<(AgentId, NodeWish)>, StoreError>;
+
+    /// Why it takes no more writes, if that is so: only a new process can go on.
+    fn ended(&self) -> Option<StoreError> {
+        None
+    }
 
     /// The latest time that it was told: a clock that was set back meanwhile goes on from there.
     fn latest_ms(&self) -> Result<u64, StoreError>;

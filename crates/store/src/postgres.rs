@@ -22,8 +22,15 @@ use postgres::types::{ToSql, Type};
 use postgres::{Client, Config, NoTls, Statement};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
+/// A leader that has shown no sign of life for so long is replaced.
+const LEADER_SILENT_AFTER: Duration = Duration::from_secs(2);
+/// How often it shows one.
+const BEAT_EVERY: Duration = Duration::from_millis(500);
+/// How often candidates look.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long the server may take to accept.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Serialises migrations of several managers that start at once: "hotlease", in ASCII.
@@ -53,35 +60,148 @@ impl Default for PostgresOptions {
     }
 }
 
-/// Opens a database, brings it to this version, and becomes its leader: whoever led it writes no more.
-///
-/// `parameters`: `host=/run/postgresql dbname=hotlease`, a Unix socket only: the server then knows the user
-/// from the kernel, and no password stands anywhere.
+/// Opens a database and leads it at once, whoever led it: see [`Candidate`].
 pub fn open_postgres(parameters: &str, options: PostgresOptions) -> Result<DatabaseStore, StoreError> {
-    let mut config: Config = parameters.parse().map_err(|error| unusable(&error))?;
-    config.connect_timeout(CONNECT_LIMIT).application_name("hotlease");
-    let local = !config.get_hosts().is_empty()
-        && config
-            .get_hosts()
-            .iter()
-            .all(|host| matches!(host, Host::Unix(_)));
-    if !local || config.get_password().is_some() {
-        return Err(StoreError::Unusable {
-            path: PathBuf::from("PostgreSQL"),
-            why: "name the server by the directory of its Unix socket (host=/run/postgresql), without a password"
-                .into(),
-        });
+    let mut candidate = Candidate::new(parameters, options)?;
+    loop {
+        let leader = candidate.look()?;
+        if let Some(store) = candidate.lead(leader)? {
+            return Ok(store);
+        }
     }
-    let mut writer = PostgresSql::connect(&config)?;
-    writer.demand_durability()?;
-    writer.migrate()?;
-    writer.lead()?;
-    let reader = PostgresSql::connect(&config)?;
-    let rules = Rules {
-        limits: options.limits,
-        adopt: options.adopt_unknown,
-    };
-    DatabaseStore::start(writer, reader, rules, options.hook, None)
+}
+
+/// What a candidate sees of the leader: two looks that see the same are a leader that did nothing in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Leader {
+    epoch: i64,
+    /// Rises as long as it lives; negative once it has left.
+    beat: i64,
+}
+
+/// A manager that waits to lead a database. All calls block on the network.
+///
+/// ```text
+/// wait ──▶ look: a new epoch or beat? ──yes──▶ wait
+///               └─no, for LEADER_SILENT_AFTER, or it left──▶ epoch + 1, if still so ──▶ leads
+/// ```
+pub struct Candidate {
+    config: Config,
+    options: PostgresOptions,
+    sql: Option<PostgresSql>,
+    /// What was seen last, and since when.
+    seen: Option<(Leader, Instant)>,
+}
+
+impl Candidate {
+    /// Connects, and brings the database to this version.
+    ///
+    /// `parameters`: `host=/run/postgresql dbname=hotlease`, a Unix socket only: the server then knows the user
+    /// from the kernel, and no password stands anywhere.
+    pub fn new(parameters: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+        let mut config: Config = parameters.parse().map_err(|error| unusable(&error))?;
+        config.connect_timeout(CONNECT_LIMIT).application_name("hotlease");
+        let local = !config.get_hosts().is_empty()
+            && config
+                .get_hosts()
+                .iter()
+                .all(|host| matches!(host, Host::Unix(_)));
+        if !local || config.get_password().is_some() {
+            return Err(StoreError::Unusable {
+                path: PathBuf::from("PostgreSQL"),
+                why: "name the server by the directory of its Unix socket (host=/run/postgresql), without a password"
+                    .into(),
+            });
+        }
+        let mut candidate = Self {
+            config,
+            options,
+            sql: None,
+            seen: None,
+        };
+        candidate.connection()?.migrate()?;
+        Ok(candidate)
+    }
+
+    fn connection(&mut self) -> Result<&mut PostgresSql, StoreError> {
+        let sql = match self.sql.take().filter(|sql| !sql.is_closed()) {
+            Some(sql) => sql,
+            None => {
+                let mut sql = PostgresSql::connect(&self.config)?;
+                sql.demand_durability()?;
+                sql
+            }
+        };
+        Ok(self.sql.insert(sql))
+    }
+
+    /// Waits until there is no leader, or none that is heard, and leads. Returns with `None` once `stop` says so,
+    /// which is asked several times a second. A database that cannot be reached is tried again for ever: then
+    /// nobody leads it.
+    pub fn wait(mut self, stop: impl Fn() -> bool) -> Result<Option<DatabaseStore>, StoreError> {
+        let mut unreachable = false;
+        while !stop() {
+            match self.try_lead() {
+                Ok(Some(store)) => return Ok(Some(store)),
+                Ok(None) => unreachable = false,
+                Err(error @ (StoreError::Disk { .. } | StoreError::Unusable { .. })) => {
+                    if !unreachable {
+                        tracing::warn!(%error, "the database cannot be asked who leads it; trying again");
+                    }
+                    unreachable = true;
+                    (self.sql, self.seen) = (None, None);
+                }
+                Err(error) => return Err(error),
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(None)
+    }
+
+    fn try_lead(&mut self) -> Result<Option<DatabaseStore>, StoreError> {
+        let leader = self.look()?;
+        let since = match self.seen {
+            Some((seen, since)) if seen == leader => since,
+            _ => {
+                tracing::debug!(?leader, "the leader is heard");
+                Instant::now()
+            }
+        };
+        self.seen = Some((leader, since));
+        let left = leader.beat < 0 || leader.epoch == 0;
+        if left || since.elapsed() >= LEADER_SILENT_AFTER {
+            return self.lead(leader);
+        }
+        Ok(None)
+    }
+
+    fn look(&mut self) -> Result<Leader, StoreError> {
+        let mut leader = Leader { epoch: 0, beat: -1 };
+        self.connection()?
+            .query("SELECT epoch, beat FROM leader", &[], &mut |row| {
+                if let [Cell::Int(epoch), Cell::Int(beat)] = row[..] {
+                    leader = Leader { epoch, beat };
+                }
+                Ok(())
+            })?;
+        Ok(leader)
+    }
+
+    /// Leads, unless the leader has done anything since it was seen so.
+    fn lead(&mut self, leader: Leader) -> Result<Option<DatabaseStore>, StoreError> {
+        let Some(epoch) = self.connection()?.raise_epoch(leader)? else {
+            return Ok(None);
+        };
+        tracing::info!(epoch, "leads the database");
+        let reader = PostgresSql::connect(&self.config)?;
+        let Some(mut writer) = self.sql.take() else { return Ok(None) };
+        writer.epoch = Some(epoch);
+        let rules = Rules {
+            limits: self.options.limits,
+            adopt: self.options.adopt_unknown,
+        };
+        DatabaseStore::start(writer, reader, rules, self.options.hook.clone(), None).map(Some)
+    }
 }
 
 fn unusable(error: &postgres::Error) -> StoreError {
@@ -103,7 +223,8 @@ fn words(error: &postgres::Error) -> String {
 }
 
 struct PostgresSql {
-    client: Client,
+    /// Until it is dropped.
+    client: Option<Client>,
     prepared: HashMap<String, Statement>,
     /// Ours, once we lead.
     epoch: Option<i64>,
@@ -112,7 +233,7 @@ struct PostgresSql {
 impl PostgresSql {
     fn connect(config: &Config) -> Result<Self, StoreError> {
         Ok(Self {
-            client: config.connect(NoTls).map_err(|error| unusable(&error))?,
+            client: Some(config.connect(NoTls).map_err(|error| unusable(&error))?),
             prepared: HashMap::new(),
             epoch: None,
         })
@@ -160,6 +281,8 @@ impl PostgresSql {
         let lock = "SELECT count(pg_advisory_xact_lock($1))";
         self.query(lock, &[Value::Int(MIGRATION_LOCK)], &mut |_| Ok(()))?;
         self.run("CREATE TABLE IF NOT EXISTS leader (epoch BIGINT NOT NULL)", &[])?;
+        // Later than the table.
+        self.run("ALTER TABLE leader ADD COLUMN IF NOT EXISTS beat BIGINT NOT NULL DEFAULT 0", &[])?;
         self.run(
             "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)",
             &[],
@@ -189,19 +312,40 @@ impl PostgresSql {
         }
     }
 
-    /// Raises the epoch. Waits for a transaction of the leader before to end.
-    fn lead(&mut self) -> Result<(), StoreError> {
+    /// Waits for a transaction of the leader before to end, and then looks whether it still is as it was seen.
+    fn raise_epoch(&mut self, seen: Leader) -> Result<Option<i64>, StoreError> {
         let mut epoch = None;
-        let raise = "UPDATE leader SET epoch = epoch + 1 RETURNING epoch";
-        self.query(raise, &[], &mut |row| {
+        let raise = "UPDATE leader SET epoch = epoch + 1, beat = 0 WHERE epoch = $1 AND beat = $2 RETURNING epoch";
+        let seen = [Value::Int(seen.epoch), Value::Int(seen.beat)];
+        self.query(raise, &seen, &mut |row| {
             if let [Cell::Int(raised)] = row[..] {
                 epoch = Some(raised);
             }
             Ok(())
         })?;
-        self.epoch = epoch;
-        tracing::info!(epoch, "leads the database");
-        Ok(())
+        Ok(epoch)
+    }
+
+    fn carry_out(
+        &mut self,
+        what: &'static str,
+        statement: &str,
+        values: &[Value<'_>],
+        each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let Some(client) = &mut self.client else {
+            return Err(StoreError::Closed {
+                why: "the connection to PostgreSQL was given up".into(),
+            });
+        };
+        match Self::rows(client, &mut self.prepared, statement, values, each) {
+            Ok(done) => done,
+            Err(error) => Err(Self::error(what, &error)),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.client.as_ref().is_none_or(Client::is_closed)
     }
 
     fn error(what: &'static str, error: &postgres::Error) -> StoreError {
@@ -212,24 +356,30 @@ impl PostgresSql {
         }
     }
 
-    fn statement(&mut self, text: &str) -> Result<Statement, postgres::Error> {
-        if let Some(known) = self.prepared.get(text) {
+    /// Prepared once, and kept.
+    fn statement(
+        client: &mut Client,
+        prepared: &mut HashMap<String, Statement>,
+        text: &str,
+    ) -> Result<Statement, postgres::Error> {
+        if let Some(known) = prepared.get(text) {
             return Ok(known.clone());
         }
-        let made = self.client.prepare(text)?;
-        if self.prepared.len() < PREPARED_MAX {
-            self.prepared.insert(text.to_owned(), made.clone());
+        let made = client.prepare(text)?;
+        if prepared.len() < PREPARED_MAX {
+            prepared.insert(text.to_owned(), made.clone());
         }
         Ok(made)
     }
 
     fn rows(
-        &mut self,
+        client: &mut Client,
+        prepared: &mut HashMap<String, Statement>,
         text: &str,
         values: &[Value<'_>],
         each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
     ) -> Result<Result<(), StoreError>, postgres::Error> {
-        let statement = self.statement(text)?;
+        let statement = Self::statement(client, prepared, text)?;
         let null: Option<i64> = None;
         let values = values.iter().map(|value| -> &(dyn ToSql + Sync) {
             match value {
@@ -238,7 +388,7 @@ impl PostgresSql {
                 Value::Null => &null,
             }
         });
-        let mut rows = self.client.query_raw(&statement, values)?;
+        let mut rows = client.query_raw(&statement, values)?;
         while let Some(row) = rows.next()? {
             let cells = row.columns().iter().enumerate().map(|(index, column)| {
                 Ok(if *column.type_() == Type::INT8 {
@@ -255,6 +405,17 @@ impl PostgresSql {
             }
         }
         Ok(Ok(()))
+    }
+}
+
+/// A client ends its own runtime with itself, which must not happen on a thread of another one.
+impl Drop for PostgresSql {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            let dropping = thread::spawn(move || drop(client));
+            // A panic of that thread was reported when it happened.
+            let _ = dropping.join();
+        }
     }
 }
 
@@ -279,10 +440,7 @@ impl Sql for PostgresSql {
     }
 
     fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Result<(), StoreError> {
-        match self.rows(statement, values, &mut |_| Ok(())) {
-            Ok(done) => done,
-            Err(error) => Err(Self::error("be written", &error)),
-        }
+        self.carry_out("be written", statement, values, &mut |_| Ok(()))
     }
 
     fn query(
@@ -291,14 +449,29 @@ impl Sql for PostgresSql {
         values: &[Value<'_>],
         each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        match self.rows(statement, values, each) {
-            Ok(done) => done,
-            Err(error) => Err(Self::error("be read", &error)),
+        self.carry_out("be read", statement, values, each)
+    }
+
+    fn beat_every(&self) -> Option<Duration> {
+        Some(BEAT_EVERY)
+    }
+
+    fn beat(&mut self) -> Result<(), StoreError> {
+        self.run("UPDATE leader SET beat = beat + 1", &[])
+    }
+
+    fn leave(&mut self) {
+        let left = self.begin().and_then(|()| {
+            self.run("UPDATE leader SET beat = -1", &[])?;
+            self.run("COMMIT", &[])
+        });
+        if let Err(error) = left {
+            tracing::debug!(%error, "the next manager has to wait until the silence is noticed");
         }
     }
 
     fn lost(&mut self) -> Option<StoreError> {
-        self.client.is_closed().then(|| StoreError::Disk {
+        self.is_closed().then(|| StoreError::Disk {
             what: "be reached",
             why: "the connection to PostgreSQL is closed".into(),
         })

@@ -17,9 +17,10 @@ pub(crate) mod tables;
 pub(crate) mod wishes;
 
 use crate::StoreError;
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Jobs in one transaction.
 const BATCH_MAX: usize = 256;
@@ -68,6 +69,19 @@ pub(crate) trait Sql {
         values: &[Value<'_>],
         each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
     ) -> Result<(), StoreError>;
+
+    /// How often it wants a sign of life in the database; none: never.
+    fn beat_every(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Gives it, in the transaction that is open.
+    fn beat(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// The last word: nothing will be written any more.
+    fn leave(&mut self) {}
 
     /// Why the transaction is lost that was begun: some errors roll back all of it. `None`: it is open.
     fn lost(&mut self) -> Option<StoreError>;
@@ -149,6 +163,12 @@ impl Writer {
         }
     }
 
+    /// Why nothing is written any more, if that is so.
+    pub(crate) fn ended(&self) -> Option<StoreError> {
+        let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        ended.then(|| self.closed())
+    }
+
     fn closed(&self) -> StoreError {
         let why = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         StoreError::Closed { why: why.clone() }
@@ -175,9 +195,24 @@ fn write(
             hook(moment);
         }
     };
-    while let Ok(first) = waiting.recv() {
-        let mut batch = vec![first];
+    let beat_every = sql.beat_every();
+    let mut beaten = Instant::now();
+    loop {
+        let until_beat = beat_every.map(|every| every.saturating_sub(beaten.elapsed()));
+        let first = match until_beat {
+            Some(left) => waiting.recv_timeout(left),
+            None => waiting.recv().map_err(RecvTimeoutError::from),
+        };
+        let mut batch = match first {
+            Ok(first) => vec![first],
+            Err(RecvTimeoutError::Timeout) => Vec::new(),
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
         batch.extend(waiting.try_iter().take(BATCH_MAX - 1));
+        if beat_every.is_some_and(|every| beaten.elapsed() >= every) {
+            beaten = Instant::now();
+            batch.push(Box::new(|sql| (sql.beat().is_err(), Box::new(|_| ()))));
+        }
         let (answers, committed) = commit(&mut sql, batch, &at);
         let outcome = match &committed {
             Err(error @ (StoreError::Disk { .. } | StoreError::Deposed { .. })) => Err(StoreError::Closed {
@@ -192,6 +227,7 @@ fn write(
         // A failed write may have reached the disk or not: a second try that succeeds would prove nothing.
         outcome?;
     }
+    sql.leave();
     Ok(())
 }
 
