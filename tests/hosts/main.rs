@@ -6,14 +6,18 @@
 //! * [`strangers`] — what anybody can send to a TLS port.
 //! * [`broken`] — what a worker makes of clients that break off, or lie, on its fabric.
 //! * [`calls`] — invocations from one host to another, over every provider that there is.
+//! * [`failover`] — several managers on one PostgreSQL database, killed and stopped.
 //! * [`faults`] — hosts, workers, providers and networks that fail while such calls are made.
 //! * [`several`] — on hosts of their own: both address families, links that lose, delay and break.
 
 mod authority;
 mod broken;
 mod calls;
+mod failover;
 mod faults;
 mod identities;
 mod remote;
+#[path = "../../crates/store/tests/postgres/server.rs"]
+mod server;
 mod several;
 mod strangers;

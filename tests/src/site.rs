@@ -82,6 +82,7 @@ impl Authority {
 pub struct Daemon {
     child: Option<Child>,
     log: PathBuf,
+    out: PathBuf,
     /// What it printed when it served.
     pub serving: serde_json::Value,
 }
@@ -100,6 +101,16 @@ impl Daemon {
     /// # Panics
     /// As [`Daemon::start`].
     pub fn start_in(host: &Host, runtime_dir: &Path, arguments: &[&str]) -> Self {
+        let mut daemon = Self::launch(host, runtime_dir, arguments);
+        daemon.serve();
+        daemon
+    }
+
+    /// Starts it, and does not wait.
+    ///
+    /// # Panics
+    /// If there is no such program.
+    pub fn launch(host: &Host, runtime_dir: &Path, arguments: &[&str]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log = host.directory().join(format!("daemon-{number}.log"));
@@ -114,30 +125,38 @@ impl Daemon {
             .stderr(File::create(&log).expect("a log"))
             .spawn()
             .expect("hotlease starts");
-        let mut daemon = Self {
+        Self {
             child: Some(child),
             log,
+            out,
             serving: serde_json::Value::Null,
-        };
+        }
+    }
+
+    /// Whether it serves.
+    pub fn serves(&mut self) -> bool {
+        let text = fs::read_to_string(&self.out).unwrap_or_default();
+        if text.ends_with('\n')
+            && let Ok(serving) = serde_json::from_str(&text)
+        {
+            self.serving = serving;
+        }
+        !self.serving.is_null()
+    }
+
+    /// Waits until it serves.
+    ///
+    /// # Panics
+    /// If it does not.
+    fn serve(&mut self) {
         let start = Instant::now();
-        loop {
-            let text = fs::read_to_string(&out).unwrap_or_default();
-            if text.ends_with('\n')
-                && let Ok(serving) = serde_json::from_str(&text)
-            {
-                daemon.serving = serving;
-                return daemon;
-            }
-            let ended = daemon
-                .child
-                .as_mut()
-                .expect("running")
-                .try_wait()
-                .expect("a child");
+        while !self.serves() {
+            let child = self.child.as_mut().expect("running");
+            let ended = child.try_wait().expect("a child");
             assert!(
                 ended.is_none() && start.elapsed() < LIMIT,
-                "hotlease {arguments:?} does not serve ({ended:?}):\n{}",
-                daemon.log()
+                "a daemon does not serve ({ended:?}):\n{}",
+                self.log()
             );
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -272,14 +291,28 @@ pub fn agent_in(
     tenants: &[&str],
     further: &[&str],
 ) -> Daemon {
+    agent_of(host, directory, authority, &manager.to_string(), tenants, further)
+}
+
+/// The same of several managers, with commas between.
+///
+/// # Panics
+/// As [`agent`].
+pub fn agent_of(
+    host: &Host,
+    directory: &str,
+    authority: &Authority,
+    managers: &str,
+    tenants: &[&str],
+    further: &[&str],
+) -> Daemon {
     let identity = authority.daemon(Role::Agent, host).display().to_string();
     let listen = std::net::SocketAddr::new(host.address(), 0).to_string();
-    let manager = manager.to_string();
     let core = format!("{},", crate::process::cores()[0]);
     let mut arguments = vec![
         "agent",
         "--manager",
-        &manager,
+        managers,
         "--listen",
         &listen,
         "--identity",
@@ -306,16 +339,24 @@ impl RemoteClient {
     /// # Panics
     /// If the identity is not usable.
     pub fn new(host: &Host, identity: &Path, manager: &Address) -> Self {
+        Self::of_several(host, identity, vec![manager.clone()])
+    }
+
+    /// Of whichever of several managers serves.
+    ///
+    /// # Panics
+    /// As [`RemoteClient::new`].
+    pub fn of_several(host: &Host, identity: &Path, managers: Vec<Address>) -> Self {
         let runtime = host.run(|| {
             // Its threads are started here, and so on the host.
             let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
             runtime.expect("a runtime")
         });
         let identity = Arc::new(Identity::load(identity).expect("an identity"));
-        let (address, own) = (manager.clone(), Arc::clone(&identity));
+        let own = Arc::clone(&identity);
         let channel = {
             let _within = runtime.enter();
-            grpc::channel(address, own, Role::Manager)
+            grpc::channel_to_first(managers, own, Role::Manager)
         };
         Self {
             runtime,

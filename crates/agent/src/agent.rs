@@ -16,7 +16,7 @@ use crate::{AgentConfig, AgentError, journalling};
 use hotlease_fabric::clock::measure_tick_hz;
 use hotlease_journal::{StateDir, UsageJournal};
 use hotlease_lease::agent::{Event, TTL_MAX, TTL_MIN};
-use hotlease_net::grpc::channel;
+use hotlease_net::grpc::channel_to_first;
 use hotlease_net::peer::is_tenant_name;
 use hotlease_net::{Address, Listener as TlsListener, Role};
 use hotlease_sandbox::Launcher;
@@ -113,7 +113,7 @@ impl Agent {
         let elsewhere = config
             .network
             .as_ref()
-            .and_then(|network| network.manager.as_ref());
+            .filter(|network| !network.managers.is_empty());
         let pool = Pool::new(
             launcher.clone(),
             config.pool.unwrap_or(offered.len().min(POOL_MAX)),
@@ -144,12 +144,16 @@ impl Agent {
         tracing::info!(%agent, cores = ?identity.cores, worker = %launcher.binary().display(), "agent starts");
         let node = Arc::new(Node::new(identity, launcher, Arc::new(pool), journal));
         let (registered, is_registered) = watch::channel(false);
-        let manager = match (&config.network, elsewhere, &config.manager_socket) {
-            (Some(network), Some(address), _) => {
+        let manager = match (elsewhere, &config.manager_socket) {
+            (Some(network), _) => {
                 let identity = Arc::clone(&network.identity);
-                Some(channel(address.clone(), identity, Role::Manager))
+                Some(channel_to_first(
+                    network.managers.clone(),
+                    identity,
+                    Role::Manager,
+                ))
             }
-            (_, _, Some(socket)) => Some(local_manager(socket)?),
+            (_, Some(socket)) => Some(local_manager(socket)?),
             _ => None,
         };
         let membership = manager.map(|manager| Membership::new(Arc::clone(&node), manager, registered));

@@ -27,8 +27,8 @@ pub struct Network {
     pub advertise: Option<Address>,
     /// Who it is; of role agent.
     pub identity: Arc<Identity>,
-    /// The manager to register with, instead of that of its own machine.
-    pub manager: Option<Address>,
+    /// The managers to register with, instead of that of its own machine: of several, one serves (default: none).
+    pub managers: Vec<Address>,
     /// Tenants whose code may run here (default: the one in the certificate, if there is one).
     pub tenants: Vec<String>,
     /// How much of the port strangers and peers may occupy.
@@ -43,7 +43,7 @@ impl Network {
             advertise: None,
             tenants: identity.peer().tenant.into_iter().collect(),
             identity,
-            manager: None,
+            managers: Vec::new(),
             limits: Limits::default(),
         }
     }

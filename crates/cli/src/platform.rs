@@ -4,7 +4,7 @@ use crate::exit::CommandError;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_SOCKET;
-use hotlease_net::{Role, Site, grpc};
+use hotlease_net::{Site, grpc};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::Info;
 use hotlease_wire::grpc::InfoRequest;
@@ -25,7 +25,7 @@ const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// Which manager a command talks to: the same arguments for all of them.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SiteArgs {
-    /// The manager of a site, https://HOST:PORT [default: this machine's]
+    /// The manager of a site, https://HOST:PORT, or several with commas between [default: this machine's]
     #[arg(long, value_name = "URL", env = "HOTLEASE_MANAGER")]
     pub(crate) manager: Option<String>,
     /// Who asks it: a folder of `hotlease identity issue` [default: hotlease/identity in the
@@ -75,7 +75,7 @@ impl Platform {
             .enable_all()
             .build()?;
         let within = runtime.enter();
-        let channel = grpc::channel(site.manager.clone(), site.identity.clone(), Role::Manager);
+        let channel = site.channel();
         drop(within);
         let client = ManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         Ok(Self { runtime, client })

@@ -131,12 +131,21 @@ impl DaemonStateArgs {
 impl LedgerArgs {
     /// A manager's configuration with its durable state, opened, and its prices.
     pub(crate) fn manager(&self, dir: &RuntimeDir) -> anyhow::Result<ManagerConfig> {
+        self.manager_on(dir, self.kept.store(dir)?)
+    }
+
+    /// The same with this durable state.
+    pub(crate) fn manager_on(
+        &self,
+        dir: &RuntimeDir,
+        store: Arc<dyn Store>,
+    ) -> anyhow::Result<ManagerConfig> {
         let mut config = ManagerConfig::new(dir.path());
         config.tenants = self.tenants;
         if let Some(tariff) = &self.tariff {
             config.tariff = load_tariff(tariff)?;
         }
-        config.store = self.kept.store(dir)?;
+        config.store = store;
         Ok(config)
     }
 

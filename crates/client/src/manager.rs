@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::options::LeaseOptions;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_net::{NetError, Role, Site, grpc};
+use hotlease_net::{NetError, Site, grpc};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{AcquireRequest, Grant, ListRequest, ReleaseRequest};
@@ -55,12 +55,12 @@ impl Manager {
         };
         let name = match &at {
             At::Machine(socket) => socket.display().to_string(),
-            At::Elsewhere(site) => format!("{} {}", site.manager, site.identity.dir().display()),
+            At::Elsewhere(site) => format!("{site} {}", site.identity.dir().display()),
         };
         let mut channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
         let channel = channels.entry(name).or_insert_with(|| match &at {
             At::Machine(socket) => local_channel(socket.clone()),
-            At::Elsewhere(site) => grpc::channel(site.manager.clone(), site.identity.clone(), Role::Manager),
+            At::Elsewhere(site) => site.channel(),
         });
         Ok(Self {
             client: ManagerClient::new(channel.clone()),

@@ -50,7 +50,7 @@ const ACCEPTED_MAX: usize = 16;
 pub struct Manager {
     state: Arc<State>,
     /// True: stop.
-    stop: watch::Sender<bool>,
+    stop: Arc<watch::Sender<bool>>,
     /// True: its socket is gone and no request is at work.
     stopped: watch::Receiver<bool>,
     address: Option<SocketAddr>,
@@ -98,12 +98,15 @@ impl Manager {
         ));
         let writing = tokio::spawn(commits::write(Arc::clone(&state), writes));
         let (stop, stopping) = watch::channel(false);
+        let stop = Arc::new(stop);
+        let watching = tokio::spawn(watch_store(Arc::clone(&state), Arc::clone(&stop)));
         let (finished, stopped) = watch::channel(false);
         let serving = serve(Arc::clone(&state), listener, tls, stopping);
         tokio::spawn(async move {
             serving.await;
             // No request is left that would wait for a write.
             writing.abort();
+            watching.abort();
             finished.send_replace(true);
         });
         Ok(Self {
@@ -243,6 +246,20 @@ async fn serve_on<C>(
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::error!(%error, "manager failed"),
         Err(_) => tracing::warn!("manager stopped with connections open"),
+    }
+}
+
+/// A manager that cannot write acknowledges nothing any more: its successor, or its next run, can.
+async fn watch_store(state: Arc<State>, stop: Arc<watch::Sender<bool>>) {
+    let mut looks = interval(TICK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        if let Some(error) = state.config.store.ended() {
+            tracing::error!(%error, "the manager stops");
+            stop.send_replace(true);
+            return;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::NetError;
 use crate::address::Address;
-use crate::dial::{dial, dial_as};
+use crate::dial::{Dialled, dial_as};
 use crate::identity::{Identity, Protocol};
 use crate::listener::{Admitted, Place};
 use crate::peer::{Peer, Role};
@@ -11,10 +11,13 @@ use crate::stranger::{KNOWN_WITHIN, Stranger, StrangerInfo};
 use crate::trust::Trust;
 use hotlease_wire::Refusal;
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use std::error::Error;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -23,18 +26,27 @@ use tower::service_fn;
 /// While requests are under way, how often the other side is asked whether it is there, and how long its
 /// answer may take.
 const PING: Duration = Duration::from_secs(2);
+/// Of several daemons, how long one may take to let us in before the next is tried.
+const OTHERS_AFTER: Duration = Duration::from_secs(1);
 
 /// A channel to a daemon: it connects when first used, and again when the connection breaks. Fails with a
 /// status that [`refusal`] understands.
 pub fn channel(address: Address, identity: Arc<Identity>, needed: Role) -> Channel {
+    channel_to_first(vec![address], identity, needed)
+}
+
+/// A channel to whichever of several daemons serves, of which all but one only wait to: each time that it connects
+/// it tries them in this order.
+pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed: Role) -> Channel {
     // What HTTP/2 calls the peer; the connector goes to the address, and TLS is its own.
     let endpoint = Endpoint::from_static("http://hotlease")
         .http2_keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
-        let (address, identity) = (address.clone(), Arc::clone(&identity));
+        let (addresses, identity) = (addresses.clone(), Arc::clone(&identity));
         async move {
-            let dialled = dial(&address, &identity, Protocol::Grpc, needed).await?;
+            let client = identity.credentials().client(Protocol::Grpc);
+            let dialled = dial_first(&addresses, client, needed).await?;
             Ok::<_, NetError>(TokioIo::new(dialled.stream))
         }
     }))
@@ -57,6 +69,30 @@ pub fn channel_without_certificate(address: Address, trust: Trust, needed: Role,
             Ok::<_, NetError>(TokioIo::new(dialled.stream))
         }
     }))
+}
+
+/// The first that lets us in. Of several, one that is silent costs a moment only.
+async fn dial_first(
+    addresses: &[Address],
+    client: Arc<ClientConfig>,
+    needed: Role,
+) -> Result<Dialled, NetError> {
+    let Some((last, others)) = addresses.split_last() else {
+        return Err(NetError::local("find a daemon")(io::ErrorKind::NotFound.into()));
+    };
+    for address in others {
+        let dialled = timeout(
+            OTHERS_AFTER,
+            dial_as(address, Arc::clone(&client), Protocol::Grpc, needed),
+        )
+        .await;
+        match dialled {
+            Ok(Ok(dialled)) => return Ok(dialled),
+            Ok(Err(error)) => tracing::debug!(%address, %error, "trying the next {needed}"),
+            Err(_) => tracing::debug!(%address, "it is silent; trying the next {needed}"),
+        }
+    }
+    dial_as(last, client, Protocol::Grpc, needed).await
 }
 
 /// Why a request did not reach a daemon, if that is why it failed.

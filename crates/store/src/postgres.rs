@@ -194,7 +194,9 @@ impl Candidate {
         };
         tracing::info!(epoch, "leads the database");
         let reader = PostgresSql::connect(&self.config)?;
-        let Some(mut writer) = self.sql.take() else { return Ok(None) };
+        let Some(mut writer) = self.sql.take() else {
+            return Ok(None);
+        };
         writer.epoch = Some(epoch);
         let rules = Rules {
             limits: self.options.limits,
@@ -242,6 +244,8 @@ impl PostgresSql {
     /// A commit is answered when it is on the disk, or this database is not for a ledger.
     fn demand_durability(&mut self) -> Result<(), StoreError> {
         self.run("SET synchronous_commit = on", &[])?;
+        // A manager that is stopped within a transaction holds the leader's row: the server ends that.
+        self.run("SET idle_in_transaction_session_timeout = 2000", &[])?;
         let mut fsync = String::new();
         self.query(
             "SELECT setting FROM pg_settings WHERE name = 'fsync'",
@@ -282,7 +286,10 @@ impl PostgresSql {
         self.query(lock, &[Value::Int(MIGRATION_LOCK)], &mut |_| Ok(()))?;
         self.run("CREATE TABLE IF NOT EXISTS leader (epoch BIGINT NOT NULL)", &[])?;
         // Later than the table.
-        self.run("ALTER TABLE leader ADD COLUMN IF NOT EXISTS beat BIGINT NOT NULL DEFAULT 0", &[])?;
+        self.run(
+            "ALTER TABLE leader ADD COLUMN IF NOT EXISTS beat BIGINT NOT NULL DEFAULT 0",
+            &[],
+        )?;
         self.run(
             "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)",
             &[],
@@ -315,7 +322,8 @@ impl PostgresSql {
     /// Waits for a transaction of the leader before to end, and then looks whether it still is as it was seen.
     fn raise_epoch(&mut self, seen: Leader) -> Result<Option<i64>, StoreError> {
         let mut epoch = None;
-        let raise = "UPDATE leader SET epoch = epoch + 1, beat = 0 WHERE epoch = $1 AND beat = $2 RETURNING epoch";
+        let raise =
+            "UPDATE leader SET epoch = epoch + 1, beat = 0 WHERE epoch = $1 AND beat = $2 RETURNING epoch";
         let seen = [Value::Int(seen.epoch), Value::Int(seen.beat)];
         self.query(raise, &seen, &mut |row| {
             if let [Cell::Int(raised)] = row[..] {

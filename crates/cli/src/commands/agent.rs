@@ -49,9 +49,14 @@ struct NetworkArgs {
     /// Who it is: a folder of `hotlease identity issue --role agent`
     #[arg(long, value_name = "DIR", requires = "listen")]
     identity: Option<PathBuf>,
-    /// Register with the manager at https://HOST:PORT instead of this machine's
-    #[arg(long, value_name = "URL", requires = "listen")]
-    manager: Option<Address>,
+    /// Register with the manager at https://HOST:PORT instead of this machine's; of several, with the one that serves
+    #[arg(
+        long = "manager",
+        value_name = "URL",
+        value_delimiter = ',',
+        requires = "listen"
+    )]
+    managers: Vec<Address>,
     /// What other hosts connect to [default: the address it listens on; where that is all, the first host
     /// of its identity]
     #[arg(long, value_name = "URL", requires = "listen")]
@@ -67,7 +72,7 @@ impl NetworkArgs {
             return Ok(None);
         };
         let mut network = Network::new(listen, Arc::new(Identity::load_as(identity, Role::Agent)?));
-        network.manager = self.manager;
+        network.managers = self.managers;
         network.advertise = self.advertise;
         if !self.tenants.is_empty() {
             network.tenants = self.tenants;

@@ -4,11 +4,13 @@ use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
 use crate::output::Output;
 use crate::state::LedgerArgs;
+use anyhow::Context;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::identity::{Issuers, MungeConfig};
 use hotlease_manager::{MANAGER_SOCKET, Manager, Network};
 use hotlease_net::{Identity, Limits, Role};
+use hotlease_store::{Candidate, PostgresOptions, Store};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 /// Run only the manager, in the foreground
 ///
-/// Serves until SIGINT, SIGTERM or `hotlease down`. Running leases survive it: agents keep them, and
+/// With `--database` it waits until it leads, and serves then; a leader that another one replaced ends. Serves until SIGINT, SIGTERM or `hotlease down`. Running leases survive it: agents keep them, and
 /// register again with the next manager. With `--listen`, agents and clients of other hosts come in whom a
 /// certificate of the same authority names. With `--json`, an object when it serves: pid, socket and
 /// listen (or null).
@@ -43,6 +45,10 @@ pub(crate) struct ManagerArgs {
     /// The socket of munged, where it is not the usual one
     #[arg(long, value_name = "PATH", requires = "munge")]
     munge_socket: Option<PathBuf>,
+    /// Keep the ledger in a PostgreSQL database, such as "host=/run/postgresql dbname=hotlease"; of several managers
+    /// on one database, one leads and the others wait
+    #[arg(long, value_name = "PARAMETERS", conflicts_with_all = ["state_dir", "in_memory"])]
+    database: Option<String>,
     #[command(flatten)]
     ledger: LedgerArgs,
 }
@@ -68,15 +74,27 @@ struct Serving {
     listen: Option<SocketAddr>,
 }
 
+/// Waits until this manager leads.
+fn lead(parameters: &str) -> anyhow::Result<Arc<dyn Store>> {
+    let candidate = Candidate::new(parameters, PostgresOptions::default())?;
+    tracing::info!("waits to lead the database");
+    let store = candidate.wait(|| false)?;
+    Ok(Arc::new(store.context("nobody stopped the wait, and it ended")?))
+}
+
 pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
+    // Before anything is listened to: whoever connects finds the manager that leads. A signal ends the wait.
+    let mut config = match &args.database {
+        Some(parameters) => args.ledger.manager_on(&dir, lead(parameters)?)?,
+        None => args.ledger.manager(&dir)?,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let mut config = args.ledger.manager(&dir)?;
         config.network = args.network()?;
         config.issuers = args.issuers.as_deref().map(Issuers::load).transpose()?;
         config.munge = args.munge.then(|| MungeConfig {

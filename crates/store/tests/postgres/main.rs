@@ -4,11 +4,12 @@
 mod scene;
 mod server;
 
-use hotlease_store::{DatabaseStore, PostgresOptions, Store, StoreError, open_postgres};
+use hotlease_store::{Candidate, DatabaseStore, Moment, PostgresOptions, Store, StoreError, open_postgres};
 use scene::{START_MS, invocations, key, lease, report, row, use_lease};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 fn open(parameters: &str) -> DatabaseStore {
     open_postgres(parameters, PostgresOptions::default()).expect("opened")
@@ -85,6 +86,84 @@ fn leaders_that_follow_each_other_never_write_at_the_same_time() {
     );
     assert!(writing.join().unwrap().is_ok());
     assert!(committed.load(Ordering::SeqCst));
+}
+
+fn candidate(parameters: &str) -> Candidate {
+    Candidate::new(parameters, PostgresOptions::default()).expect("a database")
+}
+
+#[test]
+fn a_candidate_waits_for_a_living_leader_and_leads_once_it_has_left() {
+    let Some(database) = server::new_database() else {
+        return;
+    };
+    let leader = open(&database);
+    let begun = Instant::now();
+    let given_up = candidate(&database).wait(|| begun.elapsed() > Duration::from_secs(4));
+    assert!(
+        given_up.unwrap().is_none(),
+        "a leader that writes nothing is alive all the same"
+    );
+    use_lease(&leader, 1, 5);
+    let waiting = candidate(&database);
+    let next = thread::spawn(move || waiting.wait(|| false));
+    drop(leader);
+    let begun = Instant::now();
+    let next = next.join().unwrap().unwrap().expect("it leads");
+    assert!(
+        begun.elapsed() < Duration::from_millis(1900),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(invocations(&next), 5);
+}
+
+/// A leader whose process is stopped: outside a transaction, and within one, whose locks the server takes away.
+#[test]
+fn a_silent_leader_is_replaced_and_learns_it() {
+    for at in [Moment::AfterAnswers, Moment::BeforeCommit] {
+        let Some(database) = server::new_database() else {
+            return;
+        };
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let stopped = Mutex::new(stopped);
+        let armed = Arc::new(AtomicBool::new(false));
+        let arm = Arc::clone(&armed);
+        let silent = PostgresOptions {
+            hook: Some(Arc::new(move |moment| {
+                if moment == at && arm.swap(false, Ordering::SeqCst) {
+                    // Until the sender is gone.
+                    let _ = stopped.lock().unwrap().recv();
+                }
+            })),
+            ..PostgresOptions::default()
+        };
+        let old = Arc::new(open_postgres(&database, silent).unwrap());
+        use_lease(&*old, 1, 5);
+        armed.store(true, Ordering::SeqCst);
+        let writer = Arc::clone(&old);
+        let writing = thread::spawn(move || writer.open_lease(lease(2), START_MS));
+        let begun = Instant::now();
+        let new = candidate(&database).wait(|| false).unwrap().expect("it leads");
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(8), "{at:?}: {took:?}");
+        drop(stop);
+        let written = writing.join().unwrap();
+        assert_eq!(
+            written.is_ok(),
+            new.lease(lease(2).id).unwrap().is_some(),
+            "{at:?}: what was answered is there, and nothing else: {written:?}"
+        );
+        let begun = Instant::now();
+        while old.ended().is_none() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "the old one does not learn it"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(invocations(&new), 5);
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(super) fn check(args: &SiteArgs) -> Vec<Finding> {
     });
     match asked {
         Ok((mut platform, info)) => {
-            let found = format!("{} answers, version {}", site.manager, info.version);
+            let found = format!("{site} answers, version {}", info.version);
             findings.push(Finding::ok(MANAGER, found));
             findings.extend(agents(&mut platform));
         }

@@ -1,0 +1,192 @@
+//! Several managers on one PostgreSQL database, each on a host of its own: one leads, and is killed or stopped.
+//! Skipped, which is said, where there is no PostgreSQL or no hosts can be made.
+
+use crate::remote::LONG;
+use crate::server;
+use hotlease_net::{Address, Role};
+use hotlease_tests::hosts::Hosts;
+use hotlease_tests::platform::LIMIT;
+use hotlease_tests::site::{Authority, Daemon, RemoteClient};
+use hotlease_tests::wait::until_true;
+use hotlease_wire::grpc::{BillBy, BillRequest, Grant, ReleaseRequest};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// "Restarted and serving in 5 s", of which 2 s are silence before anybody may act, and what a busy machine adds.
+const SERVING_WITHIN: Duration = Duration::from_secs(7);
+const MANAGERS: [&str; 2] = ["m", "n"];
+
+struct Site {
+    managers: [Daemon; 2],
+    client: RemoteClient,
+    _agent: Daemon,
+    authority: Authority,
+    database: String,
+    hosts: Hosts,
+}
+
+fn address(hosts: &Hosts, name: &str) -> Address {
+    // Each host is alone with its ports.
+    Address::new(hosts.host(name).address().to_string(), 7070)
+}
+
+fn manager(hosts: &Hosts, authority: &Authority, name: &str, database: &str) -> Daemon {
+    let host = hosts.host(name);
+    let identity = authority.daemon(Role::Manager, host).display().to_string();
+    let listen = format!("{}:7070", host.address());
+    let arguments = [
+        "manager",
+        "--listen",
+        &listen,
+        "--identity",
+        &identity,
+        "--database",
+        database,
+    ];
+    Daemon::launch(host, host.runtime_dir(), &arguments)
+}
+
+impl Site {
+    fn new() -> Option<Self> {
+        let database = server::new_database()?;
+        let hosts = Hosts::new(&["m", "n", "a", "c"])?;
+        let authority = Authority::new();
+        let mut managers = MANAGERS.map(|name| manager(&hosts, &authority, name, &database));
+        until_true("a manager leads", LIMIT, || {
+            managers.iter_mut().any(Daemon::serves)
+        });
+        let addresses = MANAGERS.map(|name| address(&hosts, name));
+        let both = addresses.each_ref().map(Address::to_string).join(",");
+        let agent = hotlease_tests::site::agent_of(hosts.host("a"), "", &authority, &both, &["alice"], &[]);
+        let identity = authority.client("alice");
+        let client = RemoteClient::of_several(hosts.host("c"), &identity, addresses.to_vec());
+        let site = Self {
+            managers,
+            client,
+            _agent: agent,
+            authority,
+            database,
+            hosts,
+        };
+        until_true("the agent registers", LIMIT, || {
+            site.client.agents().is_ok_and(|agents| agents.len() == 1)
+        });
+        Some(site)
+    }
+
+    fn leader(&mut self) -> usize {
+        let leads: Vec<_> = self.managers.iter_mut().map(Daemon::serves).collect();
+        assert_eq!(
+            leads.iter().filter(|leads| **leads).count(),
+            1,
+            "one leads: {leads:?}"
+        );
+        leads.iter().position(|leads| *leads).expect("just counted")
+    }
+
+    /// Since `begun`, until the lease is known to the manager that leads now, on an agent that it hears.
+    fn knows(&self, grant: &Grant, begun: Instant) -> Duration {
+        until_true("the next manager knows lease and agent", LIMIT, || {
+            let leases = self.client.leases().unwrap_or_default();
+            let known = leases
+                .iter()
+                .any(|lease| lease.id == grant.lease && lease.state == "active");
+            let agents = self.client.agents().unwrap_or_default();
+            known && agents.iter().any(|agent| agent.state == "serving")
+        });
+        begun.elapsed()
+    }
+
+    fn release(&self, grant: &Grant) -> u64 {
+        let request = ReleaseRequest {
+            lease: grant.lease.clone(),
+            ..ReleaseRequest::default()
+        };
+        let released = self
+            .client
+            .ask(|mut manager| async move { manager.release(request).await });
+        let usage = released.expect("released").usage.expect("a total");
+        assert!(usage.allocated_ns > 0, "a lease that was held has cost something");
+        usage.allocated_ns
+    }
+
+    /// Allocated time on the bill.
+    fn billed(&self) -> u64 {
+        let request = BillRequest {
+            by: BillBy::Lease as i32,
+            ..BillRequest::default()
+        };
+        let bill = self
+            .client
+            .ask(|mut manager| async move { manager.bill(request).await });
+        let rows = bill.expect("a bill").rows;
+        let usage = rows
+            .into_iter()
+            .map(|row| row.usage.map_or(0, |usage| usage.allocated_ns));
+        usage.sum()
+    }
+
+    fn start_again(&mut self, number: usize) {
+        self.managers[number] = manager(&self.hosts, &self.authority, MANAGERS[number], &self.database);
+    }
+}
+
+#[test]
+fn a_leader_that_is_killed_is_replaced_and_nothing_acknowledged_is_lost() {
+    let Some(mut site) = Site::new() else { return };
+    let mut acknowledged = 0;
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let grant = site.client.acquire(LONG).expect("a lease");
+        let session = site.client.attached(&grant);
+        let leader = site.leader();
+        let begun = Instant::now();
+        site.managers[leader].kill();
+        took.push(site.knows(&grant, begun));
+        acknowledged += site.release(&grant);
+        drop(session);
+        assert_eq!(site.billed(), acknowledged, "each total is billed, once");
+        site.start_again(leader);
+    }
+    took.sort();
+    println!("a killed leader is replaced within: {took:?}");
+    assert!(took[4] < SERVING_WITHIN, "{took:?}");
+}
+
+#[test]
+fn a_leader_that_was_stopped_changes_nothing_when_it_goes_on() {
+    let Some(mut site) = Site::new() else { return };
+    let grant = site.client.acquire(LONG).expect("a lease");
+    let session = site.client.attached(&grant);
+    let leader = site.leader();
+    let stopped = site.managers[leader].process();
+    let begun = Instant::now();
+    stopped.signal(Signal::SIGSTOP);
+    // Nobody refuses connections to it, so each costs the time until it is given up.
+    let took = site.knows(&grant, begun);
+    let used = site.release(&grant);
+    drop(session);
+    stopped.signal(Signal::SIGCONT);
+    let (status, _) = site.managers[leader].ended(LIMIT);
+    assert!(!status.success(), "it says that it was replaced");
+    assert_eq!(site.billed(), used);
+    println!("a stopped leader is replaced within: {took:?}");
+    assert!(took < 2 * SERVING_WITHIN, "{took:?}");
+    site.start_again(leader);
+}
+
+#[test]
+fn a_leader_that_is_told_to_stop_is_replaced_at_once() {
+    let Some(mut site) = Site::new() else { return };
+    let grant = site.client.acquire(LONG).expect("a lease");
+    let session = site.client.attached(&grant);
+    let leader = site.leader();
+    let begun = Instant::now();
+    site.managers[leader].process().signal(Signal::SIGTERM);
+    let took = site.knows(&grant, begun);
+    let (status, _) = site.managers[leader].ended(LIMIT);
+    assert!(status.success(), "{}", site.managers[leader].log());
+    println!("a leader that leaves is replaced within: {took:?}");
+    drop(session);
+    site.start_again(leader);
+}
