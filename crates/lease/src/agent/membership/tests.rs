@@ -1,0 +1,175 @@
+use super::*;
+
+const MOMENT: Duration = Duration::from_millis(1);
+
+fn member() -> Membership {
+    let mut membership = Membership::new(Duration::ZERO);
+    let asked = membership.step(MembershipEvent::Tick, Duration::ZERO);
+    assert_eq!(asked, [MembershipAction::Register { ask: Ask(1) }]);
+    let registered = MembershipEvent::Registered {
+        ask: Ask(1),
+        heartbeat: Duration::ZERO,
+        ledger: 7,
+    };
+    let joined = membership.step(registered, MOMENT);
+    assert_eq!(
+        joined,
+        [
+            MembershipAction::Joined,
+            MembershipAction::OweAgain,
+            MembershipAction::Report {
+                ask: Ask(2),
+                whole: true,
+                leaving: false
+            },
+        ]
+    );
+    membership
+}
+
+#[test]
+fn reports_follow_each_other_at_the_managers_pace() {
+    let mut membership = member();
+    let heard = MembershipEvent::Heard {
+        ask: Ask(2),
+        known: true,
+        totals_every: Duration::ZERO,
+    };
+    assert_eq!(
+        membership.step(heard, 2 * MOMENT),
+        [MembershipAction::Acknowledged { ask: Ask(2) }]
+    );
+    assert_eq!(membership.due(), Some(2 * MOMENT + HEARTBEAT));
+    assert!(membership.step(MembershipEvent::Tick, HEARTBEAT).is_empty());
+    assert_eq!(
+        membership
+            .step(MembershipEvent::Tick, HEARTBEAT + 2 * MOMENT)
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn an_answer_after_its_time_acknowledges_nothing() {
+    let mut membership = member();
+    let late = ANSWER_LIMIT + MOMENT;
+    let given_up = membership.step(MembershipEvent::Tick, late);
+    assert_eq!(
+        given_up,
+        [
+            MembershipAction::Unacknowledged { ask: Ask(2) },
+            MembershipAction::Lost,
+            MembershipAction::Register { ask: Ask(3) },
+        ]
+    );
+    let heard = MembershipEvent::Heard {
+        ask: Ask(2),
+        known: true,
+        totals_every: Duration::ZERO,
+    };
+    assert!(membership.step(heard, late).is_empty());
+}
+
+#[test]
+fn who_is_not_known_registers_and_a_known_ledger_is_not_told_twice() {
+    let mut membership = member();
+    let unknown = MembershipEvent::Heard {
+        ask: Ask(2),
+        known: false,
+        totals_every: Duration::ZERO,
+    };
+    let actions = membership.step(unknown, MOMENT);
+    assert_eq!(actions.last(), Some(&MembershipAction::Register { ask: Ask(3) }));
+    let again = |ask, ledger| MembershipEvent::Registered {
+        ask,
+        heartbeat: Duration::ZERO,
+        ledger,
+    };
+    let actions = membership.step(again(Ask(3), 7), MOMENT);
+    assert!(!actions.contains(&MembershipAction::OweAgain), "{actions:?}");
+}
+
+#[test]
+fn leases_that_go_on_are_named_as_often_as_the_manager_wants_and_first_of_all_to_a_new_one() {
+    let every = 4 * HEARTBEAT;
+    let mut membership = member();
+    let mut now = MOMENT;
+    let mut wholes = Vec::new();
+    for number in 2..12 {
+        let heard = MembershipEvent::Heard {
+            ask: Ask(number),
+            known: true,
+            totals_every: every,
+        };
+        membership.step(heard, now);
+        now = membership.due().expect("it goes on");
+        let reports = membership.step(MembershipEvent::Tick, now);
+        let [MembershipAction::Report { whole, .. }] = reports[..] else {
+            panic!("{reports:?} is no report");
+        };
+        wholes.push(whole);
+    }
+    let (yes, no) = (true, false);
+    assert_eq!(wholes, [no, no, no, yes, no, no, no, yes, no, no]);
+    let unknown = MembershipEvent::Heard {
+        ask: Ask(12),
+        known: false,
+        totals_every: every,
+    };
+    membership.step(unknown, now);
+    membership.step(MembershipEvent::Tick, now);
+    let again = MembershipEvent::Registered {
+        ask: Ask(13),
+        heartbeat: Duration::ZERO,
+        ledger: 7,
+    };
+    let first = membership.step(again, now);
+    assert!(
+        matches!(first.last(), Some(MembershipAction::Report { whole: true, .. })),
+        "{first:?}: a manager that did not know us does not know our leases"
+    );
+}
+
+#[test]
+fn failed_registrations_are_spaced_out() {
+    let mut membership = Membership::new(Duration::ZERO);
+    let mut now = Duration::ZERO;
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let actions = membership.step(MembershipEvent::Tick, now);
+        let [MembershipAction::Register { ask }] = actions[..] else {
+            panic!("{actions:?} is no registration");
+        };
+        assert!(membership.step(MembershipEvent::Failed { ask }, now).is_empty());
+        let due = membership.due().expect("it goes on");
+        pauses.push((due - now).as_millis());
+        now = due;
+    }
+    assert_eq!(pauses, [20, 40, 80, 160, 320, 500, 500, 500]);
+}
+
+#[test]
+fn the_goodbye_ends_by_an_answer_or_its_time() {
+    for answered in [true, false] {
+        let mut membership = member();
+        let leaving = membership.step(MembershipEvent::Leave, MOMENT);
+        let goodbye = MembershipAction::Report {
+            ask: Ask(3),
+            whole: true,
+            leaving: true,
+        };
+        assert_eq!(leaving.last(), Some(&goodbye));
+        let (event, now) = if answered {
+            let heard = MembershipEvent::Heard {
+                ask: Ask(3),
+                known: true,
+                totals_every: Duration::ZERO,
+            };
+            (heard, MOMENT)
+        } else {
+            (MembershipEvent::Tick, MOMENT + GOODBYE_LIMIT)
+        };
+        assert_eq!(membership.step(event, now).last(), Some(&MembershipAction::Left));
+        assert_eq!((membership.due(), membership.has_left()), (None, true));
+    }
+}
