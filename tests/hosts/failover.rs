@@ -149,7 +149,7 @@ fn a_leader_that_is_killed_is_replaced_and_nothing_acknowledged_is_lost() {
         site.start_again(leader);
     }
     took.sort();
-    println!("a killed leader is replaced within: {took:?}");
+    eprintln!("a killed leader is replaced within: {took:?}");
     assert!(took[4] < SERVING_WITHIN, "{took:?}");
 }
 
@@ -170,7 +170,7 @@ fn a_leader_that_was_stopped_changes_nothing_when_it_goes_on() {
     let (status, _) = site.managers[leader].ended(LIMIT);
     assert!(!status.success(), "it says that it was replaced");
     assert_eq!(site.billed(), used);
-    println!("a stopped leader is replaced within: {took:?}");
+    eprintln!("a stopped leader is replaced within: {took:?}");
     assert!(took < 2 * SERVING_WITHIN, "{took:?}");
     site.start_again(leader);
 }
@@ -186,7 +186,7 @@ fn a_leader_that_is_told_to_stop_is_replaced_at_once() {
     let took = site.knows(&grant, begun);
     let (status, _) = site.managers[leader].ended(LIMIT);
     assert!(status.success(), "{}", site.managers[leader].log());
-    println!("a leader that leaves is replaced within: {took:?}");
+    eprintln!("a leader that leaves is replaced within: {took:?}");
     drop(session);
     site.start_again(leader);
 }

@@ -235,7 +235,7 @@ fn thirty_two_hot_loops_are_gone_soon_after_sigusr1() {
     let mut times: Vec<Duration> = (0..repeat.unwrap_or(1)).map(|_| remove_busy_slots()).collect();
     times.sort_unstable();
     let at = |part: usize| times[(times.len() * part).div_ceil(100).clamp(1, times.len()) - 1];
-    println!(
+    eprintln!(
         "removal of {BUSY} busy slots, {} times: p50 {:?}, p99 {:?}",
         times.len(),
         at(50),

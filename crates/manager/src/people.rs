@@ -20,7 +20,7 @@ fn position(text: &str) -> Result<Position, Refusal> {
 /// A tenant is called as a certificate may call it, or as a user: `uid:1000`.
 fn is_name(name: &str) -> bool {
     let uid = name.strip_prefix("uid:");
-    is_tenant_name(name) || uid.is_some_and(|uid| is_uid(uid))
+    is_tenant_name(name) || uid.is_some_and(is_uid)
 }
 
 fn is_uid(text: &str) -> bool {
