@@ -9,6 +9,7 @@
 //! * [`fabric`] — the same over a fabric.
 //! * [`garbage`] — messages that are nearly right.
 //! * [`lease`] — all of these together; a bystander that notices any disturbance.
+//! * [`faults`] — daemons that are broken one at a time, and work that is checked.
 //! * [`hosts`] — several hosts on one machine; a network that misbehaves.
 //! * [`site`] — a manager and agents on hosts that know each other by certificates, and clients of them.
 //! * [`wait`] — waiting for a condition, with a limit.
@@ -19,6 +20,7 @@
 pub mod channel;
 pub mod connection;
 pub mod fabric;
+pub mod faults;
 pub mod garbage;
 pub mod hosts;
 pub mod lease;

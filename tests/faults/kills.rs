@@ -1,0 +1,367 @@
+//! kill -9 of manager, agent and workers.
+
+use hotlease_client::Invoker;
+use hotlease_tests::faults::caller::{Caller, Outcome, Steady};
+use hotlease_tests::faults::ledger::{self, Bill};
+use hotlease_tests::faults::parts::{Part, Parts};
+use hotlease_tests::faults::row::Row;
+use hotlease_tests::faults::scale::{COUNTS, alone, lanes, random, seed, times};
+use hotlease_tests::faults::system::{Strike, System};
+use hotlease_tests::faults::tally::Tally;
+use hotlease_tests::platform::LIMIT;
+use hotlease_tests::process::{Process, cores};
+use hotlease_tests::wait::until_true;
+use hotlease_wire::Ran;
+use nix::sys::signal::Signal;
+use rand::RngExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A client is told of a death.
+const TOLD: Duration = Duration::from_millis(250);
+/// A manager that was started again serves.
+const SERVING: Duration = Duration::from_secs(5);
+
+/// What the work on a ledger has been told for sure.
+#[derive(Default)]
+struct Acknowledged {
+    /// Leases that were granted.
+    granted: Vec<String>,
+    /// Usage at the end of a lease, as told by its agent.
+    told: Bill,
+}
+
+impl Acknowledged {
+    fn take(&mut self, parts: &Parts) -> Option<Invoker> {
+        let invoker = parts.invoker().ok()?;
+        self.granted.push(invoker.lease().to_string());
+        Some(invoker)
+    }
+
+    fn give_back(&mut self, invoker: Invoker) {
+        let lease = invoker.lease().to_string();
+        if let Ok(usage) = invoker.deallocate() {
+            self.told.insert(lease, usage);
+        }
+    }
+}
+
+/// The manager dies at operation `number` of its disk; what was acknowledged is there when it is back.
+fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
+    let mut parts = Parts::new();
+    let system = System::new(&parts.directory().join("orders"), &parts.state(Part::Manager));
+    system.strike(number, 1, how, seed);
+    let start = Instant::now();
+    let tally = Arc::new(Tally::new());
+    let mut sure = Acknowledged::default();
+    parts.spawn(Part::Manager, Some(&system));
+    parts.start_part(Part::Agent, None);
+
+    // Leases come, are used and go; one stays over the manager's death. Whatever the manager does not do any more is
+    // refused, and not counted on.
+    let mut steady = None;
+    let mut rounds = 0;
+    let begin = Instant::now();
+    while parts.ended(Part::Manager).is_none() && rounds < 4 && begin.elapsed() < LIMIT {
+        if steady.is_none() {
+            let how = Steady { seed, ..Steady::default() };
+            let invoker = sure.take(&parts);
+            steady = invoker.map(|invoker| Caller::start(invoker, &tally, &how));
+            continue;
+        }
+        let Some(invoker) = sure.take(&parts) else { continue };
+        let function = invoker.function("tally").expect("it is there").idempotent(false);
+        for _ in 0..3 {
+            let call = tally.call(100);
+            let outcome = hotlease_tests::faults::caller::make(&function, &call);
+            hotlease_tests::faults::caller::check(&tally, &outcome);
+            assert!(outcome.failed.is_none(), "the manager has no part in a call: {outcome:?}");
+        }
+        drop(function);
+        sure.give_back(invoker);
+        rounds += 1;
+    }
+    let operations = system.operations();
+    if parts.ended(Part::Manager).is_none() {
+        // There were not that many operations: as good a moment as another.
+        parts.process(Part::Manager).signal(Signal::SIGKILL);
+    }
+    parts.take_end(Part::Manager, LIMIT);
+    let died = Instant::now();
+    system.heal();
+    parts.spawn(Part::Manager, None);
+    let serving = parts.until_serving(SERVING * 4);
+    row.took("serving in", Some(SERVING), serving);
+    if let Some(steady) = steady {
+        steady.until_success_after(died, LIMIT);
+        row.took("longest pause of calls", None, steady.longest_gap_after(died - Duration::from_millis(20)));
+        let (outcomes, invoker) = steady.finish();
+        let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.failed.is_some()).collect();
+        assert!(failed.is_empty(), "calls go on without a manager: {failed:?}");
+        sure.give_back(invoker);
+    }
+    let invoker = sure.take(&parts).expect("a lease of the manager that is back");
+    sure.give_back(invoker);
+    let bill = ledger::until_settled(&parts);
+    ledger::nothing_lost(&bill, &sure.told);
+    ledger::not_over_billed(&bill, tally.total(), cores().len() as u32, start);
+    for lease in &sure.granted {
+        assert!(bill.contains_key(lease), "lease {lease} was granted, and no row of it is left");
+    }
+    assert_eq!(ledger::total(&bill).invocations, tally.total(), "every call is billed");
+    operations
+}
+
+#[test]
+fn manager_killed_at_every_durable_write_loses_nothing_that_was_acknowledged() {
+    let _alone = alone();
+    let seed = seed();
+    let new_row = || {
+        Row::new(
+            "kill -9 of the manager, before, in the middle of and after each durable write, and loss of power there",
+            "calls go on; serving again in 5 s; no acknowledged row lost",
+            "kills::manager_killed_at_every_durable_write_loses_nothing_that_was_acknowledged",
+            seed,
+        )
+    };
+    let mut row = new_row();
+    let operations = manager_dies_at(u64::MAX, Strike::KillBefore, seed, &mut new_row());
+    assert!(operations > 20, "only {operations} durable operations: they are not seen");
+    let runs = times(operations as u32);
+    lanes(
+        &mut row,
+        6,
+        runs,
+        seed,
+        new_row,
+        |_| (),
+        |(), run, row| {
+            let ways = [Strike::Power, Strike::KillBefore, Strike::Tear, Strike::KillAfter];
+            let number = 1 + u64::from(run) % operations;
+            let round = u64::from(run) / operations;
+            let how = ways[((number + round + seed) % 4) as usize];
+            manager_dies_at(number, how, seed.wrapping_add(run.into()), row);
+        },
+        |(), _| (),
+    );
+    row.finish();
+}
+
+/// A platform with a client that calls all the time, over many deaths.
+struct Scene {
+    parts: Parts,
+    tally: Arc<Tally>,
+    caller: Option<Caller>,
+    start: Instant,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Self {
+        let parts = Parts::start();
+        let tally = Arc::new(Tally::new());
+        let how = Steady { seed, ..Steady::default() };
+        let caller = Caller::start(parts.invoker().expect("a lease"), &tally, &how);
+        Self {
+            parts,
+            tally,
+            caller: Some(caller),
+            start: Instant::now(),
+        }
+    }
+
+    fn caller(&self) -> &Caller {
+        self.caller.as_ref().expect("it calls")
+    }
+
+    /// Everything that was told is so; nothing is over-billed; what was told at the end is billed.
+    fn end(mut self) {
+        let (outcomes, invoker) = self.caller.take().expect("it calls").finish();
+        let answered = outcomes.iter().filter(|outcome| outcome.failed.is_none()).count();
+        assert!(answered > 0, "no call was answered");
+        let lease = invoker.lease().to_string();
+        let told: Bill = invoker.deallocate().ok().map(|usage| (lease, usage)).into_iter().collect();
+        let bill = ledger::until_settled(&self.parts);
+        ledger::nothing_lost(&bill, &told);
+        ledger::not_over_billed(&bill, self.tally.total(), cores().len() as u32, self.start);
+    }
+}
+
+/// A call that computes for longer than any test, on a lease of its own; what it comes to, when.
+fn long_call(parts: &Parts, tally: &Tally) -> Option<std::thread::JoinHandle<(Outcome, u64)>> {
+    let invoker = parts.invoker().ok()?;
+    let function = invoker.function("tally").expect("it is there").idempotent(false);
+    let call = tally.call(60_000_000);
+    let number = call.number;
+    let thread = std::thread::spawn(move || {
+        let outcome = hotlease_tests::faults::caller::make(&function, &call);
+        drop((function, invoker));
+        (outcome, number)
+    });
+    until_true("the function computes", LIMIT, || tally.runs(number) == 1 || thread.is_finished());
+    Some(thread)
+}
+
+#[test]
+fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
+    let _alone = alone();
+    let seed = seed();
+    let new_row = || {
+        Row::new(
+            "kill -9 of the agent",
+            "no worker outlives it; client told in 250 ms; the next run bills from the journal",
+            "kills::killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down",
+            seed,
+        )
+    };
+    let mut row = new_row();
+    lanes(
+        &mut row,
+        5,
+        times(COUNTS.kills / 2),
+        seed,
+        new_row,
+        |lane| Scene::new(seed.wrapping_add(lane.into())),
+        |scene, run, row| {
+            let mut random = random(seed, run);
+            scene.caller().until_success_after(Instant::now(), LIMIT);
+            // In every other run while a lease is taken, too.
+            let long = match run % 2 {
+                0 => long_call(&scene.parts, &scene.tally),
+                _ => {
+                    let (options, delay) = (scene.parts.lease_options(), random.random_range(0..8_000));
+                    std::thread::spawn(move || {
+                        let code = hotlease_client::Code::open(hotlease_tests::library::library("tally"));
+                        // Comes to a lease, or to an error: not to nothing.
+                        drop(Invoker::allocate(&code.expect("a library"), options));
+                    });
+                    std::thread::sleep(Duration::from_micros(delay));
+                    None
+                }
+            };
+            std::thread::sleep(Duration::from_micros(random.random_range(0..20_000)));
+            let agent = scene.parts.process(Part::Agent);
+            // Stopped, so that it starts nothing between the look and the kill.
+            agent.signal(Signal::SIGSTOP);
+            let workers = agent.descendants();
+            let killed = Instant::now();
+            scene.parts.kill(Part::Agent);
+            if let Some(long) = long {
+                let (outcome, number) = long.join().expect("no panic");
+                let failed = outcome.failed.clone().expect("its worker is gone");
+                assert!(
+                    failed.1 != Ran::No && scene.tally.runs(number) == 1,
+                    "it ran once, and was told {failed:?}"
+                );
+                row.took("told in", Some(TOLD), outcome.ended - killed);
+            }
+            let gone = until_true("no worker is left", LIMIT, || !workers.iter().any(Process::is_alive));
+            row.took("workers gone in", Some(TOLD), gone);
+            scene.parts.spawn(Part::Agent, None);
+            let started = Instant::now();
+            scene.caller().until_success_after(started, LIMIT);
+            row.took("calls answered again after its start in", Some(SERVING), scene.caller().until_success_after(started, LIMIT));
+        },
+        |scene, _| scene.end(),
+    );
+    row.finish();
+}
+
+/// The workers of a lease.
+fn workers_of(parts: &Parts, lease: &str) -> Vec<Process> {
+    let workers = parts.manager().workers().unwrap_or_default();
+    let of_lease = workers.iter().filter(|worker| worker.lease == lease);
+    of_lease
+        .filter_map(|worker| Process::of(worker.pid as i32))
+        .collect()
+}
+
+#[test]
+fn death_of_a_worker_is_told_and_another_takes_its_place() {
+    let _alone = alone();
+    let seed = seed();
+    let new_row = || {
+        Row::new(
+            "kill -9 of a worker: starting, loading, computing, replying, polling, asleep",
+            "client told in 250 ms; no call runs twice; another worker takes its place",
+            "kills::death_of_a_worker_is_told_and_another_takes_its_place",
+            seed,
+        )
+    };
+    let mut row = new_row();
+    lanes(
+        &mut row,
+        5,
+        times(COUNTS.kills / 2),
+        seed,
+        new_row,
+        |lane| Scene::new(seed.wrapping_add(lane.into())),
+        |scene, run, row| {
+            let mut random = random(seed, run);
+            match run % 4 {
+                // While it starts, and loads.
+                0 => {
+                    let agent = scene.parts.process(Part::Agent);
+                    let known = agent.descendants();
+                    let options = scene.parts.lease_options();
+                    let taking = std::thread::spawn(move || {
+                        let code = hotlease_client::Code::open(hotlease_tests::library::library("tally"));
+                        let start = Instant::now();
+                        let taken = Invoker::allocate(&code.expect("a library"), options);
+                        (start.elapsed(), taken.map(drop).map_err(|error| error.to_string()))
+                    });
+                    std::thread::sleep(Duration::from_micros(random.random_range(0..6_000)));
+                    // The pool's worker is taken, and another started in its place: both.
+                    let held = workers_of(&scene.parts, &scene.caller().invoker().lease().to_string());
+                    let killed: Vec<Process> = agent
+                        .descendants()
+                        .into_iter()
+                        .filter(|worker| !held.contains(worker) && (!known.contains(worker) || random.random_bool(0.5)))
+                        .collect();
+                    killed.iter().for_each(|worker| worker.signal(Signal::SIGKILL));
+                    let (took, taken) = taking.join().expect("no panic");
+                    assert!(took < LIMIT, "a lease came to {taken:?} after {took:?}");
+                    row.took("a lease taken meanwhile resolved in", None, took);
+                }
+                // While it computes.
+                1 => {
+                    let Some(long) = long_call(&scene.parts, &scene.tally) else {
+                        panic!("no lease for a long call");
+                    };
+                    let held = workers_of(&scene.parts, &scene.caller().invoker().lease().to_string());
+                    let computing: Vec<Process> = scene
+                        .parts
+                        .manager()
+                        .workers()
+                        .expect("listed")
+                        .iter()
+                        .filter(|worker| !worker.lease.is_empty())
+                        .filter_map(|worker| Process::of(worker.pid as i32))
+                        .filter(|worker| !held.contains(worker))
+                        .collect();
+                    assert!(!computing.is_empty(), "no worker computes");
+                    let killed = Instant::now();
+                    computing.iter().for_each(|worker| worker.signal(Signal::SIGKILL));
+                    let (outcome, number) = long.join().expect("no panic");
+                    let (words, ran) = outcome.failed.clone().expect("its worker is gone");
+                    assert!(
+                        ran == Ran::Unknown && words.contains("signal 9") && scene.tally.runs(number) == 1,
+                        "it ran once, and was told {ran:?}: {words}"
+                    );
+                    row.took("told in", Some(TOLD), outcome.ended - killed);
+                }
+                // Between any two instructions of a slot that is called all the time, or asleep for a moment.
+                _ => {
+                    std::thread::sleep(Duration::from_micros(random.random_range(0..5_000)));
+                    let lease = scene.caller().invoker().lease().to_string();
+                    let workers = workers_of(&scene.parts, &lease);
+                    let killed = Instant::now();
+                    workers.iter().for_each(|worker| worker.signal(Signal::SIGKILL));
+                    let again = scene.caller().until_success_after(killed, LIMIT);
+                    row.took("calls answered again in", Some(TOLD), again);
+                }
+            }
+        },
+        |scene, _| scene.end(),
+    );
+    row.finish();
+}

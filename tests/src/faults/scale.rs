@@ -1,0 +1,131 @@
+//! How often each fault is tried, with which seeds, and several at once.
+
+use super::row::Row;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Runs of each fault in `make test`. `HOTLEASE_FAULTS_TIMES` multiplies them, which `make soak` does.
+pub struct Counts {
+    /// kill -9 of an agent, and of a worker.
+    pub kills: u32,
+    /// SIGSTOP.
+    pub stops: u32,
+    /// Partitions.
+    pub partitions: u32,
+    /// Full and failing disks.
+    pub disks: u32,
+    /// Damaged journals.
+    pub journals: u32,
+    /// Jumps of the clock.
+    pub clocks: u32,
+    /// Vanishing clients.
+    pub clients: u32,
+    /// Hostile requests at each listener.
+    pub requests: u32,
+}
+
+/// See [`Counts`].
+pub const COUNTS: Counts = Counts {
+    kills: 100,
+    stops: 50,
+    partitions: 30,
+    disks: 20,
+    journals: 200,
+    clocks: 20,
+    clients: 10,
+    requests: 10_000,
+};
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
+
+/// So many runs, as often as is asked for.
+pub fn times(count: u32) -> u32 {
+    count * variable("HOTLEASE_FAULTS_TIMES").unwrap_or(1) as u32
+}
+
+/// The seed of this test program's random choices: `HOTLEASE_FAULTS_SEED`, else a new one.
+pub fn seed() -> u64 {
+    variable("HOTLEASE_FAULTS_SEED").unwrap_or_else(|| u64::from(rand::random::<u32>()))
+}
+
+/// The generator of one run.
+pub fn random(seed: u64, run: u32) -> StdRng {
+    StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(u64::from(run)))
+}
+
+/// Between two durations, most of them short: each decade is as likely as another.
+pub fn mostly_short(random: &mut StdRng, shortest: Duration, longest: Duration) -> Duration {
+    let (low, high) = (shortest.as_secs_f64().ln(), longest.as_secs_f64().ln());
+    Duration::from_secs_f64(random.random_range(low..=high).exp())
+}
+
+/// One fault at a time: others would be measured with it.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `0..runs` in so many lanes at once. Each lane sets up its own scene and counts in its own row; the rows come
+/// together in `row`. A run that fails says its number and seed.
+pub fn lanes<S>(
+    row: &mut Row,
+    lanes: u32,
+    runs: u32,
+    seed: u64,
+    new_row: impl Fn() -> Row + Sync,
+    scene: impl Fn(u32) -> S + Sync,
+    run: impl Fn(&mut S, u32, &mut Row) + Sync,
+    end: impl Fn(S, &mut Row) + Sync,
+) {
+    let next = AtomicU32::new(0);
+    let rows: Vec<Row> = std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes.min(runs))
+            .map(|lane| {
+                let (next, new_row, scene, run, end) = (&next, &new_row, &scene, &run, &end);
+                scope.spawn(move || {
+                    let mut row = new_row();
+                    let mut own = scene(lane);
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= runs {
+                            break;
+                        }
+                        let told = Told { seed, number };
+                        run(&mut own, number, &mut row);
+                        row.ran();
+                        drop(told);
+                    }
+                    end(own, &mut row);
+                    row
+                })
+            })
+            .collect();
+        lanes
+            .into_iter()
+            .map(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    for one in rows {
+        row.add(one);
+    }
+}
+
+/// Says which run failed.
+struct Told {
+    seed: u64,
+    number: u32,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("run {} failed; HOTLEASE_FAULTS_SEED={}", self.number, self.seed);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Disks, clocks and cores as a test says: `fixtures/faulty_system.c` in a daemon, and orders to it.
+
+use crate::library::compile;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What happens at a durable operation of a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strike {
+    /// Killed with -9 before it.
+    KillBefore,
+    /// Killed with -9 after it, before anybody is told.
+    KillAfter,
+    /// Killed with -9 in its middle: half of a write is there.
+    Tear,
+    /// The machine loses its power before it: what was not synced is lost, in part.
+    Power,
+    /// It fails: no space.
+    NoSpace,
+    /// It fails: the device does.
+    IoError,
+}
+
+const OPERATIONS: u64 = 0;
+const STRIKE_AT: u64 = 8;
+const SPAN: u64 = 16;
+const CLOCK: u64 = 24;
+const HOW: u64 = 32;
+const CORES: u64 = 36;
+const STRUCK: u64 = 40;
+const SEED: u64 = 44;
+const PREFIX: u64 = 48;
+const PREFIX_BYTES: usize = 200;
+
+/// Orders to the daemons that were started with them.
+#[derive(Debug)]
+pub struct System {
+    orders: File,
+    path: PathBuf,
+}
+
+impl System {
+    /// Nothing is wrong yet. `orders` is the file to make; durable operations are those under `state`.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn new(orders: &Path, state: &Path) -> Self {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true);
+        let file = file.open(orders).expect("a file of orders");
+        file.set_len(4096).expect("its length");
+        let system = Self {
+            orders: file,
+            path: orders.to_owned(),
+        };
+        let prefix = state.to_str().expect("a path in UTF-8").as_bytes();
+        assert!(prefix.len() < PREFIX_BYTES, "too long a path");
+        system.put(PREFIX, prefix);
+        system
+    }
+
+    /// Starts a daemon under these orders.
+    pub fn over(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", Self::library());
+        command.env("HOTLEASE_TEST_SYSTEM", &self.path);
+    }
+
+    /// The library that obeys.
+    pub fn library() -> PathBuf {
+        compile("faulty_system", &[])
+    }
+
+    /// The file of orders.
+    pub fn orders(&self) -> &Path {
+        &self.path
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) {
+        // A write to the file is a write to the memory that the daemon has mapped.
+        self.orders.write_all_at(bytes, at).expect("an order");
+    }
+
+    fn number<const N: usize>(&self, at: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.orders.read_exact_at(&mut bytes, at).expect("a number");
+        bytes
+    }
+
+    /// Durable operations so far, of all daemons under these orders.
+    pub fn operations(&self) -> u64 {
+        u64::from_le_bytes(self.number(OPERATIONS))
+    }
+
+    /// Durable operations that were struck.
+    pub fn struck(&self) -> u32 {
+        u32::from_le_bytes(self.number(STRUCK))
+    }
+
+    /// Operation `number`, counted from 1, is struck, and those after it: `span` in all. For [`Strike::Power`] this is
+    /// said before the daemon starts, as it must know what was not synced.
+    pub fn strike(&self, number: u64, span: u64, how: Strike, seed: u64) {
+        let how: u32 = match how {
+            Strike::KillBefore => 1,
+            Strike::KillAfter => 2,
+            Strike::Tear => 3,
+            Strike::Power => 4,
+            Strike::NoSpace => 5,
+            Strike::IoError => 6,
+        };
+        self.put(STRIKE_AT, &0u64.to_le_bytes());
+        self.put(HOW, &how.to_le_bytes());
+        self.put(SPAN, &span.to_le_bytes());
+        self.put(SEED, &(seed as u32).to_le_bytes());
+        self.put(STRIKE_AT, &number.to_le_bytes());
+    }
+
+    /// The next operations are struck.
+    pub fn strike_next(&self, span: u64, how: Strike) {
+        self.strike(self.operations() + 1, span, how, 0);
+    }
+
+    /// Nothing is struck any more.
+    pub fn heal(&self) {
+        self.put(STRIKE_AT, &0u64.to_le_bytes());
+    }
+
+    /// The time of day is so many seconds off.
+    pub fn set_clock(&self, seconds: i64) {
+        self.put(CLOCK, &(seconds * 1_000_000_000).to_le_bytes());
+    }
+
+    /// The machine has so many cores; at most 1024.
+    pub fn pretend_cores(&self, cores: u32) {
+        self.put(CORES, &cores.to_le_bytes());
+    }
+}
