@@ -1,11 +1,12 @@
 //! kill -9 of manager, agent and workers.
 
+use crate::scene::Scene;
 use hotlease_client::Invoker;
 use hotlease_tests::faults::caller::{Caller, Outcome, Steady};
 use hotlease_tests::faults::ledger::{self, Bill};
 use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, alone, lanes, random, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, Runs, alone, random, seed, times};
 use hotlease_tests::faults::system::{Strike, System};
 use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::platform::LIMIT;
@@ -64,18 +65,26 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
     let begin = Instant::now();
     while parts.ended(Part::Manager).is_none() && rounds < 4 && begin.elapsed() < LIMIT {
         if steady.is_none() {
-            let how = Steady { seed, ..Steady::default() };
+            let how = Steady {
+                seed,
+                ..Steady::default()
+            };
             let invoker = sure.take(&parts);
             steady = invoker.map(|invoker| Caller::start(invoker, &tally, &how));
             continue;
         }
-        let Some(invoker) = sure.take(&parts) else { continue };
+        let Some(invoker) = sure.take(&parts) else {
+            continue;
+        };
         let function = invoker.function("tally").expect("it is there").idempotent(false);
         for _ in 0..3 {
             let call = tally.call(100);
             let outcome = hotlease_tests::faults::caller::make(&function, &call);
             hotlease_tests::faults::caller::check(&tally, &outcome);
-            assert!(outcome.failed.is_none(), "the manager has no part in a call: {outcome:?}");
+            assert!(
+                outcome.failed.is_none(),
+                "the manager has no part in a call: {outcome:?}"
+            );
         }
         drop(function);
         sure.give_back(invoker);
@@ -94,21 +103,34 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
     row.took("serving in", Some(SERVING), serving);
     if let Some(steady) = steady {
         steady.until_success_after(died, LIMIT);
-        row.took("longest pause of calls", None, steady.longest_gap_after(died - Duration::from_millis(20)));
+        row.took(
+            "longest pause of calls",
+            None,
+            steady.longest_gap_after(died - Duration::from_millis(20)),
+        );
         let (outcomes, invoker) = steady.finish();
-        let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.failed.is_some()).collect();
+        let failed: Vec<&Outcome> = outcomes
+            .iter()
+            .filter(|outcome| outcome.failed.is_some())
+            .collect();
         assert!(failed.is_empty(), "calls go on without a manager: {failed:?}");
         sure.give_back(invoker);
     }
     let invoker = sure.take(&parts).expect("a lease of the manager that is back");
     sure.give_back(invoker);
-    let bill = ledger::until_settled(&parts);
-    ledger::nothing_lost(&bill, &sure.told);
+    let bill = ledger::until_billed(&parts, &sure.told);
     ledger::not_over_billed(&bill, tally.total(), cores().len() as u32, start);
     for lease in &sure.granted {
-        assert!(bill.contains_key(lease), "lease {lease} was granted, and no row of it is left");
+        assert!(
+            bill.contains_key(lease),
+            "lease {lease} was granted, and no row of it is left"
+        );
     }
-    assert_eq!(ledger::total(&bill).invocations, tally.total(), "every call is billed");
+    assert_eq!(
+        ledger::total(&bill).invocations,
+        tally.total(),
+        "every call is billed"
+    );
     operations
 }
 
@@ -124,15 +146,18 @@ fn manager_killed_at_every_durable_write_loses_nothing_that_was_acknowledged() {
             seed,
         )
     };
-    let mut row = new_row();
     let operations = manager_dies_at(u64::MAX, Strike::KillBefore, seed, &mut new_row());
-    assert!(operations > 20, "only {operations} durable operations: they are not seen");
+    assert!(
+        operations > 20,
+        "only {operations} durable operations: they are not seen"
+    );
     let runs = times(operations as u32);
-    lanes(
-        &mut row,
-        6,
+    let row = Runs {
+        lanes: 6,
         runs,
         seed,
+    }
+    .make(
         new_row,
         |_| (),
         |(), run, row| {
@@ -147,45 +172,6 @@ fn manager_killed_at_every_durable_write_loses_nothing_that_was_acknowledged() {
     row.finish();
 }
 
-/// A platform with a client that calls all the time, over many deaths.
-struct Scene {
-    parts: Parts,
-    tally: Arc<Tally>,
-    caller: Option<Caller>,
-    start: Instant,
-}
-
-impl Scene {
-    fn new(seed: u64) -> Self {
-        let parts = Parts::start();
-        let tally = Arc::new(Tally::new());
-        let how = Steady { seed, ..Steady::default() };
-        let caller = Caller::start(parts.invoker().expect("a lease"), &tally, &how);
-        Self {
-            parts,
-            tally,
-            caller: Some(caller),
-            start: Instant::now(),
-        }
-    }
-
-    fn caller(&self) -> &Caller {
-        self.caller.as_ref().expect("it calls")
-    }
-
-    /// Everything that was told is so; nothing is over-billed; what was told at the end is billed.
-    fn end(mut self) {
-        let (outcomes, invoker) = self.caller.take().expect("it calls").finish();
-        let answered = outcomes.iter().filter(|outcome| outcome.failed.is_none()).count();
-        assert!(answered > 0, "no call was answered");
-        let lease = invoker.lease().to_string();
-        let told: Bill = invoker.deallocate().ok().map(|usage| (lease, usage)).into_iter().collect();
-        let bill = ledger::until_settled(&self.parts);
-        ledger::nothing_lost(&bill, &told);
-        ledger::not_over_billed(&bill, self.tally.total(), cores().len() as u32, self.start);
-    }
-}
-
 /// A call that computes for longer than any test, on a lease of its own; what it comes to, when.
 fn long_call(parts: &Parts, tally: &Tally) -> Option<std::thread::JoinHandle<(Outcome, u64)>> {
     let invoker = parts.invoker().ok()?;
@@ -197,7 +183,9 @@ fn long_call(parts: &Parts, tally: &Tally) -> Option<std::thread::JoinHandle<(Ou
         drop((function, invoker));
         (outcome, number)
     });
-    until_true("the function computes", LIMIT, || tally.runs(number) == 1 || thread.is_finished());
+    until_true("the function computes", LIMIT, || {
+        tally.runs(number) == 1 || thread.is_finished()
+    });
     Some(thread)
 }
 
@@ -213,12 +201,12 @@ fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
             seed,
         )
     };
-    let mut row = new_row();
-    lanes(
-        &mut row,
-        5,
-        times(COUNTS.kills / 2),
+    let row = Runs {
+        lanes: 5,
+        runs: times(COUNTS.kills),
         seed,
+    }
+    .make(
         new_row,
         |lane| Scene::new(seed.wrapping_add(lane.into())),
         |scene, run, row| {
@@ -254,12 +242,18 @@ fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
                 );
                 row.took("told in", Some(TOLD), outcome.ended - killed);
             }
-            let gone = until_true("no worker is left", LIMIT, || !workers.iter().any(Process::is_alive));
+            let gone = until_true("no worker is left", LIMIT, || {
+                !workers.iter().any(Process::is_alive)
+            });
             row.took("workers gone in", Some(TOLD), gone);
             scene.parts.spawn(Part::Agent, None);
             let started = Instant::now();
             scene.caller().until_success_after(started, LIMIT);
-            row.took("calls answered again after its start in", Some(SERVING), scene.caller().until_success_after(started, LIMIT));
+            row.took(
+                "calls answered again after its start in",
+                Some(SERVING),
+                scene.caller().until_success_after(started, LIMIT),
+            );
         },
         |scene, _| scene.end(),
     );
@@ -287,12 +281,12 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
             seed,
         )
     };
-    let mut row = new_row();
-    lanes(
-        &mut row,
-        5,
-        times(COUNTS.kills / 2),
+    let row = Runs {
+        lanes: 5,
+        runs: times(COUNTS.kills),
         seed,
+    }
+    .make(
         new_row,
         |lane| Scene::new(seed.wrapping_add(lane.into())),
         |scene, run, row| {
@@ -307,7 +301,10 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                         let code = hotlease_client::Code::open(hotlease_tests::library::library("tally"));
                         let start = Instant::now();
                         let taken = Invoker::allocate(&code.expect("a library"), options);
-                        (start.elapsed(), taken.map(drop).map_err(|error| error.to_string()))
+                        (
+                            start.elapsed(),
+                            taken.map(drop).map_err(|error| error.to_string()),
+                        )
                     });
                     std::thread::sleep(Duration::from_micros(random.random_range(0..6_000)));
                     // The pool's worker is taken, and another started in its place: both.
@@ -315,7 +312,9 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                     let killed: Vec<Process> = agent
                         .descendants()
                         .into_iter()
-                        .filter(|worker| !held.contains(worker) && (!known.contains(worker) || random.random_bool(0.5)))
+                        .filter(|worker| {
+                            !held.contains(worker) && (!known.contains(worker) || random.random_bool(0.5))
+                        })
                         .collect();
                     killed.iter().for_each(|worker| worker.signal(Signal::SIGKILL));
                     let (took, taken) = taking.join().expect("no panic");

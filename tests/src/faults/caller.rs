@@ -117,7 +117,11 @@ impl Caller {
                     told.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
                     let pause = random.random_range(Duration::ZERO..=how.pause);
                     // Not as fast as refusals come.
-                    std::thread::sleep(if failed { pause.max(Duration::from_millis(2)) } else { pause });
+                    std::thread::sleep(if failed {
+                        pause.max(Duration::from_millis(2))
+                    } else {
+                        pause
+                    });
                 }
                 Ok(())
             })

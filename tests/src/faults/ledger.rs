@@ -1,18 +1,28 @@
 //! What is billed, held against what ran and what was told.
 
-use super::parts::Parts;
 use crate::platform::LIMIT;
 use hotlease_lease::ledger::{covers, sum};
 use hotlease_wire::session::UsageTotals;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::process::Output;
 use std::time::{Duration, Instant};
+
+/// Where an operator's commands go to a manager.
+pub trait Operator {
+    /// Runs a `hotlease` command to its end.
+    fn run(&self, arguments: &[&str]) -> Output;
+    /// Journals that are held against the ledger, beside the one that `hotlease bill verify` finds itself.
+    fn journals(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
 
 /// Totals by lease.
 pub type Bill = BTreeMap<String, UsageTotals>;
 
-fn json(parts: &Parts, arguments: &[&str]) -> Result<Vec<Value>, String> {
-    let output = parts.run(&[arguments, &["--json"]].concat());
+fn json(site: &impl Operator, arguments: &[&str]) -> Result<Vec<Value>, String> {
+    let output = site.run(&[arguments, &["--json"]].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         return Err(format!("{}{text}", String::from_utf8_lossy(&output.stderr)));
@@ -33,8 +43,8 @@ fn used(row: &Value) -> UsageTotals {
 }
 
 /// What is billed, by lease.
-pub fn bill(parts: &Parts) -> Result<Bill, String> {
-    let rows = json(parts, &["bill", "--by", "lease"])?;
+pub fn bill(site: &impl Operator) -> Result<Bill, String> {
+    let rows = json(site, &["bill", "--by", "lease"])?;
     let lease = |row: &Value| row["lease"].as_str().expect("an id").to_owned();
     Ok(rows.iter().map(|row| (lease(row), used(row))).collect())
 }
@@ -49,18 +59,43 @@ pub fn total(bill: &Bill) -> UsageTotals {
 ///
 /// # Panics
 /// If it does not, or if anything is wrong with the ledger.
-pub fn until_settled(parts: &Parts) -> Bill {
+pub fn until_settled(site: &impl Operator) -> Bill {
     let start = Instant::now();
     loop {
         // Fails while the manager is starting, or if something is wrong.
-        let verdict = json(parts, &["bill", "verify"]);
+        let journals = site.journals();
+        let further = journals.iter().flat_map(|path| ["--journal", path]);
+        let command: Vec<&str> = ["bill", "verify"].into_iter().chain(further).collect();
+        let verdict = json(site, &command);
         if let Ok(verdict) = &verdict
             && verdict[0]["journal"]["waiting"] == 0
         {
             assert_eq!(verdict[0]["problems"], serde_json::json!([]), "{verdict:?}");
-            return bill(parts).expect("a bill");
+            return bill(site).expect("a bill");
         }
         assert!(start.elapsed() < LIMIT, "the ledger is not settled: {verdict:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until what somebody was told of leases is billed, which a report brings that needs no disk of the agent's.
+///
+/// # Panics
+/// If it is not, within [`LIMIT`].
+pub fn until_billed(site: &impl Operator, told: &Bill) -> Bill {
+    let start = Instant::now();
+    loop {
+        let settled = until_settled(site);
+        let is_billed = |(lease, usage): (&String, &UsageTotals)| {
+            let billed = settled.get(lease).copied().unwrap_or_default();
+            covers(billed, *usage)
+        };
+        if told.iter().all(is_billed) {
+            return settled;
+        }
+        if start.elapsed() > LIMIT {
+            nothing_lost(&settled, told);
+        }
         std::thread::sleep(Duration::from_millis(20));
     }
 }

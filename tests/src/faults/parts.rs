@@ -1,5 +1,6 @@
 //! Manager and agent of one machine as processes of their own.
 
+use super::ledger::Operator;
 use super::system::System;
 use crate::library::library;
 use crate::manager::ManagerClient;
@@ -253,11 +254,6 @@ impl Parts {
         }
     }
 
-    /// Runs a `hotlease` command to its end.
-    pub fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().expect("hotlease runs")
-    }
-
     /// What a client here leases unless a test says otherwise: one slot, for two seconds at a time.
     pub fn lease_options(&self) -> LeaseOptions {
         LeaseOptions {
@@ -271,6 +267,12 @@ impl Parts {
     pub fn invoker(&self) -> Result<Invoker, Error> {
         let code = Code::open(library("tally"))?;
         Invoker::allocate(&code, self.lease_options())
+    }
+}
+
+impl Operator for Parts {
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("hotlease runs")
     }
 }
 
@@ -312,11 +314,7 @@ impl Drop for Parts {
                 let tail: Vec<&str> = tail.into_iter().rev().collect();
                 eprintln!("--- the {}'s last words ---\n{}", part.name(), tail.join("\n"));
             } else {
-                assert!(
-                    !log.contains("panicked"),
-                    "the {} panicked:\n{log}",
-                    part.name()
-                );
+                assert!(!log.contains("panicked"), "the {} panicked:\n{log}", part.name());
             }
         }
     }

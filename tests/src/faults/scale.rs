@@ -41,7 +41,10 @@ pub const COUNTS: Counts = Counts {
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
+    )
 }
 
 /// So many runs, as often as is asked for.
@@ -71,48 +74,65 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `0..runs` in so many lanes at once. Each lane sets up its own scene and counts in its own row; the rows come
-/// together in `row`. A run that fails says its number and seed.
-pub fn lanes<S>(
-    row: &mut Row,
-    lanes: u32,
-    runs: u32,
-    seed: u64,
-    new_row: impl Fn() -> Row + Sync,
-    scene: impl Fn(u32) -> S + Sync,
-    run: impl Fn(&mut S, u32, &mut Row) + Sync,
-    end: impl Fn(S, &mut Row) + Sync,
-) {
-    let next = AtomicU32::new(0);
-    let rows: Vec<Row> = std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes.min(runs))
-            .map(|lane| {
-                let (next, new_row, scene, run, end) = (&next, &new_row, &scene, &run, &end);
-                scope.spawn(move || {
-                    let mut row = new_row();
-                    let mut own = scene(lane);
-                    loop {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        if number >= runs {
-                            break;
-                        }
-                        let told = Told { seed, number };
-                        run(&mut own, number, &mut row);
-                        row.ran();
-                        drop(told);
-                    }
-                    end(own, &mut row);
-                    row
+/// Runs of a fault, several at once.
+pub struct Runs {
+    /// At once.
+    pub lanes: u32,
+    /// In all.
+    pub runs: u32,
+    /// Of their random choices.
+    pub seed: u64,
+}
+
+impl Runs {
+    /// Makes them. Each lane sets up its own scene and counts in its own row; the rows come together in the one that is
+    /// returned. A run that fails says its number and seed.
+    pub fn make<S>(
+        &self,
+        new_row: impl Fn() -> Row + Sync,
+        scene: impl Fn(u32) -> S + Sync,
+        run: impl Fn(&mut S, u32, &mut Row) + Sync,
+        end: impl Fn(S, &mut Row) + Sync,
+    ) -> Row {
+        let next = AtomicU32::new(0);
+        let lane = |lane| {
+            let mut row = new_row();
+            let mut own = scene(lane);
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= self.runs {
+                    break;
+                }
+                let told = Told {
+                    seed: self.seed,
+                    number,
+                };
+                run(&mut own, number, &mut row);
+                row.ran();
+                drop(told);
+            }
+            end(own, &mut row);
+            row
+        };
+        let rows: Vec<Row> = std::thread::scope(|scope| {
+            let lanes = (0..self.lanes.min(self.runs)).map(|number| {
+                let lane = &lane;
+                scope.spawn(move || lane(number))
+            });
+            let lanes: Vec<_> = lanes.collect();
+            lanes
+                .into_iter()
+                .map(|lane| {
+                    lane.join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })
-            })
-            .collect();
-        lanes
-            .into_iter()
-            .map(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    for one in rows {
-        row.add(one);
+                .collect()
+        });
+        let mut row = new_row();
+        for one in rows {
+            row.add(one);
+        }
+        row
     }
 }
 

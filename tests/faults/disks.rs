@@ -1,0 +1,244 @@
+//! Disks that are full, and disks that fail, under the ledger and under the usage journal.
+
+use crate::scene::Scene;
+use hotlease_client::Invoker;
+use hotlease_tests::faults::caller::Steady;
+use hotlease_tests::faults::ledger;
+use hotlease_tests::faults::parts::{Part, Parts};
+use hotlease_tests::faults::row::Row;
+use hotlease_tests::faults::scale::{COUNTS, Runs, alone, random, seed, times};
+use hotlease_tests::faults::system::{Strike, System};
+use hotlease_tests::platform::LIMIT;
+use hotlease_tests::process::Process;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rand::RngExt;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longest that a platform may need to go on by itself once its disk is well.
+const WELL: Duration = Duration::from_secs(5);
+
+fn until_leased(parts: &Parts, limit: Duration) -> Duration {
+    let start = Instant::now();
+    loop {
+        match parts.invoker() {
+            Ok(invoker) => {
+                invoker.deallocate().expect("its usage");
+                return start.elapsed();
+            }
+            Err(error) => assert!(start.elapsed() < limit, "no lease once the disk is well: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Tries to lease until it is refused for the disk's sake; leases that were had meanwhile are given back.
+fn until_refused(parts: &Parts) -> String {
+    let start = Instant::now();
+    loop {
+        match parts.invoker().map(Invoker::deallocate) {
+            Err(error) => return error.to_string(),
+            Ok(_) => assert!(start.elapsed() < LIMIT, "leases are granted without a disk"),
+        }
+    }
+}
+
+#[test]
+fn failing_disk_refuses_with_its_reason_and_loses_nothing() {
+    let _alone = alone();
+    let seed = seed();
+    let new_row = || {
+        Row::new(
+            "no space or I/O errors at any write of the ledger or the usage journal, for a while",
+            "calls go on; what needs the disk is refused with the reason; nothing acknowledged is lost",
+            "disks::failing_disk_refuses_with_its_reason_and_loses_nothing",
+            seed,
+        )
+    };
+    let row = Runs {
+        lanes: 4,
+        runs: times(COUNTS.disks),
+        seed,
+    }
+    .make(
+        new_row,
+        |_| (),
+        |(), run, row| {
+            let mut random = random(seed, run);
+            let whose = if run % 2 == 0 { Part::Manager } else { Part::Agent };
+            let how = if run / 2 % 2 == 0 {
+                Strike::NoSpace
+            } else {
+                Strike::IoError
+            };
+            let mut parts = Parts::new();
+            let system = System::new(&parts.directory().join("orders"), &parts.state(whose));
+            for part in [Part::Manager, Part::Agent] {
+                parts.start_part(part, (part == whose).then_some(&system));
+            }
+            parts.until_serving(LIMIT);
+            let steady = Steady {
+                seed: seed.wrapping_add(run.into()),
+                ..Steady::default()
+            };
+            let mut scene = Scene::with(parts, &steady);
+            let lease = scene.caller().invoker().lease();
+            std::thread::sleep(Duration::from_millis(random.random_range(0..700)));
+            // A short fault may be over before anybody notices.
+            let span = [1, random.random_range(1..10), 1 << 40][random.random_range(0..3)];
+            let at = system.operations() + random.random_range(1..6);
+            system.strike(at, span, how, 0);
+            let began = Instant::now();
+            if span > 10 && whose == Part::Manager {
+                let why = until_refused(&scene.parts);
+                let reason = ["full", "space", "disk", "written"]
+                    .iter()
+                    .any(|word| why.contains(word));
+                assert!(reason, "the refusal does not name the disk: {why}");
+            }
+            let deadline = Instant::now() + LIMIT;
+            while system.struck() == 0 {
+                assert!(Instant::now() < deadline, "no write was struck");
+                // Makes for more writes.
+                drop(scene.parts.invoker().map(Invoker::deallocate));
+            }
+            std::thread::sleep(Duration::from_millis(random.random_range(0..600)));
+            system.heal();
+            let healed = Instant::now();
+            if whose == Part::Manager && how == Strike::IoError {
+                // What the disk holds is known only by looking: that is what a new manager does.
+                scene.parts.kill(Part::Manager);
+                scene.parts.spawn(Part::Manager, None);
+                scene.parts.until_serving(LIMIT);
+            }
+            until_leased(&scene.parts, LIMIT);
+            row.took("leases again in", Some(WELL), healed.elapsed());
+            row.took(
+                "longest pause of calls",
+                None,
+                scene.caller().longest_gap_after(began),
+            );
+            assert_eq!(
+                scene.caller().invoker().lease(),
+                lease,
+                "the lease went on all the time"
+            );
+            let tally = scene.tally.clone();
+            let bill = scene.end_with_bill();
+            assert_eq!(
+                ledger::total(&bill).invocations,
+                tally.total(),
+                "every call is billed"
+            );
+        },
+        |(), _| (),
+    );
+    row.finish();
+}
+
+/// A small file system, gone when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new(at: &Path) -> Option<Self> {
+        fs::create_dir_all(at).expect("a directory");
+        match mount(
+            Some("tmpfs"),
+            at,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some("size=6m,mode=0700"),
+        ) {
+            Ok(()) => Some(Self(at.to_owned())),
+            Err(error) => {
+                eprintln!("skipped: a small file system needs root: {error}");
+                None
+            }
+        }
+    }
+
+    /// Leaves no byte of room.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = File::create(&path).expect("a file");
+        while file.write_all(&[0; 4096]).is_ok() {}
+        while file.write_all(&[0; 1]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn full_disk_of_the_whole_platform_loses_nothing_once_there_is_room() {
+    let _alone = alone();
+    let seed = seed();
+    let mut row = Row::new(
+        "a file system that is really full, under ledger and journal",
+        "calls go on; grants are refused with the reason; everything goes on by itself once there is room",
+        "disks::full_disk_of_the_whole_platform_loses_nothing_once_there_is_room",
+        seed,
+    );
+    for run in 0..times(COUNTS.disks / 5) {
+        let parts = Parts::new();
+        let Some(disk) = SmallDisk::new(&parts.directory().join("state")) else {
+            return;
+        };
+        let mut parts = parts;
+        for part in [Part::Manager, Part::Agent] {
+            parts.start_part(part, None);
+        }
+        parts.until_serving(LIMIT);
+        let steady = Steady {
+            seed: seed.wrapping_add(run.into()),
+            ..Steady::default()
+        };
+        let scene = Scene::with(parts, &steady);
+        let lease = scene.caller().invoker().lease();
+        let filler = disk.fill();
+        let began = Instant::now();
+        // The log of writes has pages to itself that it writes anew: it may take some leases until it grows.
+        let why = until_refused(&scene.parts);
+        assert!(
+            why.contains("full") || why.contains("space"),
+            "the refusal does not name the disk: {why}"
+        );
+        std::thread::sleep(Duration::from_millis(600));
+        let daemons = [Part::Manager, Part::Agent].map(|part| scene.parts.process(part));
+        assert!(
+            daemons.iter().all(Process::is_alive),
+            "a daemon died of a full disk"
+        );
+        fs::remove_file(filler).expect("room");
+        let healed = Instant::now();
+        until_leased(&scene.parts, LIMIT);
+        row.took("leases again in", Some(WELL), healed.elapsed());
+        row.took(
+            "longest pause of calls",
+            None,
+            scene.caller().longest_gap_after(began),
+        );
+        assert_eq!(
+            scene.caller().invoker().lease(),
+            lease,
+            "the lease went on all the time"
+        );
+        let tally = scene.tally.clone();
+        let (bill, parts) = scene.end_with_parts();
+        assert_eq!(
+            ledger::total(&bill).invocations,
+            tally.total(),
+            "every call is billed"
+        );
+        row.ran();
+        drop(parts);
+        drop(disk);
+    }
+    row.finish();
+}

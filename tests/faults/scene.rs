@@ -1,0 +1,94 @@
+//! A platform that faults happen to, and a client that calls all the time.
+
+use hotlease_lease::ledger::covers;
+use hotlease_tests::faults::caller::{Caller, Steady};
+use hotlease_tests::faults::ledger::{self, Bill};
+use hotlease_tests::faults::parts::Parts;
+use hotlease_tests::faults::tally::Tally;
+use hotlease_tests::process::cores;
+use hotlease_wire::session::UsageTotals;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A platform with a client that calls all the time, over many deaths.
+pub struct Scene {
+    pub parts: Parts,
+    pub tally: Arc<Tally>,
+    caller: Option<Caller>,
+    start: Instant,
+}
+
+impl Scene {
+    /// A client that calls as often as by default.
+    pub fn new(seed: u64) -> Self {
+        let how = Steady {
+            seed,
+            ..Steady::default()
+        };
+        Self::with(Parts::start(), &how)
+    }
+
+    /// A client that calls as it is told.
+    pub fn with(parts: Parts, how: &Steady) -> Self {
+        let tally = Arc::new(Tally::new());
+        let caller = Caller::start(parts.invoker().expect("a lease"), &tally, how);
+        Self {
+            parts,
+            tally,
+            caller: Some(caller),
+            start: Instant::now(),
+        }
+    }
+
+    /// The client.
+    pub fn caller(&self) -> &Caller {
+        self.caller.as_ref().expect("it calls")
+    }
+
+    /// Everything that was told is so; nothing is over-billed; what was told at the end is billed.
+    pub fn end(self) {
+        self.end_with_bill();
+    }
+
+    /// The same; with what is billed.
+    pub fn end_with_bill(self) -> Bill {
+        self.end_with_parts().0
+    }
+
+    /// The same; the daemons still run.
+    pub fn end_with_parts(mut self) -> (Bill, Parts) {
+        let (outcomes, invoker) = self.caller.take().expect("it calls").finish();
+        let answered = outcomes.iter().filter(|outcome| outcome.failed.is_none()).count();
+        assert!(answered > 0, "no call was answered");
+        let lease = invoker.lease().to_string();
+        let told: Bill = invoker
+            .deallocate()
+            .ok()
+            .map(|usage| (lease, usage))
+            .into_iter()
+            .collect();
+        let bill = ledger::until_billed(&self.parts, &told);
+        ledger::not_over_billed(&bill, self.tally.total(), cores().len() as u32, self.start);
+        (bill, self.parts)
+    }
+
+    /// The same where the ledger may have less of the time, by so much, and never more. With what is billed.
+    pub fn end_with_time_lost(mut self, most: Duration) -> Bill {
+        let (_, invoker) = self.caller.take().expect("it calls").finish();
+        let lease = invoker.lease().to_string();
+        let told = invoker.deallocate().expect("its usage");
+        let only_calls = UsageTotals {
+            invocations: told.invocations,
+            ..UsageTotals::default()
+        };
+        let bill = ledger::until_billed(&self.parts, &[(lease.clone(), only_calls)].into());
+        ledger::not_over_billed(&bill, self.tally.total(), cores().len() as u32, self.start);
+        let lost = told.allocated_ns.saturating_sub(bill[&lease].allocated_ns);
+        assert!(
+            u128::from(lost) <= most.as_nanos() && covers(told, bill[&lease]),
+            "lease {lease} used {told:?} and is billed {:?}",
+            bill[&lease]
+        );
+        bill
+    }
+}
