@@ -11,14 +11,16 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # How long `make fuzz` gives each decoder.
 FUZZ_SECONDS ?= 20
+# How long `make soak` goes on.
+MINUTES ?= 60
 # How many seeds `make sim` runs.
 SEEDS ?= 100000
 
-export PREFIX DESTDIR FUZZ_SECONDS
+export PREFIX DESTDIR FUZZ_SECONDS MINUTES
 export CARGO_TERM_COLOR ?= auto
 export CARGO_NET_RETRY ?= 5
 
-.PHONY: help setup build demo test bench fuzz sim lint docs install clean
+.PHONY: help setup build demo test bench fuzz sim soak planted lint docs install clean
 
 help: ## List these targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -44,6 +46,12 @@ fuzz: ## Fuzz each decoder for FUZZ_SECONDS (20); needs nightly Rust and cargo-f
 
 sim: ## Run SEEDS (100000) sites under faults in virtual time; a million takes about an hour on two cores
 	$(CARGO) run --release --locked --package hotlease-sim -- --seeds $(SEEDS)
+
+soak: ## Break real processes for MINUTES (60), with larger counts and a new seed each round
+	@scripts/soak
+
+planted: ## Plant every bug that a test is there for, one at a time, and see that it fails: about an hour
+	@tests/planted
 
 lint: ## Check format, clippy, crate levels, unsafe code, file lengths, names, links, snippets
 	@scripts/lint

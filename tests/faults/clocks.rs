@@ -77,7 +77,7 @@ fn clock_that_jumps_an_hour_ends_no_lease_and_bills_no_hour() {
             row.took(
                 "longest pause of calls",
                 None,
-                scene.caller().longest_gap_after(start),
+                scene.caller().told().longest_gap_after(start),
             );
             assert_eq!(
                 scene.caller().invoker().lease(),

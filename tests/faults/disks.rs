@@ -118,7 +118,7 @@ fn failing_disk_refuses_with_its_reason_and_loses_nothing() {
             row.took(
                 "longest pause of calls",
                 None,
-                scene.caller().longest_gap_after(began),
+                scene.caller().told().longest_gap_after(began),
             );
             assert_eq!(
                 scene.caller().invoker().lease(),
@@ -222,7 +222,7 @@ fn full_disk_of_the_whole_platform_loses_nothing_once_there_is_room() {
         row.took(
             "longest pause of calls",
             None,
-            scene.caller().longest_gap_after(began),
+            scene.caller().told().longest_gap_after(began),
         );
         assert_eq!(
             scene.caller().invoker().lease(),

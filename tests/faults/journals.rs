@@ -10,7 +10,6 @@ use hotlease_tests::faults::row::Row;
 use hotlease_tests::faults::scale::{COUNTS, Runs, alone, random, seed, times};
 use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::platform::LIMIT;
-use hotlease_wire::session::UsageTotals;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::fs;

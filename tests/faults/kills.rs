@@ -102,11 +102,11 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
     let serving = parts.until_serving(SERVING * 4);
     row.took("serving in", Some(SERVING), serving);
     if let Some(steady) = steady {
-        steady.until_success_after(died, LIMIT);
+        steady.told().until_success_after(died, LIMIT);
         row.took(
             "longest pause of calls",
             None,
-            steady.longest_gap_after(died - Duration::from_millis(20)),
+            steady.told().longest_gap_after(died - Duration::from_millis(20)),
         );
         let (outcomes, invoker) = steady.finish();
         let failed: Vec<&Outcome> = outcomes
@@ -211,7 +211,7 @@ fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
         |lane| Scene::new(seed.wrapping_add(lane.into())),
         |scene, run, row| {
             let mut random = random(seed, run);
-            scene.caller().until_success_after(Instant::now(), LIMIT);
+            scene.caller().told().until_success_after(Instant::now(), LIMIT);
             // In every other run while a lease is taken, too.
             let long = match run % 2 {
                 0 => long_call(&scene.parts, &scene.tally),
@@ -248,11 +248,11 @@ fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
             row.took("workers gone in", Some(TOLD), gone);
             scene.parts.spawn(Part::Agent, None);
             let started = Instant::now();
-            scene.caller().until_success_after(started, LIMIT);
+            scene.caller().told().until_success_after(started, LIMIT);
             row.took(
                 "calls answered again after its start in",
                 Some(SERVING),
-                scene.caller().until_success_after(started, LIMIT),
+                scene.caller().told().until_success_after(started, LIMIT),
             );
         },
         |scene, _| scene.end(),
@@ -355,7 +355,7 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                     let workers = workers_of(&scene.parts, &lease);
                     let killed = Instant::now();
                     workers.iter().for_each(|worker| worker.signal(Signal::SIGKILL));
-                    let again = scene.caller().until_success_after(killed, LIMIT);
+                    let again = scene.caller().told().until_success_after(killed, LIMIT);
                     row.took("calls answered again in", Some(TOLD), again);
                 }
             }

@@ -5,10 +5,18 @@
 //! * [`disks`] — full ones, and ones that fail.
 //! * [`journals`] — torn and flipped bytes of the usage journal.
 //! * [`clocks`] — an hour forth and back.
+//! * [`clients`] — clients that vanish with a thousand leases.
+//! * [`hostile`] — ten thousand hostile requests on every listener.
+//! * [`stops`] — parties that do nothing for a while.
+//! * [`partitions`] — networks that are cut.
 //! * [`scene`] — what all of these happen to.
 
+mod clients;
 mod clocks;
 mod disks;
+mod hostile;
 mod journals;
 mod kills;
+mod partitions;
 mod scene;
+mod stops;

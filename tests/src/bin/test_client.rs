@@ -1,7 +1,7 @@
 //! A client that can be killed: leases, says `ready`, and does as its last argument says.
 //!
 //! `hotlease-test-client RUNTIME_DIR LIBRARY TTL_MS ACTION`, where ACTION is
-//! `hold` (a lease), `compute` (a call in flight for ever), `keep-calling` (a line `called PID` each time).
+//! `hold` (a lease), `hold-many` (as many as the variable LEASES says), `compute` (a call in flight for ever), `keep-calling` (a line `called PID` each time).
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use std::io::Write;
@@ -11,6 +11,20 @@ fn say(line: &str) {
     let mut out = std::io::stdout();
     // A test that has ended does not listen any more; it kills this process anyway.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Several leases, each of which has been used, until killed.
+fn hold_many(code: &Code, options: &LeaseOptions, leases: usize) -> Result<(), Error> {
+    let mut held = Vec::new();
+    for _ in 0..leases {
+        let invoker = Invoker::allocate(code, options.clone())?;
+        invoker.function("echo")?.call(b"hold")?;
+        held.push(invoker);
+    }
+    say("ready");
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
 }
 
 fn main() -> Result<(), Error> {
@@ -24,7 +38,12 @@ fn main() -> Result<(), Error> {
         ttl: Duration::from_millis(ttl_ms.parse().unwrap_or(5000)),
         ..LeaseOptions::default()
     };
-    let invoker = Invoker::allocate(&Code::open(library)?, options)?;
+    let code = Code::open(library)?;
+    if action == "hold-many" {
+        let leases = std::env::var("LEASES").ok().and_then(|text| text.parse().ok());
+        return hold_many(&code, &options, leases.unwrap_or(1));
+    }
+    let invoker = Invoker::allocate(&code, options)?;
     match action.as_str() {
         "hold" => say("ready"),
         "compute" => {

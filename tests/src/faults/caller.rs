@@ -1,9 +1,14 @@
-//! Threads that call, and what they were told.
+//! Threads and processes that call, and what they were told.
 
+use super::ledger::Bill;
 use super::tally::{Call, Tally};
-use hotlease_client::{Error, Function, Invoker, Ran};
+use crate::process::Process;
+use hotlease_client::{Function, Invoker, Ran};
+use hotlease_wire::session::UsageTotals;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -86,68 +91,28 @@ impl Default for Steady {
     }
 }
 
-/// A thread that calls a function that is not idempotent, until told to stop.
-pub struct Caller {
-    stop: Arc<AtomicBool>,
-    told: Arc<Mutex<Vec<Outcome>>>,
-    thread: JoinHandle<Result<(), Error>>,
-    tally: Arc<Tally>,
-    invoker: Invoker,
-}
+/// What was told of calls so far. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Told(Arc<Mutex<Vec<Outcome>>>);
 
-impl Caller {
-    /// Begins.
-    ///
-    /// # Panics
-    /// If the library has no such function.
-    pub fn start(invoker: Invoker, tally: &Arc<Tally>, how: &Steady) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let told: Arc<Mutex<Vec<Outcome>>> = Arc::default();
-        let function = invoker.function("tally").expect("it is there");
-        let function = function.idempotent(false).timeout(how.timeout);
-        let thread = {
-            let (stop, told, tally) = (Arc::clone(&stop), Arc::clone(&told), Arc::clone(tally));
-            let how = how.clone();
-            std::thread::spawn(move || {
-                let mut random = StdRng::seed_from_u64(how.seed);
-                while !stop.load(Ordering::Relaxed) {
-                    let call = tally.call(random.random_range(0..=how.microseconds));
-                    let outcome = make(&function, &call);
-                    let failed = outcome.failed.is_some();
-                    told.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
-                    let pause = random.random_range(Duration::ZERO..=how.pause);
-                    // Not as fast as refusals come.
-                    std::thread::sleep(if failed {
-                        pause.max(Duration::from_millis(2))
-                    } else {
-                        pause
-                    });
-                }
-                Ok(())
-            })
-        };
-        Self {
-            stop,
-            told,
-            thread,
-            tally: Arc::clone(tally),
-            invoker,
-        }
+impl Told {
+    fn outcomes(&self) -> MutexGuard<'_, Vec<Outcome>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn told(&self) -> MutexGuard<'_, Vec<Outcome>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn add(&self, outcome: Outcome) {
+        self.outcomes().push(outcome);
     }
 
-    /// The lease that it calls on.
-    pub fn invoker(&self) -> &Invoker {
-        &self.invoker
+    /// All of it.
+    pub fn all(&self) -> Vec<Outcome> {
+        self.outcomes().clone()
     }
 
     /// The first failure that was told after a moment; when.
     pub fn failure_after(&self, moment: Instant) -> Option<Instant> {
-        let told = self.told();
-        let mut failures = told.iter().filter(|outcome| outcome.failed.is_some());
+        let outcomes = self.outcomes();
+        let mut failures = outcomes.iter().filter(|outcome| outcome.failed.is_some());
         failures
             .find(|outcome| outcome.ended >= moment)
             .map(|outcome| outcome.ended)
@@ -155,8 +120,8 @@ impl Caller {
 
     /// The first call that was made after a moment and answered; when.
     pub fn success_after(&self, moment: Instant) -> Option<Instant> {
-        let told = self.told();
-        let mut answered = told.iter().filter(|outcome| outcome.failed.is_none());
+        let outcomes = self.outcomes();
+        let mut answered = outcomes.iter().filter(|outcome| outcome.failed.is_none());
         answered
             .find(|outcome| outcome.began >= moment)
             .map(|outcome| outcome.ended)
@@ -174,16 +139,26 @@ impl Caller {
             assert!(
                 moment.elapsed() < limit,
                 "no call succeeds within {limit:?}; the last was {:?}",
-                self.told().last()
+                self.outcomes().last()
             );
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
+    /// When the last answer came before a moment, if one did.
+    pub fn last_success_before(&self, moment: Instant) -> Option<Instant> {
+        let outcomes = self.outcomes();
+        let answered = outcomes.iter().filter(|outcome| outcome.failed.is_none());
+        answered
+            .map(|outcome| outcome.ended)
+            .filter(|ended| *ended < moment)
+            .max()
+    }
+
     /// The longest time between two answers that came after a moment.
     pub fn longest_gap_after(&self, moment: Instant) -> Duration {
-        let told = self.told();
-        let answered = told.iter().filter(|outcome| outcome.failed.is_none());
+        let outcomes = self.outcomes();
+        let answered = outcomes.iter().filter(|outcome| outcome.failed.is_none());
         let mut last = moment;
         let mut longest = Duration::ZERO;
         for outcome in answered.filter(|outcome| outcome.ended >= moment) {
@@ -191,6 +166,93 @@ impl Caller {
             last = outcome.ended;
         }
         longest
+    }
+
+    /// The longest time that a call which was resolved after a moment took.
+    pub fn longest_call_after(&self, moment: Instant) -> Duration {
+        let outcomes = self.outcomes();
+        let later = outcomes.iter().filter(|outcome| outcome.ended >= moment);
+        later
+            .map(|outcome| outcome.ended - outcome.began)
+            .max()
+            .unwrap_or_default()
+    }
+
+    fn checked(self, tally: &Tally) -> Vec<Outcome> {
+        let told = self.all();
+        for outcome in &told {
+            check(tally, outcome);
+        }
+        told
+    }
+}
+
+/// Calls a function until told to stop.
+pub fn keep_calling(
+    function: &Function,
+    how: &Steady,
+    stop: &AtomicBool,
+    mut next: impl FnMut(u32) -> Call,
+    mut tell: impl FnMut(Outcome),
+) {
+    let mut random = StdRng::seed_from_u64(how.seed);
+    while !stop.load(Ordering::Relaxed) {
+        let call = next(random.random_range(0..=how.microseconds));
+        let outcome = make(function, &call);
+        let failed = outcome.failed.is_some();
+        tell(outcome);
+        let pause = random.random_range(Duration::ZERO..=how.pause);
+        // Not as fast as refusals come.
+        std::thread::sleep(if failed {
+            pause.max(Duration::from_millis(2))
+        } else {
+            pause
+        });
+    }
+}
+
+/// A thread that calls a function that is not idempotent, until told to stop.
+pub struct Caller {
+    stop: Arc<AtomicBool>,
+    told: Told,
+    thread: JoinHandle<()>,
+    tally: Arc<Tally>,
+    invoker: Invoker,
+}
+
+impl Caller {
+    /// Begins.
+    ///
+    /// # Panics
+    /// If the library has no such function.
+    pub fn start(invoker: Invoker, tally: &Arc<Tally>, how: &Steady) -> Self {
+        let (stop, told) = (Arc::new(AtomicBool::new(false)), Told::default());
+        let function = invoker.function("tally").expect("it is there");
+        let function = function.idempotent(false).timeout(how.timeout);
+        let thread = {
+            let (stop, told, tally, how) = (Arc::clone(&stop), told.clone(), Arc::clone(tally), how.clone());
+            std::thread::spawn(move || {
+                let next = |microseconds| tally.call(microseconds);
+                keep_calling(&function, &how, &stop, next, |outcome| told.add(outcome));
+            })
+        };
+        Self {
+            stop,
+            told,
+            thread,
+            tally: Arc::clone(tally),
+            invoker,
+        }
+    }
+
+    /// The lease that it calls on.
+    pub fn invoker(&self) -> &Invoker {
+        &self.invoker
+    }
+
+    /// What it was told.
+    pub fn told(&self) -> &Told {
+        &self.told
     }
 
     /// Ends the calls, and holds each against its marks; what was told, and the invoker.
@@ -202,20 +264,195 @@ impl Caller {
         let start = Instant::now();
         while !self.thread.is_finished() {
             assert!(
-                start.elapsed() < Duration::from_secs(30),
+                start.elapsed() < RESOLVED,
                 "a call is not resolved; the last that was is {:?}",
-                self.told().last()
+                self.told.outcomes().last()
             );
             std::thread::sleep(Duration::from_millis(1));
         }
         self.thread
             .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            .expect("calls");
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for outcome in &told {
-            check(&self.tally, outcome);
-        }
-        (told, self.invoker)
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (self.told.checked(&self.tally), self.invoker)
     }
+}
+
+/// Longest that a call may take to be resolved, whatever happens.
+const RESOLVED: Duration = Duration::from_secs(30);
+
+/// The same as a process of its own: `hotlease-test-tally`. Killed when dropped.
+pub struct Client {
+    child: Child,
+    told: Told,
+    /// Its words at the end: usage by lease.
+    reader: Option<JoinHandle<Bill>>,
+    tally: Arc<Tally>,
+}
+
+impl Client {
+    /// Begins, when it has a lease. `command` is the program, on its host and with its environment.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start(mut command: Command, tally: &Arc<Tally>, how: &Steady) -> Self {
+        let (numbers, path) = tally.reserve(NUMBERS);
+        let timeout = how.timeout.unwrap_or_default();
+        command
+            .arg(crate::library::library("tally"))
+            .arg(path)
+            .args([numbers.start, numbers.end].map(|number| number.to_string()))
+            .arg(how.microseconds.to_string())
+            .args([how.pause, timeout].map(|time| time.as_micros().to_string()))
+            .arg(how.seed.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the client starts");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let told = Told::default();
+        let reader = {
+            let told = told.clone();
+            let now = (Instant::now(), monotonic());
+            std::thread::spawn(move || {
+                let mut bill = Bill::new();
+                for line in lines.lines().map_while(Result::ok) {
+                    match line.strip_prefix("told ") {
+                        Some(usage) => bill.extend(parse_usage(usage)),
+                        None => told.add(Outcome::parse(&line, now)),
+                    }
+                }
+                bill
+            })
+        };
+        Self {
+            child,
+            told,
+            reader: Some(reader),
+            tally: Arc::clone(tally),
+        }
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn process(&self) -> Process {
+        Process::of(self.child.id() as i32).expect("the client runs")
+    }
+
+    /// What it was told.
+    pub fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// Ends the calls, and holds each against its marks; what was told, and the usage that it was told of its leases.
+    ///
+    /// # Panics
+    /// If it does not end, if a call ran twice, or was not told as it was.
+    pub fn finish(mut self) -> (Vec<Outcome>, Bill) {
+        drop(self.child.stdin.take());
+        let start = Instant::now();
+        while let Ok(None) = self.child.try_wait() {
+            assert!(
+                start.elapsed() < RESOLVED,
+                "the client does not end; its last call was {:?}",
+                self.told.outcomes().last()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let bill = self.reader.take().expect("it reads").join().expect("its words");
+        (self.told.clone().checked(&self.tally), bill)
+    }
+
+    /// Ends it with -9; each call that was told is held against its marks.
+    ///
+    /// # Panics
+    /// As [`Client::finish`].
+    pub fn kill(mut self) -> Vec<Outcome> {
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
+        self.reader.take().expect("it reads").join().expect("its words");
+        self.told.clone().checked(&self.tally)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Calls that one client may make.
+const NUMBERS: u64 = 200_000;
+
+/// Time that all processes of a machine have the same of, nanoseconds.
+pub fn monotonic() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("a clock");
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+}
+
+impl Outcome {
+    /// As a line of the client's. `now` is a moment by both clocks.
+    pub fn line(&self, (instant, ns): (Instant, u64)) -> String {
+        let at = |moment: Instant| ns + moment.saturating_duration_since(instant).as_nanos() as u64;
+        let (verdict, words) = match &self.failed {
+            None => ("ok", ""),
+            Some((words, Ran::Yes)) => ("yes", words.as_str()),
+            Some((words, Ran::No)) => ("no", words.as_str()),
+            Some((words, Ran::Unknown)) => ("unknown", words.as_str()),
+        };
+        let words = words.replace('\n', " ");
+        format!("{} {} {} {verdict} {words}", self.number, at(self.began), at(self.ended))
+    }
+
+    fn parse(line: &str, (instant, ns): (Instant, u64)) -> Self {
+        let fields: Vec<&str> = line.splitn(5, ' ').collect();
+        let [number, began, ended, verdict, words] = fields[..] else {
+            panic!("the client said {line:?}");
+        };
+        let at = |text: &str| {
+            let told: u64 = text.parse().expect("a time");
+            match told.checked_sub(ns) {
+                Some(later) => instant + Duration::from_nanos(later),
+                None => instant - Duration::from_nanos(ns - told),
+            }
+        };
+        let failed = |ran| Some((words.to_owned(), ran));
+        Self {
+            number: number.parse().expect("a number"),
+            began: at(began),
+            ended: at(ended),
+            failed: match verdict {
+                "ok" => None,
+                "yes" => failed(Ran::Yes),
+                "no" => failed(Ran::No),
+                "unknown" => failed(Ran::Unknown),
+                _ => panic!("the client said {line:?}"),
+            },
+        }
+    }
+}
+
+/// A client's line of the usage of its last lease, without `told`.
+pub fn usage_line(lease: &str, usage: &UsageTotals) -> String {
+    let UsageTotals {
+        allocated_ns,
+        hot_ns,
+        compute_ns,
+        invocations,
+    } = usage;
+    format!("told {lease} {allocated_ns} {hot_ns} {compute_ns} {invocations}")
+}
+
+fn parse_usage(line: &str) -> Option<(String, UsageTotals)> {
+    let mut fields = line.split(' ');
+    let lease = fields.next()?.to_owned();
+    let mut number = || fields.next()?.parse().ok();
+    let usage = UsageTotals {
+        allocated_ns: number()?,
+        hot_ns: number()?,
+        compute_ns: number()?,
+        invocations: number()?,
+    };
+    Some((lease, usage))
 }

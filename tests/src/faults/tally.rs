@@ -1,6 +1,7 @@
 //! Calls that leave a mark of each run: `fixtures/tally.c`.
 
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,17 @@ pub struct Call {
     pub number: u64,
     /// The function's input.
     pub input: Vec<u8>,
+}
+
+impl Call {
+    /// A call that leaves its mark in the file at `path`.
+    pub fn new(number: u64, microseconds: u32, path: &str) -> Self {
+        let mut input = number.to_le_bytes().to_vec();
+        input.extend(microseconds.to_le_bytes());
+        input.extend(MARKS.to_le_bytes());
+        input.extend(path.as_bytes());
+        Self { number, input }
+    }
 }
 
 impl Default for Tally {
@@ -59,14 +71,19 @@ impl Tally {
     /// # Panics
     /// After four million.
     pub fn call(&self, microseconds: u32) -> Call {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        assert!(number < MARKS.into(), "no mark is left");
-        let path = self.path.to_str().expect("a path in UTF-8");
-        let mut input = number.to_le_bytes().to_vec();
-        input.extend(microseconds.to_le_bytes());
-        input.extend(MARKS.to_le_bytes());
-        input.extend(path.as_bytes());
-        Call { number, input }
+        let (numbers, path) = self.reserve(1);
+        Call::new(numbers.start, microseconds, path)
+    }
+
+    /// Numbers for somebody who makes calls by himself, and the path of the marks.
+    ///
+    /// # Panics
+    /// After four million.
+    pub fn reserve(&self, count: u64) -> (Range<u64>, &str) {
+        let first = self.next.fetch_add(count, Ordering::Relaxed);
+        let end = first + count;
+        assert!(end <= MARKS.into(), "no mark is left");
+        (first..end, self.path.to_str().expect("a path in UTF-8"))
     }
 
     /// Whether this is what the function answers.

@@ -246,6 +246,20 @@ impl Host {
         self.lose(if deaf { 100 } else { 0 })
     }
 
+    /// The same only for what another host sends; `None`: for nothing.
+    pub fn deaf_to(&self, other: Option<&Host>) -> bool {
+        let can = self.lose(0);
+        if let Some(other) = other.filter(|_| can) {
+            let (v4, v6) = (other.address(), other.address_v6());
+            let mut rule = format!("ip6 saddr {v6} drop");
+            if v4.is_ipv4() {
+                rule = format!("ip saddr {v4} drop\niifname != \"lo\" {rule}");
+            }
+            self.filter(&rule);
+        }
+        can
+    }
+
     fn filter(&self, rule: &str) {
         // Loopback is not the network.
         let text = [

@@ -1,0 +1,411 @@
+//! Ten thousand hostile requests at every listener, while somebody else calls.
+
+use hotlease_fabric::memory::sealed_copy;
+use hotlease_net::{Address, Role, grpc};
+use hotlease_tests::faults::caller::{Client, Steady};
+use hotlease_tests::faults::row::Row;
+use hotlease_tests::faults::scale::{COUNTS, alone, random, seed, times};
+use hotlease_tests::faults::tally::Tally;
+use hotlease_tests::garbage::{mutated, session_requests};
+use hotlease_tests::hosts::Host;
+use hotlease_tests::platform::{LIMIT, program};
+use hotlease_tests::process::Process;
+use hotlease_tests::session::RawSession;
+use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, agent};
+use hotlease_tests::wait::until_true;
+use hotlease_wire::grpc::{
+    AcquireRequest, AgentInfo, BillRequest, HeartbeatRequest, JournalTotal, LeaseInfo, ListRequest, PastUsage,
+    PastUsageRequest, RegisterRequest, ReleaseRequest, Usage, VerifyRequest,
+};
+use prost::Message;
+use prost::bytes::{Buf, BufMut};
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt};
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+/// A call while ten thousand requests come.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Memory that a daemon may have taken for them, once they are gone.
+const GROWN_BYTES_MAX: u64 = 64 << 20;
+/// At once.
+const THREADS: u32 = 3;
+/// How long a hostile request is waited for.
+const ANSWERED: Duration = Duration::from_secs(5);
+
+/// Bytes as messages, whatever they are.
+#[derive(Clone, Copy, Default)]
+struct Bytes;
+
+impl Codec for Bytes {
+    type Encode = Vec<u8>;
+    type Decode = ();
+    type Encoder = Self;
+    type Decoder = Self;
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Bytes {
+    type Item = Vec<u8>;
+    type Error = Status;
+    fn encode(&mut self, bytes: Vec<u8>, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        into.put_slice(&bytes);
+        Ok(())
+    }
+}
+
+impl Decoder for Bytes {
+    type Item = ();
+    type Error = Status;
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<()>, Status> {
+        from.advance(from.remaining());
+        Ok(Some(()))
+    }
+}
+
+/// Every method but the one that stops the daemon, which an operator may.
+const METHODS: [&str; 15] = [
+    "Manager/Acquire",
+    "Manager/Release",
+    "Manager/ListAgents",
+    "Manager/ListLeases",
+    "Manager/ListWorkers",
+    "Manager/ListFunctions",
+    "Manager/GetInfo",
+    "Manager/Bill",
+    "Manager/Verify",
+    "Manager/Register",
+    "Manager/Heartbeat",
+    "Manager/ReportPast",
+    "Agent/Grant",
+    "Agent/EndLease",
+    "Agent/Status",
+];
+
+fn text(random: &mut StdRng) -> String {
+    match random.random_range(0..6) {
+        0 => String::new(),
+        1 => "0123456789abcdef".into(),
+        2 => "x".repeat(random.random_range(1..100_000)),
+        3 => "../../etc/passwd\0\n'; DROP TABLE row; --".into(),
+        4 => format!("uid:{}", random.random::<i64>()),
+        _ => (0..random.random_range(1..64)).map(|_| random.random::<char>()).collect(),
+    }
+}
+
+fn number(random: &mut StdRng) -> u64 {
+    [0, 1, 7, u64::from(u32::MAX), 1 << 63, u64::MAX, random.random()][random.random_range(0..7)]
+}
+
+/// A message that decodes, with nonsense in it.
+fn nonsense(random: &mut StdRng) -> Vec<u8> {
+    let usage = |random: &mut StdRng| {
+        Some(Usage {
+            allocated_ns: number(random),
+            hot_ns: number(random),
+            compute_ns: number(random),
+            invocations: number(random),
+        })
+    };
+    let few = |random: &mut StdRng| random.random_range(0..30);
+    match random.random_range(0..8) {
+        0 => AcquireRequest {
+            workers: number(random) as u32,
+            slots_per_worker: number(random) as u32,
+            memory_bytes: number(random),
+            ttl_ms: number(random),
+            hot_budget_us: number(random),
+            tenant: text(random),
+            sandbox: text(random),
+            label: text(random),
+            ..AcquireRequest::default()
+        }
+        .encode_to_vec(),
+        1 => ReleaseRequest {
+            lease: text(random),
+            reason: text(random),
+            ..ReleaseRequest::default()
+        }
+        .encode_to_vec(),
+        2 => ListRequest::default().encode_to_vec(),
+        3 => BillRequest {
+            tenant: text(random),
+            ..BillRequest::default()
+        }
+        .encode_to_vec(),
+        4 => VerifyRequest {
+            audit: random.random(),
+            journal: (0..few(random))
+                .map(|_| JournalTotal {
+                    agent: text(random),
+                    boot: text(random),
+                    lease: text(random),
+                    usage: usage(random),
+                    ..JournalTotal::default()
+                })
+                .collect(),
+        }
+        .encode_to_vec(),
+        5 => RegisterRequest {
+            agent: Some(AgentInfo {
+                id: text(random),
+                boot: text(random),
+                endpoint: text(random),
+                cores: (0..few(random)).map(|_| number(random) as u32).collect(),
+                ..AgentInfo::default()
+            }),
+        }
+        .encode_to_vec(),
+        6 => HeartbeatRequest {
+            leases: (0..few(random))
+                .map(|_| LeaseInfo {
+                    id: text(random),
+                    tenant: text(random),
+                    usage: usage(random),
+                    ..LeaseInfo::default()
+                })
+                .collect(),
+            epoch: number(random) as u32,
+            ..HeartbeatRequest::default()
+        }
+        .encode_to_vec(),
+        _ => PastUsageRequest {
+            agent: text(random),
+            boot: text(random),
+            usage: (0..few(random))
+                .map(|_| PastUsage {
+                    boot: text(random),
+                    lease: text(random),
+                    tenant: text(random),
+                    usage: usage(random),
+                })
+                .collect(),
+        }
+        .encode_to_vec(),
+    }
+}
+
+async fn ask(channel: Channel, random: &mut StdRng) {
+    let method = match random.random_range(0..20) {
+        0 => text(random).chars().filter(char::is_ascii_alphanumeric).collect(),
+        _ => METHODS[random.random_range(0..METHODS.len())].to_owned(),
+    };
+    let path = PathAndQuery::try_from(format!("/hotlease.v1.{method}")).expect("a path");
+    let mut bytes = nonsense(random);
+    for _ in 0..random.random_range(0..3) {
+        if !bytes.is_empty() {
+            let at = random.random_range(0..bytes.len());
+            bytes[at] = random.random();
+        }
+    }
+    let mut client = Grpc::new(channel);
+    let answer = async {
+        client.ready().await.ok()?;
+        client.unary(Request::new(bytes), path, Bytes).await.ok()
+    };
+    let _ = tokio::time::timeout(ANSWERED, answer).await;
+}
+
+/// What is no request at all.
+fn noise(random: &mut StdRng) -> Vec<u8> {
+    let mut bytes = vec![0; random.random_range(1..2000)];
+    random.fill_bytes(&mut bytes);
+    match random.random_range(0..4) {
+        0 => bytes,
+        1 => [b"GET /v1/leases HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", &bytes[..]].concat(),
+        2 => [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &bytes[..]].concat(),
+        _ => [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", &bytes[..]].concat(),
+    }
+}
+
+/// Who listens.
+#[derive(Clone)]
+enum Listener {
+    /// gRPC over a Unix socket.
+    Local(PathBuf),
+    /// The agent's sockets for sessions.
+    Sessions(PathBuf),
+    /// Everything of a daemon over TLS, for a client of the site.
+    Tls(Address, Role),
+}
+
+struct Site {
+    client: Client,
+    agent: Daemon,
+    manager: ManagerDaemon,
+    authority: Authority,
+    host: Host,
+}
+
+impl Site {
+    fn new(seed: u64) -> Self {
+        let host = Host::here();
+        let authority = Authority::new();
+        let manager = ManagerDaemon::start(&host, &authority);
+        let agent = agent(&host, &authority, &manager.address, &["alice"], &[]);
+        let mut command = host.command(Path::new(env!("CARGO_BIN_EXE_hotlease-test-tally")));
+        command
+            .env_remove("HOTLEASE_RUNTIME_DIR")
+            .env("HOTLEASE_MANAGER", manager.address.to_string())
+            .env("HOTLEASE_IDENTITY", authority.client("alice"));
+        until_true("the agent registers", LIMIT, || {
+            let output = host.command(&program("hotlease")).args(["agents", "--json"]).output();
+            String::from_utf8_lossy(&output.expect("hotlease runs").stdout).contains("serving")
+        });
+        let how = Steady {
+            seed,
+            ..Steady::default()
+        };
+        let tally = Arc::new(Tally::new());
+        Self {
+            client: Client::start(command, &tally, &how),
+            agent,
+            manager,
+            authority,
+            host,
+        }
+    }
+
+    fn processes(&self) -> [Process; 2] {
+        [self.manager.daemon.process(), self.agent.process()]
+    }
+
+    fn listeners(&self) -> Vec<(&'static str, Listener)> {
+        let directory = self.host.directory();
+        let endpoint = self.agent.serving["endpoint"].as_str().expect("it serves");
+        vec![
+            ("manager.sock", Listener::Local(directory.join("manager.sock"))),
+            ("agent.sock", Listener::Local(directory.join("agent.sock"))),
+            ("session.sock", Listener::Sessions(directory.join("session.sock"))),
+            ("the manager's port", Listener::Tls(self.manager.address.clone(), Role::Manager)),
+            (
+                "the agent's port",
+                Listener::Tls(endpoint.parse().expect("an address"), Role::Agent),
+            ),
+        ]
+    }
+}
+
+/// One thread's share.
+struct Attacker<'a> {
+    random: StdRng,
+    listener: Listener,
+    authority: &'a Authority,
+}
+
+impl Attacker<'_> {
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().expect("a runtime")
+    }
+
+    fn attack(mut self, requests: u32) {
+        let runtime = Self::runtime();
+        let channel = match &self.listener {
+            Listener::Sessions(path) => return sessions(&path.clone(), &mut self.random, requests),
+            Listener::Local(path) => {
+                let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).expect("a path");
+                runtime.block_on(async { endpoint.connect_lazy() })
+            }
+            Listener::Tls(address, role) => {
+                let identity = hotlease_net::Identity::load(&self.authority.client("mallory")).expect("hers");
+                let _within = runtime.enter();
+                grpc::channel(address.clone(), Arc::new(identity), *role)
+            }
+        };
+        for _ in 0..requests {
+            // Most are well-formed, and so get further.
+            if self.random.random_range(0..5) > 0 {
+                runtime.block_on(ask(channel.clone(), &mut self.random));
+                continue;
+            }
+            let bytes = noise(&mut self.random);
+            // It may be closed before all is written, or refused for the number of strangers.
+            let _ = match &self.listener {
+                Listener::Local(path) => UnixStream::connect(path).and_then(|mut stream| stream.write_all(&bytes)),
+                Listener::Tls(address, _) => {
+                    TcpStream::connect(address.authority()).and_then(|mut stream| stream.write_all(&bytes))
+                }
+                Listener::Sessions(_) => Ok(()),
+            };
+        }
+    }
+}
+
+fn sessions(path: &Path, random: &mut StdRng, requests: u32) {
+    let valid = session_requests();
+    let sealed = sealed_copy("hostile", &[7; 5000]).expect("a memfd");
+    let mut left = requests;
+    while left > 0 {
+        let session = RawSession::connect(path).expect("it listens");
+        for _ in 0..random.random_range(1..10).min(left) {
+            left -= 1;
+            let bytes = mutated(random, &valid);
+            let descriptors = [sealed.as_fd(), sealed.as_fd(), sealed.as_fd()];
+            let with = random.random_range(0..=3);
+            if session.send_bytes(&bytes, &descriptors[..with]).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn hostile_requests_at_every_listener_harm_nobody() {
+    let _alone = alone();
+    let seed = seed();
+    let mut row = Row::new(
+        "10,000 hostile requests on every listener: manager and agent, local and over TLS, and sessions",
+        "no daemon dies or panics; memory and descriptors are bounded; another client's calls go on",
+        "hostile::hostile_requests_at_every_listener_harm_nobody",
+        seed,
+    );
+    let site = Site::new(seed);
+    site.client.told().until_success_after(Instant::now(), LIMIT);
+    let requests = times(COUNTS.requests);
+    for (name, listener) in site.listeners() {
+        let before = site.processes().map(|daemon| (daemon.anonymous_bytes(), daemon.descriptors()));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let attacker = Attacker {
+                    random: random(seed, thread),
+                    listener: listener.clone(),
+                    authority: &site.authority,
+                };
+                scope.spawn(move || attacker.attack(requests.div_ceil(THREADS)));
+            }
+        });
+        let took = began.elapsed();
+        row.took("time for all of them", None, took);
+        row.took("longest pause of another's calls", Some(PAUSE), site.client.told().longest_gap_after(began));
+        assert_eq!(site.client.told().failure_after(began), None, "{name}: somebody else's call failed");
+        for (daemon, (memory, descriptors)) in site.processes().into_iter().zip(before) {
+            assert!(daemon.is_alive(), "{name}: a daemon died");
+            until_true("the descriptors of strangers are closed", LIMIT, || {
+                daemon.descriptors() <= descriptors + 10
+            });
+            let grown = daemon.anonymous_bytes().saturating_sub(memory);
+            assert!(grown < GROWN_BYTES_MAX, "{name}: a daemon grew by {grown} bytes");
+        }
+        row.ran();
+    }
+    let (outcomes, _) = site.client.finish();
+    assert!(outcomes.iter().any(|outcome| outcome.failed.is_none()), "no call was answered");
+    row.finish();
+}
