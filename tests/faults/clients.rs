@@ -20,14 +20,19 @@ use std::time::{Duration, Instant};
 const LEASES: u32 = 1000;
 /// That share them.
 const CLIENTS: u32 = 10;
-/// One core is free soon after its client vanished; a thousand, when as many processes are killed and reaped.
-const FREE: Duration = Duration::from_millis(250);
+/// What a single client held is free in 250 ms, see `clients` of `platform`. Here as many processes have to be killed and
+/// reaped first, which two cores do one after the other.
 const ALL_FREE: Duration = Duration::from_secs(3);
+/// Only a broken platform needs as long.
+const LONG: Duration = Duration::from_secs(30);
 
 /// An agent with as many cores as leases, of which each real one stands for many.
 fn platform() -> Parts {
     let mut parts = Parts::new();
-    let system = System::new(&parts.directory().join("orders"), &parts.directory().join("nowhere"));
+    let system = System::new(
+        &parts.directory().join("orders"),
+        &parts.directory().join("nowhere"),
+    );
     system.pretend_cores(LEASES);
     // Workers get a new environment, and need the cores as well.
     let wrapper = parts.directory().join("worker");
@@ -77,7 +82,7 @@ fn thousand_leases_of_clients_that_vanish_are_free_again() {
     let seed = seed();
     let mut row = Row::new(
         "ten clients vanish (kill -9) with 1,000 leases",
-        "cores are free in 250 ms, all of them when a thousand workers are reaped; all usage is billed",
+        "all cores are free when a thousand workers are killed and reaped, in 3 s; every lease is in the ledger",
         "clients::thousand_leases_of_clients_that_vanish_are_free_again",
         seed,
     );
@@ -88,7 +93,11 @@ fn thousand_leases_of_clients_that_vanish_are_free_again() {
         let began = Instant::now();
         let mut clients: Vec<_> = (0..CLIENTS).map(|_| client(&parts)).collect();
         for (_, lines) in &mut clients {
-            assert_eq!(lines.next().as_deref(), Some("ready"), "a client has all of its leases");
+            assert_eq!(
+                lines.next().as_deref(),
+                Some("ready"),
+                "a client has all of its leases"
+            );
         }
         row.took("leases taken in", None, began.elapsed());
         let manager = parts.manager();
@@ -97,16 +106,16 @@ fn thousand_leases_of_clients_that_vanish_are_free_again() {
         for (child, _) in &mut clients {
             child.kill().expect("our own child");
         }
-        until_true("a core is free", FREE * 20, || manager.free_cores() > 0);
-        row.took("first free in", Some(FREE), vanished.elapsed());
-        until_true("all cores are free", ALL_FREE * 10, || manager.free_cores() == LEASES);
+        until_true("a core is free", LONG, || manager.free_cores() > 0);
+        row.took("first free in", None, vanished.elapsed());
+        until_true("all cores are free", LONG, || manager.free_cores() == LEASES);
         row.took("all free in", Some(ALL_FREE), vanished.elapsed());
         for (mut child, _) in clients {
             child.wait().expect("our own child");
         }
         let bill = ledger::until_settled(&parts);
         assert_eq!(bill.len() as u32, LEASES * run, "every lease is in the ledger");
-        until_true("nothing of them is left in the agent", FREE * 40, || {
+        until_true("nothing of them is left in the agent", LONG, || {
             agent.descriptors() <= before.0 + 8 && agent.descendants().len() <= before.1
         });
         row.ran();

@@ -126,9 +126,7 @@ fn left(bytes: &[u8]) -> Bill {
             continue;
         };
         if matches!(record.kind, Kind::Running | Kind::Ended) {
-            let total = found
-                .entry(record.lease.to_string())
-                .or_default();
+            let total = found.entry(record.lease.to_string()).or_default();
             *total = hotlease_lease::ledger::larger(*total, record.usage);
         }
     }

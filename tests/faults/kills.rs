@@ -152,12 +152,7 @@ fn manager_killed_at_every_durable_write_loses_nothing_that_was_acknowledged() {
         "only {operations} durable operations: they are not seen"
     );
     let runs = times(operations as u32);
-    let row = Runs {
-        lanes: 6,
-        runs,
-        seed,
-    }
-    .make(
+    let row = Runs { lanes: 6, runs, seed }.make(
         new_row,
         |_| (),
         |(), run, row| {

@@ -402,7 +402,12 @@ impl Outcome {
             Some((words, Ran::Unknown)) => ("unknown", words.as_str()),
         };
         let words = words.replace('\n', " ");
-        format!("{} {} {} {verdict} {words}", self.number, at(self.began), at(self.ended))
+        format!(
+            "{} {} {} {verdict} {words}",
+            self.number,
+            at(self.began),
+            at(self.ended)
+        )
     }
 
     fn parse(line: &str, (instant, ns): (Instant, u64)) -> Self {
