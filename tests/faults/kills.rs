@@ -2,7 +2,7 @@
 
 use crate::scene::Scene;
 use hotlease_client::Invoker;
-use hotlease_tests::faults::caller::{Caller, Outcome, Steady};
+use hotlease_tests::faults::caller::{Caller, Outcome, Steady, check, make};
 use hotlease_tests::faults::ledger::{self, Bill};
 use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
@@ -79,8 +79,8 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
         let function = invoker.function("tally").expect("it is there").idempotent(false);
         for _ in 0..3 {
             let call = tally.call(100);
-            let outcome = hotlease_tests::faults::caller::make(&function, &call);
-            hotlease_tests::faults::caller::check(&tally, &outcome);
+            let outcome = make(&function, &call);
+            check(&tally, &outcome);
             assert!(
                 outcome.failed.is_none(),
                 "the manager has no part in a call: {outcome:?}"
@@ -167,6 +167,84 @@ fn manager_killed_at_every_durable_write_loses_nothing_that_was_acknowledged() {
     row.finish();
 }
 
+/// The agent loses its power at operation `number` of its journal; what clients were told is billed by its next run.
+fn agent_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
+    let mut parts = Parts::new();
+    let system = System::new(&parts.directory().join("orders"), &parts.state(Part::Agent));
+    system.strike(number, 1, how, seed);
+    let start = Instant::now();
+    let tally = Tally::new();
+    let mut sure = Acknowledged::default();
+    parts.start_part(Part::Manager, None);
+    parts.spawn(Part::Agent, Some(&system));
+    let mut rounds = 0;
+    while parts.ended(Part::Agent).is_none() && rounds < 8 && start.elapsed() < LIMIT {
+        let Some(invoker) = sure.take(&parts) else {
+            continue;
+        };
+        let function = invoker.function("tally").expect("it is there").idempotent(false);
+        for _ in 0..3 {
+            let outcome = make(&function, &tally.call(100));
+            check(&tally, &outcome);
+        }
+        drop(function);
+        sure.give_back(invoker);
+        rounds += 1;
+    }
+    let operations = system.operations();
+    if parts.ended(Part::Agent).is_none() {
+        parts.process(Part::Agent).signal(Signal::SIGKILL);
+    }
+    parts.take_end(Part::Agent, LIMIT);
+    system.heal();
+    parts.spawn(Part::Agent, None);
+    let started = Instant::now();
+    let bill = ledger::until_billed(&parts, &sure.told);
+    row.took("all billed in", Some(SERVING), started.elapsed());
+    ledger::not_over_billed(&bill, tally.total(), cores().len() as u32, start);
+    operations
+}
+
+#[test]
+fn agent_that_loses_power_at_any_write_of_its_journal_bills_all_that_was_told() {
+    let _alone = alone();
+    let seed = seed();
+    let new_row = || {
+        Row::new(
+            "loss of power of the agent's machine, and kill -9, at each durable write of its journal",
+            "what clients were told of their usage is billed by its next run",
+            "kills::agent_that_loses_power_at_any_write_of_its_journal_bills_all_that_was_told",
+            seed,
+        )
+    };
+    let operations = agent_dies_at(u64::MAX, Strike::KillBefore, seed, &mut new_row());
+    assert!(
+        operations > 10,
+        "only {operations} durable operations: they are not seen"
+    );
+    let runs = Runs {
+        lanes: 6,
+        runs: times(2 * operations as u32),
+        seed,
+    };
+    let row = runs.make(
+        new_row,
+        |_| (),
+        |(), run, row| {
+            let ways = [Strike::Power, Strike::Tear, Strike::Power, Strike::KillAfter];
+            let how = ways[((u64::from(run) + u64::from(run) / operations) % 4) as usize];
+            agent_dies_at(
+                1 + u64::from(run) % operations,
+                how,
+                seed.wrapping_add(run.into()),
+                row,
+            );
+        },
+        |(), _| (),
+    );
+    row.finish();
+}
+
 /// A call that computes for longer than any test, on a lease of its own; what it comes to, when.
 fn long_call(parts: &Parts, tally: &Tally) -> Option<std::thread::JoinHandle<(Outcome, u64)>> {
     let invoker = parts.invoker().ok()?;
@@ -174,7 +252,7 @@ fn long_call(parts: &Parts, tally: &Tally) -> Option<std::thread::JoinHandle<(Ou
     let call = tally.call(60_000_000);
     let number = call.number;
     let thread = std::thread::spawn(move || {
-        let outcome = hotlease_tests::faults::caller::make(&function, &call);
+        let outcome = make(&function, &call);
         drop((function, invoker));
         (outcome, number)
     });
