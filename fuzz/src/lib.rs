@@ -8,8 +8,12 @@ pub mod journal;
 
 /// The check of the decoder of this name.
 pub fn check(name: &str) -> fn(&[u8]) -> bool {
-    let of_wire = decoders::DECODERS.iter().map(|decoder| (decoder.name, decoder.check));
-    let of_journal = journal::DECODERS.iter().map(|decoder| (decoder.name, decoder.check));
+    let of_wire = decoders::DECODERS
+        .iter()
+        .map(|decoder| (decoder.name, decoder.check));
+    let of_journal = journal::DECODERS
+        .iter()
+        .map(|decoder| (decoder.name, decoder.check));
     let found = of_wire.chain(of_journal).find(|(known, _)| *known == name);
     found.unwrap_or_else(|| panic!("no decoder is called {name}")).1
 }
