@@ -1,6 +1,6 @@
 //! kill -9 of manager, agent and workers.
 
-use crate::scene::Scene;
+use crate::scene::{Scene, long_call};
 use hotlease_client::Invoker;
 use hotlease_tests::faults::caller::{Caller, Outcome, Steady, check, make};
 use hotlease_tests::faults::ledger::{self, Bill};
@@ -243,23 +243,6 @@ fn agent_that_loses_power_at_any_write_of_its_journal_bills_all_that_was_told() 
         |(), _| (),
     );
     row.finish();
-}
-
-/// A call that computes for longer than any test, on a lease of its own; what it comes to, when.
-fn long_call(parts: &Parts, tally: &Tally) -> Option<std::thread::JoinHandle<(Outcome, u64)>> {
-    let invoker = parts.invoker().ok()?;
-    let function = invoker.function("tally").expect("it is there").idempotent(false);
-    let call = tally.call(60_000_000);
-    let number = call.number;
-    let thread = std::thread::spawn(move || {
-        let outcome = make(&function, &call);
-        drop((function, invoker));
-        (outcome, number)
-    });
-    until_true("the function computes", LIMIT, || {
-        tally.runs(number) == 1 || thread.is_finished()
-    });
-    Some(thread)
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! * [`hostile`] — ten thousand hostile requests on every listener.
 //! * [`stops`] — parties that do nothing for a while.
 //! * [`partitions`] — networks that are cut.
+//! * [`removals`] — nodes that are given back.
 //! * [`scene`] — what all of these happen to.
 
 mod clients;
@@ -18,5 +19,6 @@ mod hostile;
 mod journals;
 mod kills;
 mod partitions;
+mod removals;
 mod scene;
 mod stops;

@@ -1,11 +1,13 @@
 //! A platform that faults happen to, and a client that calls all the time.
 
 use hotlease_lease::ledger::covers;
-use hotlease_tests::faults::caller::{Caller, Steady};
+use hotlease_tests::faults::caller::{Caller, Outcome, Steady, make};
 use hotlease_tests::faults::ledger::{self, Bill};
 use hotlease_tests::faults::parts::Parts;
 use hotlease_tests::faults::tally::Tally;
+use hotlease_tests::platform::LIMIT;
 use hotlease_tests::process::cores;
+use hotlease_tests::wait::until_true;
 use hotlease_wire::session::UsageTotals;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,4 +93,21 @@ impl Scene {
         );
         bill
     }
+}
+
+/// A call that computes for longer than any test, on a lease of its own; what it comes to, when.
+pub fn long_call(parts: &Parts, tally: &Tally) -> Option<std::thread::JoinHandle<(Outcome, u64)>> {
+    let invoker = parts.invoker().ok()?;
+    let function = invoker.function("tally").expect("it is there").idempotent(false);
+    let call = tally.call(60_000_000);
+    let number = call.number;
+    let thread = std::thread::spawn(move || {
+        let outcome = make(&function, &call);
+        drop((function, invoker));
+        (outcome, number)
+    });
+    until_true("the function computes", LIMIT, || {
+        tally.runs(number) == 1 || thread.is_finished()
+    });
+    Some(thread)
 }

@@ -23,6 +23,8 @@ pub struct Counts {
     pub clocks: u32,
     /// Vanishing clients.
     pub clients: u32,
+    /// Drains and removals.
+    pub removals: u32,
     /// Hostile requests at each listener.
     pub requests: u32,
 }
@@ -36,6 +38,7 @@ pub const COUNTS: Counts = Counts {
     journals: 200,
     clocks: 20,
     clients: 10,
+    removals: 50,
     requests: 10_000,
 };
 
