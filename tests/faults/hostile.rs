@@ -80,24 +80,24 @@ impl Decoder for Bytes {
     }
 }
 
-/// Every method but the one that stops the daemon, which an operator may.
-const METHODS: [&str; 15] = [
-    "Manager/Acquire",
-    "Manager/Release",
-    "Manager/ListAgents",
-    "Manager/ListLeases",
-    "Manager/ListWorkers",
-    "Manager/ListFunctions",
-    "Manager/GetInfo",
-    "Manager/Bill",
-    "Manager/Verify",
-    "Manager/Register",
-    "Manager/Heartbeat",
-    "Manager/ReportPast",
-    "Agent/Grant",
-    "Agent/EndLease",
-    "Agent/Status",
-];
+/// Every method of the protocol but the one that stops the daemon, which an operator may.
+fn methods() -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/wire/proto/hotlease.proto");
+    let protocol = std::fs::read_to_string(path).expect("the protocol");
+    let mut service = "";
+    let mut methods = Vec::new();
+    for line in protocol.lines() {
+        let words: Vec<&str> = line.split([' ', '(']).filter(|word| !word.is_empty()).collect();
+        match words[..] {
+            ["service", name, ..] => service = name,
+            ["rpc", "Shutdown", ..] => {}
+            ["rpc", name, ..] => methods.push(format!("{service}/{name}")),
+            _ => {}
+        }
+    }
+    assert!(methods.len() > 10, "the protocol has methods: {methods:?}");
+    methods
+}
 
 fn text(random: &mut StdRng) -> String {
     match random.random_range(0..6) {
@@ -205,14 +205,14 @@ fn nonsense(random: &mut StdRng) -> Vec<u8> {
 }
 
 /// Asks something; whether the daemon answered, and be it that it refuses.
-async fn ask(channel: Channel, random: &mut StdRng) -> bool {
+async fn ask(channel: Channel, methods: &[String], random: &mut StdRng) -> bool {
     let method = match random.random_range(0..20) {
         0 => text(random)
             .chars()
             .filter(char::is_ascii_alphanumeric)
             .take(1000)
             .collect(),
-        _ => METHODS[random.random_range(0..METHODS.len())].to_owned(),
+        _ => methods[random.random_range(0..methods.len())].clone(),
     };
     let path = PathAndQuery::try_from(format!("/hotlease.v1.{method}")).expect("a path");
     let mut bytes = nonsense(random);
@@ -353,11 +353,11 @@ impl Attacker<'_> {
                 grpc::channel(address.clone(), Arc::new(identity), *role)
             }
         };
-        let mut answered = 0;
+        let (methods, mut answered) = (methods(), 0);
         for _ in 0..requests {
             // Most are well-formed, and so get further.
             if self.random.random_range(0..5) > 0 {
-                answered += u32::from(runtime.block_on(ask(channel.clone(), &mut self.random)));
+                answered += u32::from(runtime.block_on(ask(channel.clone(), &methods, &mut self.random)));
                 continue;
             }
             let bytes = noise(&mut self.random);
