@@ -1,14 +1,21 @@
-//! The fuzz targets hold the same promises as the mutation test of `hotlease-wire`: these are its files.
+//! The fuzz targets hold the same promises as the mutation tests of `hotlease-wire` and `hotlease-journal`: these are
+//! their files.
 
 #[path = "../../crates/wire/tests/decoders/mod.rs"]
 pub mod decoders;
+#[path = "../../crates/journal/tests/decoders/mod.rs"]
+pub mod journal;
 
 /// The check of the decoder of this name.
 pub fn check(name: &str) -> fn(&[u8]) -> bool {
-    let found = decoders::DECODERS.iter().find(|decoder| decoder.name == name);
-    found
-        .unwrap_or_else(|| panic!("no decoder is called {name}"))
-        .check
+    let of_wire = decoders::DECODERS
+        .iter()
+        .map(|decoder| (decoder.name, decoder.check));
+    let of_journal = journal::DECODERS
+        .iter()
+        .map(|decoder| (decoder.name, decoder.check));
+    let found = of_wire.chain(of_journal).find(|(known, _)| *known == name);
+    found.unwrap_or_else(|| panic!("no decoder is called {name}")).1
 }
 
 /// A fuzz target for the decoder of this name.

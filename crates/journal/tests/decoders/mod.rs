@@ -1,0 +1,136 @@
+//! The decoders of the usage journal with what must hold for any bytes given to them.
+//!
+//! Shared by the mutation test beside it and by the fuzz targets (`fuzz/`). Nobody guesses a sum, so each check also
+//! looks at the same bytes with sums that fit.
+
+use hotlease_journal::Table;
+use hotlease_journal::frame::{FRAME_BYTES, Kind, Record};
+use hotlease_lease::ledger::TOTAL_MAX;
+use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_wire::limits::TENANT_BYTES_MAX;
+use hotlease_wire::session::UsageTotals;
+
+/// One decoder.
+pub struct Decoder {
+    /// Name of its fuzz target and of its corpus folder.
+    pub name: &'static str,
+    /// Checks what must hold for these bytes; whether they were accepted.
+    pub check: fn(&[u8]) -> bool,
+    /// Valid encodings, each variant at least once.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const DECODERS: &[Decoder] = &[
+    Decoder {
+        name: "journal_frame",
+        check: frame,
+        seeds: frames,
+    },
+    Decoder {
+        name: "journal",
+        check: journal,
+        seeds: journals,
+    },
+];
+
+const SUM_AT: usize = FRAME_BYTES - 8;
+
+fn with_sum(bytes: &[u8]) -> [u8; FRAME_BYTES] {
+    let mut frame = [0; FRAME_BYTES];
+    let length = bytes.len().min(SUM_AT);
+    frame[..length].copy_from_slice(&bytes[..length]);
+    let sum = blake3::hash(&frame[..SUM_AT]);
+    frame[SUM_AT..].copy_from_slice(&sum.as_bytes()[..8]);
+    frame
+}
+
+/// What is accepted is within every limit, and is the same when it is written and read again.
+fn accepts(frame: &[u8; FRAME_BYTES]) -> bool {
+    let Some(record) = Record::decode(frame) else {
+        return false;
+    };
+    let usage = record.usage;
+    for total in [
+        usage.allocated_ns,
+        usage.hot_ns,
+        usage.compute_ns,
+        usage.invocations,
+    ] {
+        assert!(total <= TOTAL_MAX, "a total beyond the limit: {record:?}");
+    }
+    assert!(record.tenant.len() <= TENANT_BYTES_MAX, "{record:?}");
+    assert_eq!(Record::decode(&record.encode()), Some(record));
+    true
+}
+
+fn frame(bytes: &[u8]) -> bool {
+    let exact = bytes.try_into().is_ok_and(accepts);
+    accepts(&with_sum(bytes)) || exact
+}
+
+/// Reads a journal and holds it against itself; its whole records.
+fn recover(bytes: &[u8]) -> u64 {
+    let (mut table, recovery) = Table::recover(bytes);
+    assert_eq!(
+        recovery.records * FRAME_BYTES as u64 + recovery.damaged_bytes,
+        bytes.len() as u64,
+        "every byte is of a record, or damaged"
+    );
+    let totals = |table: &Table| -> (Vec<_>, Vec<_>) {
+        let waiting = table.waiting().map(|(key, entry)| (*key, entry.clone()));
+        (waiting.collect(), table.acknowledged().cloned().collect())
+    };
+    let before = totals(&table);
+    let (again, of_snapshot) = Table::recover(&table.snapshot());
+    if recovery.agent.is_some() {
+        assert_eq!(of_snapshot.damaged_bytes, 0, "what is written is whole");
+        assert_eq!(totals(&again), before, "nothing is lost when it is written anew");
+    }
+    recovery.records
+}
+
+fn journal(bytes: &[u8]) -> bool {
+    let summed: Vec<u8> = bytes.chunks(FRAME_BYTES).flat_map(with_sum).collect();
+    recover(bytes) + recover(&summed) > 0
+}
+
+fn record(number: u8, kind: Kind, tenant: &str) -> Record {
+    Record {
+        kind,
+        sequence: number.into(),
+        agent: AgentId([1; 8]),
+        boot: BootId([number % 2; 8]),
+        lease: LeaseId([number / 2; 8]),
+        tenant: tenant.into(),
+        usage: UsageTotals {
+            allocated_ns: 1_000_000 * u64::from(number),
+            hot_ns: 1_000,
+            compute_ns: TOTAL_MAX,
+            invocations: number.into(),
+        },
+        slots: 2,
+        memory_bytes: 1 << 30,
+    }
+}
+
+fn frames() -> Vec<Vec<u8>> {
+    let long = "x".repeat(TENANT_BYTES_MAX);
+    let kinds = [
+        (Kind::Running, "uid:1000"),
+        (Kind::Ended, ""),
+        (Kind::Acknowledged, long.as_str()),
+        (Kind::CutAcknowledged, "ü"),
+    ];
+    let frame = |(number, (kind, tenant)): (usize, (Kind, &str))| {
+        record(number as u8, kind, tenant).encode().to_vec()
+    };
+    kinds.into_iter().enumerate().map(frame).collect()
+}
+
+fn journals() -> Vec<Vec<u8>> {
+    let whole = frames().concat();
+    let torn = whole[..FRAME_BYTES + 100].to_vec();
+    let shifted = [&[0; 7], &whole[..]].concat();
+    vec![whole, torn, shifted]
+}
