@@ -172,7 +172,8 @@ typedef struct hotlease_options {
     uint32_t reply_bytes;     /* output outside of buffers, at most; 0: 8128 */
     int32_t retries;          /* runs of an idempotent function after a worker's death; 0: 1, -1: none */
     uint32_t no_new_lease;    /* 1: calls fail when the lease has ended; 0: they take a new lease */
-    uint32_t reserved;        /* 0 */
+    uint32_t shared;          /* 1: the slots of a worker take turns on one core, also with other leases', and sleep
+                                 between invocations; 0: each has a core of its own */
     const char* label;        /* shown by `hotlease leases`, at most 64 bytes; NULL: the program's name */
     const char* runtime_dir;  /* where the platform's sockets are; NULL: see convention 10 */
     const char* manager;      /* a manager on another host, https://HOST:PORT; NULL: see convention 10 */
@@ -183,7 +184,8 @@ typedef struct hotlease_options {
     uint64_t registered_bytes;   /* of buffers that a worker knows at a time, over libfabric; 0: 16 GiB */
     uint32_t registered_buffers; /* the same as a number, everywhere; 0: 1024, the most. What was not used lately
                                     makes room, and comes back by its next use */
-    uint32_t reserved_2;         /* 0 */
+    uint32_t no_core_wait;       /* 1, on shared cores: HOTLEASE_BUSY once each worker has refused an invocation for want
+                                    of a core; 0: it waits, until its deadline */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */

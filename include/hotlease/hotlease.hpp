@@ -113,6 +113,8 @@ struct options {
                                   // from the environment
     std::uint64_t registered_bytes = 0;   // of buffers that a worker knows at a time; 0: 16 GiB
     std::uint32_t registered_buffers = 0; // the same as a number; 0: 1024, the most
+    bool shared = false;                  // cores are shared: slots sleep between invocations, and take turns
+    bool wait_for_core = true;            // on shared cores; otherwise kind::busy
 };
 
 // What a lease has used.
@@ -144,6 +146,8 @@ public:
         asked.reply_bytes = options.reply_bytes;
         asked.retries = options.retries > 0 ? static_cast<std::int32_t>(options.retries) : -1;
         asked.no_new_lease = options.renew_lease ? 0 : 1;
+        asked.shared = options.shared ? 1 : 0;
+        asked.no_core_wait = options.wait_for_core ? 0 : 1;
         asked.label = options.label.empty() ? nullptr : options.label.c_str();
         asked.runtime_dir = options.runtime_dir.empty() ? nullptr : options.runtime_dir.c_str();
         asked.manager = options.manager.empty() ? nullptr : options.manager.c_str();

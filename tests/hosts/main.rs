@@ -8,6 +8,7 @@
 //! * [`calls`] — invocations from one host to another, over every provider that there is.
 //! * [`failover`] — several managers on one PostgreSQL database, killed and stopped.
 //! * [`faults`] — hosts, workers, providers and networks that fail while such calls are made.
+//! * [`sharing`] — tenants that share a core.
 //! * [`several`] — on hosts of their own: both address families, links that lose, delay and break.
 
 mod authority;
@@ -20,4 +21,5 @@ mod remote;
 #[path = "../../crates/store/tests/postgres/server.rs"]
 mod server;
 mod several;
+mod sharing;
 mod strangers;

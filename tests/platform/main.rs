@@ -17,6 +17,7 @@ mod registrations;
 mod removal;
 mod resources;
 mod retries;
+mod sharing;
 mod sockets;
 mod tokens;
 mod workers;

@@ -24,6 +24,8 @@ pub struct PlatformOptions {
     pub pool: u32,
     /// Whether other tests wait until this platform is gone: for tests that measure. Default: false.
     pub alone: bool,
+    /// Further arguments of `up`. Default: none.
+    pub further: Vec<String>,
 }
 
 impl Default for PlatformOptions {
@@ -32,6 +34,7 @@ impl Default for PlatformOptions {
             cores: cores().into_iter().take(2).collect(),
             pool: 1,
             alone: false,
+            further: Vec::new(),
         }
     }
 }
@@ -91,6 +94,7 @@ impl Platform {
         let cores: Vec<String> = self.options.cores.iter().map(u32::to_string).collect();
         let mut command = self.hotlease(&["up", "--cores", &cores.join(",")]);
         command.args(["--pool", &self.options.pool.to_string()]);
+        command.args(&self.options.further);
         command
             .stdout(log.try_clone().expect("a log"))
             .stderr(log)

@@ -3,7 +3,7 @@
 use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, sized, wanted};
 use crate::code::CodeHandle;
 use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
-use hotlease_client::{Completion, Invoker, LeaseOptions, Polling};
+use hotlease_client::{Completion, Invoker, LeaseOptions, Polling, Sharing};
 use std::ffi::{CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub struct Options {
     reply_bytes: u32,
     retries: i32,
     no_new_lease: u32,
-    reserved: u32,
+    shared: u32,
     label: *const c_char,
     runtime_dir: *const c_char,
     manager: *const c_char,
@@ -41,7 +41,7 @@ pub struct Options {
     transport: *const c_char,
     registered_bytes: u64,
     registered_buffers: u32,
-    reserved_2: u32,
+    no_core_wait: u32,
 }
 
 /// `hotlease_usage`.
@@ -115,11 +115,16 @@ impl Options {
             1 => false,
             other => return Err(unknown("no_new_lease", other)),
         };
-        for (name, reserved) in [("reserved", self.reserved), ("reserved_2", self.reserved_2)] {
-            if reserved != 0 {
-                return Err(unknown(name, reserved));
-            }
-        }
+        options.sharing = match self.shared {
+            0 => Sharing::Exclusive,
+            1 => Sharing::Shared,
+            other => return Err(unknown("shared", other)),
+        };
+        options.wait_for_core = match self.no_core_wait {
+            0 => true,
+            1 => false,
+            other => return Err(unknown("no_core_wait", other)),
+        };
         // SAFETY: the caller's promise.
         if let Some(label) = unsafe { optional_text(self.label, "options->label") }? {
             label.clone_into(&mut options.label);
@@ -282,11 +287,11 @@ mod tests {
             "must not be cut to 1"
         );
         assert!(refused(Options {
-            reserved: 1,
+            shared: 2,
             ..zeroed()
         }));
         assert!(refused(Options {
-            reserved_2: 1,
+            no_core_wait: 2,
             ..zeroed()
         }));
     }

@@ -72,7 +72,7 @@ fn status_of(error: &Error) -> Status {
         Error::Function { .. } => Status::FunctionFailed,
         Error::OutputTooLarge { .. } => Status::OutputTooLarge,
         Error::Deadline { .. } => Status::DeadlineExceeded,
-        Error::NoCredit | Error::BuffersInUse { .. } => Status::Busy,
+        Error::NoCredit | Error::NoCore | Error::BuffersInUse { .. } => Status::Busy,
         Error::Options { .. }
         | Error::NoSuchSlot { .. }
         | Error::InputTooLarge { .. }
@@ -83,7 +83,9 @@ fn status_of(error: &Error) -> Status {
         Error::OutcomeUnknown { .. } => Status::OutcomeUnknown,
         Error::LeaseEnded { .. } => Status::LeaseEnded,
         Error::Refused(refusal) => match refusal {
-            Refusal::NoCapacity { .. } | Refusal::QuotaExceeded { .. } => Status::NoCapacity,
+            Refusal::NoCapacity { .. } | Refusal::NoPlaces { .. } | Refusal::QuotaExceeded { .. } => {
+                Status::NoCapacity
+            }
             Refusal::NoAgent | Refusal::Unavailable { .. } | Refusal::Timeout { .. } => Status::Unavailable,
             Refusal::CodeRejected { .. } | Refusal::CodeMismatch => Status::CodeRejected,
             Refusal::LeaseEnded(_) | Refusal::UnknownLease => Status::LeaseEnded,

@@ -29,6 +29,8 @@ pub(crate) struct Terms {
     pub hot_budget_ns: u64,
     /// Memory limit of each worker, 0 for none.
     pub memory_bytes: u64,
+    /// Whether its workers share their cores.
+    pub shared: bool,
 }
 
 /// A library that the lease has loaded.

@@ -11,6 +11,7 @@ use crate::node::{Identity, Node};
 use crate::pool::Pool;
 use crate::service::Service;
 use crate::session::SESSIONS_MAX;
+use crate::sharing::{self, SharingTerms};
 use crate::watchdog;
 use crate::{AgentConfig, AgentError, journalling};
 use hotlease_fabric::clock::measure_tick_hz;
@@ -22,6 +23,7 @@ use hotlease_net::{Address, Listener as TlsListener, Role};
 use hotlease_sandbox::Launcher;
 use hotlease_wire::grpc::agent_server::AgentServer;
 use hotlease_wire::ids::{AgentId, BootId};
+use hotlease_wire::limits::PLACES_PER_CORE_MAX;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -86,6 +88,20 @@ impl Agent {
                 what: format!("a warm pool has at most {POOL_MAX} workers"),
             });
         }
+        if config.warm_slots_per_core > PLACES_PER_CORE_MAX {
+            return Err(AgentError::Config {
+                what: format!("a shared core has at most {PLACES_PER_CORE_MAX} warm slots"),
+            });
+        }
+        let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);
+        if !call_limits.contains(&config.shared_call_limit) {
+            return Err(AgentError::Config {
+                what: format!(
+                    "a limit of {:?} for invocations on shared cores is not between 1 ms and 1 h",
+                    config.shared_call_limit
+                ),
+            });
+        }
         let offered = cores::offered(&config.cores)?;
         let launcher = match &config.worker_binary {
             Some(binary) => Launcher::new(binary)?,
@@ -140,6 +156,10 @@ impl Agent {
             cores: offered,
             memory_bytes: config.memory_bytes.unwrap_or_else(cores::memory_bytes),
             ttl: config.ttl,
+            sharing: SharingTerms {
+                places_per_core: config.warm_slots_per_core,
+                call_limit: config.shared_call_limit,
+            },
         };
         tracing::info!(%agent, cores = ?identity.cores, worker = %launcher.binary().display(), "agent starts");
         let node = Arc::new(Node::new(identity, launcher, Arc::new(pool), journal));
@@ -298,6 +318,7 @@ impl Parts {
         let mut background = JoinSet::new();
         background.spawn(watchdog::expire_leases(Arc::clone(&node)));
         background.spawn(watchdog::enforce_deadlines(Arc::clone(&node)));
+        background.spawn(sharing::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(Arc::clone(&node.pool).keep_filled());
 

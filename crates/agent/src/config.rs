@@ -1,6 +1,7 @@
 //! What an agent is told at its start.
 
 use hotlease_net::{Address, Identity, Limits};
+use hotlease_wire::limits::PLACES_PER_CORE_DEFAULT;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -67,6 +68,10 @@ pub struct AgentConfig {
     pub memory_bytes: Option<u64>,
     /// Time to live of leases that ask for none (default: 5 s).
     pub ttl: Duration,
+    /// Warm slots that it grants on one shared core; 0: it shares none (default: 4; at most 64).
+    pub warm_slots_per_core: u32,
+    /// No invocation on a shared core lasts longer (default: 10 s; 1 ms to 1 h).
+    pub shared_call_limit: Duration,
     /// Where it serves other hosts (default: nowhere).
     pub network: Option<Network>,
     /// Where its name and its usage journal are kept: a directory that is ours alone, on a local disk (default:
@@ -86,6 +91,8 @@ impl AgentConfig {
             pool: None,
             memory_bytes: None,
             ttl: Duration::from_secs(5),
+            warm_slots_per_core: PLACES_PER_CORE_DEFAULT,
+            shared_call_limit: Duration::from_secs(10),
             network: None,
             state_dir: None,
         }

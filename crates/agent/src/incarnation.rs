@@ -11,7 +11,7 @@ use crate::usage;
 use crate::worker::{OrderError, Sent, Worker};
 use hotlease_fabric::usage::{Running, UsageBlock};
 use hotlease_lease::agent::Event;
-use hotlease_wire::control::Order;
+use hotlease_wire::control::{Order, SharedCore};
 use hotlease_wire::ids::{Epoch, WorkerIndex};
 use hotlease_wire::session::{StartPhases, UsageTotals};
 use hotlease_wire::{Cause, Refusal};
@@ -44,7 +44,7 @@ pub(crate) struct Incarnation {
     pub index: WorkerIndex,
     /// Its epoch.
     pub epoch: Epoch,
-    /// One for each slot.
+    /// One for each slot; all the same where it is shared.
     pub cores: Vec<u32>,
     begun: Instant,
     usage: OnceLock<UsageBlock>,
@@ -140,10 +140,31 @@ impl Incarnation {
 
     /// What it has used so far.
     pub fn usage(&self) -> UsageTotals {
-        let held = usage::slot_time(self.cores.len(), self.begun.elapsed());
+        let held = self.held();
         match self.usage.get() {
             Some(block) => usage::of_living(block, held),
             None => usage::only_allocated(held),
+        }
+    }
+
+    /// Cores times time. All slots on a shared core have that one together.
+    fn held(&self) -> u64 {
+        let shared = self.cores.windows(2).any(|pair| pair[0] == pair[1]);
+        let cores = if shared { 1 } else { self.cores.len() };
+        usage::slot_time(cores, self.begun.elapsed())
+    }
+
+    /// Invocations that found no core, by its own word.
+    pub fn refused(&self) -> u64 {
+        let Some(block) = self.usage.get() else { return 0 };
+        let refused = (0..block.slots()).map(|slot| block.read(slot).refused);
+        refused.fold(0, u64::wrapping_add)
+    }
+
+    /// Whether it may claim its shared core.
+    pub fn hold_back(&self, yes: bool) {
+        if let Some(block) = self.usage.get() {
+            block.hold_back(yes);
         }
     }
 
@@ -185,7 +206,7 @@ impl Incarnation {
             tracing::info!(lease = %lease.id, worker = %self.index, epoch = %self.epoch, %cause, "worker died");
         }
         self.state.send_replace(State::Gone { cause, output });
-        let held = usage::slot_time(self.cores.len(), self.begun.elapsed());
+        let held = self.held();
         let used = match self.usage.get() {
             Some(block) => usage::of_dead(block, held),
             None => usage::only_allocated(held),
@@ -295,8 +316,21 @@ impl Incarnation {
             tick_hz: node.tick_hz().await,
             memory_bytes: lease.terms.memory_bytes,
             tenant: lease.terms.tenant.clone(),
+            shared: lease.terms.shared.then(|| SharedCore {
+                call_limit_ms: node.identity.sharing.call_limit.as_millis() as u32,
+            }),
         };
-        let configured = worker.send(&order, &[block.fd()]).done(ORDER_LIMIT).await;
+        let claim = match self.cores.first() {
+            Some(core) if lease.terms.shared => {
+                let claim = node.claims.of(*core);
+                let refused = |error| NotUp::Because(format!("its core cannot be shared: {error}"));
+                Some(claim.map_err(refused)?)
+            }
+            _ => None,
+        };
+        let fds = [block.fd(), claim.as_ref().map_or(block.fd(), |claim| claim.fd())];
+        let fds = &fds[..1 + usize::from(claim.is_some())];
+        let configured = worker.send(&order, fds).done(ORDER_LIMIT).await;
         configured.map_err(|error| not_up("be configured", error))?;
 
         // Under the lock of the codes, so that a library that is being loaded now is either in the list

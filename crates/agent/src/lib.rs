@@ -46,6 +46,7 @@ mod outbox;
 mod pool;
 mod service;
 mod session;
+mod sharing;
 mod socket;
 mod usage;
 mod watchdog;

@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::incarnation::State;
 use crate::node::{Node, Tables};
 use crate::usage;
-use hotlease_lease::agent::{Ask, Availability, EndedLease, FinalTotal, Lease};
+use hotlease_lease::agent::{Ask, Availability, EndedLease, FinalTotal, Lease, Sharing};
 use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, LeaseInfo, Usage, WorkerInfo};
 use hotlease_wire::ids::{AgentId, CodeHash, Epoch};
 use hotlease_wire::session::UsageTotals;
@@ -48,6 +48,11 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
         endpoint: node.endpoint(),
         host: identity.host.clone(),
         order,
+        places_per_core: identity.sharing.places_per_core,
+        free_places: match availability {
+            Availability::Serving => node.tables().book.free_places(),
+            _ => 0,
+        },
     }
 }
 
@@ -120,6 +125,7 @@ fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
         cores: total.cores.clone(),
         usage: Some(message(total.usage)),
         end_reason: total.why.clone(),
+        shared: false,
     }
 }
 
@@ -155,6 +161,7 @@ fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
         cores: lease.cores(),
         usage: Some(message(used)),
         end_reason: String::new(),
+        shared: lease.sharing == Sharing::Shared,
     }
 }
 
@@ -170,6 +177,7 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
         cores: lease.cores.clone(),
         usage: Some(message(lease.usage)),
         end_reason: lease.reason.to_string(),
+        shared: lease.sharing == Sharing::Shared,
     }
 }
 
@@ -190,6 +198,8 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
             state: state.into(),
             rss_bytes,
             usage: Some(message(incarnation.usage())),
+            shared: lease.terms.shared,
+            refused: incarnation.refused(),
         });
     }
 }
@@ -206,6 +216,8 @@ fn pooled(node: &Node) -> impl Iterator<Item = WorkerInfo> {
         state: "pooled".into(),
         rss_bytes,
         usage: None,
+        shared: false,
+        refused: 0,
     })
 }
 

@@ -8,15 +8,15 @@ use crate::code::CodeCache;
 use crate::incarnation::{Incarnation, State as WorkerState};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
+use crate::sharing::{self, CoreClaims, SharingTerms};
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
-    Action, Event, FinalTotal, GrantRequest, Lease, LeaseBook, Outstanding, SessionId,
+    Action, Event, FinalTotal, GrantRequest, Lease, LeaseBook, Outstanding, SessionId, Sharing,
 };
 use hotlease_net::{Address, node_id};
 use hotlease_sandbox::{KIND, Launcher};
 use hotlease_wire::Refusal;
-use hotlease_wire::control::Polling;
-use hotlease_wire::grpc::{AcquireRequest, Grant, Polling as PollingAsked};
+use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::SessionReply;
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights, TokenKey};
@@ -61,6 +61,8 @@ pub(crate) struct Identity {
     pub memory_bytes: u64,
     /// Time to live of leases that ask for none.
     pub ttl: Duration,
+    /// How cores are shared.
+    pub sharing: SharingTerms,
 }
 
 /// What changes. Locked for moments only: nothing waits under the lock, and carrying out an action means
@@ -88,6 +90,8 @@ pub(crate) struct Node {
     pub codes: CodeCache,
     /// Warm workers.
     pub pool: Arc<Pool>,
+    /// Of shared cores.
+    pub claims: CoreClaims,
     /// What leases have used, over crashes; none: in memory only.
     pub journal: Option<Arc<UsageJournal>>,
     launcher: Launcher,
@@ -96,6 +100,8 @@ pub(crate) struct Node {
     tables: Mutex<Tables>,
     /// Leases that hold cores.
     active: watch::Sender<usize>,
+    /// Those of them that share their cores.
+    shared: watch::Sender<usize>,
     /// Ends of leases that are to be told once their usage is durable.
     pub untold: watch::Sender<usize>,
     /// When the next one expires.
@@ -112,10 +118,12 @@ impl Node {
     ) -> Self {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
         let book = book.with_usable(identity.usable.iter().copied());
+        let book = book.with_places(identity.sharing.places_per_core);
         Self {
             identity,
             codes: CodeCache::new(),
             pool,
+            claims: CoreClaims::default(),
             journal: journal.map(Arc::new),
             launcher,
             key: TokenKey::new(rand::random()),
@@ -130,6 +138,7 @@ impl Node {
                 last_session: 0,
             }),
             active: watch::Sender::new(0),
+            shared: watch::Sender::new(0),
             untold: watch::Sender::new(0),
             expiry: watch::Sender::new(None),
             tick_hz: watch::Sender::new(None),
@@ -159,6 +168,11 @@ impl Node {
     /// How many leases hold cores, now and later.
     pub fn active_leases(&self) -> watch::Receiver<usize> {
         self.active.subscribe()
+    }
+
+    /// How many of them share their cores, now and later.
+    pub fn shared_leases(&self) -> watch::Receiver<usize> {
+        self.shared.subscribe()
     }
 
     /// When the next lease expires, now and later.
@@ -193,6 +207,9 @@ impl Node {
         let active = tables.book.leases().count();
         self.active
             .send_if_modified(|known| std::mem::replace(known, active) != active);
+        let shared = tables.book.shared_leases();
+        self.shared
+            .send_if_modified(|known| std::mem::replace(known, shared) != shared);
         let expiry = tables.book.next_expiry();
         self.expiry
             .send_if_modified(|known| std::mem::replace(known, expiry) != expiry);
@@ -307,15 +324,16 @@ impl Node {
         let mut first = true;
         loop {
             let refusal = match self.grant(request.clone()) {
-                Err(refusal @ Refusal::NoCapacity { .. }) => refusal,
+                Err(refusal @ (Refusal::NoCapacity { .. } | Refusal::NoPlaces { .. })) => refusal,
                 done => return done,
             };
-            let soon_free = {
-                let book = &self.tables().book;
-                book.free_cores() + book.ending_cores()
+            let sharing = match refusal {
+                Refusal::NoPlaces { .. } => Sharing::Shared,
+                _ => Sharing::Exclusive,
             };
             let asked = request.workers.saturating_mul(request.slots_per_worker);
-            if soon_free >= asked {
+            let may_soon_fit = self.tables().book.may_soon_fit(sharing, asked);
+            if may_soon_fit {
                 match timeout_at(until, active.changed()).await {
                     Ok(Ok(())) => continue,
                     Ok(Err(_)) | Err(_) => return Err(refusal),
@@ -338,12 +356,7 @@ impl Node {
         if !request.sandbox.is_empty() && request.sandbox != KIND {
             return Err(bad("the only kind of sandbox is \"process\""));
         }
-        let polling = match PollingAsked::try_from(request.polling) {
-            Ok(PollingAsked::Adaptive) => Polling::Adaptive,
-            Ok(PollingAsked::Hot) => Polling::Hot,
-            Ok(PollingAsked::Warm) => Polling::Warm,
-            Err(_) => return Err(bad("unknown way of polling")),
-        };
+        let (sharing, polling) = sharing::asked(&request)?;
         let asked = GrantRequest {
             id: LeaseId(rand::random()),
             tenant: request.tenant.clone(),
@@ -351,6 +364,7 @@ impl Node {
             workers: request.workers,
             slots_per_worker: request.slots_per_worker,
             memory_bytes: request.memory_bytes,
+            sharing,
             ttl: match request.ttl_ms {
                 0 => self.identity.ttl,
                 ttl_ms => Duration::from_millis(ttl_ms),
@@ -362,6 +376,7 @@ impl Node {
             polling,
             hot_budget_ns: request.hot_budget_us.saturating_mul(1000),
             memory_bytes: request.memory_bytes,
+            shared: sharing == Sharing::Shared,
         };
         if self.journal.as_ref().is_some_and(|journal| journal.is_full()) {
             return Err(Refusal::Unavailable {
@@ -402,6 +417,10 @@ impl Node {
             endpoint: self.endpoint(),
             boot: self.identity.boot.to_string(),
             node: node_id().map(|node| node.to_string()).unwrap_or_default(),
+            places_per_core: match lease.sharing {
+                Sharing::Exclusive => 0,
+                Sharing::Shared => self.identity.sharing.places_per_core,
+            },
         }
     }
 

@@ -161,7 +161,10 @@ fn of_network(error: &NetError) -> u8 {
 
 fn of_refusal(refusal: &Refusal) -> u8 {
     match refusal {
-        Refusal::NoCapacity { .. } | Refusal::NoAgent | Refusal::QuotaExceeded { .. } => NO_CAPACITY,
+        Refusal::NoCapacity { .. }
+        | Refusal::NoPlaces { .. }
+        | Refusal::NoAgent
+        | Refusal::QuotaExceeded { .. } => NO_CAPACITY,
         _ => FAILED,
     }
 }

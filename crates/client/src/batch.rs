@@ -75,7 +75,12 @@ where
             Err(error) => error,
         };
         let mut again = self.function.again();
-        Some(match again.after(error) {
+        let after = match error {
+            // On whichever slot has a core first.
+            Error::NoCore => Ok(()),
+            error => again.after(error),
+        };
+        Some(match after {
             Ok(()) => self
                 .function
                 .call(input.as_ref())

@@ -322,10 +322,15 @@ impl Channel {
                 capacity,
             },
             Status::DeadlineExceeded => Error::Deadline {
-                timeout: timeout.unwrap_or_default(),
+                // On a shared core the worker may have a shorter one, in milliseconds.
+                timeout: match header.code {
+                    0 => timeout.unwrap_or_default(),
+                    limit_ms => Duration::from_millis(limit_ms.unsigned_abs().into()),
+                },
                 ran: Ran::Yes,
             },
             Status::OutputUnreachable => Error::OutputLost,
+            Status::Busy => Error::NoCore,
             Status::Ok | Status::FunctionError => self.broken("a reply is longer than its output may be"),
             status => Error::NotRun { status },
         }

@@ -68,6 +68,8 @@ struct State {
     /// By address; the channel is kept alive, so an address means one channel.
     channels: HashMap<usize, Pending>,
     jobs: Vec<Action>,
+    /// What is to be done at a moment, whatever happens.
+    timers: Vec<(Instant, Action)>,
     /// Changes with every registration, so that a sleeper looks at deadlines again.
     version: u64,
     started: bool,
@@ -76,7 +78,7 @@ struct State {
 
 impl State {
     fn is_idle(&self) -> bool {
-        self.channels.is_empty() && self.jobs.is_empty()
+        self.channels.is_empty() && self.jobs.is_empty() && self.timers.is_empty()
     }
 
     fn is_ready(&self) -> bool {
@@ -88,7 +90,8 @@ impl State {
             .channels
             .values()
             .flat_map(|pending| pending.watches.values());
-        watches.filter_map(|watch| watch.deadline).min()
+        let timers = self.timers.iter().map(|(at, _)| *at);
+        watches.filter_map(|watch| watch.deadline).chain(timers).min()
     }
 
     /// Removes what has ended or is late.
@@ -112,6 +115,8 @@ impl State {
             ready.extend(late.map(|watch| watch.action));
         }
         self.channels.retain(|_, pending| !pending.watches.is_empty());
+        let due = self.timers.extract_if(.., |(at, _)| now >= Some(*at));
+        ready.extend(due.map(|(_, action)| action));
         ready
     }
 }
@@ -159,6 +164,11 @@ impl Completions {
     /// Runs something on the completion thread soon.
     pub(crate) fn run(self: &Arc<Self>, job: Box<dyn FnOnce() + Send>) -> Result<(), Error> {
         self.change(|state| state.jobs.push(Action::Call(job)))
+    }
+
+    /// Does the action at this moment.
+    pub(crate) fn at(self: &Arc<Self>, at: Instant, action: Action) -> Result<(), Error> {
+        self.change(|state| state.timers.push((at, action)))
     }
 
     fn change(self: &Arc<Self>, change: impl FnOnce(&mut State)) -> Result<(), Error> {

@@ -197,6 +197,9 @@ pub enum Error {
         "as many invocations are in flight as the lease's slots take; harvest some, or lease with a larger `depth`"
     )]
     NoCredit,
+    /// No slot had a core: the lease shares its cores, and others have them now.
+    #[error("the shared core of every slot tried is in use; the function did not run; call again later")]
+    NoCore,
     /// A peer broke the protocol; the channel to it is closed.
     #[error("a peer broke the protocol: {what}; install the same hotlease on both sides")]
     Protocol {
@@ -240,6 +243,7 @@ impl Error {
             && match self {
                 Self::WorkerDied { .. }
                 | Self::NoCredit
+                | Self::NoCore
                 | Self::BuffersInUse { .. }
                 | Self::NotRunning { .. } => true,
                 // Whoever gave it back wanted it to end, and the same call fails for ever.
@@ -255,6 +259,7 @@ impl Error {
                 Self::Refused(refusal) => matches!(
                     refusal,
                     Refusal::NoCapacity { .. }
+                        | Refusal::NoPlaces { .. }
                         | Refusal::NoAgent
                         | Refusal::Timeout { .. }
                         | Refusal::Unavailable { .. }
@@ -374,7 +379,7 @@ fn refused(status: Status) -> &'static str {
         Status::UnknownRegion => "a buffer is not registered with the worker",
         Status::BadSpan => "a range reaches past its buffer",
         Status::BadHeader => "the request is malformed",
-        Status::Draining => "the worker is draining",
+        Status::Draining | Status::Busy => "the worker is draining, or busy",
         Status::InputUnreachable => "it could not read the input over the fabric",
         Status::Ok
         | Status::FunctionError

@@ -9,12 +9,13 @@ use crate::in_flight::{InFlight, Step};
 use crate::invocation::{BufferInvocation, Invocation};
 use crate::invoker::Inner;
 use crate::pipeline::Pipeline;
+use crate::redirect::{self, Refused};
 use crate::request::{Request, Wanted};
 use crate::retry::Again;
 use crate::{Error, Interface};
 use hotlease_wire::frame::Flags;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 /// A handle to a function on an invoker's workers. Cheap to clone; `Send + Sync`.
@@ -158,8 +159,11 @@ impl Function {
     #[cold]
     fn invoke_after(&self, error: Error, input: &[u8], output: &mut [u8]) -> Result<usize, Error> {
         let mut again = self.again();
-        if !matches!(error, Error::NoCredit) {
-            again.after(error)?;
+        match error {
+            Error::NoCredit => {}
+            // Another slot first, then.
+            Error::NoCore => affinity::forget(self.invoker),
+            error => again.after(error)?,
         }
         self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), again)
     }
@@ -213,8 +217,15 @@ impl Function {
             Output::Bytes(output) => output,
             Output::Buffer(_) | Output::Parts(_) => &mut [],
         };
+        let mut refused = Refused::default();
+        let mut refused_by = None;
+        let mut since = None;
         loop {
-            let (slot, channel) = self.inner.pick(self.slot).map_err(|error| again.last(error))?;
+            let picked = match refused_by.take().filter(|_| self.slot.is_none()) {
+                Some(slot) => self.inner.pick_beside(slot),
+                None => self.inner.pick(self.slot),
+            };
+            let (slot, channel) = picked.map_err(|error| again.last(error))?;
             match self.attempt(&channel, &mut request, bytes, into) {
                 Ok(length) => {
                     affinity::remember(self.invoker, slot, &channel);
@@ -226,6 +237,13 @@ impl Function {
                 Err(Error::NoCredit) => {
                     let waited = self.inner.wait_for_credit(self.slot, self.timeout);
                     waited.map_err(|error| again.last(error))?;
+                }
+                Err(Error::NoCore) => {
+                    let since = *since.get_or_insert_with(Instant::now);
+                    let paused = refused.by_a_slot(self);
+                    let paused = paused.and_then(|time| redirect::pause(time, since, self.timeout));
+                    paused.map_err(|error| again.last(error))?;
+                    refused_by = Some(slot);
                 }
                 Err(error) => match request.leave(&channel, error, &self.inner.staging) {
                     Ok(error) => again.after(error)?,
@@ -431,6 +449,7 @@ type Callback = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
 
 fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<(), Error> {
     let completions = in_flight.function().inner.completions.clone();
+    let parked = in_flight.parked_until();
     let (channel, seq, deadline) = in_flight.watched();
     let action = Action::Call(Box::new(move || {
         let mut output = Vec::new();
@@ -447,7 +466,10 @@ fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<(), Error> 
             }
         }
     }));
-    completions.watch(&channel, seq, deadline, action)
+    match parked {
+        Some(at) => completions.at(at, action),
+        None => completions.watch(&channel, seq, deadline, action),
+    }
 }
 
 impl fmt::Debug for Function {

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::channel::{Channel, MESSAGE_BYTES, timed_out};
 use crate::entries::State;
 use crate::function::Function;
+use crate::redirect::{Refused, out_of_time};
 use crate::request::{Request, Uses};
 use crate::retry::Again;
 use crate::wait::{Interrupted, give_up_at};
@@ -69,6 +70,9 @@ pub(crate) struct InFlight {
     kept: Option<Box<Kept>>,
     resolved: bool,
     watched: bool,
+    refused: Refused,
+    /// No slot had a core for it: until then it is in no channel.
+    parked: Option<Instant>,
 }
 
 impl InFlight {
@@ -87,7 +91,8 @@ impl InFlight {
         };
         let (channel, seq) = publish(function, &request, input, state, wait)?;
         let again = function.again();
-        let copy = (keep && request.tail.input_in_ring && again.may_run_twice()).then(|| input.to_vec());
+        let may_come_back = again.may_run_twice() || function.inner.shares_cores();
+        let copy = (keep && request.tail.input_in_ring && may_come_back).then(|| input.to_vec());
         let capacity = request.capacity;
         let kept = (copy.is_some() || !request.uses.is_empty()).then(|| {
             Box::new(Kept {
@@ -106,6 +111,8 @@ impl InFlight {
             kept,
             resolved: false,
             watched: false,
+            refused: Refused::default(),
+            parked: None,
         })
     }
 
@@ -115,6 +122,9 @@ impl InFlight {
 
     /// Whether a step would not find it waiting.
     pub(crate) fn is_done(&self) -> bool {
+        if let Some(until) = self.parked {
+            return Instant::now() >= until || self.is_late();
+        }
         self.resolved || self.channel.is_done(self.seq) || self.channel.is_closed() || self.is_late()
     }
 
@@ -130,6 +140,11 @@ impl InFlight {
     pub(crate) fn try_result(&mut self, take: &mut impl Take) -> Option<Result<usize, Error>> {
         if self.resolved {
             return Some(Err(Error::protocol("the invocation's result was taken already")));
+        }
+        if let Some(until) = self.parked {
+            let due = Instant::now() >= until && !self.is_late();
+            let failed = due.then(|| self.unpark().err())?;
+            return failed.map(Err);
         }
         let (capacity, in_ring) = (self.capacity, self.state == State::Shared);
         let timeout = self.function.timeout;
@@ -174,6 +189,7 @@ impl InFlight {
         })?;
         self.resolved = true;
         match result {
+            Err(Error::NoCore) if self.kept.is_some() => self.park().err().map(Err),
             // Refused by a worker that is on its way out.
             Err(error @ Error::NotRun { .. }) if self.kept.is_some() => match self.restart(error) {
                 Ok(()) => None,
@@ -189,15 +205,20 @@ impl InFlight {
             if let Some(result) = self.try_result(take) {
                 return Step::Done(result);
             }
-            if self.channel.is_closed() && !self.channel.is_done(self.seq) {
+            if self.is_orphaned() {
                 match self.restart(self.channel.unanswered(self.seq)) {
                     Ok(()) => continue,
                     Err(error) => return Step::Done(Err(error)),
                 }
             }
             if self.is_late() {
+                let never_ran = self.parked.is_some();
                 self.abandon();
-                return Step::Done(Err(timed_out(self.function.timeout)));
+                let timeout = self.function.timeout;
+                return Step::Done(Err(match timeout {
+                    Some(timeout) if never_ran => out_of_time(timeout),
+                    timeout => timed_out(timeout),
+                }));
             }
             if !self.is_done() {
                 return Step::Waiting;
@@ -216,6 +237,15 @@ impl InFlight {
                 return Some(result);
             }
             let until = self.give_up_at().into_iter().chain(limit).min();
+            if let Some(parked) = self.parked {
+                let now = Instant::now();
+                if limit.is_some_and(|limit| now >= limit) {
+                    return None;
+                }
+                let until = until.map_or(parked, |until| until.min(parked));
+                std::thread::sleep(until.saturating_duration_since(now));
+                continue;
+            }
             let (channel, seq) = (&self.channel, self.seq);
             let waited = channel.wait(|_| until, || channel.is_done(seq).then_some(()));
             if waited == Err(Interrupted::TimedOut)
@@ -225,6 +255,50 @@ impl InFlight {
                 return None;
             }
         }
+    }
+
+    /// Its slot has refused it for want of a core: it goes to another one, or waits a while outside all channels.
+    fn park(&mut self) -> Result<(), Error> {
+        let pause = self.refused.by_a_slot(&self.function)?;
+        self.resolved = false;
+        self.parked = Some(Instant::now() + pause);
+        Ok(())
+    }
+
+    /// Until when it is in no channel.
+    pub(crate) fn parked_until(&self) -> Option<Instant> {
+        self.parked
+    }
+
+    /// Submits it to another slot than the one that has refused it.
+    fn unpark(&mut self) -> Result<(), Error> {
+        let inner = &self.function.inner;
+        self.parked = None;
+        // Unless it succeeds.
+        self.resolved = true;
+        let Some(kept) = &mut self.kept else {
+            return Err(Error::NoCore);
+        };
+        let input = match (&kept.input, kept.request.tail.input_in_ring) {
+            (Some(input), _) => input.as_slice(),
+            (None, false) => &[],
+            (None, true) => return Err(Error::NoCore),
+        };
+        let picked = match (self.function.slot, inner.slot_of(&self.channel)) {
+            (None, Some(slot)) => inner.pick_beside(slot),
+            (slot, _) => inner.pick(slot),
+        };
+        let (_, channel) = picked.map_err(|error| kept.again.last(error))?;
+        let payload = kept.request.tail.payload(input);
+        let submitted = kept.request.uses.register(&channel);
+        match submitted.and_then(|()| channel.submit(&kept.request.target, &payload, self.state)) {
+            Ok(seq) => (self.channel, self.seq) = (channel, seq),
+            // Others have its entries; as good as a refusal.
+            Err(Error::NoCredit) => return self.park(),
+            Err(error) => return Err(kept.again.last(error)),
+        }
+        self.resolved = false;
+        Ok(())
     }
 
     /// Submits it again after a failure of its worker, if that may be done.
@@ -258,7 +332,7 @@ impl InFlight {
 
     /// The channel is closed and the reply is not there.
     pub(crate) fn is_orphaned(&self) -> bool {
-        !self.resolved && self.channel.is_closed() && !self.channel.is_done(self.seq)
+        !self.resolved && self.parked.is_none() && self.channel.is_closed() && !self.channel.is_done(self.seq)
     }
 
     /// What a completion thread has to look at; from now on it is unwatched when dropped.
@@ -269,6 +343,10 @@ impl InFlight {
 
     fn abandon(&mut self) {
         self.resolved = true;
+        if self.parked.take().is_some() {
+            self.kept = None;
+            return;
+        }
         let uses = self
             .kept
             .take()

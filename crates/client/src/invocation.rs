@@ -177,8 +177,14 @@ impl Waiting {
         if let Some(result) = self.try_take(take) {
             return Poll::Ready(result);
         }
-        let (channel, seq, deadline) = self.in_flight.watched();
-        match completions.watch(&channel, seq, deadline, Action::Wake(waker)) {
+        let watched = match self.in_flight.parked_until() {
+            Some(at) => completions.at(at, Action::Wake(waker)),
+            None => {
+                let (channel, seq, deadline) = self.in_flight.watched();
+                completions.watch(&channel, seq, deadline, Action::Wake(waker))
+            }
+        };
+        match watched {
             Ok(()) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
         }

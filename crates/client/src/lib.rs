@@ -59,6 +59,7 @@ mod manager;
 mod model;
 mod options;
 mod pipeline;
+mod redirect;
 mod registrations;
 mod request;
 mod retry;
@@ -79,7 +80,7 @@ pub use invoker::Invoker;
 pub use learned::Learned;
 pub use lease::ColdPhases;
 pub use model::{Measured, Model, Plan, Work};
-pub use options::{Completion, LeaseOptions, Polling};
+pub use options::{Completion, LeaseOptions, Polling, Sharing};
 pub use pipeline::Pipeline;
 
 pub use hotlease_net::{IdentityError, NetError};

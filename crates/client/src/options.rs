@@ -29,6 +29,19 @@ pub enum Polling {
     Warm,
 }
 
+/// Whose the cores are that slots run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// Each slot has a core of its own. Default.
+    #[default]
+    Exclusive,
+    /// The slots of a worker take turns on one core with each other and with those of other leases. They sleep between
+    /// invocations ([`Polling::Warm`]), and claim the core for each; a slot that does not get it refuses at once, and the
+    /// library turns to another one. No invocation lasts longer than the agent's operator allows (10 s unless said
+    /// otherwise).
+    Shared,
+}
+
 /// How the client waits for a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Completion {
@@ -55,7 +68,12 @@ pub struct LeaseOptions {
     pub slots: u16,
     /// Address space limit of each worker, bytes; 0: none. Default: 0.
     pub memory_bytes: u64,
-    /// How slots wait. Default: adaptive.
+    /// Whose the cores are. Default: exclusive.
+    pub sharing: Sharing,
+    /// On shared cores: whether an invocation that no slot has a core for waits until one has, or until its deadline.
+    /// Otherwise it fails with [`Error::NoCore`] once each worker has refused it. Default: true.
+    pub wait_for_core: bool,
+    /// How slots wait; on shared cores always warm. Default: adaptive.
     pub polling: Polling,
     /// How long a slot polls at most after its last invocation, in real time. It is billed as hot time.
     /// Default: 1 ms, which covers arrival gaps up to a few hundred microseconds without a wake-up. With
@@ -115,6 +133,8 @@ impl Default for LeaseOptions {
             workers: 1,
             slots: 1,
             memory_bytes: 0,
+            sharing: Sharing::default(),
+            wait_for_core: true,
             polling: Polling::default(),
             hot_budget: Duration::from_millis(1),
             ttl: Duration::from_secs(5),
@@ -149,6 +169,9 @@ impl LeaseOptions {
         }
         if self.slots == 0 || u32::from(self.slots) > SLOTS_MAX {
             return fail(format!("slots must be 1 to {SLOTS_MAX}, not {}", self.slots));
+        }
+        if self.sharing == Sharing::Shared && self.polling == Polling::Hot {
+            return fail("polling must not be hot where cores are shared: a hot slot owns its core".into());
         }
         if !self.depth.is_power_of_two() || self.depth > RING_DEPTH_MAX {
             return fail(format!(
@@ -249,6 +272,10 @@ impl LeaseOptions {
             tenant: String::new(),
             label: self.label.clone(),
             job: self.job.clone(),
+            sharing: match self.sharing {
+                Sharing::Exclusive => grpc::Sharing::Exclusive.into(),
+                Sharing::Shared => grpc::Sharing::Shared.into(),
+            },
         }
     }
 }

@@ -11,6 +11,7 @@
 //! * [`socket`] — descriptor passing between processes of one node.
 //! * [`fence`] — a fence that costs one of its two sides nothing.
 //! * [`usage`] — the counters that a worker shares with its agent.
+//! * [`claim`] — which of the slots that share a core has it.
 //! * [`clock`], [`runtime_dir`] — the node's ticks; where sockets live.
 //!
 //! A transport moves bytes into the peer's ring and wakes the peer; everything else (sequence words,
@@ -21,6 +22,8 @@
 pub mod buffer;
 #[cfg(not(loom))]
 pub mod channel;
+#[cfg(not(loom))]
+pub mod claim;
 #[cfg(not(loom))]
 pub mod clock;
 pub mod doorbell;

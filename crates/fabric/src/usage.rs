@@ -23,6 +23,8 @@ struct SlotCells {
     /// Where the running function's output ends, for the fault handler.
     output_end: AtomicU64,
     output_capacity: AtomicU64,
+    /// Invocations that found no core.
+    refused: AtomicU64,
 }
 
 #[repr(C, align(128))]
@@ -37,6 +39,9 @@ struct Head {
     crash_function: AtomicU64,
     /// Capacity + 1.
     crash_overrun: AtomicU64,
+    /// Written by the agent: not 0 while it is another tenant's turn on a shared core. (A worker that clears it is
+    /// seen to use the core all the same.)
+    held_back: AtomicU64,
 }
 
 const EXITED: u64 = 1 << 32;
@@ -50,6 +55,8 @@ pub struct SlotUsage {
     pub compute_ns: u64,
     /// Functions run.
     pub invocations: u64,
+    /// Invocations that found no core.
+    pub refused: u64,
     /// The one running now.
     pub running: Option<Running>,
 }
@@ -178,8 +185,20 @@ impl UsageBlock {
             hot_ns: cells.hot_ns.load(Relaxed),
             compute_ns: cells.compute_ns.load(Relaxed),
             invocations: cells.invocations.load(Relaxed),
+            refused: cells.refused.load(Relaxed),
             running,
         }
+    }
+
+    /// Agent: whether the worker's slots may claim their shared core.
+    pub fn hold_back(&self, yes: bool) {
+        self.head().held_back.store(yes.into(), Relaxed);
+    }
+
+    /// Worker: whether it is another tenant's turn.
+    #[inline]
+    pub fn is_held_back(&self) -> bool {
+        self.head().held_back.load(Relaxed) != 0
     }
 
     /// Agent: what the worker wrote down when it died.
@@ -257,6 +276,12 @@ impl SlotMeter<'_> {
     pub fn stop(&self) {
         self.0.running.store(0, Relaxed);
         add(&self.0.invocations, 1);
+    }
+
+    /// An invocation found no core.
+    #[inline]
+    pub fn refuse(&self) {
+        add(&self.0.refused, 1);
     }
 
     /// Counts time.

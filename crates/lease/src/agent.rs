@@ -21,7 +21,8 @@
 //! let mut book = LeaseBook::new([0, 1], 8 << 30);
 //! let step = book.step(Event::Grant(GrantRequest {
 //!     id: LeaseId([1; 8]), tenant: "uid:1000".into(), label: String::new(),
-//!     workers: 2, slots_per_worker: 1, memory_bytes: 0, ttl: Duration::from_secs(5),
+//!     workers: 2, slots_per_worker: 1, memory_bytes: 0, sharing: Default::default(),
+//!     ttl: Duration::from_secs(5),
 //! }), Duration::ZERO);
 //! assert!(step.refusal.is_none());
 //! assert!(matches!(step.actions[..], [
@@ -36,6 +37,7 @@ mod event;
 mod membership;
 mod outstanding;
 mod record;
+mod turns;
 
 pub use book::LeaseBook;
 pub use event::{Action, Event, GrantRequest, Offer, OfferedCores, SessionId, Step};
@@ -43,7 +45,9 @@ pub use membership::{
     ANSWER_LIMIT, Ask, BACKOFF_MAX, GOODBYE_LIMIT, HEARTBEAT, Membership, MembershipAction, MembershipEvent,
 };
 pub use outstanding::{FinalTotal, Outstanding, REPORTED_AT_ONCE_MAX};
-pub use record::{Availability, EndedLease, Lease, Phase, Worker, WorkerState};
+pub use record::{Availability, EndedLease, Lease, Phase, Sharing, Worker, WorkerState};
+
+pub use turns::{Seen, TURN, Turn, Turns};
 
 use std::time::Duration;
 

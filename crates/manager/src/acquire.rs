@@ -4,8 +4,8 @@ use crate::machine::{RELEASED, REVOKED};
 use crate::membership::lease_note;
 use crate::records::{bad, usage};
 use crate::state::State;
-use hotlease_lease::manager::{Answer, Event, Release};
-use hotlease_wire::grpc::{AcquireRequest, Grant, Polling, ReleaseReply, ReleaseRequest};
+use hotlease_lease::manager::{Answer, Event, Need, Release};
+use hotlease_wire::grpc::{AcquireRequest, Grant, Polling, ReleaseReply, ReleaseRequest, Sharing};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
 use hotlease_wire::{EndReason, Refusal};
@@ -52,6 +52,15 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
     if Polling::try_from(request.polling).is_err() {
         return Err(bad("the polling mode is none of adaptive, hot and warm"));
     }
+    match Sharing::try_from(request.sharing) {
+        Err(_) => return Err(bad("the way of sharing is neither exclusive nor shared")),
+        Ok(Sharing::Shared) if request.polling == i32::from(Polling::Hot) => {
+            return Err(bad(
+                "slots of shared cores cannot poll: a hot slot owns its core; ask for an exclusive lease",
+            ));
+        }
+        Ok(_) => {}
+    }
     between(
         "label length",
         request.label.len() as u64,
@@ -74,14 +83,18 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
 /// Gets a lease for what [`checked`] let through.
 pub(crate) async fn acquire(state: &Arc<State>, request: AcquireRequest) -> Result<Grant, Refusal> {
     // At most WORKERS_MAX x SLOTS_MAX: no overflow.
-    let cores = request.workers * request.slots_per_worker;
+    let count = request.workers * request.slots_per_worker;
+    let need = match Sharing::try_from(request.sharing) {
+        Ok(Sharing::Shared) => Need::Places(count),
+        _ => Need::Cores(count),
+    };
     let (tenant, label) = (request.tenant.clone(), request.label.clone());
     let allowance = state.directory.allowance(&tenant, &request);
     let acquire = |request| Event::Acquire {
         request,
         tenant,
         label,
-        cores,
+        need,
         allowance,
     };
     match state.ask(Some(request), acquire).await? {

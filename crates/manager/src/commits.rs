@@ -5,6 +5,7 @@
 
 use crate::machine::{Commit, Wanted};
 use crate::membership::warn_of;
+use crate::records::distinct;
 use crate::state::State;
 use hotlease_lease::manager::{AGENTS_MAX, Event, LeaseNote, LeaseReport, Write};
 use hotlease_store::{
@@ -97,7 +98,7 @@ fn apply(
 }
 
 fn granted(lease: LeaseId, note: LeaseNote, wanted: Option<&Wanted>, at_ms: u64) -> LeaseRecord {
-    let slots = note.cores.len() as u32;
+    let slots = distinct(&note.cores);
     LeaseRecord {
         id: lease,
         agent: note.agent,
@@ -110,9 +111,7 @@ fn granted(lease: LeaseId, note: LeaseNote, wanted: Option<&Wanted>, at_ms: u64)
         epoch: note.epoch,
         cores: note.cores,
         // What was asked for, not what the agent says: it is what the agent may bill.
-        slots: wanted.map_or(slots, |wanted| {
-            wanted.request.workers * wanted.request.slots_per_worker
-        }),
+        slots: wanted.map_or(slots, |wanted| wanted.billable_cores(slots)),
         memory_bytes: wanted.map_or(0, |wanted| {
             let workers = u64::from(wanted.request.workers);
             wanted.request.memory_bytes.saturating_mul(workers)
@@ -156,7 +155,7 @@ fn reported(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecord {
         label: lease.label,
         job: String::new(),
         epoch: lease.epoch,
-        slots: lease.cores.len() as u32,
+        slots: distinct(&lease.cores),
         cores: lease.cores,
         memory_bytes: 0,
         granted_ms: at_ms,

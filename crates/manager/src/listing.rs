@@ -32,6 +32,7 @@ pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
                 info.cores = now.cores;
             }
             info.free_cores = now.free_cores.min(info.cores.len() as u32);
+            info.free_places = now.free_places;
             info.pool = now.pool;
             if Availability::of_word(&now.state).is_some() {
                 info.state = now.state;

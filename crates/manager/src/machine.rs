@@ -9,7 +9,7 @@ use hotlease_lease::manager::{
     Action, Answer, AskId, Cluster, CommitId, Event, Granted, Release, RequestId, Write,
 };
 use hotlease_store::{LeaseState, StoreError};
-use hotlease_wire::grpc::{AcquireRequest, Grant, ReleaseRequest};
+use hotlease_wire::grpc::{AcquireRequest, Grant, ReleaseRequest, Sharing};
 use hotlease_wire::ids::{AgentId, Epoch, LeaseId};
 use hotlease_wire::{EndReason, Refusal};
 use std::collections::HashMap;
@@ -35,6 +35,18 @@ pub(crate) struct Commit {
 pub(crate) struct Wanted {
     pub(crate) request: Arc<AcquireRequest>,
     pub(crate) granted_ms: u64,
+}
+
+impl Wanted {
+    /// Cores that the agent may bill at most, which says that it granted so many different ones: one for each slot, or
+    /// where they are shared one for each worker.
+    pub(crate) fn billable_cores(&self, granted: u32) -> u32 {
+        let workers = self.request.workers;
+        match Sharing::try_from(self.request.sharing) {
+            Ok(Sharing::Shared) => granted.clamp(1, workers.max(1)),
+            _ => workers * self.request.slots_per_worker,
+        }
+    }
 }
 
 /// An answer, with what an agent granted.

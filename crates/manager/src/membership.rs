@@ -84,6 +84,7 @@ pub(crate) async fn hear(
         whole: !request.partial,
         epoch: Epoch(request.epoch),
         free_cores: info.free_cores,
+        free_places: info.free_places,
         pool: info.pool,
         leaving: info.state == LEAVING,
         offering: offering(&info)?,

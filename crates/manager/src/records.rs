@@ -7,7 +7,7 @@ use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AgentInfo, LeaseInfo, PastUsage, Usage};
 use hotlease_wire::ids::{AgentId, BootId, Epoch};
-use hotlease_wire::limits::{LABEL_BYTES_MAX, TENANT_BYTES_MAX};
+use hotlease_wire::limits::{LABEL_BYTES_MAX, PLACES_PER_CORE_MAX, TENANT_BYTES_MAX};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
@@ -93,6 +93,8 @@ pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<Agen
         availability: availability(&info.state)?,
         order: info.order,
         host: host(info.host)?,
+        free_places: info.free_places,
+        places_per_core: info.places_per_core.min(PLACES_PER_CORE_MAX),
         cores: info.cores,
         memory_bytes: info.memory_bytes,
         pool: info.pool,
@@ -127,6 +129,14 @@ fn host(name: String) -> Result<String, Refusal> {
     Ok(name)
 }
 
+/// How many different cores: those of a shared lease come once for each of its slots.
+pub(crate) fn distinct(cores: &[u32]) -> u32 {
+    let mut cores = cores.to_vec();
+    cores.sort_unstable();
+    cores.dedup();
+    cores.len() as u32
+}
+
 pub(crate) fn agent_info(record: &AgentRecord, state: AgentState, silent: Duration) -> AgentInfo {
     AgentInfo {
         id: record.id.to_string(),
@@ -145,6 +155,8 @@ pub(crate) fn agent_info(record: &AgentRecord, state: AgentState, silent: Durati
         endpoint: record.endpoint.clone(),
         host: record.host.clone(),
         order: record.order,
+        places_per_core: record.places_per_core,
+        free_places: record.free_places,
     }
 }
 
@@ -194,7 +206,7 @@ pub(crate) fn lease_record(
         label: info.label,
         job: String::new(),
         epoch: Epoch(info.epoch),
-        slots: info.cores.len() as u32,
+        slots: distinct(&info.cores),
         cores: info.cores,
         memory_bytes: 0,
         granted_ms: at_ms,
@@ -240,6 +252,7 @@ pub(crate) fn lease_info(record: LeaseRecord, used: Option<UsageTotals>) -> Leas
         state: state.into(),
         epoch: record.epoch.0,
         expires_in_ms: 0,
+        shared: (distinct(&record.cores) as usize) < record.cores.len(),
         cores: record.cores,
         usage: used.map(usage),
         end_reason,

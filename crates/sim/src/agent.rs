@@ -10,7 +10,8 @@ use crate::node::{Clock, Node};
 use crate::site::{Channel, Happening, Site};
 use crate::workers::{Used, Workers};
 use hotlease_lease::agent::{
-    Action, Ask as Number, Event, LeaseBook, Membership, MembershipEvent, Outstanding, Phase, SessionId, Step,
+    Action, Ask as Number, Event, LeaseBook, Membership, MembershipEvent, Outstanding, Phase, SessionId,
+    Sharing, Step,
 };
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId, WorkerIndex};
@@ -98,7 +99,8 @@ impl AgentNode {
             run: self.runs,
             boot,
             clock,
-            book: LeaseBook::new(0..site.scenario.agents[self.number], 0),
+            book: LeaseBook::new(0..site.scenario.agents[self.number], 0)
+                .with_places(site.scenario.places_per_core),
             membership: Membership::new(Duration::ZERO),
             outstanding,
             sessions: BTreeMap::new(),
@@ -305,8 +307,10 @@ impl AgentNode {
                 epoch,
                 cores,
             } => {
+                let sharing = process.book.lease(lease).map(|lease| lease.sharing);
+                let shared = sharing == Some(Sharing::Shared);
                 self.workers
-                    .start(process.boot, (lease, worker, epoch), cores, site);
+                    .start(process.boot, (lease, worker, epoch), (cores, shared), site);
             }
             Action::KillWorker {
                 lease, worker, epoch, ..

@@ -9,7 +9,7 @@ use crate::node::{Clock, Node};
 use crate::site::{Channel, Happening, Site};
 use crate::truth::TaskTruth;
 use hotlease_lease::client::{
-    Acquisition, AcquisitionEvent, Attempts, Failure, Renewal, RenewalAction, RenewalEvent,
+    Acquisition, AcquisitionEvent, Attempts, Failure, Redirects, Renewal, RenewalAction, RenewalEvent,
 };
 use hotlease_wire::ids::WorkerIndex;
 use hotlease_wire::{Ran, Refusal};
@@ -51,6 +51,7 @@ impl Failure for Failed {
 
 struct Task {
     attempts: Attempts<Failed>,
+    redirects: Redirects,
     attempt: u32,
     takes: Duration,
 }
@@ -75,6 +76,8 @@ pub struct Process {
     tasks: BTreeMap<usize, Task>,
     queue: VecDeque<usize>,
     idle_since: Duration,
+    /// No slot had a core: nothing is sent before.
+    paused_until: Option<Duration>,
     wake: Option<Duration>,
 }
 
@@ -109,6 +112,7 @@ impl ClientNode {
             tasks: BTreeMap::new(),
             queue: VecDeque::new(),
             idle_since: Duration::ZERO,
+            paused_until: None,
             wake: None,
         });
     }
@@ -204,6 +208,7 @@ impl ClientNode {
             task,
             Task {
                 attempts,
+                redirects: Redirects::new(task as u64),
                 attempt: 0,
                 takes,
             },
@@ -214,6 +219,10 @@ impl ClientNode {
 }
 
 impl Process {
+    fn is_paused(&self, site: &Site) -> bool {
+        self.paused_until.is_some_and(|until| self.now(site) < until)
+    }
+
     fn now(&self, site: &Site) -> Duration {
         self.clock.shows(site.now)
     }
@@ -395,6 +404,10 @@ impl Process {
     /// Lets time pass everywhere, and sets the timer for what is due next.
     fn pass_time(&mut self, node: Node, site: &mut Site) {
         let now = self.now(site);
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
+            self.work(node, site);
+        }
         self.acquire_in_time(node, now, site);
         self.renew(node, RenewalEvent::Tick, site);
         self.hold_in_time(node, now, site);
@@ -402,6 +415,7 @@ impl Process {
             self.acquisition.as_ref().and_then(Acquisition::due),
             self.hold.due(now),
             self.idle_until(),
+            self.paused_until,
         ];
         let Some(due) = due.into_iter().flatten().min() else {
             return;

@@ -10,7 +10,7 @@ use crate::node::{Clock, Node};
 use crate::site::{Channel, Happening, Site};
 use crate::truth::within;
 use hotlease_lease::manager::{
-    Action, Allowance, Answer, AskId, Cluster, CommitId, Event, Granted, Release, Report, RequestId, Write,
+    Action, Allowance, Answer, AskId, Cluster, CommitId, Event, Granted, Need, Release, Report, RequestId, Write,
 };
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
@@ -216,7 +216,11 @@ impl ManagerNode {
                             request: id,
                             tenant: wanted.tenant.clone(),
                             label: String::new(),
-                            cores: wanted.cores,
+                            need: if wanted.shared {
+                                Need::Places(wanted.cores)
+                            } else {
+                                Need::Cores(wanted.cores)
+                            },
                             allowance: Allowance::default(),
                         };
                         caller.wanted = Some(wanted);

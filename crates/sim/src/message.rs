@@ -23,6 +23,8 @@ pub struct Session {
 pub struct Wanted {
     pub tenant: String,
     pub cores: u32,
+    /// Places on shared cores instead.
+    pub shared: bool,
     pub ttl: Duration,
 }
 
@@ -126,11 +128,23 @@ pub struct Frame {
     pub lease: LeaseId,
     pub boot: BootId,
     pub core: u32,
+    /// Whose slot it is: a shared core has several.
+    pub worker: WorkerIndex,
     pub epoch: Epoch,
     pub task: usize,
     pub attempt: u32,
     /// How long the function takes.
     pub takes: Duration,
+}
+
+/// What became of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    Ran,
+    /// The slot refused it because of its epoch.
+    Stale,
+    /// The slot refused it because another one has the core.
+    Busy,
 }
 
 /// The answer of a slot.
@@ -139,8 +153,8 @@ pub struct Reply {
     pub session: Session,
     pub task: usize,
     pub attempt: u32,
-    /// It ran; false: the slot refused the frame, because of its epoch.
-    pub ran: bool,
+    /// What became of it.
+    pub answer: Answer,
 }
 
 /// Anything that travels.

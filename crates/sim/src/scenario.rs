@@ -75,6 +75,8 @@ pub struct Scenario {
     pub pauses: Vec<Pause>,
     /// What operators order, of which agents, and when.
     pub orders: Vec<(Duration, usize, Order)>,
+    /// Places of each agent on a core that is shared.
+    pub places_per_core: u32,
     /// From then on nothing fails any more.
     pub faults_end: Duration,
 }
@@ -85,6 +87,8 @@ pub struct ClientPlan {
     /// It asks agents itself.
     pub direct: bool,
     pub cores: u32,
+    /// Places on shared cores, instead of cores of its own.
+    pub shared: bool,
     pub ttl: Duration,
     pub patience: Duration,
     /// Mean pause between invocations.
@@ -143,6 +147,7 @@ impl Scenario {
             outages: Vec::new(),
             pauses: Vec::new(),
             orders: Vec::new(),
+            places_per_core: random.random_range(1..=4),
             faults_end,
             agents,
             clients,
@@ -322,6 +327,7 @@ impl ClientPlan {
         Self {
             direct: random.random_bool(0.3),
             cores: random.random_range(1..=2),
+            shared: random.random_bool(0.4),
             ttl: if random.random_bool(0.5) {
                 Duration::from_secs(5)
             } else {

@@ -60,6 +60,8 @@ pub enum Outcome {
 #[derive(Debug, Default)]
 pub struct Truth {
     pub cores: BTreeMap<(usize, u32), Occupant>,
+    /// Processes with places on shared cores.
+    pub shared: BTreeMap<(usize, u32), BTreeSet<u64>>,
     pub leases: BTreeMap<LeaseId, LeaseTruth>,
     pub tasks: Vec<TaskTruth>,
     /// Totals that a manager has acknowledged, by agent, run and lease.

@@ -1,6 +1,6 @@
 //! The workers of a node: processes that take time to start and to die, and run functions in between.
 
-use crate::message::{Frame, Message, Reply};
+use crate::message::{Answer, Frame, Message, Reply};
 use crate::node::Node;
 use crate::site::{Channel, Happening, Site};
 use crate::truth::Occupant;
@@ -34,6 +34,7 @@ struct Process {
     worker: WorkerIndex,
     epoch: Epoch,
     core: u32,
+    shared: bool,
     is_up: bool,
     is_dying: bool,
     /// Its agent is dead: nobody reaps it.
@@ -48,6 +49,8 @@ struct Process {
 pub struct Workers {
     agent: usize,
     processes: BTreeMap<u64, Process>,
+    /// Claims of shared cores; the kernel's.
+    claims: BTreeMap<u32, u64>,
 }
 
 impl Workers {
@@ -55,6 +58,7 @@ impl Workers {
         Self {
             agent,
             processes: BTreeMap::new(),
+            claims: BTreeMap::new(),
         }
     }
 
@@ -71,12 +75,30 @@ impl Workers {
         &mut self,
         boot: BootId,
         (lease, worker, epoch): (LeaseId, WorkerIndex, Epoch),
-        cores: Vec<u32>,
+        (cores, shared): (Vec<u32>, bool),
         site: &mut Site,
     ) {
         let id = site.truth.next_process();
         let node = self.node();
-        for core in &cores {
+        for core in cores.iter().filter(|_| shared) {
+            let own = site.truth.cores.get(&(self.agent, *core)).cloned();
+            site.promise(node, own.is_none(), || {
+                format!("core {core} is shared, and is {own:?}'s own")
+            });
+            let places = site.scenario.places_per_core as usize;
+            let on = site.truth.shared.entry((self.agent, *core)).or_default();
+            on.insert(id);
+            let fits = on.len() <= places;
+            site.promise(node, fits, || {
+                format!("core {core} is shared by more than {places} slots")
+            });
+        }
+        for core in cores.iter().filter(|_| !shared) {
+            let on = site.truth.shared.get(&(self.agent, *core));
+            let is_shared = on.is_some_and(|on| !on.is_empty());
+            site.promise(node, !is_shared, || {
+                format!("core {core} of lease {lease} is its own, and is shared")
+            });
             let occupant = Occupant {
                 process: id,
                 lease,
@@ -93,6 +115,7 @@ impl Workers {
             worker,
             epoch,
             core: cores.first().copied().unwrap_or_default(),
+            shared,
             is_up: false,
             is_dying: false,
             is_orphan: false,
@@ -148,6 +171,10 @@ impl Workers {
     pub fn reap(&mut self, id: u64, site: &mut Site) -> Option<Used> {
         let mut process = self.processes.remove(&id)?;
         site.truth.cores.retain(|_, occupant| occupant.process != id);
+        for on in site.truth.shared.values_mut() {
+            on.remove(&id);
+        }
+        self.claims.retain(|_, holder| *holder != id);
         // The function that it died in counts until now.
         if let Some((_, since)) = process.running.take() {
             process.compute(site.now - since, site);
@@ -204,13 +231,14 @@ impl Workers {
     pub fn take(&mut self, frame: Frame, site: &mut Site) {
         let node = self.node();
         let at_core = |process: &&mut Process| {
-            process.boot == frame.boot && process.core == frame.core && process.is_up
+            let its = !process.shared || (process.lease, process.worker) == (frame.lease, frame.worker);
+            process.boot == frame.boot && process.core == frame.core && process.is_up && its
         };
         let Some(process) = self.processes.values_mut().find(at_core) else {
             return;
         };
         if !process.epoch.admits(frame.epoch) {
-            return reply(site, node, frame, false);
+            return reply(site, node, frame, Answer::Stale);
         }
         site.promise(
             node,
@@ -230,13 +258,37 @@ impl Workers {
 
     fn run_next(&mut self, site: &mut Site) {
         let node = self.node();
+        let on_shared = self.processes.iter().filter(|(_, process)| process.shared);
+        let busy = on_shared.filter(|(_, process)| process.running.is_some());
+        let mut running: BTreeMap<u32, u64> = busy.map(|(id, process)| (process.core, *id)).collect();
         for (id, process) in &mut self.processes {
             if process.running.is_some() {
                 continue;
             }
-            let Some(frame) = process.waiting.pop_front() else {
-                continue;
-            };
+            let mut next = process.waiting.pop_front();
+            if process.shared && next.is_some() {
+                let holder = *self.claims.entry(process.core).or_insert(*id);
+                while holder != *id
+                    && let Some(frame) = next.take()
+                {
+                    let core = process.core;
+                    site.note(node, || {
+                        format!("core {core} is claimed, task {} refused", frame.task)
+                    });
+                    reply(site, node, frame, Answer::Busy);
+                    next = process.waiting.pop_front();
+                }
+            }
+            let Some(frame) = next else { continue };
+            if process.shared {
+                let other = running.insert(process.core, *id);
+                site.promise(node, other.is_none(), || {
+                    format!(
+                        "shared core {} runs functions of processes {id} and {other:?}",
+                        process.core
+                    )
+                });
+            }
             let Frame {
                 task, attempt, takes, ..
             } = frame;
@@ -276,7 +328,8 @@ impl Workers {
         };
         debug_assert_eq!((frame.task, frame.attempt), (task, attempt));
         process.compute(site.now - since, site);
-        reply(site, node, frame, true);
+        self.claims.retain(|_, holder| *holder != id);
+        reply(site, node, frame, Answer::Ran);
         self.run_next(site);
     }
 }
@@ -300,7 +353,7 @@ impl Process {
     }
 }
 
-fn reply(site: &mut Site, node: Node, frame: Frame, ran: bool) {
+fn reply(site: &mut Site, node: Node, frame: Frame, answer: Answer) {
     let Frame {
         session,
         task,
@@ -313,7 +366,7 @@ fn reply(site: &mut Site, node: Node, frame: Frame, ran: bool) {
         session,
         task,
         attempt,
-        ran,
+        answer,
     });
     site.send(node, client, Channel::Slot(session, core), message);
 }

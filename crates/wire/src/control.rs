@@ -17,10 +17,18 @@ pub enum Polling {
     Warm,
 }
 
+/// What slots are told whose core is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedCore {
+    /// No invocation lasts longer, whatever it asks for, milliseconds.
+    pub call_limit_ms: u32,
+}
+
 /// What the agent orders.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Assign this worker to a lease; once in its life. One descriptor: the usage block.
+    /// Assign this worker to a lease; once in its life. Descriptors: the usage block and, where the core is
+    /// shared, the file that says whose turn it is.
     Configure {
         /// The lease.
         lease: LeaseId,
@@ -38,6 +46,8 @@ pub enum Order {
         memory_bytes: u64,
         /// Who holds the lease; given to functions.
         tenant: String,
+        /// Set if the core is shared with other workers: each invocation has to claim it.
+        shared: Option<SharedCore>,
     },
     /// Load a library. One descriptor: a sealed memfd with its bytes.
     Load {

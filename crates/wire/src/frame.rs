@@ -241,6 +241,9 @@ pub enum Status {
     OutputUnreachable = 4,
     /// Did not run: its input could not be read from the client's buffer over the fabric.
     InputUnreachable = 23,
+    /// Did not run: the slot's core is shared, and another slot has it now. Worth trying on another slot at once, or
+    /// here a little later.
+    Busy = 24,
 }
 
 impl Status {
@@ -261,6 +264,7 @@ impl Status {
             BadHeader,
             Draining,
             InputUnreachable,
+            Busy,
         ]
         .into_iter()
         .find(|status| *status as u16 == number)
@@ -437,7 +441,7 @@ mod tests {
         words[1] = 0x1010 << 48;
         let most = RequestHeader::decode(&words).map(|header| header.flags);
         assert_eq!(most, Ok(Flags::of_parts(16, 16).unwrap()));
-        for number in [5, 15, 24, 0x1_0000, u64::from(u32::MAX)] {
+        for number in [5, 15, 25, 0x1_0000, u64::from(u32::MAX)] {
             words[1] = number;
             assert!(
                 ReplyHeader::decode(&words).is_err(),

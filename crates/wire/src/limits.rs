@@ -29,6 +29,10 @@ pub const CHANNELS_PER_SLOT_MAX: usize = 64;
 pub const CONNECTIONS_MAX: usize = 64;
 /// Slots of one worker.
 pub const SLOTS_MAX: u32 = 1024;
+/// Warm slots that an agent grants on one shared core at most.
+pub const PLACES_PER_CORE_MAX: u32 = 64;
+/// The same unless its operator says otherwise.
+pub const PLACES_PER_CORE_DEFAULT: u32 = 4;
 /// Workers of one lease.
 pub const WORKERS_MAX: u32 = 1024;
 /// Bytes of one function library.
@@ -46,4 +50,4 @@ pub const TENANT_BYTES_MAX: usize = 64;
 /// Bytes of a lease's label.
 pub const LABEL_BYTES_MAX: usize = 64;
 /// Version of the session, control and connection protocols; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;

@@ -339,6 +339,18 @@ pub enum Refusal {
         /// Why.
         why: String,
     },
+    /// Not enough room for warm slots on shared cores anywhere.
+    #[error(
+        "no agent has {asked} free places for warm slots (free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease agents`"
+    )]
+    NoPlaces {
+        /// Slots asked for.
+        asked: u32,
+        /// Most places free on one agent.
+        free: u32,
+        /// Most places offered by one agent.
+        offered: u32,
+    },
 }
 
 fn last_output(output: &str) -> String {

@@ -7,6 +7,7 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match &refusal {
             Refusal::NoCapacity { .. }
+            | Refusal::NoPlaces { .. }
             | Refusal::NoAgent
             | Refusal::TooMany { .. }
             | Refusal::QuotaExceeded { .. } => Code::ResourceExhausted,

@@ -2,6 +2,7 @@
 //! invocation.
 
 use crate::connection::Connection;
+use crate::core::{OwnCore, SharedCore};
 use crate::fabrics::Fabrics;
 use crate::fault;
 use crate::idle::{self, Idle};
@@ -9,6 +10,7 @@ use crate::library::FunctionTable;
 use crate::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::slot::{Shared, Slot};
 use crate::watchdog::Watchdog;
+use hotlease_fabric::claim::CoreClaim;
 use hotlease_fabric::clock::TickClock;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::socket::{Socket, SocketError};
@@ -109,12 +111,10 @@ fn carry_out(
     lease: &mut Option<Lease>,
     connections: &mut Vec<Connection>,
 ) -> Result<(), String> {
-    let fd = fds
-        .into_iter()
-        .next()
-        .ok_or("the order came without its descriptor");
+    let mut fds = fds.into_iter();
+    let fd = fds.next().ok_or("the order came without its descriptor");
     match (order, lease) {
-        (order @ Order::Configure { .. }, lease @ None) => *lease = Some(configure(order, fd?)?),
+        (order @ Order::Configure { .. }, lease @ None) => *lease = Some(configure(order, fd?, fds.next())?),
         (Order::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
         (_, None) => return Err("this worker has no lease yet".into()),
         (Order::Load { size_bytes, base, .. }, Some(lease)) => {
@@ -137,8 +137,8 @@ fn carry_out(
     Ok(())
 }
 
-/// Makes the slots of a lease, each pinned to its core.
-fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
+/// Makes the slots of a lease, each pinned to its core. `claim`: the file of claims, if that is shared.
+fn configure(order: Order, usage: OwnedFd, claim: Option<OwnedFd>) -> Result<Lease, String> {
     let Order::Configure {
         epoch,
         cores,
@@ -147,6 +147,7 @@ fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
         tick_hz,
         memory_bytes,
         tenant,
+        shared: sharing,
         ..
     } = order
     else {
@@ -171,6 +172,15 @@ fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
         let watchdog = watchdog.clone();
         move || watchdog.run()
     })?;
+    let sharing = match (sharing, claim) {
+        (Some(sharing), Some(claim)) => {
+            let claim = CoreClaim::attach(claim);
+            let claim = claim.map_err(|error| format!("the shared core cannot be claimed: {error}"))?;
+            Some((sharing, Arc::new(claim)))
+        }
+        (Some(_), None) => return Err("the order came without the file of claims".into()),
+        (None, _) => None,
+    };
     let clock = TickClock::new(tick_hz);
     let shared = Arc::new(Shared {
         epoch,
@@ -193,9 +203,17 @@ fn configure(order: Order, usage: OwnedFd) -> Result<Lease, String> {
         let before = nix::sched::sched_getaffinity(Pid::from_raw(0)).map_err(|error| error.to_string())?;
         sched_setaffinity(Pid::from_raw(0), &pinning)
             .map_err(|error| format!("cannot pin slot {index} to core {core}: {error}"))?;
+        let core = sharing.as_ref().map(|(sharing, claim)| SharedCore {
+            claim: claim.clone(),
+            usage: shared.usage.clone(),
+            call_limit_us: sharing.call_limit_ms.saturating_mul(1000),
+        });
         let started = spawn(&format!("slot-{index}"), move || {
             let (index, shared, mailbox, idle) = slot;
-            Slot::new(index, shared, mailbox, idle).run()
+            match core {
+                None => Slot::new(OwnCore, index, shared, mailbox, idle).run(),
+                Some(core) => Slot::new(core, index, shared, mailbox, idle).run(),
+            }
         });
         sched_setaffinity(Pid::from_raw(0), &before).map_err(|error| error.to_string())?;
         started?;

@@ -10,6 +10,7 @@
 //! | `control` | the agent's orders; the poll loop of the main thread |
 //! | `connection` | one client's connection: channels and registered memory |
 //! | `slot` | a slot's thread: polling, serving, sleeping |
+//! | `core` | whose a slot's core is: its own, or claimed for each invocation |
 //! | `fabrics` | the slots' ports, for clients on other hosts |
 //! | `landing` | where data of a client on another host stands during a call |
 //! | `sleep` | sleeping on ports |
@@ -25,6 +26,7 @@
 mod connection;
 mod context;
 mod control;
+mod core;
 mod fabrics;
 mod fault;
 mod idle;

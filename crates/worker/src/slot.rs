@@ -4,6 +4,7 @@
 //! counted is counted after the reply is out.
 
 use crate::context::Context;
+use crate::core::Core;
 use crate::fault;
 use crate::idle::Idle;
 use crate::invoke::{self, Arguments, Regions, SlotChannel};
@@ -44,7 +45,8 @@ struct Client {
 }
 
 /// One slot; lives on its thread.
-pub struct Slot {
+pub struct Slot<C> {
+    core: C,
     index: u16,
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
@@ -65,12 +67,13 @@ pub struct Slot {
     now: u64,
 }
 
-impl Slot {
+impl<C: Core> Slot<C> {
     /// Of this index; `idle` says how long it polls.
-    pub fn new(index: u16, shared: Arc<Shared>, mailbox: Arc<Mailbox>, idle: Idle) -> Self {
+    pub fn new(core: C, index: u16, shared: Arc<Shared>, mailbox: Arc<Mailbox>, idle: Idle) -> Self {
         let cancelled = shared.watchdog.slot(index).cancelled.clone();
         let context = Context::new(index, shared.slots, &shared.tenant, cancelled);
         Self {
+            core,
             index,
             shared,
             mailbox,
@@ -116,7 +119,9 @@ impl Slot {
     #[inline(never)]
     fn sleep(&mut self) {
         let polled = self.now.wrapping_sub(self.hot_since);
-        self.meter().add_ns(self.shared.clock.ns(polled), 0);
+        if C::POLLS {
+            self.meter().add_ns(self.shared.clock.ns(polled), 0);
+        }
         while !self.sleep_a_while() {
             let (now, idle) = (ticks(), self.shared.clock.ticks(KEPT_FOR.as_nanos() as u64));
             self.clients
@@ -176,15 +181,34 @@ impl Slot {
     #[inline]
     fn serve(&mut self, position: usize, request: &Request) {
         let started = self.now;
+        if !self.core.claim() {
+            return self.refuse(position, request);
+        }
         if let Err(status) = self.run_function(position, request) {
             self.clients[position].channel.reply(request, status, 0, 0);
         }
+        // After the reply, whose way out is longer than this.
+        self.core.give_up();
         let ended = ticks();
         let clock = &self.shared.clock;
-        let hot_ns = clock.ns(started.wrapping_sub(self.hot_since));
+        let hot_ns = if C::POLLS {
+            clock.ns(started.wrapping_sub(self.hot_since))
+        } else {
+            0
+        };
         self.meter().add_ns(hot_ns, clock.ns(ended.wrapping_sub(started)));
         self.idle.arrived_after(started.wrapping_sub(self.ended));
         (self.ended, self.hot_since, self.now) = (ended, ended, ended);
+    }
+
+    /// Another slot has the core: says so at once, so that the client can turn elsewhere.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, position: usize, request: &Request) {
+        self.clients[position].channel.reply(request, Status::Busy, 0, 0);
+        self.meter().refuse();
+        self.now = ticks();
+        (self.ended, self.hot_since) = (self.now, self.now);
     }
 
     /// The function and its arguments.
@@ -249,6 +273,7 @@ impl Slot {
     fn run_function(&mut self, position: usize, request: &Request) -> Result<(), Status> {
         let started = self.now;
         let header = &request.header;
+        let timeout_us = self.core.limit_us(header.timeout_us);
         if !self.shared.epoch.admits(header.epoch) {
             return Err(Status::StaleEpoch);
         }
@@ -267,10 +292,10 @@ impl Slot {
         let mut arguments = arguments;
         if arguments.is_elsewhere() {
             let Client { channel, landing, .. } = &mut self.clients[position];
-            landing.fetch(channel, &mut arguments, header.timeout_us, started)?;
+            landing.fetch(channel, &mut arguments, timeout_us, started)?;
         }
         let usage = self.shared.usage.meter(self.index);
-        let (deadline_ticks, deadline_ns) = match header.timeout_us {
+        let (deadline_ticks, deadline_ns) = match timeout_us {
             0 => (0, 0),
             timeout_us => {
                 let timeout_ns = u64::from(timeout_us) * 1000;
@@ -281,7 +306,7 @@ impl Slot {
             }
         };
         usage.output(arguments.guard, arguments.output.bytes);
-        usage.start(header.function.0, started, deadline_ticks, header.timeout_us);
+        usage.start(header.function.0, started, deadline_ticks, timeout_us);
         if deadline_ticks != 0 {
             self.shared.watchdog.watch(self.index, deadline_ticks);
         }
@@ -296,6 +321,12 @@ impl Slot {
         };
         if too_late {
             outcome.status = Status::DeadlineExceeded;
+            // Where it is not the client's own, it has to be told.
+            outcome.code = if timeout_us == header.timeout_us {
+                0
+            } else {
+                (timeout_us / 1000) as i32
+            };
         }
         let Client { channel, landing, .. } = &mut self.clients[position];
         let gives_output = matches!(outcome.status, Status::Ok | Status::FunctionError);
@@ -303,7 +334,7 @@ impl Slot {
             && !elsewhere.output.is_empty()
             && gives_output
             && outcome.bytes > 0
-            && let Err(status) = landing.store(channel, &elsewhere.output, outcome.bytes, header.timeout_us)
+            && let Err(status) = landing.store(channel, &elsewhere.output, outcome.bytes, timeout_us)
         {
             outcome.status = status;
         }

@@ -13,6 +13,7 @@
 //! * [`bandwidth`] — bytes per second read in place, and copied.
 //! * [`cold`] — from asking for a lease to the first result.
 //! * [`control`] — grants per second, and what many agents and leases cost a manager.
+//! * [`oversubscription`] — what shared cores cost and give.
 //! * [`peers`] — the same echo through sockets, gRPC and HTTP.
 //! * [`fabric`] — latency and bandwidth over libfabric.
 //! * [`model`] — LogP parameters of a channel, and how well they predict.
@@ -30,6 +31,7 @@ mod host;
 mod latency;
 mod machine;
 mod model;
+mod oversubscription;
 mod peers;
 mod pin;
 mod process;
@@ -70,6 +72,8 @@ enum Bench {
     Cold(cold::ColdArgs),
     /// Grants per second, and what many agents and leases cost a manager
     Control(control::ControlArgs),
+    /// More warm slots than cores: the claim, the refusal, the throughput
+    Oversubscription(oversubscription::OversubscriptionArgs),
     /// The same echo through a Unix socket, TCP, gRPC and HTTP
     Peers(peers::PeersArgs),
     /// Round trips on several workers at once, beside one alone
@@ -89,6 +93,7 @@ pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<
         Bench::Model(args) => model::carry_out(&args, output),
         Bench::Cold(args) => cold::carry_out(&args, output),
         Bench::Control(args) => control::carry_out(&args, output),
+        Bench::Oversubscription(args) => oversubscription::carry_out(&args, output),
         Bench::Peers(args) => peers::carry_out(&args, output),
         Bench::Scaling(args) => scaling::carry_out(&args, output),
         Bench::Soak(args) => soak::carry_out(&args, output),

@@ -9,6 +9,7 @@ use clap::Args;
 use hotlease_agent::{Agent, AgentConfig, CoreChoice, Network};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{Address, Identity, Role};
+use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -93,6 +94,13 @@ pub(crate) struct Offer {
     /// The program that workers run [default: found beside this one]
     #[arg(long, value_name = "PATH")]
     worker: Option<PathBuf>,
+    /// Warm slots to grant on one core to leases that share cores; 0: no core is shared
+    #[arg(long, value_name = "N", default_value_t = PLACES_PER_CORE_DEFAULT,
+          value_parser = clap::value_parser!(u32).range(..=i64::from(PLACES_PER_CORE_MAX)))]
+    warm_slots_per_core: u32,
+    /// Longest invocation on a shared core, such as 500ms or 10s
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::parse_time)]
+    shared_call_limit: Duration,
 }
 
 impl Offer {
@@ -102,6 +110,8 @@ impl Offer {
         config.cores = self.cores;
         config.pool = self.pool;
         config.worker_binary = self.worker;
+        config.warm_slots_per_core = self.warm_slots_per_core;
+        config.shared_call_limit = self.shared_call_limit;
         config
     }
 
@@ -114,6 +124,10 @@ impl Offer {
         if let Some(worker) = &self.worker {
             args.extend(["--worker".into(), absolute(worker).into()]);
         }
+        let places = self.warm_slots_per_core.to_string();
+        args.extend(["--warm-slots-per-core".into(), places.into()]);
+        let limit = format!("{}ms", self.shared_call_limit.as_millis());
+        args.extend(["--shared-call-limit".into(), limit.into()]);
         args
     }
 }
@@ -193,6 +207,10 @@ mod tests {
             "0",
             "--worker",
             "/opt/hotlease-worker",
+            "--warm-slots-per-core",
+            "7",
+            "--shared-call-limit",
+            "250ms",
         ];
         let offer = Line::parse_from(line).offer;
         let program = [OsString::from("x")];

@@ -13,7 +13,7 @@ use serde::Serialize;
 /// With `--json`, an object for each agent: id, boot, address, session_socket, cores, free_cores,
 /// memory_bytes, state (serving, draining, drained, standby,
 /// stopping, suspected, gone), last_heartbeat_ms (its age), pool, endpoint
-/// (for clients of other hosts, or empty).
+/// (for clients of other hosts, or empty), places_per_core (warm slots on a shared core; 0: none is shared), free_places.
 #[derive(Debug, Args)]
 pub(crate) struct AgentsArgs {
     #[command(flatten)]
@@ -33,6 +33,8 @@ struct Row {
     last_heartbeat_ms: u64,
     pool: u32,
     endpoint: String,
+    places_per_core: u32,
+    free_places: u32,
 }
 
 impl From<AgentInfo> for Row {
@@ -49,6 +51,8 @@ impl From<AgentInfo> for Row {
             last_heartbeat_ms: info.last_heartbeat_ms,
             pool: info.pool,
             endpoint: info.endpoint,
+            places_per_core: info.places_per_core,
+            free_places: info.free_places,
         }
     }
 }
@@ -62,6 +66,7 @@ pub(crate) fn carry_out(args: AgentsArgs, output: &mut Output) -> anyhow::Result
         Column("STATE", Left),
         Column("CORES", Left),
         Column("FREE", Right),
+        Column("WARM", Right),
         Column("POOL", Right),
         Column("MEMORY", Right),
         Column("HEARD", Right),
@@ -77,6 +82,7 @@ pub(crate) fn carry_out(args: AgentsArgs, output: &mut Output) -> anyhow::Result
                 row.state.clone(),
                 quantity::cores(&row.cores),
                 row.free_cores.to_string(),
+                row.free_places.to_string(),
                 row.pool.to_string(),
                 quantity::bytes(row.memory_bytes),
                 format!(

@@ -13,7 +13,7 @@ use serde::Serialize;
 ///
 /// With `--json`, an object for each worker: agent, lease (empty in the warm pool), index, pid, epoch,
 /// cores, state (pooled, starting, serving, dead), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
-/// invocations}.
+/// invocations}, shared (whether its slots take turns on one core), refused (invocations that found no core).
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
     /// Only workers that serve a lease, not those waiting in the warm pool
@@ -34,6 +34,8 @@ struct Row {
     state: String,
     rss_bytes: u64,
     usage: UsageRow,
+    shared: bool,
+    refused: u64,
 }
 
 impl From<WorkerInfo> for Row {
@@ -48,6 +50,8 @@ impl From<WorkerInfo> for Row {
             state: info.state,
             rss_bytes: info.rss_bytes,
             usage: info.usage.into(),
+            shared: info.shared,
+            refused: info.refused,
         }
     }
 }
@@ -81,7 +85,11 @@ pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()>
             row.state.clone(),
             of_lease(row.lease.clone()),
             of_lease(row.index.to_string()),
-            of_lease(quantity::cores(&row.cores)),
+            of_lease(if row.shared {
+                format!("{} shared", quantity::cores(&row.cores[..1.min(row.cores.len())]))
+            } else {
+                quantity::cores(&row.cores)
+            }),
             quantity::bytes(row.rss_bytes),
             row.usage.invocations.to_string(),
             quantity::nanoseconds(row.usage.compute_ns),

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use hotlease_client::{Code, Function, Invoker, LeaseOptions, Polling};
+use hotlease_client::{Code, Function, Invoker, LeaseOptions, Polling, Sharing};
 use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX};
 use serde::Serialize;
 use std::fs::File;
@@ -57,6 +57,9 @@ pub(crate) struct RunArgs {
     /// How slots wait for the next call
     #[arg(long, value_enum, default_value_t = PollingArg::Adaptive)]
     polling: PollingArg,
+    /// Share cores with other leases: slots sleep between calls, and take turns
+    #[arg(long, conflicts_with = "polling")]
+    shared: bool,
     /// Tell on stderr what it took and what it used
     #[arg(long, short)]
     verbose: bool,
@@ -181,6 +184,11 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
         workers: args.workers,
         slots: args.slots,
         polling: args.polling.into(),
+        sharing: if args.shared {
+            Sharing::Shared
+        } else {
+            Sharing::Exclusive
+        },
         timeout: args.timeout,
         // One call at a time on each slot: few entries, and large enough that most data stays in them.
         depth: 2,

@@ -1,12 +1,14 @@
 //! The book itself: one step per event.
 
+mod cores;
 mod ending;
 mod offering;
 mod request;
 
+use self::cores::Cores;
 use super::{
-    ATTACH_WITHIN, Action, Availability, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Step,
-    Worker, WorkerState,
+    ATTACH_WITHIN, Action, Availability, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Sharing,
+    Step, Worker, WorkerState,
 };
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
@@ -16,13 +18,12 @@ use std::time::Duration;
 
 /// The only writer of a node's cores.
 ///
-/// It is bounded: every lease holds at least one core, and [`ENDED_MAX`] ended ones are remembered.
+/// It is bounded: every lease holds at least one core or a place on a shared one, and [`ENDED_MAX`] ended ones are remembered.
 #[derive(Debug)]
 pub struct LeaseBook {
     /// Cores that may be offered.
     usable: BTreeSet<u32>,
-    offered: BTreeSet<u32>,
-    free: BTreeSet<u32>,
+    cores: Cores,
     memory_bytes: u64,
     leases: BTreeMap<LeaseId, Lease>,
     ended: VecDeque<EndedLease>,
@@ -33,13 +34,13 @@ pub struct LeaseBook {
 }
 
 impl LeaseBook {
-    /// A node that offers these cores and this much memory, all free.
+    /// A node that offers these cores and this much memory, all free. It shares no core, see
+    /// [`with_places`](Self::with_places).
     pub fn new(cores: impl IntoIterator<Item = u32>, memory_bytes: u64) -> Self {
         let offered: BTreeSet<u32> = cores.into_iter().collect();
         Self {
             usable: offered.clone(),
-            free: offered.clone(),
-            offered,
+            cores: Cores::new(offered, 0),
             memory_bytes,
             leases: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -47,6 +48,13 @@ impl LeaseBook {
             availability: Availability::Serving,
             drained_by: None,
         }
+    }
+
+    /// The same node, before its first lease, with places for so many warm slots on a core that is shared.
+    #[must_use]
+    pub fn with_places(mut self, places_per_core: u32) -> Self {
+        self.cores.set_places_per_core(places_per_core);
+        self
     }
 
     /// Takes note of what happened at `now`, which never goes back, and says what is to be done.
@@ -61,7 +69,23 @@ impl LeaseBook {
 
     /// Cores that no lease holds.
     pub fn free_cores(&self) -> u32 {
-        self.free.len() as u32
+        self.cores.free()
+    }
+
+    /// Places for warm slots that are left, on shared cores and on free ones.
+    pub fn free_places(&self) -> u32 {
+        self.cores.free_places()
+    }
+
+    /// Places for warm slots on a core that is shared; 0: none is.
+    pub fn places_per_core(&self) -> u32 {
+        self.cores.places_per_core()
+    }
+
+    /// Leases that share cores.
+    pub fn shared_leases(&self) -> usize {
+        let leases = self.leases.values();
+        leases.filter(|lease| lease.sharing == Sharing::Shared).count()
     }
 
     /// Cores that will be free as soon as the workers of ending leases are gone.
@@ -70,9 +94,20 @@ impl LeaseBook {
         ending.map(|lease| lease.cores().len() as u32).sum()
     }
 
+    /// Whether so many slots may find room once the leases that are ending now are over.
+    pub fn may_soon_fit(&self, sharing: Sharing, slots: u32) -> bool {
+        match sharing {
+            Sharing::Exclusive => self.free_cores() + self.ending_cores() >= slots,
+            Sharing::Shared => {
+                let ending = self.ending_cores() * self.cores.places_per_core();
+                self.free_places() + ending >= slots
+            }
+        }
+    }
+
     /// Cores that the node offers.
     pub fn offered_cores(&self) -> u32 {
-        self.offered.len() as u32
+        self.cores.offered()
     }
 
     /// The last epoch given.
@@ -200,14 +235,6 @@ impl LeaseBook {
                 what: format!("lease {} exists already", request.id),
             });
         }
-        let asked = request.workers * request.slots_per_worker;
-        if asked as usize > self.free.len() {
-            return Err(Refusal::NoCapacity {
-                asked,
-                free: self.free_cores(),
-                offered: self.offered_cores(),
-            });
-        }
         let memory_left = self.memory_left();
         if request.memory_bytes.saturating_mul(u64::from(request.workers)) > memory_left {
             return Err(Refusal::TooMany {
@@ -215,18 +242,13 @@ impl LeaseBook {
                 limit: memory_left,
             });
         }
+        if self.epoch.0 == u32::MAX {
+            self.next_epoch()?;
+        }
+        let homes = self.take_cores(&request)?;
         let epoch = self.next_epoch()?;
         let mut workers = Vec::with_capacity(request.workers as usize);
-        for index in 0..request.workers {
-            let cores: Vec<u32> = self
-                .free
-                .iter()
-                .copied()
-                .take(request.slots_per_worker as usize)
-                .collect();
-            for core in &cores {
-                self.free.remove(core);
-            }
+        for (index, cores) in homes.into_iter().enumerate() {
             actions.push(Action::StartWorker {
                 lease: request.id,
                 worker: WorkerIndex(index as u16),
@@ -246,6 +268,7 @@ impl LeaseBook {
             epoch,
             ttl: request.ttl,
             memory_bytes: request.memory_bytes,
+            sharing: request.sharing,
             granted: now,
             expires: now + request.ttl.min(ATTACH_WITHIN),
             cut: None,
@@ -257,6 +280,33 @@ impl LeaseBook {
         };
         self.leases.insert(lease.id, lease);
         Ok(())
+    }
+
+    /// The core of each slot of each worker; refused, and nothing taken, if they cannot be had.
+    fn take_cores(&mut self, request: &GrantRequest) -> Result<Vec<Vec<u32>>, Refusal> {
+        let (workers, slots) = (request.workers, request.slots_per_worker);
+        let asked = workers * slots;
+        match request.sharing {
+            Sharing::Exclusive => self.cores.take_own(workers, slots).ok_or(Refusal::NoCapacity {
+                asked,
+                free: self.free_cores(),
+                offered: self.offered_cores(),
+            }),
+            Sharing::Shared => {
+                let places = self.cores.places_per_core();
+                if places > 0 && slots > places {
+                    return Err(Refusal::TooMany {
+                        what: "slots of one worker on a shared core".into(),
+                        limit: places.into(),
+                    });
+                }
+                self.cores.take_places(workers, slots).ok_or(Refusal::NoPlaces {
+                    asked,
+                    free: self.free_places(),
+                    offered: self.offered_cores() * places,
+                })
+            }
+        }
     }
 
     fn memory_left(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! What the book is told, and what it wants done.
 
+use super::Sharing;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -25,6 +26,8 @@ pub struct GrantRequest {
     pub slots_per_worker: u32,
     /// Memory of each worker; 0: no limit.
     pub memory_bytes: u64,
+    /// Whose the cores shall be.
+    pub sharing: Sharing,
     /// Time until it expires unless renewed.
     pub ttl: Duration,
 }

@@ -66,6 +66,17 @@ impl fmt::Display for Availability {
     }
 }
 
+/// Whose the cores of a lease are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// Each slot has one of its own.
+    #[default]
+    Exclusive,
+    /// Each worker has places on one that other workers, of this and of other leases, have places on too. Its slots
+    /// sleep between invocations and claim the core for each.
+    Shared,
+}
+
 /// How far a worker is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
@@ -103,6 +114,8 @@ pub struct Lease {
     pub ttl: Duration,
     /// Memory of each worker; 0: no limit.
     pub memory_bytes: u64,
+    /// Whose its cores are.
+    pub sharing: Sharing,
     /// When it was granted.
     pub granted: Duration,
     /// When it ends unless renewed.
@@ -122,7 +135,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// All cores that it holds.
+    /// The core of each of its slots; those of a shared lease come several times.
     pub fn cores(&self) -> Vec<u32> {
         self.workers
             .iter()
@@ -130,11 +143,18 @@ impl Lease {
             .collect()
     }
 
-    /// Slots times the time they have been held.
+    /// Cores times the time they have been held. A shared core counts once, however many places on it are held.
     pub fn allocated_ns(&self, now: Duration) -> u64 {
-        let slots: usize = self.workers.iter().map(|worker| worker.cores.len()).sum();
         let held = now.saturating_sub(self.granted).as_nanos();
-        u64::try_from(held.saturating_mul(slots as u128)).unwrap_or(u64::MAX)
+        u64::try_from(held.saturating_mul(self.core_count() as u128)).unwrap_or(u64::MAX)
+    }
+
+    /// Different cores on which it has slots.
+    pub fn core_count(&self) -> usize {
+        match self.sharing {
+            Sharing::Exclusive => self.workers.iter().map(|worker| worker.cores.len()).sum(),
+            Sharing::Shared => self.cores().into_iter().collect::<BTreeSet<_>>().len(),
+        }
     }
 
     /// When it ends unless something happens before.
@@ -175,8 +195,10 @@ pub struct EndedLease {
     pub label: String,
     /// At the grant.
     pub epoch: Epoch,
-    /// What it held.
+    /// The core of each of its slots.
     pub cores: Vec<u32>,
+    /// Whose they were.
+    pub sharing: Sharing,
     /// Why it ended.
     pub reason: EndReason,
     /// What it used in all.

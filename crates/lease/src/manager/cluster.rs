@@ -164,12 +164,12 @@ impl Cluster {
                 request,
                 tenant,
                 label,
-                cores,
+                need,
                 allowance,
             } => {
                 self.tick(now, &mut actions);
-                match self.holdings.reserve(request, &tenant, cores, &allowance) {
-                    Ok(()) => self.acquire(request, tenant, label, cores, &mut actions),
+                match self.holdings.reserve(request, &tenant, need.count(), &allowance) {
+                    Ok(()) => self.acquire(request, tenant, label, need, &mut actions),
                     Err(refusal) => refuse(request, refusal, &mut actions),
                 }
                 if !self.placements.contains_key(&request) {

@@ -1,6 +1,6 @@
 //! What a manager is told, and what it wants done.
 
-use super::{AgentRecord, Allowance, NodeOrder, NodeWish, Offering};
+use super::{AgentRecord, Allowance, Need, NodeOrder, NodeWish, Offering};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -51,6 +51,8 @@ pub struct Report {
     pub epoch: Epoch,
     /// Cores that no lease holds.
     pub free_cores: u32,
+    /// Places for warm slots that are left.
+    pub free_places: u32,
     /// Workers waiting in its warm pool.
     pub pool: u32,
     /// What it offers.
@@ -129,8 +131,8 @@ pub enum Event {
         tenant: String,
         /// Its word for it.
         label: String,
-        /// Cores, all on one agent.
-        cores: u32,
+        /// Cores or places, all on one agent.
+        need: Need,
         /// What the tenant may hold.
         allowance: Allowance,
     },

@@ -45,6 +45,51 @@ pub struct AgentRecord {
     pub availability: Availability,
     /// The last order of an operator that it has carried out; 0: none in this run.
     pub order: u64,
+    /// Places for warm slots on one shared core; 0: it shares none.
+    pub places_per_core: u32,
+    /// How many of them are left, on shared and on free cores.
+    pub free_places: u32,
+}
+
+impl AgentRecord {
+    /// What it has of what is needed: free, and in all.
+    fn room(&self, need: Need) -> (u32, u32) {
+        let cores = self.cores.len() as u32;
+        match need {
+            Need::Cores(_) => (self.free_cores, cores),
+            Need::Places(_) => (self.free_places, cores.saturating_mul(self.places_per_core)),
+        }
+    }
+}
+
+/// What a lease needs of one agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// So many cores of its own.
+    Cores(u32),
+    /// Places for so many warm slots on shared cores.
+    Places(u32),
+}
+
+impl Need {
+    /// What a lease had whose slots ran on these cores: those of a shared one come several times. (One with a single
+    /// slot is taken for an exclusive one, until the agent reports again.)
+    pub(super) fn of(cores: &[u32]) -> Self {
+        let count = cores.len() as u32;
+        let different: BTreeSet<&u32> = cores.iter().collect();
+        if different.len() < cores.len() {
+            Self::Places(count)
+        } else {
+            Self::Cores(count)
+        }
+    }
+
+    /// How many.
+    pub fn count(self) -> u32 {
+        match self {
+            Self::Cores(count) | Self::Places(count) => count,
+        }
+    }
 }
 
 /// What an agent offers at the time of a report.
@@ -95,9 +140,9 @@ pub enum NotRegistered {
 /// The largest holdings of any one agent that is not gone: what a refusal tells the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
-    /// Most cores free on one agent.
+    /// Most cores, or places, free on one agent.
     pub free: u32,
-    /// Most cores offered by one agent.
+    /// Most offered by one agent.
     pub offered: u32,
 }
 
@@ -108,8 +153,8 @@ struct Entry {
     heard: Duration,
 }
 
-/// An agent that may be asked, in the order of a tightest fit: how well it is heard, its free cores, the most
-/// pooled workers first.
+/// An agent that may be asked, in the order of a tightest fit: how well it is heard, its free cores or places,
+/// the most pooled workers first.
 type Room = (AgentState, u32, Reverse<u32>, AgentId);
 
 impl Entry {
@@ -117,10 +162,11 @@ impl Entry {
         self.state != AgentState::Gone && self.record.availability == Availability::Serving
     }
 
-    fn room(&self) -> Option<Room> {
+    fn rooms(&self) -> Option<[Room; 2]> {
         let record = &self.record;
-        let room = (self.state, record.free_cores, Reverse(record.pool), record.id);
-        self.takes_leases().then_some(room)
+        let room = |free| (self.state, free, Reverse(record.pool), record.id);
+        self.takes_leases()
+            .then(|| [room(record.free_cores), room(record.free_places)])
     }
 }
 
@@ -138,6 +184,8 @@ pub struct Registry {
     agents: BTreeMap<AgentId, Entry>,
     /// Whom to ask: all that take leases and are not gone.
     rooms: BTreeSet<Room>,
+    /// The same, by their free places on shared cores.
+    places: BTreeSet<Room>,
     /// When each was last heard, the longest silent first.
     silence: BTreeSet<(Duration, AgentId)>,
     over: BTreeSet<BootId>,
@@ -196,15 +244,19 @@ impl Registry {
     }
 
     fn put(&mut self, entry: Entry) {
-        self.rooms.extend(entry.room());
+        if let Some([cores, places]) = entry.rooms() {
+            self.rooms.insert(cores);
+            self.places.insert(places);
+        }
         self.silence.insert((entry.heard, entry.record.id));
         self.agents.insert(entry.record.id, entry);
     }
 
     fn take(&mut self, id: AgentId) -> Option<Entry> {
         let entry = self.agents.remove(&id)?;
-        if let Some(room) = entry.room() {
-            self.rooms.remove(&room);
+        if let Some([cores, places]) = entry.rooms() {
+            self.rooms.remove(&cores);
+            self.places.remove(&places);
         }
         self.silence.remove(&(entry.heard, id));
         Some(entry)
@@ -239,7 +291,7 @@ impl Registry {
         &mut self,
         id: AgentId,
         boot: BootId,
-        free_cores: u32,
+        (free_cores, free_places): (u32, u32),
         pool: u32,
         now: Duration,
     ) -> bool {
@@ -250,6 +302,7 @@ impl Registry {
         self.change(id, |entry| {
             if known {
                 entry.record.free_cores = free_cores;
+                entry.record.free_places = free_places;
                 entry.record.pool = pool;
                 entry.state = AgentState::Serving;
                 entry.heard = now;
@@ -258,25 +311,36 @@ impl Registry {
         known
     }
 
-    /// An agent granted these cores: until it reports again, it has fewer.
-    pub fn granted(&mut self, id: AgentId, cores: u32) {
-        self.change(id, |entry| {
-            entry.record.free_cores = entry.record.free_cores.saturating_sub(cores);
+    /// An agent granted this: until it reports again, it has so much less.
+    pub fn granted(&mut self, id: AgentId, need: Need) {
+        self.change(id, |Entry { record, .. }| match need {
+            Need::Cores(cores) => {
+                record.free_cores = record.free_cores.saturating_sub(cores);
+                let places = cores.saturating_mul(record.places_per_core);
+                record.free_places = record.free_places.saturating_sub(places);
+            }
+            // How many cores became shared by it, it will say.
+            Need::Places(places) => record.free_places = record.free_places.saturating_sub(places),
         });
     }
 
-    /// A lease with these cores is over.
-    pub fn released(&mut self, id: AgentId, cores: u32) {
-        self.change(id, |entry| {
-            let free = entry.record.free_cores.saturating_add(cores);
-            entry.record.free_cores = free.min(entry.record.cores.len() as u32);
+    /// A lease with this is over.
+    pub fn released(&mut self, id: AgentId, need: Need) {
+        self.change(id, |Entry { record, .. }| {
+            let (free, offered) = record.room(need);
+            let free = free.saturating_add(need.count()).min(offered);
+            match need {
+                Need::Cores(_) => record.free_cores = free,
+                Need::Places(_) => record.free_places = free,
+            }
         });
     }
 
-    /// An agent has no more than these free cores: it said so.
-    pub fn full(&mut self, id: AgentId, free_cores: u32) {
-        self.change(id, |entry| {
-            entry.record.free_cores = free_cores.min(entry.record.free_cores)
+    /// An agent has no more than this: it said so.
+    pub fn full(&mut self, id: AgentId, free: Need) {
+        self.change(id, |Entry { record, .. }| match free {
+            Need::Cores(free) => record.free_cores = free.min(record.free_cores),
+            Need::Places(free) => record.free_places = free.min(record.free_places),
         });
     }
 
@@ -365,21 +429,26 @@ impl Registry {
             .map(|entry| (&entry.record, entry.state, entry.heard))
     }
 
-    /// Whom to ask for this many cores, in this order. Only nodes that take leases.
+    /// Whom to ask for this many cores or places, in this order. Only nodes that take leases.
     ///
     /// The tightest fit first, so that large gaps stay for large leases; among equals the one with the
     /// most pooled workers. Serving agents come before suspected ones, and gone ones are not asked. The
     /// number of free cores is as old as the last heartbeat, and only the agent knows; so a few agents that
     /// offer enough cores but seem to lack free ones come last instead of not at all.
-    pub fn candidates(&self, cores: u32) -> Vec<AgentId> {
-        // The least room of all that have so many free cores.
+    pub fn candidates(&self, need: Need) -> Vec<AgentId> {
+        let count = need.count();
+        let rooms = match need {
+            Need::Cores(_) => &self.rooms,
+            Need::Places(_) => &self.places,
+        };
+        // The least room of all that have so many free.
         let from = |state, free| (state, free, Reverse(u32::MAX), AgentId([0; 8]));
         let most = |state| (state, u32::MAX, Reverse(0), AgentId([u8::MAX; 8]));
-        let fitting = |state| self.rooms.range(from(state, cores)..=most(state));
-        let lacking = |state| self.rooms.range(from(state, 0)..from(state, cores)).rev();
+        let fitting = |state| rooms.range(from(state, count)..=most(state));
+        let lacking = |state| rooms.range(from(state, 0)..from(state, count)).rev();
         let offers = |room: &&Room| {
             let entry = self.agents.get(&room.3);
-            entry.is_some_and(|entry| entry.record.cores.len() >= cores as usize)
+            entry.is_some_and(|entry| entry.record.room(need).1 >= count)
         };
         let heard = [AgentState::Serving, AgentState::Suspected];
         let fitting = heard
@@ -391,14 +460,17 @@ impl Registry {
         fitting.chain(lacking).map(|room| room.3).collect()
     }
 
-    /// The most that any agent which takes leases has, for [`hotlease_wire::Refusal::NoCapacity`].
-    pub fn capacity(&self) -> Capacity {
+    /// The most that any agent which takes leases has of what is needed, for a refusal.
+    pub fn capacity(&self, need: Need) -> Capacity {
         self.agents
             .values()
             .filter(|entry| entry.takes_leases())
-            .fold(Capacity::default(), |most, entry| Capacity {
-                free: most.free.max(entry.record.free_cores),
-                offered: most.offered.max(entry.record.cores.len() as u32),
+            .fold(Capacity::default(), |most, entry| {
+                let (free, offered) = entry.record.room(need);
+                Capacity {
+                    free: most.free.max(free),
+                    offered: most.offered.max(offered),
+                }
             })
     }
 }

@@ -48,6 +48,8 @@ impl AgentNode {
                     availability: process.book.availability(),
                     order: process.order,
                     free_cores: process.book.free_cores(),
+                    places_per_core: process.book.places_per_core(),
+                    free_places: process.book.free_places(),
                     memory_bytes: 0,
                     pool: 0,
                 };
@@ -141,6 +143,7 @@ impl Process {
             whole,
             epoch: self.book.epoch(),
             free_cores: self.book.free_cores(),
+            free_places: self.book.free_places(),
             pool: 0,
             offering: self.offering(),
             leaving,

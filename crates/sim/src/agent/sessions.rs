@@ -5,7 +5,7 @@ use crate::message::{Ask, Grant, Session, Tell, Wanted};
 use crate::node::Node;
 use crate::site::Site;
 use crate::truth::LeaseTruth;
-use hotlease_lease::agent::{ATTACH_WITHIN, Event, GrantRequest, SessionId, WorkerState};
+use hotlease_lease::agent::{ATTACH_WITHIN, Event, GrantRequest, SessionId, Sharing, WorkerState};
 use hotlease_lease::manager::Release;
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::{EndReason, Refusal};
@@ -15,7 +15,12 @@ use std::time::Duration;
 impl AgentNode {
     pub(super) fn grant(&mut self, wanted: Wanted, site: &mut Site) -> Result<Result<Grant, Refusal>, Died> {
         let (number, id) = (self.number, LeaseId(site.random.random()));
-        let Wanted { tenant, cores, ttl } = wanted;
+        let Wanted {
+            tenant,
+            cores,
+            shared,
+            ttl,
+        } = wanted;
         let Some(process) = self.process.as_ref() else {
             return Err(Died);
         };
@@ -41,6 +46,11 @@ impl AgentNode {
             workers: cores,
             slots_per_worker: 1,
             memory_bytes: 0,
+            sharing: if shared {
+                Sharing::Shared
+            } else {
+                Sharing::Exclusive
+            },
             ttl,
         };
         if let Some(refusal) = self.step(Event::Grant(request), site)? {

@@ -45,6 +45,7 @@ impl Process {
         let wanted = Wanted {
             tenant: node.to_string(),
             cores: plan.cores,
+            shared: plan.shared,
             ttl: plan.ttl,
         };
         let (to, request, limit) = match action {

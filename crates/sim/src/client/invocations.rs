@@ -2,11 +2,11 @@
 
 use super::{DEPTH, Failed, Process, SLACK};
 use crate::hold::{Held, Hold};
-use crate::message::{Ask, Frame, Message, Reply};
+use crate::message::{Answer, Ask, Frame, Message, Reply};
 use crate::node::Node;
 use crate::site::{Channel, Site};
 use crate::truth::Outcome;
-use hotlease_lease::client::{ChannelEnd, FENCED_AFTER};
+use hotlease_lease::client::{ChannelEnd, FENCED_AFTER, Redirect};
 use hotlease_wire::Ran;
 use hotlease_wire::ids::Epoch;
 use rand::RngExt;
@@ -18,17 +18,35 @@ impl Process {
         if held.session != reply.session || !held.answered(reply.task, reply.attempt) {
             return;
         }
-        if reply.ran {
-            self.resolve(node, reply.task, Outcome::Result, site);
-        } else {
-            let refused = Failed {
-                ran: Ran::No,
-                of_the_worker: true,
-            };
-            self.fail(node, reply.task, refused, site);
+        let workers = held.slots.len();
+        match reply.answer {
+            Answer::Ran => self.resolve(node, reply.task, Outcome::Result, site),
+            Answer::Stale => {
+                let refused = Failed {
+                    ran: Ran::No,
+                    of_the_worker: true,
+                };
+                self.fail(node, reply.task, refused, site);
+            }
+            Answer::Busy => self.redirect(node, reply.task, workers, site),
         }
         self.idle_since = self.now(site);
         self.work(node, site);
+    }
+
+    /// It goes to another slot, or all that waits does so for a while.
+    fn redirect(&mut self, node: Node, task: usize, workers: usize, site: &mut Site) {
+        let now = self.now(site);
+        let Some(kept) = self.tasks.get_mut(&task) else {
+            return;
+        };
+        self.queue.push_back(task);
+        if let Redirect::After(pause) = kept.redirects.refused(workers) {
+            site.note(node, || {
+                format!("has no core for task {task}, pauses for {pause:?}")
+            });
+            self.paused_until = Some(now + pause);
+        }
     }
 
     /// A worker is gone with these invocations, the oldest first.
@@ -98,6 +116,9 @@ impl Process {
     }
 
     pub(super) fn dispatch(&mut self, node: Node, site: &mut Site) {
+        if self.is_paused(site) {
+            return;
+        }
         let Hold::Held(held) = &mut self.hold else { return };
         let open: Vec<(usize, Epoch)> = held.open_slots().collect();
         if open.is_empty() {
@@ -135,6 +156,7 @@ impl Process {
                 lease: held.grant.lease,
                 boot: held.grant.boot,
                 core: slot.core,
+                worker: slot.worker,
                 epoch,
                 task,
                 attempt: kept.attempt,

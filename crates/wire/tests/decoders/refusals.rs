@@ -43,6 +43,11 @@ pub fn refusals() -> Vec<Refusal> {
             free: 1,
             offered: 2,
         },
+        Refusal::NoPlaces {
+            asked: 8,
+            free: 0,
+            offered: 8,
+        },
         Refusal::NoAgent,
         Refusal::BadToken,
         Refusal::StaleEpoch {

@@ -3,7 +3,7 @@
 use super::refusals::{causes, refusals};
 use super::token_key;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::{Answer, Order, Polling};
+use hotlease_wire::control::{Answer, Order, Polling, SharedCore};
 use hotlease_wire::fabric::{ChannelEnd, Kind, PortAddress, Prefix, RemoteMemory};
 use hotlease_wire::frame::{Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{
@@ -203,6 +203,9 @@ pub fn order() -> Vec<Vec<u8>> {
         tick_hz: 2_100_000_000,
         memory_bytes: 1 << 30,
         tenant: "uid:1000".into(),
+        shared: (polling == Polling::Warm).then_some(SharedCore {
+            call_limit_ms: 10_000,
+        }),
     };
     [
         configure(Polling::Adaptive, 500_000, vec![0]),

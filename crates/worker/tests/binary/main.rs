@@ -91,6 +91,7 @@ impl Worker {
             tick_hz: measure_tick_hz(Duration::from_millis(20)),
             memory_bytes: 0,
             tenant: "uid:0".into(),
+            shared: None,
         };
         let usage_fd = worker.usage.fd().try_clone_to_owned().unwrap();
         worker.order(&configure, usage_fd);

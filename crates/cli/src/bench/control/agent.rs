@@ -1,7 +1,7 @@
 //! A simulated agent: the book of leases and the membership of a real one, and workers that are never started.
 
 use hotlease_lease::agent::{
-    Action, Ask, Event, FinalTotal, GrantRequest, Lease, LeaseBook, Outstanding, SessionId,
+    Action, Ask, Event, FinalTotal, GrantRequest, Lease, LeaseBook, Outstanding, SessionId, Sharing,
 };
 use hotlease_wire::EndReason;
 use hotlease_wire::Refusal;
@@ -126,6 +126,7 @@ impl Agent {
                 ..Usage::default()
             }),
             end_reason: String::new(),
+            shared: false,
         }
     }
 
@@ -141,6 +142,7 @@ impl Agent {
             cores: total.cores.clone(),
             usage: Some(message(total.usage)),
             end_reason: total.why.clone(),
+            shared: false,
         }
     }
 
@@ -184,6 +186,7 @@ impl Agent {
             workers: request.workers,
             slots_per_worker: request.slots_per_worker,
             memory_bytes: request.memory_bytes,
+            sharing: Sharing::Exclusive,
             ttl,
         };
         let (id, tenant) = (wanted.id, wanted.tenant.clone());
@@ -211,6 +214,7 @@ impl Agent {
             endpoint: self.0.address.clone(),
             boot: self.0.boot.to_string(),
             node: "simulated".into(),
+            places_per_core: 0,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The ways in which leases end, and in which a node stops taking new ones.
 
 use super::LeaseBook;
-use crate::agent::{Action, Availability, ENDED_MAX, EndedLease, Lease, Phase, WorkerState};
+use crate::agent::{Action, Availability, ENDED_MAX, EndedLease, Lease, Phase, Sharing, WorkerState};
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -11,7 +11,7 @@ impl LeaseBook {
     /// Whether the node takes leases.
     pub fn availability(&self) -> Availability {
         match self.availability {
-            Availability::Serving if self.offered.is_empty() => Availability::Standby,
+            Availability::Serving if self.cores.offered() == 0 => Availability::Standby,
             availability => availability,
         }
     }
@@ -129,8 +129,10 @@ impl LeaseBook {
         };
         let cores = lease.cores();
         // What is no longer offered goes back to its owner.
-        self.free
-            .extend(cores.iter().filter(|core| self.offered.contains(core)));
+        match lease.sharing {
+            Sharing::Exclusive => self.cores.give_back_own(cores.iter().copied()),
+            Sharing::Shared => self.cores.give_back_places(cores.iter().copied()),
+        }
         actions.push(Action::LeaseEnded {
             lease: id,
             reason,
@@ -146,6 +148,7 @@ impl LeaseBook {
             label: lease.label,
             epoch: lease.epoch,
             cores,
+            sharing: lease.sharing,
             reason,
             usage,
             ended: now,

@@ -17,7 +17,10 @@ impl LeaseBook {
 
     /// What the node offers: cores by number, and memory in bytes.
     pub fn offer_now(&self) -> (Vec<u32>, u64) {
-        (self.offered.iter().copied().collect(), self.memory_bytes)
+        (
+            self.cores.offered_ones().iter().copied().collect(),
+            self.memory_bytes,
+        )
     }
 
     /// Offers something else from now on.
@@ -27,12 +30,12 @@ impl LeaseBook {
         now: Duration,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
-        self.offered = self.wanted(&offer.cores)?;
+        let offered = self.wanted(&offer.cores)?;
         let held: BTreeSet<u32> = self.leases.values().flat_map(Lease::cores).collect();
-        self.free = self.offered.difference(&held).copied().collect();
+        self.cores.offer(offered.clone(), &held);
         self.memory_bytes = offer.memory_bytes.unwrap_or(self.memory_bytes);
         for lease in self.leases.values_mut() {
-            let kept = lease.cores().iter().all(|core| self.offered.contains(core));
+            let kept = lease.cores().iter().all(|core| offered.contains(core));
             lease.leaving = match (kept, lease.leaving) {
                 (true, _) => None,
                 (false, earlier) => Some(earlier.map_or(offer.until, |by| by.min(offer.until))),
@@ -68,7 +71,7 @@ impl LeaseBook {
     fn wanted(&self, cores: &OfferedCores) -> Result<BTreeSet<u32>, Refusal> {
         let bad = |what: String| Err(Refusal::BadRequest { what });
         match cores {
-            OfferedCores::Unchanged => Ok(self.offered.clone()),
+            OfferedCores::Unchanged => Ok(self.cores.offered_ones().clone()),
             OfferedCores::All => Ok(self.usable.clone()),
             OfferedCores::These(cores) => match cores.difference(&self.usable).next() {
                 Some(core) => bad(format!(
@@ -87,7 +90,7 @@ impl LeaseBook {
 
     /// As many cores: more are taken from the end, as most systems put their own work on the first ones.
     fn resized(&self, count: usize) -> BTreeSet<u32> {
-        let mut wanted = self.offered.clone();
+        let mut wanted = self.cores.offered_ones().clone();
         if let Some(more) = count.checked_sub(wanted.len()) {
             let others: Vec<u32> = self.usable.difference(&wanted).copied().collect();
             wanted.extend(others.iter().rev().take(more));
@@ -96,7 +99,7 @@ impl LeaseBook {
         let mut leases: Vec<_> = self.leases.values().collect();
         leases.sort_by_key(|lease| (lease.is_active(), Reverse((lease.granted, lease.epoch))));
         let held = leases.into_iter().flat_map(Lease::cores);
-        for core in self.free.iter().copied().chain(held) {
+        for core in self.cores.free_ones().iter().copied().chain(held) {
             if wanted.len() == count {
                 break;
             }

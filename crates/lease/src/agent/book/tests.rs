@@ -16,6 +16,7 @@ pub(super) fn request(number: u64, workers: u32, slots: u32) -> GrantRequest {
         workers,
         slots_per_worker: slots,
         memory_bytes: 0,
+        sharing: Sharing::Exclusive,
         ttl: 5 * SECOND,
     }
 }

@@ -5,7 +5,7 @@
 
 use super::orders::Wished;
 use super::{Asked, Cluster, Then, refuse};
-use crate::manager::{Action, AskId, Capacity, Granted, LeaseNote, Release, RequestId, Write};
+use crate::manager::{Action, AskId, Capacity, Granted, LeaseNote, Need, Release, RequestId, Write};
 use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::{EndReason, Refusal};
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 pub(super) struct Placement {
     tenant: String,
     label: String,
-    cores: u32,
+    need: Need,
     candidates: VecDeque<AgentId>,
     anybody: bool,
     /// Some agent takes leases at all.
@@ -30,7 +30,7 @@ impl Placement {
     /// Goes on to the next agent, except where that one would say the same.
     fn add(&mut self, refusal: Refusal) -> Result<(), Refusal> {
         match refusal {
-            Refusal::NoCapacity { free, offered, .. } => {
+            Refusal::NoCapacity { free, offered, .. } | Refusal::NoPlaces { free, offered, .. } => {
                 let most = self.full.get_or_insert_default();
                 most.free = most.free.max(free);
                 most.offered = most.offered.max(offered);
@@ -50,10 +50,10 @@ impl Placement {
             (None, Some(other)) => other,
             (full, _) => {
                 let capacity = full.unwrap_or(registered);
-                Refusal::NoCapacity {
-                    asked: self.cores,
-                    free: capacity.free,
-                    offered: capacity.offered.max(registered.offered),
+                let (free, offered) = (capacity.free, capacity.offered.max(registered.offered));
+                match self.need {
+                    Need::Cores(asked) => Refusal::NoCapacity { asked, free, offered },
+                    Need::Places(asked) => Refusal::NoPlaces { asked, free, offered },
                 }
             }
         }
@@ -66,20 +66,21 @@ impl Cluster {
         request: RequestId,
         tenant: String,
         label: String,
-        cores: u32,
+        need: Need,
         actions: &mut Vec<Action>,
     ) {
         if let Err(refusal) = self.admit() {
             return refuse(request, refusal, actions);
         }
         let takes = |agent: &AgentId| self.may_serve(*agent);
-        let candidates = self.registry.candidates(cores).into_iter().filter(takes);
+        let candidates = self.registry.candidates(need).into_iter().filter(takes);
+        let any = Need::Cores(0);
         let placement = Placement {
             tenant,
             label,
-            cores,
+            need,
             candidates: candidates.collect(),
-            serving: self.registry.candidates(0).iter().any(takes),
+            serving: self.registry.candidates(any).iter().any(takes),
             anybody: self.reachable().next().is_some(),
             full: None,
             other: None,
@@ -101,7 +102,8 @@ impl Cluster {
             actions.push(Action::AskGrant { ask, agent, request });
         } else if let Some(placement) = self.placements.remove(&request) {
             self.holdings.unreserve(request);
-            refuse(request, placement.sum_up(self.registry.capacity()), actions);
+            let registered = self.registry.capacity(placement.need);
+            refuse(request, placement.sum_up(registered), actions);
         }
     }
 
@@ -112,8 +114,13 @@ impl Cluster {
         refusal: Refusal,
         actions: &mut Vec<Action>,
     ) {
-        if let Refusal::NoCapacity { free, .. } = refusal {
-            self.registry.full(agent, free);
+        let left = match refusal {
+            Refusal::NoCapacity { free, .. } => Some(Need::Cores(free)),
+            Refusal::NoPlaces { free, .. } => Some(Need::Places(free)),
+            _ => None,
+        };
+        if let Some(left) = left {
+            self.registry.full(agent, left);
         }
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
@@ -148,7 +155,7 @@ impl Cluster {
             epoch,
             cores,
         } = granted;
-        self.registry.granted(agent, cores.len() as u32);
+        self.registry.granted(agent, placement.need);
         let tenant = placement.tenant.clone();
         let amount = self.holdings.reserved(request);
         let note = LeaseNote {

@@ -1,7 +1,7 @@
 //! Ending a lease: at the agent that granted it where that is known, else wherever it is found.
 
 use super::{Asked, Cluster, Then, answer, refuse};
-use crate::manager::{Action, Answer, AskId, LeaseNote, LeaseReport, Release, RequestId, Write};
+use crate::manager::{Action, Answer, AskId, LeaseNote, LeaseReport, Need, Release, RequestId, Write};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
@@ -76,7 +76,7 @@ impl Cluster {
             return answer(request, reply, actions);
         };
         let lease = releasing.release.lease;
-        self.registry.released(note.agent, note.cores.len() as u32);
+        self.registry.released(note.agent, Need::of(&note.cores));
         let noted = super::reports::Noted {
             agent: note.agent,
             boot: note.boot,

@@ -37,9 +37,13 @@ impl Cluster {
         }
         let (agent, boot) = (report.agent, report.boot);
         let known = !self.is_replaced(agent, boot)
-            && self
-                .registry
-                .heartbeat(agent, boot, report.free_cores, report.pool, now);
+            && self.registry.heartbeat(
+                agent,
+                boot,
+                (report.free_cores, report.free_places),
+                report.pool,
+                now,
+            );
         if !known {
             // It registers first, and then sends the same totals again.
             return answer(request, Answer::Heard { known: false }, actions);

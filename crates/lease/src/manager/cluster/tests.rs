@@ -1,6 +1,6 @@
 use super::*;
 use crate::agent::Availability;
-use crate::manager::{Allowance, Granted, LeaseReport, Offering, Release, Report, SUSPECTED_AFTER};
+use crate::manager::{Allowance, Granted, LeaseReport, Need, Offering, Release, Report, SUSPECTED_AFTER};
 use hotlease_wire::EndReason;
 use hotlease_wire::session::UsageTotals;
 
@@ -18,6 +18,8 @@ pub(super) fn record(boot: u8) -> AgentRecord {
         owner: String::new(),
         cores: vec![0, 1],
         free_cores: 2,
+        places_per_core: 4,
+        free_places: 8,
         memory_bytes: 0,
         pool: 0,
         host: String::new(),
@@ -33,6 +35,7 @@ pub(super) fn report(epoch: u32, leases: Vec<LeaseReport>) -> Report {
         whole: true,
         epoch: Epoch(epoch),
         free_cores: 2,
+        free_places: 8,
         pool: 0,
         offering: Offering {
             cores: vec![0, 1],
@@ -93,7 +96,7 @@ fn with_lease() -> Cluster {
         request: RequestId(2),
         tenant: "uid:1".into(),
         label: String::new(),
-        cores: 1,
+        need: Need::Cores(1),
         allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);
@@ -185,7 +188,7 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
         request: RequestId(2),
         tenant: "uid:1".into(),
         label: String::new(),
-        cores: 1,
+        need: Need::Cores(1),
         allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);
@@ -224,7 +227,7 @@ fn a_lease_that_cannot_be_written_down_is_given_back() {
         request: RequestId(2),
         tenant: "uid:1".into(),
         label: String::new(),
-        cores: 1,
+        need: Need::Cores(1),
         allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);

@@ -10,6 +10,8 @@ fn agent(number: u8, offered: u32, free_cores: u32) -> AgentRecord {
         owner: String::new(),
         cores: (0..offered).collect(),
         free_cores,
+        places_per_core: 4,
+        free_places: free_cores * 4,
         memory_bytes: 1 << 30,
         pool: 0,
         host: String::new(),
@@ -49,8 +51,11 @@ fn silence_makes_an_agent_suspected_then_gone_then_forgotten() {
 fn a_heartbeat_brings_a_gone_agent_back_with_what_it_says() {
     let mut registry = registry(&[agent(1, 4, 4)]);
     assert!(registry.tick(GONE_AFTER).is_empty());
-    assert!(registry.candidates(1).is_empty(), "a gone agent is not asked");
-    assert!(registry.heartbeat(AgentId([1; 8]), BootId([1; 8]), 2, 7, GONE_AFTER));
+    assert!(
+        registry.candidates(Need::Cores(1)).is_empty(),
+        "a gone agent is not asked"
+    );
+    assert!(registry.heartbeat(AgentId([1; 8]), BootId([1; 8]), (2, 2), 7, GONE_AFTER));
     let (record, state, heard) = registry.agent(AgentId([1; 8])).expect("registered");
     assert_eq!((record.free_cores, record.pool), (2, 7));
     assert_eq!((state, heard), (AgentState::Serving, GONE_AFTER));
@@ -59,8 +64,8 @@ fn a_heartbeat_brings_a_gone_agent_back_with_what_it_says() {
 #[test]
 fn an_unknown_agent_or_boot_is_told_to_register() {
     let mut registry = registry(&[agent(1, 4, 4)]);
-    assert!(!registry.heartbeat(AgentId([2; 8]), BootId([1; 8]), 4, 0, Duration::ZERO));
-    assert!(!registry.heartbeat(AgentId([1; 8]), BootId([9; 8]), 4, 0, Duration::ZERO));
+    assert!(!registry.heartbeat(AgentId([2; 8]), BootId([1; 8]), (4, 4), 0, Duration::ZERO));
+    assert!(!registry.heartbeat(AgentId([1; 8]), BootId([9; 8]), (4, 4), 0, Duration::ZERO));
     registry.deregister(AgentId([1; 8]), BootId([9; 8]));
     assert_eq!(
         registry.agents().count(),
@@ -82,7 +87,7 @@ fn the_tightest_fit_is_asked_first_and_the_suspected_later() {
     ]);
     let first_bytes = |registry: &Registry, cores| {
         registry
-            .candidates(cores)
+            .candidates(Need::Cores(cores))
             .iter()
             .map(|id| id.0[0])
             .collect::<Vec<_>>()
@@ -90,13 +95,16 @@ fn the_tightest_fit_is_asked_first_and_the_suspected_later() {
     assert_eq!(first_bytes(&registry, 4), [4, 2, 1, 3], "5 offers too few");
     let later = SUSPECTED_AFTER;
     for number in [1, 2, 3, 5] {
-        assert!(registry.heartbeat(AgentId([number; 8]), BootId([number; 8]), 8, 0, later));
+        assert!(registry.heartbeat(AgentId([number; 8]), BootId([number; 8]), (8, 8), 0, later));
     }
     assert!(registry.tick(later).is_empty());
     assert_eq!(state(&registry, 4), Some(AgentState::Suspected));
     assert_eq!(first_bytes(&registry, 4), [1, 2, 3, 4]);
-    assert!(registry.candidates(17).is_empty());
-    assert_eq!(registry.capacity(), Capacity { free: 8, offered: 16 });
+    assert!(registry.candidates(Need::Cores(17)).is_empty());
+    assert_eq!(
+        registry.capacity(Need::Cores(1)),
+        Capacity { free: 8, offered: 16 }
+    );
 }
 
 #[test]
@@ -151,36 +159,41 @@ fn a_late_message_brings_no_earlier_run_back() {
 fn what_was_just_granted_is_not_offered_again_before_the_next_report() {
     let mut registry = registry(&[agent(1, 4, 4), agent(2, 4, 3)]);
     let [one, two] = [1, 2].map(|number| AgentId([number; 8]));
-    assert_eq!(registry.candidates(3), [two, one]);
-    registry.granted(two, 2);
+    assert_eq!(registry.candidates(Need::Cores(3)), [two, one]);
+    registry.granted(two, Need::Cores(2));
     assert_eq!(
-        registry.candidates(3),
+        registry.candidates(Need::Cores(3)),
         [one, two],
         "the one that seems full comes last"
     );
-    registry.full(one, 0);
-    assert_eq!(registry.candidates(1)[..1], [two]);
-    registry.released(one, 9);
+    registry.full(one, Need::Cores(0));
+    assert_eq!(registry.candidates(Need::Cores(1))[..1], [two]);
+    registry.released(one, Need::Cores(9));
     assert_eq!(
         registry.agent(one).map(|(record, ..)| record.free_cores),
         Some(4),
         "no more are free than are offered"
     );
-    assert!(registry.heartbeat(two, BootId([2; 8]), 3, 0, Duration::ZERO));
-    assert_eq!(registry.candidates(3), [two, one], "the agent itself knows best");
+    assert!(registry.heartbeat(two, BootId([2; 8]), (3, 3), 0, Duration::ZERO));
+    assert_eq!(
+        registry.candidates(Need::Cores(3)),
+        [two, one],
+        "the agent itself knows best"
+    );
 }
 
 /// As [`Registry::candidates`] says it, without its orders.
-fn candidates(registry: &Registry, cores: u32) -> Vec<AgentId> {
+fn candidates(registry: &Registry, need: Need) -> Vec<AgentId> {
     let heard = registry
         .agents()
         .filter(|(_, state, _)| *state != AgentState::Gone);
     let mut able: Vec<_> = heard
-        .filter(|(record, ..)| record.cores.len() >= cores as usize)
-        .map(|(record, state, _)| (state, record.free_cores, Reverse(record.pool), record.id))
+        .filter(|(record, ..)| record.room(need).1 >= need.count())
+        .map(|(record, state, _)| (state, record.room(need).0, Reverse(record.pool), record.id))
         .collect();
     able.sort();
-    let (fitting, mut lacking): (Vec<Room>, Vec<Room>) = able.into_iter().partition(|room| room.1 >= cores);
+    let (fitting, mut lacking): (Vec<Room>, Vec<Room>) =
+        able.into_iter().partition(|room| room.1 >= need.count());
     lacking.sort_by_key(|room| (room.0, Reverse((room.1, room.2, room.3))));
     let fitting = fitting.into_iter().take(CANDIDATES_MAX);
     fitting
@@ -207,16 +220,20 @@ fn the_kept_orders_are_those_of_all_agents() {
         let cores = draw(9) as u32;
         match draw(8) {
             0 => drop(registry.register(agent(number, 8, cores), now)),
-            1 => registry.granted(id, cores),
-            2 => registry.released(id, cores),
-            3 => registry.full(id, cores),
+            1 => registry.granted(id, Need::Cores(cores)),
+            2 => registry.released(id, Need::Cores(cores)),
+            3 => registry.full(id, Need::Cores(cores)),
+            4 if draw(2) == 0 => registry.granted(id, Need::Places(cores)),
+            5 if draw(2) == 0 => registry.released(id, Need::Places(cores)),
             4 => now += Duration::from_millis(draw(900)),
             5 => drop(registry.tick(now)),
             6 if draw(50) == 0 => registry.deregister(id, boot),
-            _ => drop(registry.heartbeat(id, boot, cores, draw(3) as u32, now)),
+            _ => drop(registry.heartbeat(id, boot, (cores, cores), draw(3) as u32, now)),
         }
-        for cores in [0, 1, 5, 8, 9] {
-            assert_eq!(registry.candidates(cores), candidates(&registry, cores));
+        for count in [0, 1, 5, 8, 9, 30, 33] {
+            for need in [Need::Cores(count), Need::Places(count)] {
+                assert_eq!(registry.candidates(need), candidates(&registry, need), "{need:?}");
+            }
         }
         assert_eq!(registry.silence.len(), registry.agents.len());
     }

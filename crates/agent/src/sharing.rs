@@ -1,0 +1,194 @@
+//! Shared cores: the files of their claims, and whose turn it is.
+//!
+//! Workers claim a core by themselves (`fabric::claim`). Where several tenants want the same one, the agent looks at who
+//! had it, and holds back who had more (`lease::agent::Turns`).
+
+use crate::active_lease::ActiveLease;
+use crate::cause::KillReason;
+use crate::incarnation::{Incarnation, State};
+use crate::node::Node;
+use hotlease_fabric::claim::ClaimFile;
+use hotlease_lease::agent::{Seen, Sharing, TURN, Turn, Turns};
+use hotlease_wire::Refusal;
+use hotlease_wire::control::Polling;
+use hotlease_wire::grpc::{AcquireRequest, Polling as PollingAsked, Sharing as SharingAsked};
+use nix::sys::signal::{Signal, kill};
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// What is fixed about sharing for one run of an agent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SharingTerms {
+    /// Places for warm slots on one shared core; 0: none is shared.
+    pub places_per_core: u32,
+    /// No invocation on a shared core lasts longer.
+    pub call_limit: Duration,
+}
+
+/// Whose the cores shall be, and how slots wait.
+pub(crate) fn asked(request: &AcquireRequest) -> Result<(Sharing, Polling), Refusal> {
+    let bad = |what: &str| Refusal::BadRequest { what: what.into() };
+    let polling = match PollingAsked::try_from(request.polling) {
+        Ok(PollingAsked::Adaptive) => Polling::Adaptive,
+        Ok(PollingAsked::Hot) => Polling::Hot,
+        Ok(PollingAsked::Warm) => Polling::Warm,
+        Err(_) => return Err(bad("unknown way of polling")),
+    };
+    match (SharingAsked::try_from(request.sharing), polling) {
+        (Err(_), _) => Err(bad("unknown way of sharing")),
+        (Ok(SharingAsked::Exclusive), polling) => Ok((Sharing::Exclusive, polling)),
+        (Ok(SharingAsked::Shared), Polling::Hot) => {
+            Err(bad("slots of shared cores cannot poll: a hot slot owns its core"))
+        }
+        (Ok(SharingAsked::Shared), Polling::Adaptive | Polling::Warm) => Ok((Sharing::Shared, Polling::Warm)),
+    }
+}
+
+/// The files of claims, by core: at most one for each core offered, kept once made.
+#[derive(Debug, Default)]
+pub(crate) struct CoreClaims(Mutex<BTreeMap<u32, Arc<ClaimFile>>>);
+
+impl CoreClaims {
+    /// That of a core.
+    pub fn of(&self, core: u32) -> io::Result<Arc<ClaimFile>> {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = files.get(&core) {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(ClaimFile::create()?);
+        files.insert(core, Arc::clone(&file));
+        Ok(file)
+    }
+}
+
+/// A worker on a shared core.
+struct Member {
+    lease: Arc<ActiveLease>,
+    incarnation: Arc<Incarnation>,
+    pid: u32,
+}
+
+/// What is kept about a core that several tenants share.
+struct Contest {
+    turns: Turns,
+    /// A process that holds the claim and is none of the workers.
+    stranger: Option<u32>,
+}
+
+/// Keeps the turns on cores that several tenants share, for ever. Costs nothing while no lease is shared, and a
+/// microsecond for each worker on such a core every [`TURN`] otherwise.
+pub(crate) async fn keep_turns(node: Arc<Node>) {
+    let mut shared = node.shared_leases();
+    let mut contests: BTreeMap<u32, Contest> = BTreeMap::new();
+    let mut looks = interval(TURN);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = Instant::now();
+    loop {
+        if *shared.borrow() < 2 {
+            // One tenant at most is left, which nobody holds back any more.
+            look(&node, &mut contests, last.elapsed());
+            // Never fails: the sender lives in the node, which lives in this task.
+            let _ = shared.wait_for(|leases| *leases >= 2).await;
+            last = Instant::now();
+        }
+        looks.tick().await;
+        let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
+        look(&node, &mut contests, elapsed);
+    }
+}
+
+fn look(node: &Node, contests: &mut BTreeMap<u32, Contest>, elapsed: Duration) {
+    let cores = members(node);
+    contests.retain(|core, _| cores.contains_key(core));
+    for (core, members) in cores {
+        let tenant = &members[0].lease.terms.tenant;
+        if members.iter().all(|member| member.lease.terms.tenant == *tenant) {
+            // Nobody to be fair to.
+            contests.remove(&core);
+            members
+                .iter()
+                .for_each(|member| member.incarnation.hold_back(false));
+            continue;
+        }
+        let contest = contests.entry(core).or_insert_with(|| Contest {
+            turns: Turns::new(node.identity.sharing.call_limit),
+            stranger: None,
+        });
+        let holder = node.claims.of(core).ok().and_then(|file| file.holder());
+        contest.drive_out(core, holder, &members, node);
+        contest.hold_back(elapsed, holder, &members);
+    }
+}
+
+/// The workers that serve on shared cores.
+fn members(node: &Node) -> BTreeMap<u32, Vec<Member>> {
+    let leases: Vec<_> = node.tables().leases.values().cloned().collect();
+    let mut cores: BTreeMap<u32, Vec<Member>> = BTreeMap::new();
+    for lease in leases.into_iter().filter(|lease| lease.terms.shared) {
+        for incarnation in lease.incarnations() {
+            if let (State::Up(worker), Some(core)) = (incarnation.state(), incarnation.cores.first()) {
+                cores.entry(*core).or_default().push(Member {
+                    pid: worker.pid(),
+                    lease: Arc::clone(&lease),
+                    incarnation,
+                });
+            }
+        }
+    }
+    cores
+}
+
+impl Contest {
+    fn hold_back(&mut self, elapsed: Duration, holder: Option<u32>, members: &[Member]) {
+        let seen: Vec<Seen<'_>> = members
+            .iter()
+            .map(|member| Seen {
+                worker: member.pid.into(),
+                tenant: &member.lease.terms.tenant,
+                computed: processor_time(member.pid),
+                holds: holder == Some(member.pid),
+                refused: member.incarnation.refused(),
+            })
+            .collect();
+        for ((_, turn), member) in self.turns.look(elapsed, &seen).into_iter().zip(members) {
+            member.incarnation.hold_back(turn != Turn::Go);
+            if turn == Turn::Overstays {
+                member.incarnation.kill(KillReason::Unusable(
+                    "it went on using a shared core when it was another tenant's turn",
+                ));
+            }
+        }
+    }
+
+    /// A process that a function has made can claim its core, too, and outlive it. Nobody else has the file, so such a
+    /// one, seen twice, is killed.
+    fn drive_out(&mut self, core: u32, holder: Option<u32>, members: &[Member], node: &Node) {
+        let stranger = holder.filter(|holder| members.iter().all(|member| member.pid != *holder));
+        // A worker that is being killed is none of the members any more.
+        let seen_twice = stranger.is_some() && stranger == self.stranger;
+        self.stranger = stranger;
+        if let Some(pid) = stranger
+            && seen_twice
+            && node.claims.of(core).ok().and_then(|file| file.holder()) == Some(pid)
+        {
+            tracing::warn!(
+                core,
+                pid,
+                "a process that is no worker holds a shared core; killing it"
+            );
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        }
+    }
+}
+
+/// Processor time of a process, all its threads, by the kernel.
+fn processor_time(pid: u32) -> Duration {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid as i32));
+    let time = clock.and_then(clock_gettime);
+    time.map_or(Duration::ZERO, Duration::from)
+}

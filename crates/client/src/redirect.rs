@@ -1,0 +1,99 @@
+//! Invocations on shared cores: refused by one slot, tried on another.
+//!
+//! A refusal ([`Error::NoCore`]) says that the function did not run. It is answered here, by the next worker of the lease,
+//! then by a pause; whoever holds several leases can take it as a reason to go to another one instead
+//! ([`LeaseOptions::wait_for_core`](crate::LeaseOptions::wait_for_core) off).
+
+use crate::Error;
+use crate::channel::Channel;
+use crate::function::Function;
+use crate::invoker::Inner;
+use crate::options::Sharing;
+use hotlease_lease::client::{Redirect, Redirects};
+use hotlease_wire::Ran;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Differs from call to call and from process to process.
+fn seed() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    (u64::from(std::process::id()) << 32 | number).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The redirects of one invocation: made when it is first refused.
+#[derive(Debug, Default)]
+pub(crate) struct Refused(Option<Redirects>);
+
+impl Refused {
+    /// A slot has refused it. For how long to pause before another is tried; the error if the caller does not want to
+    /// wait.
+    pub(crate) fn by_a_slot(&mut self, function: &Function) -> Result<Duration, Error> {
+        let options = &function.inner.plan.options;
+        let workers = match function.slot {
+            Some(_) => 1,
+            None => usize::from(options.workers),
+        };
+        let redirects = self.0.get_or_insert_with(|| Redirects::new(seed()));
+        match redirects.refused(workers) {
+            Redirect::ToAnother => Ok(Duration::ZERO),
+            Redirect::After(_) if !options.wait_for_core => Err(Error::NoCore),
+            Redirect::After(pause) => Ok(pause),
+        }
+    }
+}
+
+/// Pauses before an invocation that began at `since` is tried again.
+///
+/// # Errors
+/// [`Error::Deadline`] if its time is over.
+pub(crate) fn pause(pause: Duration, since: Instant, timeout: Option<Duration>) -> Result<(), Error> {
+    if let Some(timeout) = timeout
+        && since.elapsed() + pause >= timeout
+    {
+        return Err(out_of_time(timeout));
+    }
+    if !pause.is_zero() {
+        std::thread::sleep(pause);
+    }
+    Ok(())
+}
+
+/// No slot had a core for it in its time.
+pub(crate) fn out_of_time(timeout: Duration) -> Error {
+    Error::Deadline {
+        timeout,
+        ran: Ran::No,
+    }
+}
+
+impl Inner {
+    /// Whether its slots may refuse invocations because their cores are shared.
+    #[inline]
+    pub(crate) fn shares_cores(&self) -> bool {
+        self.plan.options.sharing == Sharing::Shared
+    }
+
+    /// The slot of a channel.
+    pub(crate) fn slot_of(&self, channel: &Arc<Channel>) -> Option<usize> {
+        (0..self.slots()).find(|slot| {
+            let open = self.open_channel(*slot);
+            open.is_some_and(|open| Arc::ptr_eq(&open, channel))
+        })
+    }
+
+    /// A channel beside that of a slot that has refused: of the next workers' first idle slot, else of the next worker's
+    /// first one. The slots of one worker share its core.
+    pub(crate) fn pick_beside(self: &Arc<Self>, slot: usize) -> Result<(usize, Arc<Channel>), Error> {
+        let (count, each) = (self.slots(), usize::from(self.plan.options.slots));
+        let next = (slot / each + 1) * each;
+        let order = || (next..next + count).map(|slot| slot % count);
+        let open = |slot| Some((slot, self.open_channel(slot)?));
+        let idle = order().filter_map(open).find(|(_, channel)| channel.load(1) == 0);
+        match idle.or_else(|| order().find_map(open)) {
+            Some(found) => Ok(found),
+            None => self.pick(None),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Which cores of a node are free, whose own they are, and which are shared by how many slots.
+//!
+//! ```text
+//!            exclusive lease                          shared leases
+//!  (own) ◄───────────────────► free ◄──────────────────────────────► (shared: 1 to P of P places taken)
+//!            takes / ends            takes the first place / the last place ends
+//! ```
+//!
+//! A core is in exactly one of the three states, so an exclusive lease never gets a core on which shared slots
+//! run, and a shared slot never one that somebody has for his own. A worker with a place stays on its core for life:
+//! nothing has to be moved, and an exclusive lease takes nothing away from shared ones. The price is that a shared
+//! core stays shared until the last of its places is given back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Cores {
+    offered: BTreeSet<u32>,
+    free: BTreeSet<u32>,
+    /// Shared ones, with the places that are taken: 1 to `places_per_core`.
+    shared: BTreeMap<u32, u32>,
+    places_per_core: u32,
+}
+
+impl Cores {
+    /// All free.
+    pub(super) fn new(offered: impl IntoIterator<Item = u32>, places_per_core: u32) -> Self {
+        let offered: BTreeSet<u32> = offered.into_iter().collect();
+        Self {
+            free: offered.clone(),
+            offered,
+            shared: BTreeMap::new(),
+            places_per_core,
+        }
+    }
+
+    pub(super) fn places_per_core(&self) -> u32 {
+        self.places_per_core
+    }
+
+    pub(super) fn set_places_per_core(&mut self, places: u32) {
+        debug_assert!(self.shared.is_empty(), "places are fixed before the first lease");
+        self.places_per_core = places;
+    }
+
+    pub(super) fn free(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    pub(super) fn offered(&self) -> u32 {
+        self.offered.len() as u32
+    }
+
+    pub(super) fn offered_ones(&self) -> &BTreeSet<u32> {
+        &self.offered
+    }
+
+    pub(super) fn free_ones(&self) -> &BTreeSet<u32> {
+        &self.free
+    }
+
+    /// Offers these from now on, of which leases hold some. What is no longer offered gets no more leases, and goes back
+    /// to its owner with the last that it has.
+    pub(super) fn offer(&mut self, offered: BTreeSet<u32>, held: &BTreeSet<u32>) {
+        self.free = offered.difference(held).copied().collect();
+        self.offered = offered;
+    }
+
+    /// Places that are not taken, on shared cores and on free ones.
+    pub(super) fn free_places(&self) -> u32 {
+        let gaps = self
+            .shared_offered()
+            .map(|(_, taken)| self.places_per_core - taken);
+        self.free() * self.places_per_core + gaps.sum::<u32>()
+    }
+
+    /// Shared ones that go on being offered, with the places that are taken.
+    fn shared_offered(&self) -> impl Iterator<Item = (u32, u32)> {
+        let shared = self.shared.iter().map(|(core, taken)| (*core, *taken));
+        shared.filter(|(core, _)| self.offered.contains(core))
+    }
+
+    /// Cores for nobody else: `slots` for each worker. None, and nothing changed, if there are too few.
+    pub(super) fn take_own(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
+        if workers.checked_mul(slots)? > self.free() {
+            return None;
+        }
+        let mut take = |_| {
+            let cores: Vec<u32> = self.free.iter().copied().take(slots as usize).collect();
+            for core in &cores {
+                self.free.remove(core);
+            }
+            cores
+        };
+        Some((0..workers).map(&mut take).collect())
+    }
+
+    /// Places for workers whose slots take turns on one core each. None, and nothing changed, if they do not fit.
+    ///
+    /// No more cores become shared than all places taken together fill, so that exclusive leases find the others;
+    /// over those, workers are spread evenly.
+    pub(super) fn take_places(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
+        let asked = workers.checked_mul(slots)?;
+        if slots > self.places_per_core || asked > self.free_places() {
+            return None;
+        }
+        let before = (self.free.clone(), self.shared.clone());
+        let taken: u32 = self.shared_offered().map(|(_, taken)| taken).sum();
+        let wanted = (taken + asked).div_ceil(self.places_per_core);
+        while (self.shared_offered().count() as u32) < wanted {
+            if self.open().is_none() {
+                break;
+            }
+        }
+        let mut homes = Vec::with_capacity(workers as usize);
+        for _ in 0..workers {
+            let Some(core) = self.place(slots) else {
+                // The gaps that are left are too narrow for this worker.
+                (self.free, self.shared) = before;
+                return None;
+            };
+            homes.push(vec![core; slots as usize]);
+        }
+        self.close_empty();
+        Some(homes)
+    }
+
+    fn open(&mut self) -> Option<u32> {
+        let core = self.free.pop_first()?;
+        self.shared.insert(core, 0);
+        Some(core)
+    }
+
+    /// The least taken shared core on which there is room, else a free one.
+    fn place(&mut self, slots: u32) -> Option<u32> {
+        let room = self.places_per_core - slots;
+        let fits = self.shared_offered().filter(|(_, taken)| *taken <= room);
+        let least = fits.min_by_key(|(core, taken)| (*taken, *core));
+        let core = match least {
+            Some((core, _)) => core,
+            None => self.open()?,
+        };
+        *self.shared.entry(core).or_default() += slots;
+        Some(core)
+    }
+
+    fn close_empty(&mut self) {
+        let (free, offered) = (&mut self.free, &self.offered);
+        self.shared.retain(|core, taken| {
+            if *taken == 0 && offered.contains(core) {
+                free.insert(*core);
+            }
+            *taken > 0
+        });
+    }
+
+    /// What an exclusive lease had.
+    pub(super) fn give_back_own(&mut self, cores: impl IntoIterator<Item = u32>) {
+        let offered = &self.offered;
+        self.free
+            .extend(cores.into_iter().filter(|core| offered.contains(core)));
+    }
+
+    /// What a shared lease had: the core of each of its slots.
+    pub(super) fn give_back_places(&mut self, cores: impl IntoIterator<Item = u32>) {
+        for core in cores {
+            if let Some(taken) = self.shared.get_mut(&core) {
+                *taken = taken.saturating_sub(1);
+            }
+        }
+        self.close_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    #[test]
+    fn no_more_cores_become_shared_than_the_places_fill() {
+        let mut cores = Cores::new(0..4, 4);
+        assert_eq!(cores.take_places(3, 1), Some(vec![vec![0]; 3]));
+        assert_eq!((cores.free(), cores.free_places()), (3, 13));
+        // Eight in all: two cores, evenly.
+        let homes = cores.take_places(5, 1).expect("there is room");
+        assert_eq!(homes, [vec![1], vec![1], vec![1], vec![0], vec![1]]);
+        assert_eq!((cores.free(), cores.free_places()), (2, 8));
+        assert_eq!(cores.take_own(3, 1), None, "two cores are shared");
+        assert_eq!(cores.take_own(1, 2), Some(vec![vec![2, 3]]));
+        assert_eq!((cores.free_places(), cores.take_places(1, 1)), (0, None));
+        cores.give_back_places([0, 0, 0]);
+        assert_eq!(cores.free(), 0, "one place of core 0 is still taken");
+        cores.give_back_places([0]);
+        assert_eq!(cores.free(), 1);
+    }
+
+    #[test]
+    fn a_worker_has_all_its_slots_on_one_core() {
+        let mut cores = Cores::new(0..2, 4);
+        assert_eq!(cores.take_places(1, 5), None, "more slots than a core has places");
+        assert_eq!(cores.take_places(2, 3), Some(vec![vec![0; 3], vec![1; 3]]));
+        assert_eq!(cores.free_places(), 2);
+        assert_eq!(cores.take_places(1, 2), None, "the two places are on two cores");
+        assert_eq!(cores.free_places(), 2, "a refusal changes nothing");
+        assert_eq!(cores.take_places(2, 1), Some(vec![vec![0], vec![1]]));
+    }
+
+    #[test]
+    fn a_node_without_places_shares_no_core() {
+        let mut cores = Cores::new(0..2, 0);
+        assert_eq!((cores.free_places(), cores.take_places(1, 1)), (0, None));
+        assert_eq!(cores.free(), 2);
+    }
+
+    /// Over random histories every core is free, somebody's own, or shared within its places: never two of these.
+    #[test]
+    fn a_core_is_never_both_shared_and_somebodys_own() {
+        for seed in 0..300 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let places = random.random_range(1..6);
+            let mut cores = Cores::new(0..8, places);
+            let mut held: Vec<(bool, Vec<u32>)> = Vec::new();
+            for _ in 0..100 {
+                let (workers, slots) = (random.random_range(1..6), random.random_range(1..4));
+                let taken = match random.random_range(0..3) {
+                    0 => cores
+                        .take_own(workers, slots)
+                        .map(|cores| (false, cores.concat())),
+                    1 => cores
+                        .take_places(workers, slots)
+                        .map(|cores| (true, cores.concat())),
+                    _ if held.is_empty() => None,
+                    _ => {
+                        let (shared, given) = held.swap_remove(random.random_range(0..held.len()));
+                        if shared {
+                            cores.give_back_places(given);
+                        } else {
+                            cores.give_back_own(given);
+                        }
+                        None
+                    }
+                };
+                held.extend(taken);
+                let (mut own, mut on) = (BTreeSet::new(), BTreeMap::<u32, u32>::new());
+                for (shared, cores) in &held {
+                    for core in cores {
+                        if *shared {
+                            *on.entry(*core).or_default() += 1;
+                        } else {
+                            assert!(own.insert(*core), "seed {seed}: core {core} is given twice");
+                        }
+                    }
+                }
+                assert!(
+                    on.values().all(|taken| *taken <= places),
+                    "seed {seed}: {on:?} of {places}"
+                );
+                assert!(
+                    on.keys().all(|core| !own.contains(core)),
+                    "seed {seed}: {on:?} and {own:?}"
+                );
+                assert_eq!(cores.free() as usize, 8 - own.len() - on.len(), "seed {seed}");
+            }
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Whose turn it is on a shared core: fairness between tenants, kept by the agent.
+//!
+//! An invocation claims its core by itself, first come, first served; nobody is asked. So who has more slots, or
+//! calls more often, would get more of the core. Therefore the agent looks every [`TURN`] at who had it, and holds back
+//! the tenants that are ahead: their slots refuse invocations until the others have caught up.
+//!
+//! ```text
+//!   time on the core   A ──────────────●            held back: more than one turn ahead of the last that wants
+//!                      B ────●                      goes on
+//!                      C ─●       (wants nothing)   nobody waits for it; it is lifted to B's place when it comes back
+//! ```
+//!
+//! Promises, for each shared core: among tenants that want it all the time, none gets ahead of another by more than
+//! three turns and one invocation, however many slots each of them has; a tenant that wants nothing saves nothing
+//! up; and no core stands idle for long because somebody is waited for who says that he wants it and does not take it.
+//!
+//! What is counted is what a worker cannot make smaller: processor time of its process, by the kernel, and the time
+//! during which the kernel says that it holds the claim. What a worker says itself (that it has refused invocations)
+//! only makes it one that wants.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Between two looks.
+pub const TURN: Duration = Duration::from_millis(10);
+/// Who has wanted nothing for so long is not waited for.
+const WANTED_WITHIN: Duration = Duration::from_millis(50);
+/// Who was waited for in vain is not waited for again before this.
+const VAIN_PAUSE: Duration = Duration::from_millis(200);
+/// Beyond the longest invocation, how long who is held back may go on using the core.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What the agent sees of one worker on the core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen<'a> {
+    /// Names it for its life.
+    pub worker: u64,
+    /// Whose it is.
+    pub tenant: &'a str,
+    /// Processor time of its process so far, by the kernel.
+    pub computed: Duration,
+    /// Whether it holds the claim now, by the kernel.
+    pub holds: bool,
+    /// Invocations that it has refused so far, by its own word.
+    pub refused: u64,
+}
+
+/// What a worker may do until the next look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Claim the core as it likes.
+    Go,
+    /// Claim it no more: its tenant is ahead of one that wants it.
+    HeldBack,
+    /// It has used the core for longer than any invocation lasts although it was held back: it does not play by the
+    /// rules, and is to be killed.
+    Overstays,
+}
+
+#[derive(Debug, Default)]
+struct Worker {
+    computed: Duration,
+    refused: u64,
+    /// Use of the core since its tenant was held back.
+    overstayed: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    /// Time on the core, lifted when it comes back from wanting nothing.
+    had: Duration,
+    wanted: Option<Duration>,
+    held_back: bool,
+    /// Not waited for until then.
+    vain: Option<Duration>,
+}
+
+/// The turns on one shared core. Pure: the agent tells it what it sees, and does what it says.
+#[derive(Debug)]
+pub struct Turns {
+    call_limit: Duration,
+    now: Duration,
+    workers: BTreeMap<u64, Worker>,
+    tenants: BTreeMap<String, Tenant>,
+}
+
+impl Turns {
+    /// Of a core on which no invocation lasts longer than `call_limit`.
+    pub fn new(call_limit: Duration) -> Self {
+        Self {
+            call_limit,
+            now: Duration::ZERO,
+            workers: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+        }
+    }
+
+    /// The workers on the core as they are `elapsed` after the last look; what each of them may do now.
+    pub fn look(&mut self, elapsed: Duration, seen: &[Seen<'_>]) -> Vec<(u64, Turn)> {
+        self.now += elapsed;
+        self.workers
+            .retain(|id, _| seen.iter().any(|seen| seen.worker == *id));
+        self.tenants
+            .retain(|name, _| seen.iter().any(|seen| seen.tenant == name));
+        let mut used_in_all = Duration::ZERO;
+        for seen in seen {
+            used_in_all += self.count(elapsed, seen);
+        }
+        self.forgive(elapsed, used_in_all);
+        self.hold_back();
+        seen.iter()
+            .map(|seen| (seen.worker, self.turn_of(seen)))
+            .collect()
+    }
+
+    fn wants(&self, tenant: &Tenant) -> bool {
+        tenant.wanted.is_some_and(|at| self.now - at < WANTED_WITHIN)
+    }
+
+    /// What it has used since the last look.
+    fn count(&mut self, elapsed: Duration, seen: &Seen<'_>) -> Duration {
+        let known = self.workers.get(&seen.worker);
+        // At the first look all of it counts, its start too, but no more than the time since the last one.
+        let before = known.map_or(Duration::ZERO, |known| known.computed);
+        let computed = seen.computed.saturating_sub(before);
+        let refused = known.is_some_and(|known| seen.refused != known.refused);
+        let held = if seen.holds { elapsed } else { Duration::ZERO };
+        let used = computed.max(held).min(elapsed);
+
+        let came_back = self
+            .tenants
+            .get(seen.tenant)
+            .is_none_or(|tenant| !self.wants(tenant));
+        let wants = refused || !used.is_zero();
+        if wants && came_back {
+            // Nothing is saved up by wanting nothing.
+            let others = self
+                .tenants
+                .iter()
+                .filter(|(name, tenant)| *name != seen.tenant && self.wants(tenant));
+            let least = others.map(|(_, tenant)| tenant.had).min().unwrap_or_default();
+            let tenant = self.tenants.entry(seen.tenant.to_owned()).or_default();
+            tenant.had = tenant.had.max(least);
+        }
+        let now = self.now;
+        let tenant = self.tenants.entry(seen.tenant.to_owned()).or_default();
+        tenant.had += used;
+        if wants {
+            tenant.wanted = Some(now);
+        }
+        let held_back = tenant.held_back;
+        let worker = self.workers.entry(seen.worker).or_default();
+        worker.computed = seen.computed;
+        worker.refused = seen.refused;
+        // The processor time of refusing is no use of the core worth speaking of.
+        if held_back && used * 2 > elapsed {
+            worker.overstayed += used;
+        } else if !held_back {
+            worker.overstayed = Duration::ZERO;
+        }
+        used
+    }
+
+    /// If some are held back and the core is idle all the same, those who are waited for do not want it after all.
+    fn forgive(&mut self, elapsed: Duration, used: Duration) {
+        let any_held_back = self.tenants.values().any(|tenant| tenant.held_back);
+        if !any_held_back || used * 4 > elapsed {
+            return;
+        }
+        let most = self
+            .tenants
+            .values()
+            .map(|tenant| tenant.had)
+            .max()
+            .unwrap_or_default();
+        let until = self.now + VAIN_PAUSE;
+        for tenant in self.tenants.values_mut().filter(|tenant| !tenant.held_back) {
+            tenant.had = most;
+            tenant.vain = Some(until);
+        }
+    }
+
+    fn hold_back(&mut self) {
+        let now = self.now;
+        let waited_for = |tenant: &&Tenant| tenant.vain.is_none_or(|until| now >= until);
+        let wanting = self.tenants.values().filter(|tenant| self.wants(tenant));
+        let last = wanting.filter(waited_for).map(|tenant| tenant.had).min();
+        for tenant in self.tenants.values_mut() {
+            tenant.held_back = last.is_some_and(|last| tenant.had > last + TURN);
+        }
+    }
+
+    fn turn_of(&self, seen: &Seen<'_>) -> Turn {
+        let overstays = self
+            .workers
+            .get(&seen.worker)
+            .is_some_and(|worker| worker.overstayed > self.call_limit + GRACE);
+        let held_back = self
+            .tenants
+            .get(seen.tenant)
+            .is_some_and(|tenant| tenant.held_back);
+        match (overstays, held_back) {
+            (true, _) => Turn::Overstays,
+            (false, true) => Turn::HeldBack,
+            (false, false) => Turn::Go,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    /// Workers that call without a pause, and a core that gives itself to one of those that may claim it.
+    struct Core {
+        turns: Turns,
+        workers: Vec<(&'static str, Duration, u64)>,
+        may: Vec<Turn>,
+        random: StdRng,
+    }
+
+    impl Core {
+        fn new(workers: &[&'static str], seed: u64) -> Self {
+            Self {
+                turns: Turns::new(Duration::from_secs(1)),
+                workers: workers
+                    .iter()
+                    .map(|tenant| (*tenant, Duration::ZERO, 0))
+                    .collect(),
+                may: vec![Turn::Go; workers.len()],
+                random: StdRng::seed_from_u64(seed),
+            }
+        }
+
+        /// One turn, in which invocations of `call` go to whoever of `calling` is lucky; who is lucky is drawn among
+        /// slots, so that who has more of them has more luck.
+        fn turn(&mut self, call: Duration, calling: impl Fn(&str) -> bool) {
+            let mut left = TURN;
+            while left >= call {
+                let mut lucky = Vec::new();
+                for (at, (tenant, _, refused)) in self.workers.iter_mut().enumerate() {
+                    match (calling(tenant), self.may[at]) {
+                        (true, Turn::Go) => lucky.push(at),
+                        (true, _) => *refused += 1,
+                        (false, _) => {}
+                    }
+                }
+                if lucky.is_empty() {
+                    break;
+                }
+                let at = lucky[self.random.random_range(0..lucky.len())];
+                self.workers[at].1 += call;
+                left -= call;
+            }
+            let seen: Vec<Seen<'_>> = self
+                .workers
+                .iter()
+                .zip(0..)
+                .map(|((tenant, computed, refused), worker)| Seen {
+                    worker,
+                    tenant,
+                    computed: *computed,
+                    holds: false,
+                    refused: *refused,
+                })
+                .collect();
+            let verdicts = self.turns.look(TURN, &seen);
+            self.may = verdicts.into_iter().map(|(_, turn)| turn).collect();
+        }
+
+        fn had(&self, tenant: &str) -> Duration {
+            let own = self.workers.iter().filter(|(of, ..)| *of == tenant);
+            own.map(|(_, computed, _)| *computed).sum()
+        }
+    }
+
+    const CALL: Duration = Duration::from_micros(500);
+
+    #[test]
+    fn four_times_the_slots_are_not_more_of_the_core() {
+        for seed in 0..100 {
+            let mut core = Core::new(&["a", "a", "a", "a", "b"], seed);
+            for _ in 0..100 {
+                core.turn(CALL, |_| true);
+            }
+            let (a, b) = (core.had("a"), core.had("b"));
+            let apart = a.max(b) - a.min(b);
+            assert!(apart <= TURN * 3 + CALL, "seed {seed}: a had {a:?}, b {b:?}");
+            assert!(
+                a + b > TURN * 95,
+                "seed {seed}: the core stood idle: {:?} of {:?}",
+                a + b,
+                TURN * 100
+            );
+        }
+    }
+
+    #[test]
+    fn three_tenants_get_a_third_each() {
+        let mut core = Core::new(&["a", "a", "a", "a", "b", "b", "c"], 1);
+        for _ in 0..300 {
+            core.turn(CALL, |_| true);
+        }
+        for tenant in ["a", "b", "c"] {
+            let had = core.had(tenant).as_secs_f64() / (TURN * 300).as_secs_f64();
+            assert!((0.31..0.36).contains(&had), "{tenant} had {had:.2} of the core");
+        }
+    }
+
+    #[test]
+    fn who_is_alone_has_all_of_it_and_nothing_is_saved_up() {
+        let mut core = Core::new(&["a", "b"], 1);
+        for _ in 0..100 {
+            core.turn(CALL, |tenant| tenant == "a");
+        }
+        assert_eq!(core.had("a"), TURN * 100, "nobody else wanted it");
+        let before = core.had("a");
+        for _ in 0..100 {
+            core.turn(CALL, |_| true);
+        }
+        let (a, b) = (core.had("a") - before, core.had("b"));
+        assert!(
+            a > TURN * 45,
+            "b, which had wanted nothing for a second, took it all: a {a:?}, b {b:?}"
+        );
+    }
+
+    #[test]
+    fn nobody_gains_by_wanting_without_taking() {
+        let mut core = Core::new(&["a", "liar"], 1);
+        for _ in 0..100 {
+            // It says that it refuses invocations, and never claims the core.
+            core.workers[1].2 += 1;
+            core.turn(CALL, |tenant| tenant == "a");
+        }
+        assert!(
+            core.had("a") > TURN * 85,
+            "a had {:?} of {:?}",
+            core.had("a"),
+            TURN * 100
+        );
+    }
+
+    fn steady(worker: u64, tenant: &str, computed: Duration, holds: bool, refused: u64) -> Seen<'_> {
+        Seen {
+            worker,
+            tenant,
+            computed,
+            holds,
+            refused,
+        }
+    }
+
+    #[test]
+    fn who_keeps_the_claim_or_computes_without_one_is_found_out() {
+        // Holding and sleeping costs no processor time, computing needs no claim: either is a use of the core.
+        for computes in [false, true] {
+            let mut turns = Turns::new(Duration::from_secs(1));
+            let mut killed = None;
+            for turn in 0..400_u32 {
+                let computed = if computes { TURN * turn } else { Duration::ZERO };
+                let seen = [
+                    steady(1, "bad", computed, !computes, 0),
+                    steady(2, "good", Duration::ZERO, false, u64::from(turn)),
+                ];
+                let verdicts = turns.look(TURN, &seen);
+                assert_ne!(verdicts[1].1, Turn::Overstays);
+                if verdicts[0].1 == Turn::Overstays {
+                    killed.get_or_insert(turn);
+                }
+            }
+            let killed = killed.expect("it goes on for ever");
+            assert!((150..300).contains(&killed), "after {killed} turns");
+        }
+    }
+
+    #[test]
+    fn a_long_invocation_is_no_offence() {
+        let mut turns = Turns::new(Duration::from_secs(1));
+        for turn in 0..100_u32 {
+            let seen = [
+                steady(1, "long", TURN * turn, true, 0),
+                steady(2, "other", Duration::ZERO, false, u64::from(turn)),
+            ];
+            let verdicts = turns.look(TURN, &seen);
+            assert_ne!(
+                verdicts[0].1,
+                Turn::Overstays,
+                "after {turn} turns of an invocation of a second"
+            );
+        }
+    }
+}

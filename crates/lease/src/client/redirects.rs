@@ -1,0 +1,116 @@
+//! Where an invocation goes whose slot's core is taken: to other slots, and after those to sleep for a while.
+//!
+//! Bounded on purpose: a slot that refuses costs a wake-up on its node, so that clients which only asked again and again
+//! would keep from working who has the core.
+
+use std::time::Duration;
+
+/// Other slots that are tried between two pauses, at most.
+pub const REDIRECTS_MAX: u32 = 8;
+/// The first pause: about two wake-ups of a slot.
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+/// The longest: a tenth of a turn on a shared core.
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redirect {
+    /// Try another slot at once.
+    ToAnother,
+    /// All were tried: try again after this pause.
+    After(Duration),
+}
+
+/// The redirects of one invocation.
+#[derive(Debug, Clone)]
+pub struct Redirects {
+    tried: u32,
+    pauses: u32,
+    random: u64,
+}
+
+impl Redirects {
+    /// Of an invocation that no slot has refused yet. `seed` differs between invocations, so that they do not all come
+    /// back at the same moment.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            tried: 0,
+            pauses: 0,
+            random: seed | 1,
+        }
+    }
+
+    /// A slot has refused; `workers` have slots that may be tried (those of one worker share its core).
+    pub fn refused(&mut self, workers: usize) -> Redirect {
+        self.tried += 1;
+        let workers = u32::try_from(workers).unwrap_or(REDIRECTS_MAX);
+        if self.tried < workers.min(REDIRECTS_MAX) {
+            return Redirect::ToAnother;
+        }
+        self.tried = 0;
+        let most = PAUSE_MIN.saturating_mul(1 << self.pauses.min(16)).min(PAUSE_MAX);
+        self.pauses += 1;
+        // Between half of it and all of it.
+        let half = most.as_nanos() as u64 / 2;
+        Redirect::After(Duration::from_nanos(half + self.draw() % (half + 1)))
+    }
+
+    /// xorshift64: it need not be good, only different.
+    fn draw(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_other_worker_is_tried_once_before_each_pause() {
+        let mut redirects = Redirects::new(7);
+        for _ in 0..3 {
+            for _ in 0..3 {
+                assert_eq!(redirects.refused(4), Redirect::ToAnother);
+            }
+            assert!(matches!(redirects.refused(4), Redirect::After(_)));
+        }
+        assert!(
+            matches!(Redirects::new(7).refused(1), Redirect::After(_)),
+            "there is no other"
+        );
+    }
+
+    #[test]
+    fn refusals_are_not_answered_by_a_storm() {
+        for seed in 0..100 {
+            let mut redirects = Redirects::new(seed);
+            let (mut waited, mut tries, mut longest) = (Duration::ZERO, 0, Duration::ZERO);
+            while waited < Duration::from_secs(1) {
+                tries += 1;
+                if let Redirect::After(pause) = redirects.refused(1000) {
+                    assert!(
+                        pause <= PAUSE_MAX && pause >= PAUSE_MIN / 2,
+                        "seed {seed}: {pause:?}"
+                    );
+                    waited += pause;
+                    longest = longest.max(pause);
+                }
+            }
+            // At least half a millisecond for eight tries, once the pauses have grown.
+            assert!(tries <= 8 * 2010, "seed {seed}: {tries} tries in a second");
+            assert!(longest > PAUSE_MAX * 3 / 4, "seed {seed}: the pauses do not grow");
+        }
+    }
+
+    #[test]
+    fn two_invocations_do_not_come_back_together() {
+        let pauses = |seed| {
+            let mut redirects = Redirects::new(seed);
+            (0..10).map(|_| redirects.refused(1)).collect::<Vec<_>>()
+        };
+        assert_ne!(pauses(2), pauses(4));
+    }
+}

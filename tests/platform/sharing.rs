@@ -1,0 +1,246 @@
+//! Shared cores: more warm slots than cores.
+
+use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, Ran, Refusal, Sharing};
+use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
+use hotlease_tests::process::Process;
+use hotlease_tests::wait::until_true;
+use nix::sys::signal::Signal;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+fn shared(platform: &Platform, workers: u16) -> LeaseOptions {
+    LeaseOptions {
+        workers,
+        sharing: Sharing::Shared,
+        completion: Completion::Sleep,
+        ..platform.lease_options()
+    }
+}
+
+fn not_waiting(platform: &Platform, workers: u16) -> LeaseOptions {
+    LeaseOptions {
+        wait_for_core: false,
+        ..shared(platform, workers)
+    }
+}
+
+fn millis(milliseconds: u32) -> [u8; 4] {
+    milliseconds.to_le_bytes()
+}
+
+/// The one core that a slot runs on.
+fn core(invoker: &Invoker, slot: usize) -> i32 {
+    let place = invoker.function("place").unwrap().on_slot(slot).unwrap();
+    let answer = place.call(b"").unwrap();
+    i32::from_le_bytes(answer[8..12].try_into().unwrap())
+}
+
+/// Waits until a function runs on a slot of another worker of this lease's core.
+fn until_taken(invoker: &Invoker, slot: usize) {
+    let echo = invoker.function("echo").unwrap().on_slot(slot).unwrap();
+    until_true("the core is taken", LIMIT, || {
+        matches!(echo.call(b"x"), Err(Error::NoCore))
+    });
+}
+
+#[test]
+fn eight_warm_slots_share_two_cores_and_exclusive_leases_get_none_of_them() {
+    let platform = Platform::start();
+    let invoker = platform.invoker_with("behaved", shared(&platform, 8));
+    let cores: BTreeSet<i32> = (0..8).map(|slot| core(&invoker, slot)).collect();
+    let offered: BTreeSet<i32> = platform.cores().iter().map(|core| *core as i32).collect();
+    assert_eq!(cores, offered, "each slot runs on one of the two");
+    let agents = platform.manager().agents().unwrap();
+    assert_eq!((agents[0].free_cores, agents[0].free_places), (0, 0));
+    for options in [platform.lease_options(), shared(&platform, 1)] {
+        let code = hotlease_client::Code::open(hotlease_tests::library::library("behaved")).unwrap();
+        match Invoker::allocate(&code, options) {
+            Err(Error::Refused(Refusal::NoCapacity { free: 0, .. } | Refusal::NoPlaces { free: 0, .. })) => {}
+            other => panic!("every place is taken: {other:?}"),
+        }
+    }
+    let usage = invoker.deallocate().unwrap();
+    assert_eq!(usage.hot_ns, 0, "shared slots never poll");
+    assert!(
+        usage.compute_ns <= usage.allocated_ns,
+        "no more is computed than two cores can: {usage:?}"
+    );
+    until_true("all is free", LIMIT, || platform.free_cores() == 2);
+}
+
+#[test]
+fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
+    let platform = Platform::start();
+    // One core for both, as two places fit on it.
+    let invoker = platform.invoker_with("behaved", not_waiting(&platform, 2));
+    assert_eq!(core(&invoker, 0), core(&invoker, 1));
+    let rest = invoker.function("rest").unwrap().on_slot(0).unwrap();
+    let long = rest.submit(&millis(2000)).unwrap();
+    until_taken(&invoker, 1);
+    let begun = Instant::now();
+    let error = invoker
+        .function("echo")
+        .unwrap()
+        .call(b"x")
+        .expect_err("nobody has a core");
+    assert!(matches!(error, Error::NoCore), "{error}");
+    assert_eq!((error.ran(), error.retryable()), (Ran::No, true));
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "it is said at once, and was not waited for: {:?}",
+        begun.elapsed()
+    );
+    long.wait().unwrap();
+    until_true("the core is given up", LIMIT, || {
+        invoker.function("echo").unwrap().call(b"x").is_ok()
+    });
+
+    // On two cores the other one is found.
+    drop(invoker);
+    let invoker = platform.invoker_with("behaved", not_waiting(&platform, 8));
+    let taken = core(&invoker, 0);
+    let rest = invoker.function("rest").unwrap().on_slot(0).unwrap();
+    let long = rest.submit(&millis(1000)).unwrap();
+    until_true("another slot of its core refuses", LIMIT, || {
+        (1..8).any(|slot| core_or_none(&invoker, slot).is_none())
+    });
+    let place = invoker.function("place").unwrap().call(b"").unwrap();
+    let found = i32::from_le_bytes(place[8..12].try_into().unwrap());
+    assert_ne!(found, taken, "it went to a slot of the free core");
+    long.wait().unwrap();
+}
+
+fn core_or_none(invoker: &Invoker, slot: usize) -> Option<i32> {
+    let place = invoker.function("place").unwrap().on_slot(slot).unwrap();
+    let answer = place.call(b"").ok()?;
+    Some(i32::from_le_bytes(answer[8..12].try_into().unwrap()))
+}
+
+#[test]
+fn claim_of_a_killed_worker_is_free_at_once() {
+    let platform = Platform::start();
+    let holder = platform.invoker_with("behaved", not_waiting(&platform, 1));
+    let other = platform.invoker_with("behaved", not_waiting(&platform, 1));
+    assert_eq!(core(&holder, 0), core(&other, 0), "both fit on one core");
+    let pid = holder.function("process").unwrap().call(b"").unwrap();
+    let pid = i32::from_le_bytes(pid[..4].try_into().unwrap());
+    let compute = holder.function("compute").unwrap().idempotent(false);
+    let call = compute.submit(&millis(60_000)).unwrap();
+    until_taken(&other, 0);
+    let worker = Process::of(pid).expect("it lives");
+    worker.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    until_true("the core is free", LIMIT, || {
+        other.function("echo").unwrap().call(b"x").is_ok()
+    });
+    assert!(
+        killed.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        killed.elapsed()
+    );
+    assert!(matches!(call.wait(), Err(Error::WorkerDied { .. })));
+}
+
+#[test]
+fn calls_wait_for_a_core_and_every_future_resolves() {
+    let platform = Platform::start();
+    let invoker = platform.invoker_with("behaved", shared(&platform, 8));
+    let compute = invoker.function("compute").unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    compute.call(&millis(1)).unwrap();
+                }
+            });
+        }
+    });
+    let futures: Vec<_> = (0..64).map(|_| compute.submit(&millis(1)).unwrap()).collect();
+    for future in futures {
+        future.wait().unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let futures: Vec<_> = (0..32).map(|_| compute.submit(&millis(1)).unwrap()).collect();
+        for future in futures {
+            future.await.unwrap();
+        }
+    });
+    let inputs = vec![millis(1); 50];
+    for result in compute.map(inputs) {
+        result.unwrap();
+    }
+    let usage = invoker.deallocate().unwrap();
+    assert_eq!(usage.invocations, 160 + 64 + 32 + 50, "each ran once");
+    assert!(usage.compute_ns >= 306_000_000, "{usage:?}");
+}
+
+#[test]
+fn a_call_that_gets_no_core_in_its_time_has_not_run() {
+    let platform = Platform::start();
+    let invoker = platform.invoker_with("behaved", shared(&platform, 2));
+    let rest = invoker.function("rest").unwrap().on_slot(0).unwrap();
+    let long = rest.submit(&millis(3000)).unwrap();
+    let echo = invoker.function("echo").unwrap().on_slot(1).unwrap();
+    let mut refused = None;
+    until_true("the core is taken", LIMIT, || {
+        let brief = echo.clone().timeout(Some(Duration::from_millis(100)));
+        refused = brief.call(b"x").err();
+        refused.is_some()
+    });
+    let error = refused.unwrap();
+    assert!(matches!(error, Error::Deadline { ran: Ran::No, .. }), "{error}");
+    let future = echo
+        .timeout(Some(Duration::from_millis(50)))
+        .submit(b"x")
+        .unwrap();
+    let error = future.wait().expect_err("the core is still taken");
+    assert!(matches!(error, Error::Deadline { ran: Ran::No, .. }), "{error}");
+    long.wait().unwrap();
+}
+
+#[test]
+fn no_invocation_on_a_shared_core_outlasts_the_operators_limit() {
+    let platform = Platform::start_with(PlatformOptions {
+        further: vec!["--shared-call-limit".into(), "100ms".into()],
+        ..PlatformOptions::default()
+    });
+    let invoker = platform.invoker_with("behaved", shared(&platform, 1));
+    let error = invoker
+        .function("until_cancelled")
+        .unwrap()
+        .call(b"")
+        .expect_err("cut");
+    let limit = Duration::from_millis(100);
+    assert!(
+        matches!(error, Error::Deadline { timeout, .. } if timeout == limit),
+        "{error}"
+    );
+    let own = platform.invoker_with("behaved", platform.lease_options());
+    let rest = own.function("rest").unwrap();
+    rest.call(&millis(300))
+        .expect("a core of one's own has no such limit");
+}
+
+#[test]
+fn hot_slots_own_their_core() {
+    let platform = Platform::start();
+    let code = hotlease_client::Code::open(hotlease_tests::library::library("behaved")).unwrap();
+    let hot = LeaseOptions {
+        polling: Polling::Hot,
+        ..shared(&platform, 1)
+    };
+    assert!(matches!(
+        Invoker::allocate(&code, hot),
+        Err(Error::Options { .. })
+    ));
+    let request = hotlease_wire::grpc::AcquireRequest {
+        workers: 1,
+        slots_per_worker: 1,
+        polling: hotlease_wire::grpc::Polling::Hot.into(),
+        sharing: hotlease_wire::grpc::Sharing::Shared.into(),
+        ..Default::default()
+    };
+    let refusal = platform.manager().acquire(request).expect_err("nobody may");
+    assert!(matches!(refusal, Refusal::BadRequest { .. }), "{refusal}");
+}
