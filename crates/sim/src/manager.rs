@@ -10,7 +10,8 @@ use crate::node::{Clock, Node};
 use crate::site::{Channel, Happening, Site};
 use crate::truth::within;
 use hotlease_lease::manager::{
-    Action, Allowance, Answer, AskId, Cluster, CommitId, Event, Granted, Need, Release, Report, RequestId, Write,
+    Action, Allowance, Answer, AskId, Cluster, CommitId, Event, Granted, Need, Release, Report, RequestId,
+    Write,
 };
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
