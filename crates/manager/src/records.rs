@@ -337,6 +337,7 @@ mod tests {
                 ..Default::default()
             }),
             end_reason: "released".into(),
+            shared: false,
         };
         let agent = told.agent.parse().unwrap();
         let (record, row) = lease_record(agent, BootId([2; 8]), told.clone(), 5).unwrap();

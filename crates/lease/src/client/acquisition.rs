@@ -189,6 +189,7 @@ fn may_pass(refusal: &Refusal) -> bool {
     matches!(
         refusal,
         Refusal::NoCapacity { .. }
+            | Refusal::NoPlaces { .. }
             | Refusal::NoAgent
             | Refusal::TooMany { .. }
             | Refusal::Timeout { .. }
