@@ -96,7 +96,7 @@ fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
     });
 
     // On two cores the other one is found.
-    drop(invoker);
+    invoker.deallocate().unwrap();
     let invoker = platform.invoker_with("behaved", not_waiting(&platform, 8));
     let taken = core(&invoker, 0);
     let rest = invoker.function("rest").unwrap().on_slot(0).unwrap();

@@ -118,9 +118,10 @@ fn set(file: &OwnedFd, kind: libc::c_int) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::signal::{Signal, kill};
+    use nix::sys::wait::waitpid;
+    use nix::unistd::{ForkResult, Pid, fork};
     use std::io::{Read, Write};
-    use std::os::unix::process::CommandExt;
-    use std::process::{Child, Command, Stdio};
     use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
 
@@ -128,31 +129,25 @@ mod tests {
         CoreClaim::attach(file.fd().try_clone_to_owned().expect("a descriptor")).expect("it can be locked")
     }
 
-    /// Another process that holds the claim until its standard input is closed, or it is killed.
-    fn another_holder(file: &ClaimFile) -> Child {
-        let fd = file.fd().try_clone_to_owned().expect("a descriptor");
-        let mut command = Command::new("cat");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // SAFETY: between fork and exec only fcntl, which is async-signal-safe; record locks survive exec, and so
-        // does a descriptor without close-on-exec.
-        unsafe {
-            command.pre_exec(move || {
-                use std::os::fd::AsRawFd;
-                if libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) < 0 {
-                    return Err(io::Error::last_os_error());
+    /// Another process that holds the claim until it is killed.
+    fn another_holder(file: &ClaimFile) -> Pid {
+        let (mut told, tells) = std::io::pipe().expect("a pipe");
+        // SAFETY: the child does nothing that is not async-signal-safe: fcntl, write, pause.
+        match unsafe { fork() }.expect("another process") {
+            ForkResult::Child => {
+                let claimed = fcntl(&file.0, FcntlArg::F_SETLK(&lock(libc::F_WRLCK))).is_ok();
+                let _ = nix::unistd::write(&tells, &[u8::from(claimed)]);
+                loop {
+                    nix::unistd::pause();
                 }
-                set(&fd, libc::F_WRLCK).map_err(io::Error::from)
-            });
+            }
+            ForkResult::Parent { child } => {
+                let mut claimed = [0];
+                told.read_exact(&mut claimed).expect("it says");
+                assert_eq!(claimed, [1], "it cannot claim the core");
+                child
+            }
         }
-        let mut child = command.spawn().expect("cat");
-        // It has executed once it answers.
-        let (stdin, stdout) = (
-            child.stdin.as_mut().expect("piped"),
-            child.stdout.as_mut().expect("piped"),
-        );
-        stdin.write_all(b"x").expect("it reads");
-        stdout.read_exact(&mut [0]).expect("it answers");
-        child
     }
 
     #[test]
@@ -160,11 +155,11 @@ mod tests {
         let file = ClaimFile::create().expect("a memfd");
         let claim = claim(&file);
         assert_eq!(file.holder(), None);
-        let mut child = another_holder(&file);
-        assert_eq!(file.holder(), Some(child.id()));
+        let child = another_holder(&file);
+        assert_eq!(file.holder(), Some(child.as_raw() as u32));
         assert!(!claim.try_claim(), "another process has it");
-        child.kill().expect("it lives");
-        child.wait().expect("it dies");
+        kill(child, Signal::SIGKILL).expect("it lives");
+        waitpid(child, None).expect("it dies");
         assert_eq!(
             file.holder(),
             None,

@@ -3,7 +3,7 @@
 use super::tests::{AGENT, commit, registered, report};
 use super::*;
 use crate::agent::{Availability, OfferedCores};
-use crate::manager::{Allowance, NodeOrder, NodeWish, OfferWish, Offering};
+use crate::manager::{Allowance, Need, NodeOrder, NodeWish, OfferWish, Offering};
 
 const NOW: Duration = Duration::ZERO;
 
@@ -47,7 +47,7 @@ fn acquire(cluster: &mut Cluster, request: u64) -> Vec<Action> {
         request: RequestId(request),
         tenant: "uid:1".into(),
         label: String::new(),
-        cores: 1,
+        need: Need::Cores(1),
         allowance: Allowance::default(),
     };
     cluster.step(acquire, NOW)

@@ -2,7 +2,7 @@
 
 use super::tests::{AGENT, BOOT, registered, report};
 use super::*;
-use crate::manager::{Allowance, Granted, LeaseReport, Quota};
+use crate::manager::{Allowance, Granted, LeaseReport, Need, Quota};
 use hotlease_wire::session::UsageTotals;
 
 const ALICE: &str = "alice";
@@ -12,7 +12,7 @@ fn acquire(request: u64, tenant: &str, cores: u32, quota: Quota) -> Event {
         request: RequestId(request),
         tenant: tenant.into(),
         label: String::new(),
-        cores,
+        need: Need::Cores(cores),
         allowance: Allowance {
             quota,
             ..Allowance::default()
@@ -46,7 +46,7 @@ fn granted(cluster: &mut Cluster, ask: AskId, lease: u8, cores: Vec<u32>) {
         lease: LeaseId([lease; 8]),
         boot: BOOT,
         epoch: Epoch(lease.into()),
-        cores,
+        need: Need::Cores(cores),
     };
     let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
     let [Action::Commit { commit, .. }] = actions[..] else {
@@ -205,7 +205,7 @@ fn each_bound_holds_by_itself() {
             request: RequestId(2),
             tenant: ALICE.into(),
             label: String::new(),
-            cores: 1,
+            need: Need::Cores(1),
             allowance: Allowance { quota, ..asks },
         };
         match asked(&cluster.step(event, Duration::ZERO)) {
