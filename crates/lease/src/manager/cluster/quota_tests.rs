@@ -46,7 +46,7 @@ fn granted(cluster: &mut Cluster, ask: AskId, lease: u8, cores: Vec<u32>) {
         lease: LeaseId([lease; 8]),
         boot: BOOT,
         epoch: Epoch(lease.into()),
-        need: Need::Cores(cores),
+        cores,
     };
     let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
     let [Action::Commit { commit, .. }] = actions[..] else {
