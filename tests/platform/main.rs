@@ -16,6 +16,8 @@ mod nodes;
 mod registrations;
 mod removal;
 mod resources;
+mod rest;
+mod rest_tls;
 mod retries;
 mod sharing;
 mod sockets;

@@ -10,6 +10,7 @@
 //! * [`garbage`] — messages that are nearly right.
 //! * [`lease`] — all of these together; a bystander that notices any disturbance.
 //! * [`faults`] — daemons that are broken one at a time, and work that is checked.
+//! * [`http`] — HTTP, also as no client would speak it.
 //! * [`hosts`] — several hosts on one machine; a network that misbehaves.
 //! * [`site`] — a manager and agents on hosts that know each other by certificates, and clients of them.
 //! * [`wait`] — waiting for a condition, with a limit.
@@ -23,6 +24,7 @@ pub mod fabric;
 pub mod faults;
 pub mod garbage;
 pub mod hosts;
+pub mod http;
 pub mod lease;
 pub mod library;
 pub mod manager;

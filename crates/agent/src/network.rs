@@ -45,6 +45,8 @@ pub(crate) async fn serve(
                 // An error says that requests are not served any more.
                 let _ = requests.send(Ok(PeerStream::from(connection))).await;
             }
+            // Not among what an agent offers in its handshake.
+            Protocol::Http => drop(connection),
             Protocol::Session => {
                 let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
                 let places = Arc::clone(&places);

@@ -14,6 +14,7 @@ use hotlease_wire::ids::LeaseId;
 use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
+use tracing::{Instrument, Span};
 
 /// Root's tenant name, which may end any lease.
 const ROOT: &str = "uid:0";
@@ -36,18 +37,34 @@ fn origin<T>(request: &Request<T>) -> Result<Origin, Refusal> {
     }
 }
 
+/// The request that the manager carries out, by its W3C trace id: it is in the manager's log, too.
+fn span<T>(request: &Request<T>) -> Span {
+    let header = request
+        .metadata()
+        .get("traceparent")
+        .and_then(|value| value.to_str().ok());
+    // 00-TRACE-SPAN-FLAGS, as managers write it.
+    match header.and_then(|header| header.get(3..35)) {
+        Some(trace) => tracing::info_span!("request", trace),
+        None => Span::none(),
+    }
+}
+
 #[tonic::async_trait]
 impl agent_server::Agent for Service {
     async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         let origin = origin(&request)?;
-        Ok(Response::new(
-            self.node.grant_soon(request.into_inner(), origin).await?,
-        ))
+        let span = span(&request);
+        let granting = self.node.grant_soon(request.into_inner(), origin);
+        Ok(Response::new(granting.instrument(span).await?))
     }
 
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         origin(&request)?;
-        Ok(Response::new(self.end(request.into_inner()).await?))
+        let span = span(&request);
+        Ok(Response::new(
+            self.end(request.into_inner()).instrument(span).await?,
+        ))
     }
 
     async fn status(&self, request: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {

@@ -88,7 +88,9 @@ fn read(file: &Path) -> anyhow::Result<Table> {
 fn options(command: &Command, table: Table, given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
     let mut options = Vec::new();
     for (key, value) in table {
-        let known = |arg: &&Arg| arg.get_long() == Some(key.as_str()) && key != "config" && key != "help";
+        let known = |arg: &&Arg| {
+            arg.get_long() == Some(key.as_str()) && !["config", "help", "openapi"].contains(&key.as_str())
+        };
         let Some(arg) = command.get_arguments().find(known) else {
             bail!(
                 "`{key}` is no option of `hotlease {0}`; `hotlease {0} --help` lists them",
@@ -216,7 +218,7 @@ mod tests {
             let mut options: Vec<_> = command
                 .get_arguments()
                 .filter_map(Arg::get_long)
-                .filter(|long| !["config", "help", "json"].contains(long))
+                .filter(|long| !["config", "help", "json", "openapi"].contains(long))
                 .collect();
             options.sort_unstable();
             // A key stands at the beginning of a line, perhaps behind `#`.

@@ -29,6 +29,7 @@ Environment:
   HOTLEASE_MANAGER      the manager of a site, https://HOST:PORT, for all commands but the daemons' own
   HOTLEASE_IDENTITY     the identity folder of whoever asks it
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
+  HOTLEASE_LOG_FORMAT   json: each line of the log is an object; else text
   HOTLEASE_WORKER       the worker's binary, where it is not found beside this one";
 
 const FAILED: u8 = 1;

@@ -1,4 +1,4 @@
-//! What is logged: to stderr, chosen by `HOTLEASE_LOG`.
+//! What is logged: to stderr, chosen by `HOTLEASE_LOG`, for people or (`HOTLEASE_LOG_FORMAT=json`) for programs.
 
 use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;
@@ -12,11 +12,17 @@ pub(crate) fn start(level: &str) {
         Some(Err(error)) => (EnvFilter::new(level), Some(error)),
         None => (EnvFilter::new(level), None),
     };
-    tracing_subscriber::fmt()
+    let format = std::env::var("HOTLEASE_LOG_FORMAT").unwrap_or_default();
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
+        .with_writer(io::stderr);
+    match format.as_str() {
+        "json" => log.json().flatten_event(true).init(),
+        _ => log.with_ansi(io::stderr().is_terminal()).init(),
+    }
+    if !["", "json", "text"].contains(&format.as_str()) {
+        tracing::warn!("HOTLEASE_LOG_FORMAT is neither `text` nor `json`; logging text");
+    }
     if let Some(error) = complaint {
         tracing::warn!(%error, "HOTLEASE_LOG is not a filter; logging from `{level}` on");
     }

@@ -10,6 +10,7 @@ use hotlease_wire::ids::LeaseId;
 use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
 use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
+use std::time::Instant;
 
 const TTL_MS_DEFAULT: u64 = 5_000;
 const TTL_MS_MIN: u64 = 100;
@@ -97,7 +98,10 @@ pub(crate) async fn acquire(state: &Arc<State>, request: AcquireRequest) -> Resu
         need,
         allowance,
     };
-    match state.ask(Some(request), acquire).await? {
+    let begun = Instant::now();
+    let answered = state.ask(Some(request), acquire).await;
+    state.metrics.asked(begun.elapsed(), &answered);
+    match answered? {
         (Answer::Granted { .. }, Some(grant)) => Ok(grant),
         (answer, _) => Err(unexpected(&answer)),
     }

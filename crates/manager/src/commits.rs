@@ -15,6 +15,7 @@ use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::{RwLock, mpsc};
 
 /// Makes writes durable until the manager stops.
@@ -38,11 +39,21 @@ pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceive
     }
 }
 
+/// Rows of the ledger that it merges.
+fn rows(write: &Write) -> usize {
+    match write {
+        Write::Report { leases, .. } => leases.len(),
+        _ => 0,
+    }
+}
+
 async fn make<T>(state: Arc<State>, commit: Commit, turn: T) {
     let at_ms = state.unix_ms();
     let Commit {
         id, writes, wanted, ..
     } = commit;
+    let rows = writes.iter().map(rows).sum();
+    let begun = Instant::now();
     let made = state.store(move |store| {
         let mut reported = Vec::new();
         for write in writes {
@@ -50,7 +61,9 @@ async fn make<T>(state: Arc<State>, commit: Commit, turn: T) {
         }
         Ok(reported)
     });
-    let event = match made.await {
+    let made = made.await;
+    state.metrics.committed(begun.elapsed(), rows, &made);
+    let event = match made {
         Ok(reported) => {
             reported.iter().for_each(warn_of);
             Event::Committed { commit: id }

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Name of the manager's socket in the runtime directory.
 pub const MANAGER_SOCKET: &str = "manager.sock";
+/// Name of the REST interface's socket in the runtime directory.
+pub const REST_SOCKET: &str = "rest.sock";
 /// Name of the file in the runtime directory that a running manager holds locked.
 pub const MANAGER_LOCK: &str = "manager.lock";
 
@@ -54,6 +56,8 @@ pub struct ManagerConfig {
     pub munge: Option<MungeConfig>,
     /// Where it serves other hosts (default: nowhere).
     pub network: Option<Network>,
+    /// Where it serves the REST interface to other hosts, with or without a certificate (default: nowhere).
+    pub rest: Option<Network>,
 }
 
 impl ManagerConfig {
@@ -72,6 +76,7 @@ impl ManagerConfig {
             issuers: None,
             munge: None,
             network: None,
+            rest: None,
         }
     }
 }

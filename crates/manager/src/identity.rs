@@ -30,7 +30,7 @@ pub use authenticator::{AUTHORIZATION_BYTES_MAX, Authenticator, ConnectionIdenti
 pub use caller::{Caller, How, Role};
 pub(crate) use directory::REFRESH;
 pub use directory::{Directory, TenantPolicy};
-pub(crate) use gate::{Connection, Gate, caller_of};
+pub(crate) use gate::{Connection, Gate, caller_of, connection_of};
 pub use jwt::{Issuers, IssuersError};
 pub use munge::{MungeConfig, munge_payload};
 pub use operation::{Operation, Who};

@@ -11,6 +11,8 @@
 //! * `people` — tenants and keys; `door` — sessions for those who bring a credential.
 //! * `billing` — bills at the prices of a `tariff`, and holding the ledger against agents' journals.
 //! * `links` — connections to the agents.
+//! * `rest` — the same over HTTP, for operators and batch systems; [`openapi`] describes it.
+//! * `metrics`, `observed`, `trace` — what is counted, where, and what a request is called in the logs.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), hotlease_manager::ManagerError> {
@@ -37,15 +39,20 @@ mod listing;
 mod machine;
 mod manager;
 mod membership;
+mod metrics;
 mod nodes;
+mod observed;
 mod people;
 mod records;
+mod rest;
 mod service;
 mod state;
 mod tariff;
+mod trace;
 
-pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig, Network};
+pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig, Network, REST_SOCKET};
 pub use error::ManagerError;
 pub use hotlease_lease::manager::AgentRecord;
 pub use manager::Manager;
+pub use rest::openapi;
 pub use tariff::load_tariff;

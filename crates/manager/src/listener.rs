@@ -1,4 +1,4 @@
-//! The manager's socket: one manager to a runtime directory, and only our own user and root come in.
+//! The manager's sockets: one manager to a runtime directory, and only our own user and root come in.
 //!
 //! The lock file decides who may bind: a socket left behind by a killed manager is removed only by the
 //! holder of the lock, which the kernel released when that manager died. The lock file itself stays:
@@ -29,8 +29,8 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub(crate) struct Listener {
     listener: UnixListener,
     path: PathBuf,
-    /// Dropped last: while it is held, nobody else touches the path.
-    _lock: Flock<File>,
+    /// Dropped last: while it is held, nobody else touches the path. None for a socket beside the one that has it.
+    _lock: Option<Flock<File>>,
 }
 
 impl Drop for Listener {
@@ -44,7 +44,15 @@ impl Drop for Listener {
 impl Listener {
     pub(crate) fn bind(dir: &Path) -> Result<Self, ManagerError> {
         let lock = lock(dir)?;
-        let path = dir.join(MANAGER_SOCKET);
+        Self::bind_at(dir.join(MANAGER_SOCKET), Some(lock))
+    }
+
+    /// Another socket in the same directory: `self` has the lock, and has to outlive it.
+    pub(crate) fn bind_beside(&self, name: &str) -> Result<Self, ManagerError> {
+        Self::bind_at(self.path.with_file_name(name), None)
+    }
+
+    fn bind_at(path: PathBuf, lock: Option<Flock<File>>) -> Result<Self, ManagerError> {
         if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             return Err(ManagerError::PathTooLong { path });
         }

@@ -11,7 +11,7 @@ use hotlease_lease::manager::AgentRecord;
 use hotlease_store::{LeaseRecord, LeaseState};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{
-    AgentList, AgentStatus, CodeList, Info, LeaseInfo, LeaseList, ListRequest, WorkerList,
+    AgentInfo, AgentList, AgentStatus, CodeList, Info, LeaseInfo, LeaseList, ListRequest, WorkerList,
 };
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::limits::TENANT_BYTES_MAX;
@@ -25,24 +25,38 @@ const ASKED_AT_ONCE_MAX: usize = 64;
 pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
     let mut answers: BTreeMap<AgentId, AgentStatus> = ask_all(state, "").await.into_iter().collect();
     let listed = state.agents().into_iter().map(|(record, heard, silent)| {
-        let mut info = agent_info(&record, heard, silent);
-        // Fresher than the last heartbeat; who and where it is, only its registration says.
-        if let Some(now) = answers.remove(&record.id).and_then(|status| status.agent) {
-            if now.cores.len() <= CORES_MAX {
-                info.cores = now.cores;
-            }
-            info.free_cores = now.free_cores.min(info.cores.len() as u32);
-            info.free_places = now.free_places;
-            info.pool = now.pool;
-            if Availability::of_word(&now.state).is_some() {
-                info.state = now.state;
-            }
-        }
-        info
+        merged(agent_info(&record, heard, silent), answers.remove(&record.id))
     });
     AgentList {
         agents: listed.collect(),
     }
+}
+
+/// One agent, asked.
+pub(crate) async fn agent(state: &Arc<State>, id: AgentId) -> Option<AgentInfo> {
+    let mut agents = state.agents().into_iter();
+    let (record, heard, silent) = agents.find(|(record, ..)| record.id == id)?;
+    let answer = ask(Arc::clone(state), record.clone(), String::new()).await;
+    Some(merged(
+        agent_info(&record, heard, silent),
+        answer.map(|(_, status)| status),
+    ))
+}
+
+/// What the agent answers is fresher than the last heartbeat; who and where it is, only its registration says.
+fn merged(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
+    if let Some(now) = answer.and_then(|status| status.agent) {
+        if now.cores.len() <= CORES_MAX {
+            info.cores = now.cores;
+        }
+        info.free_cores = now.free_cores.min(info.cores.len() as u32);
+        info.free_places = now.free_places;
+        info.pool = now.pool;
+        if Availability::of_word(&now.state).is_some() {
+            info.state = now.state;
+        }
+    }
+    info
 }
 
 pub(crate) async fn leases(state: &Arc<State>, request: ListRequest) -> Result<LeaseList, Refusal> {

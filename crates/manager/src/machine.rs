@@ -5,6 +5,7 @@ use crate::membership::lease_note;
 use crate::nodes;
 use crate::records::totals;
 use crate::state::State;
+use crate::trace::Trace;
 use hotlease_lease::manager::{
     Action, Answer, AskId, Cluster, CommitId, Event, Granted, Release, RequestId, Write,
 };
@@ -16,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
 
 /// Words of a [`ReleaseRequest`]: its holder gives a lease back, an operator takes it.
 pub(crate) const RELEASED: &str = "released";
@@ -56,6 +58,7 @@ struct Waiting {
     answer: oneshot::Sender<Answered>,
     /// For a request for a lease.
     request: Option<Arc<AcquireRequest>>,
+    trace: Option<Trace>,
 }
 
 /// The machine and what its driver remembers. Locked for moments only, never across an await.
@@ -112,6 +115,7 @@ impl State {
             let waiting = Waiting {
                 answer: sender,
                 request: wanted.map(Arc::new),
+                trace: Trace::current(),
             };
             machine.waiting.insert(id, waiting);
             event(id)
@@ -159,19 +163,20 @@ impl State {
                 }
             }
             Action::AskGrant { ask, agent, request } => {
-                let request = machine
-                    .waiting
-                    .get(&request)
-                    .and_then(|waiting| waiting.request.clone());
-                match request {
+                let waiting = machine.waiting.get(&request);
+                let trace = waiting.and_then(|waiting| waiting.trace);
+                match waiting.and_then(|waiting| waiting.request.clone()) {
                     Some(request) => {
-                        tokio::spawn(Arc::clone(self).ask_grant(ask, agent, request));
+                        let asking = Arc::clone(self).ask_grant(ask, agent, request, trace);
+                        tokio::spawn(asking.instrument(Trace::span(trace)));
                     }
                     None => tracing::error!(ask = ask.0, "a lease is asked for that nobody wants"),
                 }
             }
             Action::AskEnd { ask, agent, release } => {
-                tokio::spawn(Arc::clone(self).ask_end(ask, agent, release));
+                let trace = Trace::current();
+                let asking = Arc::clone(self).ask_end(ask, agent, release, trace);
+                tokio::spawn(asking.instrument(Trace::span(trace)));
             }
             Action::AskOrder { ask, agent, wish } => {
                 tokio::spawn(nodes::tell(Arc::clone(self), ask, agent, wish));
@@ -204,12 +209,18 @@ impl State {
         }
     }
 
-    async fn ask_grant(self: Arc<Self>, ask: AskId, agent: AgentId, request: Arc<AcquireRequest>) {
+    async fn ask_grant(
+        self: Arc<Self>,
+        ask: AskId,
+        agent: AgentId,
+        request: Arc<AcquireRequest>,
+        trace: Option<Trace>,
+    ) {
         // Before it can grant: what it bills is held against the time since then.
         let granted_ms = self.unix_ms();
         let asked = async {
             let mut client = self.links.client(&self.agent(agent)?)?;
-            let grant = client.grant(AcquireRequest::clone(&request));
+            let grant = client.grant(Trace::mark(trace, AcquireRequest::clone(&request)));
             let grant = answer(agent, self.config.grant_timeout, grant).await?;
             Ok((self.granted(agent, &grant)?, grant))
         };
@@ -244,8 +255,8 @@ impl State {
         })
     }
 
-    async fn ask_end(self: Arc<Self>, ask: AskId, agent: AgentId, release: Release) {
-        let event = match self.end_at(agent, release).await {
+    async fn ask_end(self: Arc<Self>, ask: AskId, agent: AgentId, release: Release, trace: Option<Trace>) {
+        let event = match self.end_at(agent, release, trace).await {
             Ok(usage) => Event::LeaseOver { ask, usage },
             Err(refusal) => Event::Refused { ask, refusal },
         };
@@ -256,6 +267,7 @@ impl State {
         &self,
         agent: AgentId,
         release: Release,
+        trace: Option<Trace>,
     ) -> Result<hotlease_wire::session::UsageTotals, Refusal> {
         let request = ReleaseRequest {
             lease: release.lease.to_string(),
@@ -266,7 +278,12 @@ impl State {
             },
         };
         let mut client = self.links.client(&self.agent(agent)?)?;
-        let over = answer(agent, self.config.end_timeout, client.end_lease(request)).await?;
+        let over = answer(
+            agent,
+            self.config.end_timeout,
+            client.end_lease(Trace::mark(trace, request)),
+        )
+        .await?;
         Ok(totals(over.usage))
     }
 
@@ -280,7 +297,7 @@ impl State {
             tenant: String::new(),
             reason: EndReason::Released,
         };
-        if let Err(error) = self.end_at(agent, release).await {
+        if let Err(error) = self.end_at(agent, release, None).await {
             tracing::warn!(%lease, %error, "a lease that was not handed out has to expire");
         }
     }

@@ -4,9 +4,10 @@ use crate::door::{self, Door};
 use crate::identity::{Directory, Gate};
 use crate::listener::Listener;
 use crate::machine::Machine;
+use crate::observed::Observed;
 use crate::service::Service;
 use crate::state::State;
-use crate::{ManagerConfig, ManagerError, commits, machine, people};
+use crate::{ManagerConfig, ManagerError, Network, REST_SOCKET, commits, machine, people, rest};
 use hotlease_lease::manager::{AgentRecord, Event};
 use hotlease_net::Listener as TlsListener;
 use hotlease_net::grpc::{PeerStream, StrangerStream};
@@ -48,12 +49,13 @@ const ACCEPTED_MAX: usize = 16;
 
 /// A running manager. It stops when it is told to, or dropped.
 pub struct Manager {
-    state: Arc<State>,
+    pub(crate) state: Arc<State>,
     /// True: stop.
     stop: Arc<watch::Sender<bool>>,
     /// True: its socket is gone and no request is at work.
     stopped: watch::Receiver<bool>,
     address: Option<SocketAddr>,
+    rest_address: Option<SocketAddr>,
 }
 
 impl Manager {
@@ -61,20 +63,9 @@ impl Manager {
     /// clients and agents can connect.
     pub async fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
         let listener = Listener::bind(&config.runtime_dir)?;
-        let tls = match &config.network {
-            Some(network) => {
-                let bound = TlsListener::bind(network.listen, Arc::clone(&network.identity), network.limits);
-                let failed = |source| ManagerError::Listen {
-                    address: network.listen,
-                    source,
-                };
-                let bound = bound.await.map_err(failed)?;
-                Some((bound.local_addr().map_err(failed)?, bound))
-            }
-            None => None,
-        };
-        let address = tls.as_ref().map(|(address, _)| *address);
-        let tls = tls.map(|(_, listener)| listener);
+        let rest = listener.bind_beside(REST_SOCKET)?;
+        let (rest_address, rest_tls) = listen(config.rest.as_ref()).await?.unzip();
+        let (address, tls) = listen(config.network.as_ref()).await?.unzip();
         let store = Arc::clone(&config.store);
         let directory = Arc::new(Directory::new(config.tenants));
         let copy = Arc::clone(&directory);
@@ -101,7 +92,7 @@ impl Manager {
         let stop = Arc::new(stop);
         let watching = tokio::spawn(watch_store(Arc::clone(&state), Arc::clone(&stop)));
         let (finished, stopped) = watch::channel(false);
-        let serving = serve(Arc::clone(&state), listener, tls, stopping);
+        let serving = serve(Arc::clone(&state), listener, tls, (rest, rest_tls), stopping);
         tokio::spawn(async move {
             serving.await;
             // No request is left that would wait for a write.
@@ -114,12 +105,18 @@ impl Manager {
             stop,
             stopped,
             address,
+            rest_address,
         })
     }
 
     /// Where it serves other hosts.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// Where it serves the REST interface to other hosts.
+    pub fn rest_address(&self) -> Option<SocketAddr> {
+        self.rest_address
     }
 
     /// Returns once a client has sent `Shutdown`. The manager goes on until [`Self::shutdown`]: who owns
@@ -151,6 +148,20 @@ impl Manager {
     }
 }
 
+/// Listens where other hosts are served, if they are.
+async fn listen(network: Option<&Network>) -> Result<Option<(SocketAddr, TlsListener)>, ManagerError> {
+    let Some(network) = network else {
+        return Ok(None);
+    };
+    let failed = |source| ManagerError::Listen {
+        address: network.listen,
+        source,
+    };
+    let bound = TlsListener::bind(network.listen, Arc::clone(&network.identity), network.limits);
+    let bound = bound.await.map_err(failed)?;
+    Ok(Some((bound.local_addr().map_err(failed)?, bound)))
+}
+
 /// Until the value is true or its sender is gone.
 async fn wait_for(mut watched: watch::Receiver<bool>) {
     // An error says that the sender is gone, which means the same here.
@@ -161,6 +172,7 @@ async fn serve(
     state: Arc<State>,
     listener: Listener,
     tls: Option<TlsListener>,
+    (rest, rest_tls): (Listener, Option<TlsListener>),
     stopping: watch::Receiver<bool>,
 ) {
     let requests = GlobalConcurrencyLimitLayer::new(REQUESTS_MAX);
@@ -173,7 +185,8 @@ async fn serve(
         .as_ref()
         .is_some_and(|network| network.without_certificate);
     let refreshing = tokio::spawn(people::keep_fresh(Arc::clone(&state)));
-    let ticking = tokio::spawn(tick(state));
+    let ticking = tokio::spawn(tick(Arc::clone(&state)));
+    let rest = rest::serve(state, rest, rest_tls, stopping.clone());
 
     let local = serve_on(
         service.clone(),
@@ -197,7 +210,7 @@ async fn serve(
         );
         accepting.abort();
     };
-    tokio::join!(local, remote);
+    tokio::join!(local, remote, rest);
     tracing::info!("manager stopped");
     ticking.abort();
     refreshing.abort();
@@ -217,6 +230,7 @@ async fn serve_on<C>(
 ) where
     C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,
 {
+    let observed = Observed::new(Arc::clone(&service.0.metrics));
     let gate = Gate::new(Arc::clone(&service.0.authenticator));
     let door = IdentityServer::new(Door(Arc::clone(&service.0)))
         .max_decoding_message_size(door::MESSAGE_BYTES_MAX)
@@ -225,6 +239,7 @@ async fn serve_on<C>(
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .max_encoding_message_size(ANSWER_BYTES_MAX);
     let server = Server::builder()
+        .layer(observed)
         .layer(requests)
         .layer(gate)
         .timeout(REQUEST_TIMEOUT)

@@ -92,10 +92,13 @@ pub(crate) async fn hear(
     };
     let heartbeat = |request| Event::Heartbeat { request, report };
     match state.ask(None, heartbeat).await? {
-        (Answer::Heard { known }, _) => Ok(HeartbeatReply {
-            known,
-            totals_every_ms: totals_every(state).as_millis() as u64,
-        }),
+        (Answer::Heard { known }, _) => {
+            state.metrics.heard();
+            Ok(HeartbeatReply {
+                known,
+                totals_every_ms: totals_every(state).as_millis() as u64,
+            })
+        }
         (answer, _) => Err(unexpected(&answer)),
     }
 }

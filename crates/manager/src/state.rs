@@ -4,7 +4,9 @@ use crate::ManagerConfig;
 use crate::identity::{Authenticator, Directory};
 use crate::links::Links;
 use crate::machine::Machine;
+use crate::metrics::Metrics;
 use crate::records::bad;
+use crate::rest::Readiness;
 use hotlease_lease::manager::{AgentRecord, AgentState, Event};
 use hotlease_store::{Store, StoreError};
 use hotlease_wire::Refusal;
@@ -19,6 +21,8 @@ pub(crate) struct State {
     pub(crate) links: Links,
     pub(crate) directory: Arc<Directory>,
     pub(crate) authenticator: Arc<Authenticator>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) readiness: Readiness,
     /// True once a client asked the manager to stop.
     pub(crate) asked_to_stop: watch::Sender<bool>,
     /// The agent that registered last.
@@ -56,6 +60,8 @@ impl State {
             config,
             authenticator,
             directory,
+            metrics: Arc::default(),
+            readiness: Readiness::default(),
             asked_to_stop: watch::Sender::new(false),
             newest_agent: watch::Sender::new(None),
             started: Instant::now(),

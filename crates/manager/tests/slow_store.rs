@@ -26,6 +26,10 @@ struct SlowStore {
 }
 
 impl Store for SlowStore {
+    fn probe(&self) -> Result<(), StoreError> {
+        self.inner.probe()
+    }
+
     fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError> {
         self.inner.put_agent(agent, at_ms)?;
         thread::sleep(SLOW);

@@ -119,7 +119,7 @@ async fn connect_tcp(
         match connected {
             Ok(Ok(stream)) => {
                 let purpose = match protocol {
-                    Protocol::Grpc => Purpose::Requests,
+                    Protocol::Grpc | Protocol::Http => Purpose::Requests,
                     Protocol::Session => Purpose::Session,
                 };
                 tune(&stream, purpose).map_err(NetError::local("set up a connection"))?;

@@ -30,6 +30,8 @@ pub enum Protocol {
     Grpc,
     /// A session with an agent, see [`crate::tunnel`].
     Session,
+    /// HTTP/1.1: the REST interface of a manager, whose clients are not ours.
+    Http,
 }
 
 impl Protocol {
@@ -37,11 +39,12 @@ impl Protocol {
         match self {
             Self::Grpc => b"h2".to_vec(),
             Self::Session => b"hotlease-session/1".to_vec(),
+            Self::Http => b"http/1.1".to_vec(),
         }
     }
 
     pub(crate) fn of_alpn(alpn: Option<&[u8]>) -> Option<Self> {
-        let known = [Self::Grpc, Self::Session];
+        let known = [Self::Grpc, Self::Session, Self::Http];
         known
             .into_iter()
             .find(|known| Some(known.alpn().as_slice()) == alpn)
@@ -55,8 +58,11 @@ pub(crate) struct Credentials {
     pub(crate) server: Arc<ServerConfig>,
     /// Of others, too.
     pub(crate) open_server: Arc<ServerConfig>,
+    /// Of others, too, over HTTP/1.1.
+    pub(crate) http_server: Arc<ServerConfig>,
     grpc: Arc<ClientConfig>,
     session: Arc<ClientConfig>,
+    http: Arc<ClientConfig>,
 }
 
 impl Credentials {
@@ -64,6 +70,7 @@ impl Credentials {
         match protocol {
             Protocol::Grpc => Arc::clone(&self.grpc),
             Protocol::Session => Arc::clone(&self.session),
+            Protocol::Http => Arc::clone(&self.http),
         }
     }
 }
@@ -214,7 +221,7 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
     let unusable = |error: rustls::Error| malformed(&path, error.to_string());
 
     let provider = Arc::new(ring::default_provider());
-    let server = |is_open: bool| {
+    let server = |is_open: bool, protocols: &[Protocol]| {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
         let verifier = match is_open {
             true => verifier.allow_unauthenticated().build(),
@@ -229,13 +236,15 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
             .map_err(unusable)?;
         // A resumed connection would outlive the certificate that it began with.
         server.send_tls13_tickets = 0;
-        server.alpn_protocols = match described.peer.role {
-            Role::Agent => vec![Protocol::Grpc.alpn(), Protocol::Session.alpn()],
-            Role::Manager | Role::Client => vec![Protocol::Grpc.alpn()],
-        };
+        server.alpn_protocols = protocols.iter().map(|protocol| protocol.alpn()).collect();
         Ok::<_, IdentityError>(Arc::new(server))
     };
-    let (server, open_server) = (server(false)?, server(true)?);
+    let own: &[Protocol] = match described.peer.role {
+        Role::Agent => &[Protocol::Grpc, Protocol::Session],
+        Role::Manager | Role::Client => &[Protocol::Grpc],
+    };
+    let http_server = server(true, &[Protocol::Http])?;
+    let (server, open_server) = (server(false, own)?, server(true, own)?);
     let mut client = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])
         .map_err(unusable)?
@@ -252,8 +261,10 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
         described,
         server,
         open_server,
+        http_server,
         grpc: with(Protocol::Grpc),
         session: with(Protocol::Session),
+        http: with(Protocol::Http),
     })
 }
 

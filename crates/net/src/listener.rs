@@ -81,6 +81,7 @@ pub struct Listener {
     tcp: TcpListener,
     identity: Arc<Identity>,
     limits: Limits,
+    is_http: bool,
 }
 
 impl Listener {
@@ -90,7 +91,16 @@ impl Listener {
             tcp: TcpListener::bind(address).await?,
             identity,
             limits,
+            is_http: false,
         })
+    }
+
+    /// For HTTP/1.1 instead of our own protocols: a client that does not say what it wants to talk means that.
+    pub fn for_http(self) -> Self {
+        Self {
+            is_http: true,
+            ..self
+        }
     }
 
     /// Where it listens.
@@ -115,6 +125,7 @@ impl Listener {
             identity: self.identity,
             limits,
             is_open: strangers.is_some(),
+            is_http: self.is_http,
             connections: Arc::new(Semaphore::new(limits.connections)),
             addresses: Counts::new(limits.handshakes_per_address),
             peers: Counts::new(limits.connections_per_peer),
@@ -171,6 +182,7 @@ struct Door {
     identity: Arc<Identity>,
     limits: Limits,
     is_open: bool,
+    is_http: bool,
     connections: Arc<Semaphore>,
     addresses: Counts<IpAddr>,
     peers: Counts<(crate::Role, String)>,
@@ -184,14 +196,18 @@ impl Door {
         };
         tune(&tcp, Purpose::Requests).map_err(NetError::local("set up a connection"))?;
         let credentials = self.identity.credentials();
-        let acceptor = TlsAcceptor::from(Arc::clone(match self.is_open {
-            true => &credentials.open_server,
-            false => &credentials.server,
+        let acceptor = TlsAcceptor::from(Arc::clone(match (self.is_http, self.is_open) {
+            (true, _) => &credentials.http_server,
+            (false, true) => &credentials.open_server,
+            (false, false) => &credentials.server,
         }));
         let stream = acceptor.accept(tcp).await;
         let stream = stream.map_err(|error| crate::dial::explain("the peer", error))?;
         let connection = stream.get_ref().1;
-        let protocol = Protocol::of_alpn(connection.alpn_protocol());
+        let protocol = match connection.alpn_protocol() {
+            None if self.is_http => Some(Protocol::Http),
+            alpn => Protocol::of_alpn(alpn),
+        };
         let protocol = protocol.ok_or_else(|| closed("it does not say what it wants to talk".into()))?;
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
         let all = Arc::clone(&self.connections).try_acquire_owned();

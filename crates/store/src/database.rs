@@ -13,6 +13,9 @@ use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, LeaseId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Counter of writes made to see whether they succeed.
+const PROBES: &str = "probes";
+
 /// What only one kind of database has.
 pub(crate) struct Own {
     /// Asks it for damage: a word `ok`, or a row for each problem.
@@ -137,6 +140,10 @@ impl Store for DatabaseStore {
 
     fn ended(&self) -> Option<StoreError> {
         self.writer.ended()
+    }
+
+    fn probe(&self) -> Result<(), StoreError> {
+        self.writer.write(|sql| schema::add(sql, PROBES, 1).map(|_| ()))
     }
 
     fn latest_ms(&self) -> Result<u64, StoreError> {

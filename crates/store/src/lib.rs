@@ -126,6 +126,10 @@ pub trait Store: People + Send + Sync + 'static {
         None
     }
 
+    /// Writes something that changes nothing, as durably as anything else: an error says why the next write would
+    /// fail, too.
+    fn probe(&self) -> Result<(), StoreError>;
+
     /// The latest time that it was told: a clock that was set back meanwhile goes on from there.
     fn latest_ms(&self) -> Result<u64, StoreError>;
 }

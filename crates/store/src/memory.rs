@@ -241,6 +241,11 @@ impl State {
 }
 
 impl Store for MemoryStore {
+    /// There is nothing that could fail.
+    fn probe(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError> {
         let mut state = self.state();
         if !state.agents.contains_key(&agent.id) && state.agents.len() >= self.limits.agents {

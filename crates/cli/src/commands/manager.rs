@@ -5,10 +5,10 @@ use crate::config_file::ConfigArgs;
 use crate::output::Output;
 use crate::state::LedgerArgs;
 use anyhow::Context;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::identity::{Issuers, MungeConfig};
-use hotlease_manager::{MANAGER_SOCKET, Manager, Network};
+use hotlease_manager::{MANAGER_SOCKET, Manager, Network, openapi};
 use hotlease_net::{Identity, Limits, Role};
 use hotlease_store::{Candidate, PostgresOptions, Store};
 use serde::Serialize;
@@ -20,17 +20,22 @@ use std::sync::Arc;
 ///
 /// With `--database` it waits until it leads, and serves then; a leader that another one replaced ends. Serves until SIGINT, SIGTERM or `hotlease down`. Running leases survive it: agents keep them, and
 /// register again with the next manager. With `--listen`, agents and clients of other hosts come in whom a
-/// certificate of the same authority names. With `--json`, an object when it serves: pid, socket and
-/// listen (or null).
+/// certificate of the same authority names. With `--json`, an object when it serves: pid, socket,
+/// listen and rest (or null).
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("elsewhere").args(["listen", "rest"]).multiple(true)))]
 pub(crate) struct ManagerArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Serve other hosts at this address, such as 0.0.0.0:7070 or [::]:7070
     #[arg(long, value_name = "ADDR:PORT", requires = "identity")]
     listen: Option<SocketAddr>,
+    /// Serve the REST interface at this address, over TLS: whoever has no certificate of the site brings a key or a
+    /// token; see docs/rest.md [default: only on rest.sock]
+    #[arg(long, value_name = "ADDR:PORT", requires = "identity")]
+    rest: Option<SocketAddr>,
     /// Who it is: a folder of `hotlease identity issue --role manager`
-    #[arg(long, value_name = "DIR", requires = "listen")]
+    #[arg(long, value_name = "DIR", requires = "elsewhere")]
     identity: Option<PathBuf>,
     /// Serve clients without a certificate, too, who bring a key of `hotlease admin key add`, or what the
     /// options below name
@@ -49,29 +54,51 @@ pub(crate) struct ManagerArgs {
     /// on one database, one leads and the others wait
     #[arg(long, value_name = "PARAMETERS", conflicts_with_all = ["state_dir", "in_memory"])]
     database: Option<String>,
+    /// Print the OpenAPI document of the REST interface, and start nothing
+    #[arg(long, exclusive = true)]
+    openapi: bool,
     #[command(flatten)]
     ledger: LedgerArgs,
 }
 
 impl ManagerArgs {
-    fn network(&self) -> anyhow::Result<Option<Network>> {
-        let (Some(listen), Some(identity)) = (self.listen, &self.identity) else {
-            return Ok(None);
+    /// Where it serves other hosts: agents and clients, and the REST interface.
+    fn networks(&self) -> anyhow::Result<(Option<Network>, Option<Network>)> {
+        let Some(identity) = &self.identity else {
+            return Ok((None, None));
         };
-        Ok(Some(Network {
-            listen,
-            identity: Arc::new(Identity::load_as(identity, Role::Manager)?),
-            limits: Limits::default(),
-            without_certificate: self.without_certificate,
-        }))
+        let identity = Arc::new(Identity::load_as(identity, Role::Manager)?);
+        let at = |limits: Limits, without_certificate| {
+            let identity = Arc::clone(&identity);
+            move |listen| Network {
+                listen,
+                identity,
+                limits,
+                without_certificate,
+            }
+        };
+        let few = Limits {
+            connections: REST_CONNECTIONS_MAX,
+            connections_per_peer: REST_CONNECTIONS_PER_PEER_MAX,
+            ..Limits::default()
+        };
+        Ok((
+            self.listen.map(at(Limits::default(), self.without_certificate)),
+            self.rest.map(at(few, true)),
+        ))
     }
 }
+
+/// Connections of the REST interface from other hosts: of all, and of each peer.
+const REST_CONNECTIONS_MAX: usize = 1024;
+const REST_CONNECTIONS_PER_PEER_MAX: usize = 128;
 
 #[derive(Serialize)]
 struct Serving {
     pid: u32,
     socket: PathBuf,
     listen: Option<SocketAddr>,
+    rest: Option<SocketAddr>,
 }
 
 /// Waits until this manager leads.
@@ -83,6 +110,9 @@ fn lead(parameters: &str) -> anyhow::Result<Arc<dyn Store>> {
 }
 
 pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Result<()> {
+    if args.openapi {
+        return output.bytes(openapi().as_bytes());
+    }
     let dir = RuntimeDir::resolve()?;
     // Before anything is listened to: whoever connects finds the manager that leads. A signal ends the wait.
     let mut config = match &args.database {
@@ -95,7 +125,7 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
         .build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        config.network = args.network()?;
+        (config.network, config.rest) = args.networks()?;
         config.issuers = args.issuers.as_deref().map(Issuers::load).transpose()?;
         config.munge = args.munge.then(|| MungeConfig {
             socket: args.munge_socket.clone(),
@@ -106,13 +136,16 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
             pid: std::process::id(),
             socket: dir.join(MANAGER_SOCKET),
             listen: manager.address(),
+            rest: manager.rest_address(),
         };
         output.answer(&serving, || {
             let elsewhere = serving.listen.map(|address| format!(" and {address}"));
+            let rest = serving.rest.map(|address| format!(" and https://{address}"));
             format!(
-                "the manager serves {}{} (pid {})",
+                "the manager serves {}{}{} (pid {})",
                 serving.socket.display(),
                 elsewhere.unwrap_or_default(),
+                rest.unwrap_or_default(),
                 serving.pid
             )
         })?;

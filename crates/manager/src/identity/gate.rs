@@ -142,7 +142,8 @@ struct Admission {
 #[derive(Clone)]
 pub(crate) struct Connection(pub ConnectionIdentity);
 
-fn connection_of(extensions: &http::Extensions) -> Result<ConnectionIdentity, Refusal> {
+/// Whose connection a request came by.
+pub(crate) fn connection_of(extensions: &http::Extensions) -> Result<ConnectionIdentity, Refusal> {
     if let Some(peer) = extensions.get::<RemotePeer>() {
         return Ok(ConnectionIdentity::Certified(Arc::clone(&peer.0)));
     }

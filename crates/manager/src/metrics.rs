@@ -1,0 +1,202 @@
+//! What the manager counts, for Prometheus.
+//!
+//! No label names a tenant, a lease or anything else that somebody outside chooses: routes, kinds of refusals and
+//! states are of this program, so that the number of series is bounded whatever is asked.
+
+use crate::rest::kind_of;
+use crate::state::State;
+use hotlease_lease::manager::AgentState;
+use hotlease_wire::Refusal;
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// From 50 us, below which no grant with a durable ledger is, to 12.8 s, beyond which nobody waits.
+const SECONDS: [f64; 17] = [
+    0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2, 0.1,
+    0.2, 0.8, 3.2, 6.4, 12.8,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    interface: &'static str,
+    route: String,
+    status: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InState {
+    state: &'static str,
+}
+
+/// See the module. Counting takes no lock that is held for longer than a map's look-up.
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<Request, Counter>,
+    grants: Counter,
+    refusals: Family<Kind, Counter>,
+    grant_seconds: Histogram,
+    commit_seconds: Histogram,
+    commit_failures: Counter,
+    heartbeats: Counter,
+    ledger_rows: Counter,
+    agents: Family<InState, Gauge>,
+    leases: Gauge,
+    cores_offered: Gauge,
+    cores_free: Gauge,
+    uptime: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("hotlease");
+        let requests = Family::<Request, Counter>::default();
+        let refusals = Family::<Kind, Counter>::default();
+        let agents = Family::<InState, Gauge>::default();
+        let [grants, heartbeats, ledger_rows, commit_failures] = [(); 4].map(|()| Counter::default());
+        let [leases, cores_offered, cores_free, uptime] = [(); 4].map(|()| Gauge::default());
+        let [grant_seconds, commit_seconds] = [(); 2].map(|()| Histogram::new(SECONDS));
+        registry.register(
+            "requests",
+            "Requests answered, by interface, route and status",
+            requests.clone(),
+        );
+        registry.register("grants", "Leases granted", grants.clone());
+        registry.register(
+            "refusals",
+            "Requests for leases refused, by kind of refusal",
+            refusals.clone(),
+        );
+        let unit = || Unit::Seconds;
+        registry.register_with_unit(
+            "grant",
+            "Time from a request for a lease to its grant, durable in the ledger",
+            unit(),
+            grant_seconds.clone(),
+        );
+        registry.register_with_unit(
+            "commit",
+            "Time that the durable state took for a write of the manager",
+            unit(),
+            commit_seconds.clone(),
+        );
+        registry.register(
+            "commit_failures",
+            "Writes that the durable state refused",
+            commit_failures.clone(),
+        );
+        registry.register("heartbeats", "Heartbeats of agents taken", heartbeats.clone());
+        registry.register(
+            "ledger_rows_written",
+            "Rows merged into the ledger",
+            ledger_rows.clone(),
+        );
+        registry.register("agents", "Agents, by how they are heard", agents.clone());
+        registry.register("leases_active", "Leases that go on", leases.clone());
+        registry.register(
+            "cores_offered",
+            "Cores that agents which are heard offer",
+            cores_offered.clone(),
+        );
+        registry.register("cores_free", "Those that no lease holds", cores_free.clone());
+        registry.register_with_unit("uptime", "Since the manager started", unit(), uptime.clone());
+        Self {
+            registry,
+            requests,
+            grants,
+            refusals,
+            grant_seconds,
+            commit_seconds,
+            commit_failures,
+            heartbeats,
+            ledger_rows,
+            agents,
+            leases,
+            cores_offered,
+            cores_free,
+            uptime,
+        }
+    }
+}
+
+impl Metrics {
+    /// A request was answered. `route`: one of this program's own, never what was asked for.
+    pub(crate) fn answered(&self, interface: &'static str, route: String, status: &'static str) {
+        let labels = Request {
+            interface,
+            route,
+            status,
+        };
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    /// A lease was asked for.
+    pub(crate) fn asked<T>(&self, took: Duration, outcome: &Result<T, Refusal>) {
+        match outcome {
+            Ok(_) => {
+                self.grants.inc();
+                self.grant_seconds.observe(took.as_secs_f64());
+            }
+            Err(refusal) => {
+                let kind = kind_of(refusal);
+                self.refusals.get_or_create(&Kind { kind }).inc();
+            }
+        }
+    }
+
+    /// The durable state was written to: so many rows of the ledger, unless it failed.
+    pub(crate) fn committed<T, E>(&self, took: Duration, rows: usize, outcome: &Result<T, E>) {
+        self.commit_seconds.observe(took.as_secs_f64());
+        match outcome {
+            Ok(_) => self.ledger_rows.inc_by(rows as u64),
+            Err(_) => self.commit_failures.inc(),
+        };
+    }
+
+    /// An agent's heartbeat was taken.
+    pub(crate) fn heard(&self) {
+        self.heartbeats.inc();
+    }
+
+    /// All of it as text, with what is now; an error says that a lease count could not be had.
+    pub(crate) async fn text(&self, state: &Arc<State>) -> Result<String, Refusal> {
+        let (mut counts, mut offered, mut free) = ([0; 3], 0, 0);
+        for (record, heard, _) in state.agents() {
+            counts[heard as usize] += 1;
+            if heard != AgentState::Gone {
+                offered += record.cores.len() as i64;
+                free += i64::from(record.free_cores);
+            }
+        }
+        for (heard, name) in [
+            (AgentState::Serving, "serving"),
+            (AgentState::Suspected, "suspected"),
+            (AgentState::Gone, "gone"),
+        ] {
+            let gauge = self.agents.get_or_create(&InState { state: name });
+            gauge.set(counts[heard as usize]);
+        }
+        self.cores_offered.set(offered);
+        self.cores_free.set(free);
+        self.uptime.set(state.now().as_secs() as i64);
+        let active = state.store(|store| store.active_leases()).await?;
+        self.leases.set(active as i64);
+        let mut text = String::new();
+        // Writing to a string fails only if a metric's own encoding does.
+        text::encode(&mut text, &self.registry).map_err(|fmt::Error| Refusal::Unavailable {
+            what: "the metrics cannot be written".into(),
+        })?;
+        Ok(text)
+    }
+}

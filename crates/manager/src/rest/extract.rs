@@ -1,0 +1,162 @@
+//! What requests carry, checked: whatever is wrong with it is said as a [`Problem`].
+
+use super::problem::Problem;
+use crate::identity::Caller;
+use axum::Json;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use hotlease_wire::Refusal;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+use tokio::time::timeout;
+use utoipa::IntoParams;
+
+/// How long a body may take.
+const BODY_WITHIN: Duration = Duration::from_secs(5);
+
+/// What stands in the path.
+pub(super) struct Named<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let named = Path::<T>::from_request_parts(parts, state).await;
+        let named = named.map_err(|error| Problem::of_status(error.status(), error.body_text()))?;
+        Ok(Self(named.0))
+    }
+}
+
+/// What stands behind the question mark.
+pub(super) struct Asked<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let asked = Query::<T>::from_request_parts(parts, state).await;
+        let asked = asked.map_err(|error| Problem::of_status(error.status(), error.body_text()))?;
+        Ok(Self(asked.0))
+    }
+}
+
+/// Who asks, as the gate found.
+pub(super) struct By(pub Caller);
+
+impl<S: Send + Sync> FromRequestParts<S> for By {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let caller = parts.extensions.get::<Caller>().cloned();
+        let unknown = || Refusal::NotPermitted {
+            what: "nobody was asked who this is".into(),
+        };
+        caller
+            .map(Self)
+            .ok_or_else(|| Problem::unauthenticated(&unknown()))
+    }
+}
+
+/// What a request carries, as JSON, if it comes in time.
+pub(super) struct Sent<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        // An object: serde would take a list of its values for a struct, too.
+        let sent = Json::<serde_json::Map<_, _>>::from_request(request, state);
+        let sent = timeout(BODY_WITHIN, sent).await.map_err(|_| {
+            let why = format!("the body did not come within {} s", BODY_WITHIN.as_secs());
+            Problem::of_status(StatusCode::REQUEST_TIMEOUT, why)
+        })?;
+        let Json(sent) = sent.map_err(|error| Problem::of_status(error.status(), error.body_text()))?;
+        let sent = serde_json::from_value(serde_json::Value::Object(sent));
+        sent.map(Self).map_err(|error| Problem::bad(error.to_string()))
+    }
+}
+
+/// How much of a list, and from where on.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Which {
+    /// Rows at most (default: 1000).
+    #[param(minimum = 1, maximum = 10_000)]
+    pub limit: Option<u32>,
+    /// Only those behind this id.
+    #[param(max_length = 64)]
+    pub after: Option<String>,
+}
+
+/// A part of a list.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Page {
+    limit: usize,
+}
+
+/// Rows of a page unless asked otherwise.
+pub(super) const PAGE_DEFAULT: u32 = 1_000;
+/// Letters of an id.
+const AFTER_MAX: usize = 64;
+/// Most rows of a page.
+pub(super) const PAGE_MAX: u32 = 10_000;
+
+impl Page {
+    /// Of so many rows, behind an id.
+    pub(super) fn of(limit: Option<u32>, after: Option<&str>) -> Result<Self, Problem> {
+        if after.is_some_and(|after| after.chars().count() > AFTER_MAX) {
+            return Err(Problem::bad(format!("after has more than {AFTER_MAX} letters")));
+        }
+        let limit = limit.unwrap_or(PAGE_DEFAULT);
+        if !(1..=PAGE_MAX).contains(&limit) {
+            return Err(Problem::bad(format!(
+                "limit is {limit}; it must be from 1 to {PAGE_MAX}"
+            )));
+        }
+        Ok(Self {
+            limit: limit as usize,
+        })
+    }
+
+    /// The rows of the page out of all, which are sorted by their ids, and the id after which the next one begins.
+    pub(super) fn cut<T>(
+        self,
+        rows: Vec<T>,
+        after: Option<&str>,
+        id: impl Fn(&T) -> &str,
+    ) -> (Vec<T>, Option<String>) {
+        let mut rows: Vec<T> = match after {
+            Some(after) => rows.into_iter().filter(|row| id(row) > after).collect(),
+            None => rows,
+        };
+        let more = rows.len() > self.limit;
+        rows.truncate(self.limit);
+        let next = rows.last().filter(|_| more).map(|row| id(row).to_owned());
+        (rows, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_show_every_row_once() {
+        let all: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+        let page = Page::of(Some(3), None).ok().expect("a page");
+        let (mut seen, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let (rows, next) = page.cut(all.clone(), after.as_deref(), |row| row);
+            seen.extend(rows);
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, all);
+        assert!(Page::of(Some(0), None).is_err() && Page::of(Some(PAGE_MAX + 1), None).is_err());
+    }
+}

@@ -1,0 +1,223 @@
+//! Leases: what there is, and ending one.
+
+use super::extract::{Asked, By, Named, Page};
+use super::problem::Problem;
+use crate::acquire;
+use crate::identity::Caller;
+use crate::listing;
+use crate::records::lease_info;
+use crate::state::State as Shared;
+use axum::Json;
+use axum::extract::State;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest, Usage as Used};
+use hotlease_wire::ids::LeaseId;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::{IntoParams, ToSchema};
+
+/// The state of a lease that goes on.
+const ACTIVE: &str = "active";
+
+/// What was used, in total.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Usage {
+    /// Slots times the time that they were held, nanoseconds.
+    allocated_ns: u64,
+    /// Polling for invocations, nanoseconds.
+    hot_ns: u64,
+    /// Running functions, nanoseconds.
+    compute_ns: u64,
+    /// Invocations.
+    invocations: u64,
+}
+
+impl From<Used> for Usage {
+    fn from(used: Used) -> Self {
+        Self {
+            allocated_ns: used.allocated_ns,
+            hot_ns: used.hot_ns,
+            compute_ns: used.compute_ns,
+            invocations: used.invocations,
+        }
+    }
+}
+
+/// Resources granted to a tenant for a time.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Lease {
+    /// Its id.
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    id: String,
+    /// The agent that granted it.
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    agent: String,
+    /// Who pays.
+    tenant: String,
+    /// Its holder's word for it.
+    label: String,
+    /// `active` or `ended`.
+    state: String,
+    /// Why it ended; empty: it did not.
+    end_reason: String,
+    /// Its epoch.
+    epoch: u32,
+    /// How long it lasts unless it is renewed, milliseconds; null: only its agent knows.
+    expires_in_ms: Option<u64>,
+    /// Its cores.
+    cores: Vec<u32>,
+    /// What was used so far; null: nothing was reported yet.
+    usage: Option<Usage>,
+}
+
+impl From<LeaseInfo> for Lease {
+    fn from(info: LeaseInfo) -> Self {
+        Self {
+            expires_in_ms: Some(info.expires_in_ms).filter(|left| *left > 0),
+            id: info.id,
+            agent: info.agent,
+            tenant: info.tenant,
+            label: info.label,
+            state: info.state,
+            end_reason: info.end_reason,
+            epoch: info.epoch,
+            cores: info.cores,
+            usage: info.usage.map(Usage::from),
+        }
+    }
+}
+
+/// Leases, by id.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Leases {
+    leases: Vec<Lease>,
+    /// Ask again with `after` set to it; null: that was all.
+    next: Option<String>,
+}
+
+/// How leases are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LeaseState {
+    Active,
+    Ended,
+}
+
+/// Which leases.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Which {
+    /// Only this tenant's. Who is no operator sees its own whatever stands here.
+    #[param(max_length = 64)]
+    tenant: Option<String>,
+    /// Only these.
+    #[param(inline)]
+    state: Option<LeaseState>,
+    /// Rows at most (default: 1000).
+    #[param(minimum = 1, maximum = 10_000)]
+    limit: Option<u32>,
+    /// Only those behind this id.
+    #[param(max_length = 64)]
+    after: Option<String>,
+}
+
+/// Leases: those that go on, and ended ones as long as they are kept.
+#[utoipa::path(get, path = "/v1/leases", operation_id = "list_leases", tag = "leases", params(Which),
+    responses((status = 200, description = "Leases", body = Leases)))]
+pub(super) async fn list(
+    State(state): State<Arc<Shared>>,
+    By(caller): By,
+    Asked(which): Asked<Which>,
+) -> Result<Json<Leases>, Problem> {
+    let page = Page::of(which.limit, which.after.as_deref())?;
+    let request = caller.listing(ListRequest {
+        tenant: which.tenant.unwrap_or_default(),
+    })?;
+    let leases = listing::leases(&state, request).await?.leases.into_iter();
+    let wanted = |lease: &LeaseInfo| {
+        let is_active = lease.state == ACTIVE;
+        which
+            .state
+            .is_none_or(|state| (state == LeaseState::Active) == is_active)
+    };
+    let leases = leases.filter(wanted).map(Lease::from).collect();
+    let (leases, next) = page.cut(leases, which.after.as_deref(), |lease| &lease.id);
+    Ok(Json(Leases { leases, next }))
+}
+
+/// One lease, as it was last reported.
+#[utoipa::path(get, path = "/v1/leases/{lease}", operation_id = "get_lease", tag = "leases",
+    params(("lease" = String, Path, description = "Its id", pattern = "^[0-9a-f]{16}$")),
+    responses((status = 200, description = "The lease", body = Lease)))]
+pub(super) async fn get(
+    State(state): State<Arc<Shared>>,
+    By(caller): By,
+    Named(id): Named<String>,
+) -> Result<Json<Lease>, Problem> {
+    let id = parsed(&id)?;
+    let found = state.store(move |store| {
+        let Some(lease) = store.lease(id)? else {
+            return Ok(None);
+        };
+        let row = store.rows(&[lease.key()])?.into_iter().flatten().next();
+        Ok(Some((lease, row.map(|row| row.usage))))
+    });
+    let (lease, usage) = found.await?.ok_or(Refusal::UnknownLease)?;
+    visible(&caller, &lease.tenant)?;
+    Ok(Json(lease_info(lease, usage).into()))
+}
+
+/// A lease that was ended, with all that it used.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Ended {
+    /// Its id.
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    lease: String,
+    usage: Usage,
+}
+
+/// Ends a lease: one's own, or as an operator any. Its workers are gone and its usage is durable when the answer
+/// comes.
+#[utoipa::path(delete, path = "/v1/leases/{lease}", operation_id = "end_lease", tag = "leases",
+    params(("lease" = String, Path, description = "Its id", pattern = "^[0-9a-f]{16}$")),
+    responses((status = 200, description = "It is over", body = Ended)))]
+pub(super) async fn end(
+    State(state): State<Arc<Shared>>,
+    By(caller): By,
+    Named(id): Named<String>,
+) -> Result<Json<Ended>, Problem> {
+    let id = parsed(&id)?;
+    let noted = state.store(move |store| store.lease(id)).await?;
+    if let Some(lease) = &noted {
+        visible(&caller, &lease.tenant)?;
+    }
+    let request = ReleaseRequest {
+        lease: id.to_string(),
+        // An operator may be no tenant.
+        tenant: match caller.is_operator() {
+            true => caller.tenant.clone().unwrap_or_default(),
+            false => caller.tenant()?.to_owned(),
+        },
+        reason: String::new(),
+    };
+    let over = acquire::release(&state, request, caller.is_operator()).await?;
+    tracing::info!(by = caller.name, lease = %id, "ended a lease");
+    Ok(Json(Ended {
+        lease: id.to_string(),
+        usage: over.usage.unwrap_or_default().into(),
+    }))
+}
+
+fn parsed(id: &str) -> Result<LeaseId, Problem> {
+    id.parse().map_err(|_| Refusal::UnknownLease.into())
+}
+
+/// Whoever may not see a lease does not learn that it is there.
+fn visible(caller: &Caller, tenant: &str) -> Result<(), Problem> {
+    let seen = caller.sees(tenant.to_owned())?;
+    match seen == tenant {
+        true => Ok(()),
+        false => Err(Refusal::UnknownLease.into()),
+    }
+}

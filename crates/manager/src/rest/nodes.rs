@@ -1,0 +1,244 @@
+//! Nodes: what operators and batch systems give, and take back.
+
+use super::agents::Agent;
+use super::extract::{Asked, Which};
+use super::extract::{By, Named, Page, Sent};
+use super::problem::Problem;
+use crate::nodes;
+use crate::state::State as Shared;
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use hotlease_wire::grpc::{CoresWanted, NodeInfo, NodeOrder, OfferWanted, OrderNodeReply, OrderNodeRequest};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// A node, and what is wanted of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Node {
+    /// Its agent. Of one that is away only the id is known, and its state is `away`.
+    agent: Agent,
+    /// Leases that hold cores of it.
+    leases: u32,
+    /// Whether an operator wants it drained.
+    drained: bool,
+    /// Until the deadline of that, milliseconds; 0: it is over.
+    drain_left_ms: u64,
+    /// Whether an order was not carried out yet.
+    pending: bool,
+}
+
+impl From<NodeInfo> for Node {
+    fn from(info: NodeInfo) -> Self {
+        Self {
+            agent: info.agent.unwrap_or_default().into(),
+            leases: info.leases,
+            drained: info.drained,
+            drain_left_ms: info.drain_left_ms,
+            pending: info.pending,
+        }
+    }
+}
+
+/// Nodes, by the ids of their agents.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Nodes {
+    nodes: Vec<Node>,
+    /// Ask again with `after` set to it; null: that was all.
+    next: Option<String>,
+}
+
+/// What became of an order.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Ordered {
+    /// The node's agent.
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    agent: String,
+    /// The machine's name; empty: it is away.
+    host: String,
+    /// False: the node is away, and is told when it comes.
+    done: bool,
+}
+
+/// Cores that a node is to offer: `"all"`, `"unchanged"`, a count, or a list of their numbers.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum Cores {
+    Word(CoresWord),
+    Count(u32),
+    These(Vec<u32>),
+}
+
+/// Cores without a number.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum CoresWord {
+    All,
+    Unchanged,
+}
+
+/// What a node is to offer from now on.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Offer {
+    /// Default: unchanged.
+    cores: Option<Cores>,
+    /// Default: what its agent says itself.
+    #[schema(minimum = 1)]
+    memory_bytes: Option<u64>,
+    /// When leases end that hold what is no longer offered, milliseconds from now (default: at once).
+    within_ms: Option<u64>,
+}
+
+/// How a node is to be drained.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Drain {
+    /// When the leases end that are there still, milliseconds from now; a week at most.
+    within_ms: u64,
+}
+
+/// Nodes that are registered, and those that are away and of which something is wanted.
+#[utoipa::path(get, path = "/v1/nodes", operation_id = "list_nodes", tag = "nodes", params(Which),
+    responses((status = 200, description = "Nodes", body = Nodes)))]
+pub(super) async fn list(
+    State(state): State<Arc<Shared>>,
+    Asked(which): Asked<Which>,
+) -> Result<Json<Nodes>, Problem> {
+    let page = Page::of(which.limit, which.after.as_deref())?;
+    let nodes = nodes::list(&state).await.nodes.into_iter();
+    let nodes = nodes.map(Node::from).collect();
+    let (nodes, next) = page.cut(nodes, which.after.as_deref(), |node: &Node| node.agent.id());
+    Ok(Json(Nodes { nodes, next }))
+}
+
+/// One node.
+#[utoipa::path(get, path = "/v1/nodes/{node}", operation_id = "get_node", tag = "nodes",
+    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    responses((status = 200, description = "The node", body = Node)))]
+pub(super) async fn get(
+    State(state): State<Arc<Shared>>,
+    Named(name): Named<String>,
+) -> Result<Json<Node>, Problem> {
+    let nodes = nodes::list(&state).await.nodes.into_iter().map(Node::from);
+    let mut found = nodes.filter(|node| node.agent.is_called(&name));
+    match (found.next(), found.next()) {
+        (Some(node), None) => Ok(Json(node)),
+        (None, _) => Err(Problem::not_found("no node is called so; see /v1/nodes")),
+        (Some(_), Some(_)) => Err(Problem::bad(
+            "several agents are on this host; name one by its id",
+        )),
+    }
+}
+
+/// Offers a node's resources, and takes leases there. A node that is away is told when it comes.
+#[utoipa::path(put, path = "/v1/nodes/{node}/offer", operation_id = "offer_node", tag = "nodes",
+    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    request_body = Offer,
+    responses(
+        (status = 200, description = "It offers that", body = Ordered),
+        (status = 202, description = "It is away, and is told when it comes", body = Ordered),
+    ))]
+pub(super) async fn offer(
+    State(state): State<Arc<Shared>>,
+    By(caller): By,
+    Named(node): Named<String>,
+    Sent(offer): Sent<Offer>,
+) -> Result<(StatusCode, Json<Ordered>), Problem> {
+    let (choice, count, cores) = match offer.cores {
+        None | Some(Cores::Word(CoresWord::Unchanged)) => (CoresWanted::CoresUnchanged, 0, Vec::new()),
+        Some(Cores::Word(CoresWord::All)) => (CoresWanted::CoresAll, 0, Vec::new()),
+        Some(Cores::Count(count)) => (CoresWanted::CoresCount, count, Vec::new()),
+        Some(Cores::These(cores)) => (CoresWanted::CoresThese, 0, cores),
+    };
+    let request = OrderNodeRequest {
+        node,
+        order: NodeOrder::Add.into(),
+        within_ms: 0,
+        offer: Some(OfferWanted {
+            choice: choice.into(),
+            count,
+            cores,
+            memory_bytes: offer.memory_bytes.unwrap_or(0),
+            within_ms: offer.within_ms.unwrap_or(0),
+        }),
+    };
+    order(&state, request, &caller.name).await
+}
+
+/// Takes a node back by a deadline: no new leases, and those that are there end by then.
+#[utoipa::path(post, path = "/v1/nodes/{node}/drain", operation_id = "drain_node", tag = "nodes",
+    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    request_body = Drain,
+    responses(
+        (status = 200, description = "It drains", body = Ordered),
+        (status = 202, description = "It is away, and is told when it comes", body = Ordered),
+    ))]
+pub(super) async fn drain(
+    State(state): State<Arc<Shared>>,
+    By(caller): By,
+    Named(node): Named<String>,
+    Sent(drain): Sent<Drain>,
+) -> Result<(StatusCode, Json<Ordered>), Problem> {
+    let request = OrderNodeRequest {
+        node,
+        order: NodeOrder::Drain.into(),
+        within_ms: drain.within_ms,
+        offer: None,
+    };
+    order(&state, request, &caller.name).await
+}
+
+/// Lets a drained or removed node take leases again.
+#[utoipa::path(post, path = "/v1/nodes/{node}/resume", operation_id = "resume_node", tag = "nodes",
+    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    responses(
+        (status = 200, description = "It takes leases", body = Ordered),
+        (status = 202, description = "It is away, and is told when it comes", body = Ordered),
+    ))]
+pub(super) async fn resume(
+    State(state): State<Arc<Shared>>,
+    By(caller): By,
+    Named(node): Named<String>,
+) -> Result<(StatusCode, Json<Ordered>), Problem> {
+    let request = OrderNodeRequest {
+        node,
+        order: NodeOrder::Resume.into(),
+        ..OrderNodeRequest::default()
+    };
+    order(&state, request, &caller.name).await
+}
+
+/// Takes a node back at once: invocations are aborted, its leases end.
+#[utoipa::path(delete, path = "/v1/nodes/{node}", operation_id = "remove_node", tag = "nodes",
+    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    responses(
+        (status = 200, description = "Nothing of it is in use any more", body = Ordered),
+        (status = 202, description = "It is away, and is told when it comes", body = Ordered),
+    ))]
+pub(super) async fn remove(
+    State(state): State<Arc<Shared>>,
+    By(caller): By,
+    Named(node): Named<String>,
+) -> Result<(StatusCode, Json<Ordered>), Problem> {
+    let request = OrderNodeRequest {
+        node,
+        order: NodeOrder::Remove.into(),
+        ..OrderNodeRequest::default()
+    };
+    order(&state, request, &caller.name).await
+}
+
+async fn order(
+    state: &Arc<Shared>,
+    request: OrderNodeRequest,
+    by: &str,
+) -> Result<(StatusCode, Json<Ordered>), Problem> {
+    let OrderNodeReply { agent, host, done } = nodes::order(state, request, by).await?;
+    let status = match done {
+        true => StatusCode::OK,
+        false => StatusCode::ACCEPTED,
+    };
+    Ok((status, Json(Ordered { agent, host, done })))
+}

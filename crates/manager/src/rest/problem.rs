@@ -1,0 +1,258 @@
+//! Errors as RFC 9457 has them: `application/problem+json`.
+
+use crate::trace::Trace;
+use axum::body::Body;
+use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use hotlease_wire::{Ran, Refusal};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Its content type.
+pub(super) const CONTENT: &str = "application/problem+json";
+/// Where kinds of problems are explained.
+const EXPLAINED: &str = "https://github.com/hotlease/hotlease/blob/main/docs/rest.md#";
+/// How whoever was not known may say who it is.
+const SCHEMES: &str = "Bearer realm=\"hotlease\"";
+
+/// Why a request was not carried out.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Problem {
+    /// Names the kind of problem, and explains it.
+    #[serde(rename = "type")]
+    #[schema(rename = "type")]
+    kind: String,
+    /// The kind in words.
+    title: &'static str,
+    /// The HTTP status.
+    #[schema(minimum = 400, maximum = 599)]
+    status: u16,
+    /// What happened, and what to do next.
+    detail: String,
+    /// Whether what was asked was carried out: `no`, or `unknown` where nobody can say. Absent where nothing was
+    /// asked to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ran: Option<&'static str>,
+    /// Finds the request in the logs of manager and agents: the trace id of W3C Trace Context.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
+    trace: String,
+    #[serde(skip)]
+    allow: Option<String>,
+}
+
+/// A kind of refusal: its name in URLs and metrics, its title, its status.
+type Kind = (&'static str, &'static str, StatusCode);
+
+/// Who asks is nobody that we know.
+const UNKNOWN: Kind = (
+    "not-authenticated",
+    "Who asks is not known",
+    StatusCode::UNAUTHORIZED,
+);
+
+/// No wildcard: who adds a refusal says here what it is over HTTP.
+fn kind(refusal: &Refusal) -> Kind {
+    match refusal {
+        Refusal::NoCapacity { .. } => ("no-capacity", "Not enough free cores", StatusCode::CONFLICT),
+        Refusal::NoAgent => (
+            "no-agent",
+            "No agent is registered",
+            StatusCode::SERVICE_UNAVAILABLE,
+        ),
+        Refusal::BadToken => ("bad-token", "The token is not valid", StatusCode::FORBIDDEN),
+        Refusal::StaleEpoch { .. } => (
+            "stale-epoch",
+            "The token is of an earlier epoch",
+            StatusCode::CONFLICT,
+        ),
+        Refusal::LeaseEnded(_) => ("lease-ended", "The lease has ended", StatusCode::GONE),
+        Refusal::UnknownLease => ("unknown-lease", "No such lease", StatusCode::NOT_FOUND),
+        Refusal::WrongTenant => (
+            "wrong-tenant",
+            "It belongs to another tenant",
+            StatusCode::FORBIDDEN,
+        ),
+        Refusal::NotPermitted { .. } => ("not-permitted", "Not permitted", StatusCode::FORBIDDEN),
+        Refusal::UnknownWorker { .. } => ("unknown-worker", "No such worker", StatusCode::NOT_FOUND),
+        Refusal::UnknownSlot { .. } => ("unknown-slot", "No such slot", StatusCode::NOT_FOUND),
+        Refusal::TooMany { .. } => ("too-many", "A limit was reached", StatusCode::TOO_MANY_REQUESTS),
+        Refusal::BadRequest { .. } => (
+            "bad-request",
+            "The request makes no sense",
+            StatusCode::BAD_REQUEST,
+        ),
+        Refusal::NeedCode(_) => (
+            "need-code",
+            "The library must be sent first",
+            StatusCode::CONFLICT,
+        ),
+        Refusal::CodeMismatch => (
+            "code-mismatch",
+            "The library is another one",
+            StatusCode::BAD_REQUEST,
+        ),
+        Refusal::CodeRejected { .. } => (
+            "code-rejected",
+            "The library cannot be loaded",
+            StatusCode::BAD_REQUEST,
+        ),
+        Refusal::WorkerDied { .. } => ("worker-died", "The worker is dead", StatusCode::CONFLICT),
+        Refusal::Version { .. } => ("version", "Another protocol version", StatusCode::BAD_REQUEST),
+        Refusal::Timeout { .. } => ("timeout", "No answer in time", StatusCode::GATEWAY_TIMEOUT),
+        Refusal::Unavailable { .. } => ("unavailable", "Unavailable", StatusCode::SERVICE_UNAVAILABLE),
+        Refusal::TenantNotServed { .. } => (
+            "tenant-not-served",
+            "The agent serves others",
+            StatusCode::FORBIDDEN,
+        ),
+        Refusal::QuotaExceeded { .. } => ("quota", "The tenant's quota is used up", StatusCode::CONFLICT),
+        Refusal::NotAuthenticated { .. } => UNKNOWN,
+        Refusal::NeedsSharedMemory { .. } => (
+            "needs-shared-memory",
+            "It is on another host",
+            StatusCode::CONFLICT,
+        ),
+    }
+}
+
+/// Its name, for metrics.
+pub(crate) fn kind_of(refusal: &Refusal) -> &'static str {
+    kind(refusal).0
+}
+
+fn ran(refusal: &Refusal) -> Ran {
+    match refusal {
+        // Asked, and no answer: it may have been carried out.
+        Refusal::Timeout { .. } | Refusal::Unavailable { .. } | Refusal::WorkerDied { .. } => Ran::Unknown,
+        // A refused request changed nothing.
+        _ => Ran::No,
+    }
+}
+
+impl Problem {
+    fn new((name, title, status): Kind, detail: String) -> Self {
+        Self {
+            kind: format!("{EXPLAINED}{name}"),
+            title,
+            status: status.as_u16(),
+            detail,
+            ran: None,
+            trace: Trace::current()
+                .map(|trace| trace.to_string())
+                .unwrap_or_default(),
+            allow: None,
+        }
+    }
+
+    /// Whoever asks is not known.
+    pub(super) fn unauthenticated(refusal: &Refusal) -> Self {
+        Self::new(UNKNOWN, refusal.to_string())
+    }
+
+    /// There is nothing of this name.
+    pub(super) fn not_found(what: impl Into<String>) -> Self {
+        Self::new(("not-found", "No such thing", StatusCode::NOT_FOUND), what.into())
+    }
+
+    /// The path is ours, and knows these methods only.
+    pub(super) fn method(allow: String) -> Self {
+        let kind = ("method", "Not with this method", StatusCode::METHOD_NOT_ALLOWED);
+        Self {
+            allow: Some(allow.clone()),
+            ..Self::new(kind, format!("this path knows only {allow}"))
+        }
+    }
+
+    /// The request makes no sense.
+    pub(super) fn bad(why: impl Into<String>) -> Self {
+        Self::from(Refusal::BadRequest { what: why.into() })
+    }
+
+    /// None of the media types that are accepted can be had.
+    pub(super) fn not_acceptable(offered: &str) -> Self {
+        let kind = ("not-acceptable", "Not in this form", StatusCode::NOT_ACCEPTABLE);
+        Self::new(kind, format!("this is to be had as {offered}"))
+    }
+
+    /// What axum says of a body or parameters that it could not read.
+    pub(super) fn of_status(status: StatusCode, why: String) -> Self {
+        let kind = match status {
+            StatusCode::PAYLOAD_TOO_LARGE => ("too-large", "The body is too long", status),
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => ("media-type", "Not in this form", status),
+            StatusCode::REQUEST_TIMEOUT => ("slow", "The request took too long to come", status),
+            _ => (
+                "bad-request",
+                "The request makes no sense",
+                StatusCode::BAD_REQUEST,
+            ),
+        };
+        Self::new(kind, why)
+    }
+
+    /// So many requests are at work already.
+    pub(super) fn busy(limit: usize) -> Self {
+        let kind = (
+            "busy",
+            "Too many requests at a time",
+            StatusCode::SERVICE_UNAVAILABLE,
+        );
+        let busy = Self::new(
+            kind,
+            format!("{limit} requests are at work; ask again in a second"),
+        );
+        Self {
+            ran: Some("no"),
+            ..busy
+        }
+    }
+
+    /// It took longer than any request may.
+    pub(super) fn timeout() -> Self {
+        let kind = ("timeout", "No answer in time", StatusCode::GATEWAY_TIMEOUT);
+        Self {
+            ran: Some("unknown"),
+            ..Self::new(kind, "the request took too long and was given up".into())
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            ran: Some(match ran(&refusal) {
+                Ran::Yes => "yes",
+                Ran::No => "no",
+                Ran::Unknown => "unknown",
+            }),
+            ..Self::new(kind(&refusal), refusal.to_string())
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        // A struct of texts and numbers: writing it does not fail.
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(CONTENT));
+        if let Some(allow) = self.allow.and_then(|allow| allow.parse().ok()) {
+            headers.insert(ALLOW, allow);
+        }
+        match status {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(SCHEMES));
+                // Somebody unknown keeps no place.
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

@@ -1,0 +1,120 @@
+//! The routes: what each asks for, and who answers.
+
+use super::{agents, health, info, leases, nodes, openapi, tenants, usage};
+use crate::identity::Operation;
+use crate::state::State;
+use axum::http::Method;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The table: a route that is not here is refused to everybody.
+pub(super) const ROUTES: &[(Method, &str, Operation)] = &[
+    (Method::GET, "/healthz", Operation::ReadHealth),
+    (Method::GET, "/readyz", Operation::GetInfo),
+    (Method::GET, "/metrics", Operation::ReadMetrics),
+    (Method::GET, "/v1/info", Operation::GetInfo),
+    (Method::GET, "/v1/openapi.json", Operation::GetInfo),
+    (Method::GET, "/v1/agents", Operation::ListAgents),
+    (Method::GET, "/v1/agents/{agent}", Operation::ListAgents),
+    (Method::GET, "/v1/nodes", Operation::ListNodes),
+    (Method::GET, "/v1/nodes/{node}", Operation::ListNodes),
+    (Method::DELETE, "/v1/nodes/{node}", Operation::RemoveNode),
+    (Method::PUT, "/v1/nodes/{node}/offer", Operation::AddNode),
+    (Method::POST, "/v1/nodes/{node}/drain", Operation::DrainNode),
+    (Method::POST, "/v1/nodes/{node}/resume", Operation::AddNode),
+    (Method::GET, "/v1/leases", Operation::ListLeases),
+    (Method::GET, "/v1/leases/{lease}", Operation::ListLeases),
+    (Method::DELETE, "/v1/leases/{lease}", Operation::Release),
+    (Method::GET, "/v1/tenants", Operation::ListTenants),
+    (Method::GET, "/v1/tenants/{tenant}", Operation::ListTenants),
+    (Method::PUT, "/v1/tenants/{tenant}", Operation::ChangeTenants),
+    (Method::DELETE, "/v1/tenants/{tenant}", Operation::ChangeTenants),
+    (Method::GET, "/v1/usage", Operation::Bill),
+];
+
+/// What a request for one of our paths asks for. HEAD is GET without the answer's body.
+pub(super) fn operation(method: &Method, path: &str) -> Option<Operation> {
+    let method = match *method {
+        Method::HEAD => &Method::GET,
+        _ => method,
+    };
+    let row = ROUTES
+        .iter()
+        .find(|(known, route, _)| known == method && *route == path);
+    row.map(|(_, _, operation)| *operation)
+}
+
+/// Methods of one of our paths, as the `Allow` header has them.
+pub(super) fn allowed(path: &str) -> String {
+    let methods = ROUTES.iter().filter(|(_, route, _)| *route == path);
+    let mut names: Vec<&str> = methods.map(|(method, ..)| method.as_str()).collect();
+    if names.contains(&"GET") {
+        names.push("HEAD");
+    }
+    names.join(", ")
+}
+
+/// All of them, before the gate is put in front.
+pub(super) fn router() -> OpenApiRouter<Arc<State>> {
+    OpenApiRouter::with_openapi(openapi::head())
+        .routes(routes!(health::alive))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics))
+        .routes(routes!(info::info))
+        .routes(routes!(openapi::document))
+        .routes(routes!(agents::list))
+        .routes(routes!(agents::get))
+        .routes(routes!(nodes::list))
+        .routes(routes!(nodes::get, nodes::remove))
+        .routes(routes!(nodes::offer))
+        .routes(routes!(nodes::drain))
+        .routes(routes!(nodes::resume))
+        .routes(routes!(leases::list))
+        .routes(routes!(leases::get, leases::end))
+        .routes(routes!(tenants::list))
+        .routes(routes!(tenants::get, tenants::put, tenants::remove))
+        .routes(routes!(usage::usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_of_the_document_names_what_it_asks_for_and_the_other_way_round() {
+        let document: serde_json::Value = serde_json::from_str(&super::super::openapi()).expect("JSON");
+        let paths = document["paths"].as_object().expect("paths");
+        let mut found = Vec::new();
+        for (path, item) in paths {
+            for method in item.as_object().expect("an object").keys() {
+                let named: Method = method.to_uppercase().parse().expect("a method");
+                assert!(
+                    operation(&named, path).is_some(),
+                    "{named} {path} names no operation: say in rest/routes.rs which one it is"
+                );
+                found.push((named, path.clone()));
+            }
+        }
+        for (method, path, _) in ROUTES {
+            assert!(
+                found.contains(&(method.clone(), (*path).to_owned())),
+                "{method} {path} is in the table and nobody answers it"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_named_asks_for_nothing() {
+        for (method, path) in [
+            (Method::POST, "/v1/leases"),
+            (Method::GET, "/v1/leases/"),
+            (Method::GET, "/V1/LEASES"),
+            (Method::TRACE, "/healthz"),
+            (Method::HEAD, "/v1"),
+        ] {
+            assert_eq!(operation(&method, path), None, "{method} {path}");
+        }
+        assert_eq!(allowed("/v1/leases/{lease}"), "GET, DELETE, HEAD");
+    }
+}

@@ -1,0 +1,208 @@
+//! Tenants: who pays, what they may hold, and what they hold.
+
+use super::extract::{Asked, By, Named, Page, Sent, Which};
+use super::problem::Problem;
+use crate::people;
+use crate::state::State as Shared;
+use axum::Json;
+use axum::extract::State;
+use hotlease_wire::grpc::{PutTenantRequest, Tenant as Message};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// What the members of a tenant are.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Role {
+    #[default]
+    User,
+    Operator,
+    Hook,
+}
+
+impl Role {
+    fn word(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Operator => "operator",
+            Self::Hook => "hook",
+        }
+    }
+}
+
+/// What a tenant may hold and use; null: no bound.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Quota {
+    cores: Option<u64>,
+    leases: Option<u64>,
+    memory_bytes: Option<u64>,
+    gpus: Option<u64>,
+    /// Slots times the time that they are held.
+    core_seconds: Option<u64>,
+    /// In which core-seconds count, until now; null: since ever.
+    #[schema(minimum = 1, maximum = 8784)]
+    window_hours: Option<u32>,
+}
+
+/// What a tenant holds now, and has used.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Held {
+    leases: u64,
+    cores: u64,
+    memory_bytes: u64,
+    /// In the window, where there is a quota of them; measured every few seconds.
+    core_seconds: u64,
+}
+
+/// Who pays.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Tenant {
+    name: String,
+    /// Whether its members are let in.
+    enabled: bool,
+    /// What its members are: `user`, `operator` or `hook`.
+    role: String,
+    quota: Quota,
+    /// `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
+    members: Vec<String>,
+    held: Held,
+}
+
+impl From<Message> for Tenant {
+    fn from(tenant: Message) -> Self {
+        Self {
+            name: tenant.name,
+            enabled: tenant.enabled,
+            role: tenant.role,
+            quota: Quota {
+                cores: tenant.cores,
+                leases: tenant.leases,
+                memory_bytes: tenant.memory_bytes,
+                gpus: tenant.gpus,
+                core_seconds: tenant.core_seconds,
+                window_hours: tenant.window_hours,
+            },
+            members: tenant.members,
+            held: Held {
+                leases: tenant.held_leases,
+                cores: tenant.held_cores,
+                memory_bytes: tenant.held_memory_bytes,
+                core_seconds: tenant.used_core_seconds,
+            },
+        }
+    }
+}
+
+/// Tenants that operators named, by name.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Tenants {
+    tenants: Vec<Tenant>,
+    /// Ask again with `after` set to it; null: that was all.
+    next: Option<String>,
+}
+
+/// A tenant as it is to be.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    /// Whether its members are let in (default: true).
+    enabled: Option<bool>,
+    /// What its members are (default: user).
+    role: Option<Role>,
+    /// Default: no bounds.
+    #[serde(default)]
+    quota: Quota,
+    /// `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
+    #[serde(default)]
+    members: Vec<String>,
+}
+
+/// Tenants that operators named, with what they hold.
+#[utoipa::path(get, path = "/v1/tenants", operation_id = "list_tenants", tag = "tenants", params(Which),
+    responses((status = 200, description = "Tenants", body = Tenants)))]
+pub(super) async fn list(
+    State(state): State<Arc<Shared>>,
+    Asked(which): Asked<Which>,
+) -> Result<Json<Tenants>, Problem> {
+    let page = Page::of(which.limit, which.after.as_deref())?;
+    let tenants = people::tenants(&state, "")?.tenants.into_iter();
+    let tenants = tenants.map(Tenant::from).collect();
+    let (tenants, next) = page.cut(tenants, which.after.as_deref(), |tenant: &Tenant| &tenant.name);
+    Ok(Json(Tenants { tenants, next }))
+}
+
+/// The tenant, if operators named it.
+fn find(state: &Shared, name: &str) -> Option<Message> {
+    // An empty name would stand for all.
+    let found = (!name.is_empty()).then(|| people::tenants(state, name).ok());
+    found.flatten()?.tenants.into_iter().next()
+}
+
+fn none() -> Problem {
+    Problem::not_found("no operator has named such a tenant; see /v1/tenants")
+}
+
+/// One tenant, with what it holds.
+#[utoipa::path(get, path = "/v1/tenants/{tenant}", operation_id = "get_tenant", tag = "tenants",
+    params(("tenant" = String, Path, description = "Its name")),
+    responses((status = 200, description = "The tenant", body = Tenant)))]
+pub(super) async fn get(
+    State(state): State<Arc<Shared>>,
+    Named(name): Named<String>,
+) -> Result<Json<Tenant>, Problem> {
+    let tenant = find(&state, &name).ok_or_else(none)?;
+    Ok(Json(tenant.into()))
+}
+
+/// Adds a tenant, or changes all that is said of it.
+#[utoipa::path(put, path = "/v1/tenants/{tenant}", operation_id = "put_tenant", tag = "tenants",
+    params(("tenant" = String, Path, description = "Its name")),
+    request_body = Wanted,
+    responses((status = 200, description = "The tenant as it is now", body = Tenant)))]
+pub(super) async fn put(
+    State(state): State<Arc<Shared>>,
+    By(caller): By,
+    Named(name): Named<String>,
+    Sent(wanted): Sent<Wanted>,
+) -> Result<Json<Tenant>, Problem> {
+    let quota = wanted.quota;
+    let request = PutTenantRequest {
+        is_new: find(&state, &name).is_none(),
+        tenant: Some(Message {
+            name,
+            enabled: wanted.enabled.unwrap_or(true),
+            role: wanted.role.unwrap_or_default().word().into(),
+            cores: quota.cores,
+            leases: quota.leases,
+            memory_bytes: quota.memory_bytes,
+            gpus: quota.gpus,
+            core_seconds: quota.core_seconds,
+            window_hours: quota.window_hours,
+            members: wanted.members,
+            ..Message::default()
+        }),
+    };
+    Ok(Json(people::put_tenant(&state, request, &caller).await?.into()))
+}
+
+/// A tenant that was forgotten.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Removed {
+    tenant: String,
+}
+
+/// Forgets a tenant and its keys. Its leases go on, and its bills stay.
+#[utoipa::path(delete, path = "/v1/tenants/{tenant}", operation_id = "remove_tenant", tag = "tenants",
+    params(("tenant" = String, Path, description = "Its name")),
+    responses((status = 200, description = "It is forgotten", body = Removed)))]
+pub(super) async fn remove(
+    State(state): State<Arc<Shared>>,
+    By(caller): By,
+    Named(name): Named<String>,
+) -> Result<Json<Removed>, Problem> {
+    find(&state, &name).ok_or_else(none)?;
+    people::remove_tenant(&state, name.clone(), &caller).await?;
+    Ok(Json(Removed { tenant: name }))
+}
