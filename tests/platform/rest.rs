@@ -5,6 +5,7 @@ use hotlease_tests::http::{Answer, answer, ask, connect, get};
 use hotlease_tests::lease::LONG;
 use hotlease_tests::platform::Platform;
 use hotlease_tests::session::RawSession;
+use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::AcquireRequest;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use rand::RngExt;
@@ -156,10 +157,14 @@ fn a_node_is_drained_removed_and_offered_again() {
         .manager()
         .lease(1, LONG)
         .expect_err("a drained node grants nothing");
-    let shown = order("DELETE", "", "");
-    assert_eq!(shown["leases"], 0, "{shown}");
-    let lease = get(directory, &format!("/v1/leases/{}", grant.lease)).json();
-    assert_eq!(lease["state"], "ended", "{lease}");
+    order("DELETE", "", "");
+    until_true("nothing of the node is in use", Duration::from_secs(10), || {
+        get(directory, &node).json()["leases"] == 0
+    });
+    let lease = format!("/v1/leases/{}", grant.lease);
+    until_true("its lease has ended", Duration::from_secs(10), || {
+        get(directory, &lease).json()["state"] == "ended"
+    });
     let shown = order("PUT", "/offer", "{\"cores\": 1}");
     assert_eq!(
         shown["agent"]["cores"].as_array().map(Vec::len),
@@ -373,7 +378,7 @@ fn ten_thousand_hostile_requests_leave_it_serving_and_small() {
         after < before + GROWTH_BYTES_MAX,
         "{HOSTILE} hostile requests made the platform grow from {before} to {after} bytes"
     );
-    hotlease_tests::wait::until_true("connections are closed", Duration::from_secs(20), || {
+    until_true("connections are closed", Duration::from_secs(20), || {
         process.descriptors() <= descriptors + 8
     });
     assert!(!platform.log().contains("panicked"), "{}", platform.log());

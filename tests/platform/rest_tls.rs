@@ -166,8 +166,8 @@ fn strangers_learn_that_it_lives_and_members_what_is_theirs() {
 #[test]
 fn a_certificate_of_another_site_and_a_connection_without_tls_are_closed() {
     let manager = Manager::start();
-    let elsewhere = Authority::new().client("mallory");
-    let mut mallory = manager.connect(Some(&elsewhere));
+    let elsewhere = Authority::new();
+    let mut mallory = manager.connect(Some(&elsewhere.client("mallory")));
     let refused = get(&mut mallory, "/v1/info", "");
     assert!(
         refused.is_err(),

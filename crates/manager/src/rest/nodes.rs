@@ -214,7 +214,7 @@ pub(super) async fn resume(
 #[utoipa::path(delete, path = "/v1/nodes/{node}", operation_id = "remove_node", tag = "nodes",
     params(("node" = String, Path, description = "Its agent's id, or its host's name")),
     responses(
-        (status = 200, description = "Nothing of it is in use any more", body = Ordered),
+        (status = 200, description = "It takes no leases, and those that were there end", body = Ordered),
         (status = 202, description = "It is away, and is told when it comes", body = Ordered),
     ))]
 pub(super) async fn remove(
