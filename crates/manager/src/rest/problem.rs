@@ -55,6 +55,11 @@ const UNKNOWN: Kind = (
 fn kind(refusal: &Refusal) -> Kind {
     match refusal {
         Refusal::NoCapacity { .. } => ("no-capacity", "Not enough free cores", StatusCode::CONFLICT),
+        Refusal::NoPlaces { .. } => (
+            "no-places",
+            "Not enough places beside shared cores",
+            StatusCode::CONFLICT,
+        ),
         Refusal::NoAgent => (
             "no-agent",
             "No agent is registered",
