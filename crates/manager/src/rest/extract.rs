@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn pages_show_every_row_once() {
         let all: Vec<String> = (0..10).map(|number| number.to_string()).collect();
-        let page = Page::of(Some(3), None).ok().expect("a page");
+        let page = Page::of(Some(3), None).expect("a page");
         let (mut seen, mut after) = (Vec::new(), None::<String>);
         loop {
             let (rows, next) = page.cut(all.clone(), after.as_deref(), |row| row);

@@ -29,7 +29,8 @@ pub(super) struct Problem {
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
     /// What happened, and what to do next.
-    detail: String,
+    #[schema(value_type = String)]
+    detail: Box<str>,
     /// Whether what was asked was carried out: `no`, or `unknown` where nobody can say. Absent where nothing was
     /// asked to be done.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,7 +39,7 @@ pub(super) struct Problem {
     #[schema(pattern = "^[0-9a-f]{32}$")]
     trace: String,
     #[serde(skip)]
-    allow: Option<String>,
+    allow: Option<Box<str>>,
 }
 
 /// A kind of refusal: its name in URLs and metrics, its title, its status.
@@ -141,7 +142,7 @@ impl Problem {
             kind: format!("{EXPLAINED}{name}"),
             title,
             status: status.as_u16(),
-            detail,
+            detail: detail.into(),
             ran: None,
             trace: Trace::current()
                 .map(|trace| trace.to_string())
@@ -164,7 +165,7 @@ impl Problem {
     pub(super) fn method(allow: String) -> Self {
         let kind = ("method", "Not with this method", StatusCode::METHOD_NOT_ALLOWED);
         Self {
-            allow: Some(allow.clone()),
+            allow: Some(allow.as_str().into()),
             ..Self::new(kind, format!("this path knows only {allow}"))
         }
     }
