@@ -5,7 +5,7 @@
 
 use super::host::{Host, functions};
 use super::machine::Machine;
-use super::pin::Cores;
+use super::pin::{Cores, Pinned};
 use super::record::{Figures, Record, Target, params, print};
 use super::samples::{Block, Clock, Pair};
 use crate::output::Output;
@@ -67,8 +67,13 @@ fn claims(host: &Host, samples: usize, machine: &Machine) -> anyhow::Result<Vec<
     let claiming = shared.function("echo")?.on_slot(0)?;
     let mut claimed = Pair::new()?;
     let mut sink = INPUT;
+    let (own_core, shared_core) = (core_of(&own, 0)?, core_of(&shared, 0)?);
     for _ in 0..samples.div_ceil(BLOCK) {
+        // On another core than the slot in either case: what a wake-up costs depends on it.
+        let pinned = Pinned::away_from(own_core);
         let baseline = clock.block(3, BLOCK, || plain.invoke(&INPUT, &mut sink).map(drop))?;
+        drop(pinned);
+        let _pinned = Pinned::away_from(shared_core);
         let measured = clock.block(3, BLOCK, || claiming.invoke(&INPUT, &mut sink).map(drop))?;
         claimed.add(&baseline, &measured);
     }
@@ -80,7 +85,7 @@ fn claims(host: &Host, samples: usize, machine: &Machine) -> anyhow::Result<Vec<
             ..shared_options(host)
         },
     )?;
-    let refused = refused(&clock, &plain, &shared, samples)?;
+    let refused = refused(&clock, (&plain, own_core), &shared, samples)?;
     own.deallocate()?;
     shared.deallocate()?;
     let record = |what: &str, pair: &Pair| {
@@ -102,6 +107,13 @@ fn claims(host: &Host, samples: usize, machine: &Machine) -> anyhow::Result<Vec<
     Ok(vec![claim, record("refusal", &refused)])
 }
 
+/// The core that a slot runs on.
+fn core_of(invoker: &Invoker, slot: usize) -> anyhow::Result<usize> {
+    let place = invoker.function("whereabouts")?.on_slot(slot)?.call(b"")?;
+    let core = place.as_chunks::<8>().0.get(1).context("no whereabouts")?;
+    Ok(u64::from_le_bytes(*core) as usize)
+}
+
 fn shared_options(host: &Host) -> LeaseOptions {
     LeaseOptions {
         workers: 2,
@@ -115,7 +127,7 @@ fn shared_options(host: &Host) -> LeaseOptions {
 /// Calls of a slot whose core another one keeps; those that find it free in between do not count.
 fn refused(
     clock: &Clock,
-    plain: &hotlease_client::Function,
+    (plain, own_core): (&hotlease_client::Function, usize),
     shared: &Invoker,
     samples: usize,
 ) -> anyhow::Result<Pair> {
@@ -124,6 +136,7 @@ fn refused(
     let long = shared.buffer::<u8>(LONG_BYTES)?;
     let over = AtomicBool::new(false);
     let mut pair = Pair::new()?;
+    let shared_core = core_of(shared, 0)?;
     thread::scope(|scope| {
         let keeper = scope.spawn(|| -> Result<(), Error> {
             let mut sum = [0; 8];
@@ -139,7 +152,10 @@ fn refused(
             let until = Instant::now() + Duration::from_secs(120);
             let mut sink = INPUT;
             for _ in 0..samples.div_ceil(BLOCK) {
+                let pinned = Pinned::away_from(own_core);
                 let baseline = clock.block(3, BLOCK, || plain.invoke(&INPUT, &mut sink).map(drop))?;
+                drop(pinned);
+                let _pinned = Pinned::away_from(shared_core);
                 let mut times = Vec::with_capacity(BLOCK);
                 while times.len() < BLOCK {
                     ensure!(Instant::now() < until, "hardly any call was refused");
