@@ -7,8 +7,9 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use hotlease_wire::Refusal;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use std::time::Duration;
 use tokio::time::timeout;
 use utoipa::IntoParams;
@@ -66,7 +67,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        // An object: serde would take a list of its values for a struct, too.
+        // As in `object`, and with axum's own words for what is wrong.
         let sent = Json::<serde_json::Map<_, _>>::from_request(request, state);
         let sent = timeout(BODY_WITHIN, sent).await.map_err(|_| {
             let why = format!("the body did not come within {} s", BODY_WITHIN.as_secs());
@@ -75,6 +76,23 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
         let Json(sent) = sent.map_err(|error| Problem::of_status(error.status(), error.body_text()))?;
         let sent = serde_json::from_value(serde_json::Value::Object(sent));
         sent.map(Self).map_err(|error| Problem::bad(error.to_string()))
+    }
+}
+
+/// An object: serde would take a list of its values for a struct, too.
+pub(super) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
+    let object = serde_json::Map::deserialize(from)?;
+    serde_json::from_value(serde_json::Value::Object(object)).map_err(D::Error::custom)
+}
+
+/// A number, if there is one. More than OpenAPI's int64 is no number that the durable state could hold.
+pub(super) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let number = Option::<u64>::deserialize(from)?;
+    match number {
+        Some(number) if i64::try_from(number).is_err() => {
+            Err(D::Error::custom(format!("{number} is more than {}", i64::MAX)))
+        }
+        number => Ok(number),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Nodes: what operators and batch systems give, and take back.
 
 use super::agents::Agent;
-use super::extract::{Asked, Which};
-use super::extract::{By, Named, Page, Sent};
+use super::extract::{Asked, By, Named, Page, Sent, Which, whole};
 use super::problem::Problem;
 use crate::nodes;
+use crate::records::CORES_MAX;
 use crate::state::State as Shared;
 use axum::Json;
 use axum::extract::State;
@@ -86,8 +86,10 @@ pub(super) struct Offer {
     cores: Option<Cores>,
     /// Default: what its agent says itself.
     #[schema(minimum = 1)]
+    #[serde(default, deserialize_with = "whole")]
     memory_bytes: Option<u64>,
     /// When leases end that hold what is no longer offered, milliseconds from now (default: at once).
+    #[serde(default, deserialize_with = "whole")]
     within_ms: Option<u64>,
 }
 
@@ -149,6 +151,9 @@ pub(super) async fn offer(
     let (choice, count, cores) = match offer.cores {
         None | Some(Cores::Word(CoresWord::Unchanged)) => (CoresWanted::CoresUnchanged, 0, Vec::new()),
         Some(Cores::Word(CoresWord::All)) => (CoresWanted::CoresAll, 0, Vec::new()),
+        Some(Cores::Count(count)) if count > CORES_MAX as u32 => {
+            return Err(Problem::bad("more cores than any machine has"));
+        }
         Some(Cores::Count(count)) => (CoresWanted::CoresCount, count, Vec::new()),
         Some(Cores::These(cores)) => (CoresWanted::CoresThese, 0, cores),
     };
@@ -181,6 +186,9 @@ pub(super) async fn drain(
     Named(node): Named<String>,
     Sent(drain): Sent<Drain>,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
+    if i64::try_from(drain.within_ms).is_err() {
+        return Err(Problem::bad("within_ms is more than a week"));
+    }
     let request = OrderNodeRequest {
         node,
         order: NodeOrder::Drain.into(),

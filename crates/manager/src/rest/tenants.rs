@@ -1,6 +1,6 @@
 //! Tenants: who pays, what they may hold, and what they hold.
 
-use super::extract::{Asked, By, Named, Page, Sent, Which};
+use super::extract::{Asked, By, Named, Page, Sent, Which, object, whole};
 use super::problem::Problem;
 use crate::people;
 use crate::state::State as Shared;
@@ -35,11 +35,16 @@ impl Role {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Quota {
+    #[serde(deserialize_with = "whole")]
     cores: Option<u64>,
+    #[serde(deserialize_with = "whole")]
     leases: Option<u64>,
+    #[serde(deserialize_with = "whole")]
     memory_bytes: Option<u64>,
+    #[serde(deserialize_with = "whole")]
     gpus: Option<u64>,
     /// Slots times the time that they are held.
+    #[serde(deserialize_with = "whole")]
     core_seconds: Option<u64>,
     /// In which core-seconds count, until now; null: since ever.
     #[schema(minimum = 1, maximum = 8784)]
@@ -112,7 +117,7 @@ pub(super) struct Wanted {
     /// What its members are (default: user).
     role: Option<Role>,
     /// Default: no bounds.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     quota: Quota,
     /// `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
     #[serde(default)]
