@@ -186,6 +186,11 @@ typedef struct hotlease_options {
                                     makes room, and comes back by its next use */
     uint32_t no_core_wait;       /* 1, on shared cores: HOTLEASE_BUSY once each worker has refused an invocation for want
                                     of a core; 0: it waits, until its deadline */
+    uint32_t spread_least;       /* 0: all workers on one agent; else over as many agents as needed, at least so many
+                                    workers (as many as `workers`: all or nothing) */
+    uint32_t direct;             /* 1: agents are asked without the manager, where they let clients; 0: the manager is */
+    uint64_t move_within_ms;     /* how long another lease is looked for when one was lost; 0: 5000 */
+    uint64_t patience_ms;        /* how long the first lease is waited for where there is no room; 0: not at all */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */

@@ -115,6 +115,10 @@ struct options {
     std::uint32_t registered_buffers = 0; // the same as a number; 0: 1024, the most
     bool shared = false;                  // cores are shared: slots sleep between invocations, and take turns
     bool wait_for_core = true;            // on shared cores; otherwise kind::busy
+    std::uint32_t spread_least = 0; // 0: all workers on one agent; else over several, at least so many workers
+    bool direct = false;            // asks agents without the manager, where they let clients
+    std::chrono::milliseconds move_within = std::chrono::seconds(5); // looks for another lease when one was lost
+    std::chrono::milliseconds patience = std::chrono::milliseconds::zero(); // waits for room
 };
 
 // What a lease has used.
@@ -155,6 +159,10 @@ public:
         asked.transport = options.transport.empty() ? nullptr : options.transport.c_str();
         asked.registered_bytes = options.registered_bytes;
         asked.registered_buffers = options.registered_buffers;
+        asked.spread_least = options.spread_least;
+        asked.direct = options.direct ? 1 : 0;
+        asked.move_within_ms = at_least_0(options.move_within);
+        asked.patience_ms = at_least_0(options.patience);
         detail::alive(code.handle(), "hotlease::code was moved from");
         hotlease_invoker* allocated = nullptr;
         detail::check([&](hotlease_error** failure) {

@@ -146,7 +146,11 @@ fn deallocated_invoker_refuses_calls() {
 #[test]
 fn calls_resolve_within_a_second_when_the_platform_is_killed_and_go_on_when_it_is_back() {
     let mut platform = Platform::start_alone();
-    let invoker = invoker(&platform);
+    let options = LeaseOptions {
+        move_within: Duration::from_millis(200),
+        ..platform.lease_options()
+    };
+    let invoker = platform.invoker_with("behaved", options);
     let rest = invoker.function("rest").unwrap().idempotent(false);
     let echo = invoker.function("echo").unwrap();
     echo.call(b"x").unwrap();
@@ -163,9 +167,12 @@ fn calls_resolve_within_a_second_when_the_platform_is_killed_and_go_on_when_it_i
         killed.elapsed()
     );
     assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
-    // It stood behind the other; but nobody is left who could say that the worker did not go on.
+    // It stood behind the other: where the worker's end is proved in time, it did not run, but finds no other lease.
     let error = queued.wait().unwrap_err();
-    assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+    assert!(
+        matches!(error, Error::NotRunning { .. }) || error.ran() == Ran::Unknown,
+        "{error:?}"
+    );
     let error = echo.call(b"x").unwrap_err();
     assert!(matches!(error, Error::NotRunning { .. }), "{error:?}");
     assert!(error.to_string().contains("hotlease up"), "{error}");

@@ -1,5 +1,6 @@
 //! What the black-box tests stand on: a platform of built binaries, and clients that misbehave.
 //!
+//! * [`nodes`] — a manager and several agents, each a process with a directory of its own, on one machine.
 //! * [`platform`] — `hotlease up` in a private runtime directory; checks at its end that nothing is left.
 //! * [`library`] — function libraries compiled from `fixtures/`.
 //! * [`process`] — what the kernel says of a process: memory, descriptors, cores, whether it is there.
@@ -28,6 +29,7 @@ pub mod http;
 pub mod lease;
 pub mod library;
 pub mod manager;
+pub mod nodes;
 pub mod platform;
 pub mod process;
 pub mod session;

@@ -380,16 +380,16 @@ pub fn program(name: &str) -> PathBuf {
 }
 
 /// Platforms that run at once: each offers the same two cores.
-const TURNS: usize = 2;
+pub(crate) const TURNS: usize = 2;
 
 static FREE_TURNS: Mutex<usize> = Mutex::new(TURNS);
 static TURN_GIVEN_BACK: Condvar = Condvar::new();
 
 /// The right to run a platform.
-struct Turn(usize);
+pub(crate) struct Turn(usize);
 
 impl Turn {
-    fn take(turns: usize) -> Self {
+    pub(crate) fn take(turns: usize) -> Self {
         let free = FREE_TURNS.lock().unwrap_or_else(PoisonError::into_inner);
         let mut free = TURN_GIVEN_BACK
             .wait_while(free, |free| *free < turns)

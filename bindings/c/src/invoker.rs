@@ -3,7 +3,7 @@
 use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, sized, wanted};
 use crate::code::CodeHandle;
 use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
-use hotlease_client::{Completion, Invoker, LeaseOptions, Polling, Sharing};
+use hotlease_client::{Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread};
 use std::ffi::{CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -42,6 +42,10 @@ pub struct Options {
     registered_bytes: u64,
     registered_buffers: u32,
     no_core_wait: u32,
+    spread_least: u32,
+    direct: u32,
+    move_within_ms: u64,
+    patience_ms: u64,
 }
 
 /// `hotlease_usage`.
@@ -124,6 +128,19 @@ impl Options {
             0 => true,
             1 => false,
             other => return Err(unknown("no_core_wait", other)),
+        };
+        options.spread = match narrow(self.spread_least, "spread_least")? {
+            0 => Spread::OneAgent,
+            least => Spread::AtLeast(least),
+        };
+        if self.move_within_ms != 0 {
+            options.move_within = Duration::from_millis(self.move_within_ms);
+        }
+        options.patience = Duration::from_millis(self.patience_ms);
+        options.placement = match self.direct {
+            0 => Placement::Managed,
+            1 => Placement::Direct,
+            other => return Err(unknown("direct", other)),
         };
         // SAFETY: the caller's promise.
         if let Some(label) = unsafe { optional_text(self.label, "options->label") }? {
@@ -292,6 +309,14 @@ mod tests {
         }));
         assert!(refused(Options {
             no_core_wait: 2,
+            ..zeroed()
+        }));
+        assert!(refused(Options {
+            direct: 2,
+            ..zeroed()
+        }));
+        assert!(refused(Options {
+            spread_least: 65_536 + 1,
             ..zeroed()
         }));
     }

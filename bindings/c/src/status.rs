@@ -83,9 +83,10 @@ fn status_of(error: &Error) -> Status {
         Error::OutcomeUnknown { .. } => Status::OutcomeUnknown,
         Error::LeaseEnded { .. } => Status::LeaseEnded,
         Error::Refused(refusal) => match refusal {
-            Refusal::NoCapacity { .. } | Refusal::NoPlaces { .. } | Refusal::QuotaExceeded { .. } => {
-                Status::NoCapacity
-            }
+            Refusal::NoCapacity { .. }
+            | Refusal::NoPlaces { .. }
+            | Refusal::NotTogether { .. }
+            | Refusal::QuotaExceeded { .. } => Status::NoCapacity,
             Refusal::NoAgent | Refusal::Unavailable { .. } | Refusal::Timeout { .. } => Status::Unavailable,
             Refusal::CodeRejected { .. } | Refusal::CodeMismatch => Status::CodeRejected,
             Refusal::LeaseEnded(_) | Refusal::UnknownLease => Status::LeaseEnded,

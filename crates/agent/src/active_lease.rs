@@ -31,6 +31,8 @@ pub(crate) struct Terms {
     pub memory_bytes: u64,
     /// Whether its workers share their cores.
     pub shared: bool,
+    /// Whether its client asked for it itself.
+    pub direct: bool,
 }
 
 /// A library that the lease has loaded.

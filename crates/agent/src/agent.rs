@@ -160,6 +160,7 @@ impl Agent {
                 places_per_core: config.warm_slots_per_core,
                 call_limit: config.shared_call_limit,
             },
+            direct: config.direct,
         };
         tracing::info!(%agent, cores = ?identity.cores, worker = %launcher.binary().display(), "agent starts");
         let node = Arc::new(Node::new(identity, launcher, Arc::new(pool), journal));

@@ -72,6 +72,9 @@ pub struct AgentConfig {
     pub warm_slots_per_core: u32,
     /// No invocation on a shared core lasts longer (default: 10 s; 1 ms to 1 h).
     pub shared_call_limit: Duration,
+    /// Whether clients may ask it for leases themselves, and then the cores that one tenant may hold so (default: only
+    /// managers, because quotas are known to them alone).
+    pub direct: Option<u32>,
     /// Where it serves other hosts (default: nowhere).
     pub network: Option<Network>,
     /// Where its name and its usage journal are kept: a directory that is ours alone, on a local disk (default:
@@ -93,6 +96,7 @@ impl AgentConfig {
             ttl: Duration::from_secs(5),
             warm_slots_per_core: PLACES_PER_CORE_DEFAULT,
             shared_call_limit: Duration::from_secs(10),
+            direct: None,
             network: None,
             state_dir: None,
         }

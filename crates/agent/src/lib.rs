@@ -32,6 +32,7 @@ mod cause;
 mod code;
 mod config;
 mod cores;
+mod direct;
 mod error;
 mod giving_back;
 mod incarnation;

@@ -1,25 +1,28 @@
 //! The agent's state, and the one way to change it: a step of the book, and the carrying out of what the
 //! book says.
 
+mod describing;
+
 use crate::active_lease::{ActiveLease, Terms};
 use crate::caller::{Caller, Origin, Tenants};
 use crate::cause::KillReason;
 use crate::code::CodeCache;
+use crate::direct::{self, Asker};
 use crate::incarnation::{Incarnation, State as WorkerState};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::sharing::{self, CoreClaims, SharingTerms};
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
-    Action, Event, FinalTotal, GrantRequest, Lease, LeaseBook, Outstanding, SessionId, Sharing,
+    Action, Event, FinalTotal, GrantRequest, LeaseBook, Outstanding, SessionId, Sharing,
 };
-use hotlease_net::{Address, node_id};
+use hotlease_net::Address;
 use hotlease_sandbox::{KIND, Launcher};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::SessionReply;
-use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights, TokenKey};
+use hotlease_wire::token::{Rights, TokenKey};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,6 +66,8 @@ pub(crate) struct Identity {
     pub ttl: Duration,
     /// How cores are shared.
     pub sharing: SharingTerms,
+    /// Cores that one tenant may hold of those that clients ask for themselves; none: they may not.
+    pub direct: Option<u32>,
 }
 
 /// What changes. Locked for moments only: nothing waits under the lock, and carrying out an action means
@@ -317,13 +322,14 @@ impl Node {
         self: &Arc<Self>,
         request: AcquireRequest,
         origin: Origin,
+        asker: Asker,
     ) -> Result<Grant, Refusal> {
         self.identity.tenants.admit(&request.tenant, origin)?;
         let mut active = self.active_leases();
         let until = tokio::time::Instant::now() + FREEING_LIMIT;
         let mut first = true;
         loop {
-            let refusal = match self.grant(request.clone()) {
+            let refusal = match self.grant(request.clone(), asker) {
                 Err(refusal @ (Refusal::NoCapacity { .. } | Refusal::NoPlaces { .. })) => refusal,
                 done => return done,
             };
@@ -348,7 +354,7 @@ impl Node {
     }
 
     /// Grants a lease, and starts its workers without waiting for them.
-    fn grant(self: &Arc<Self>, request: AcquireRequest) -> Result<Grant, Refusal> {
+    fn grant(self: &Arc<Self>, request: AcquireRequest, asker: Asker) -> Result<Grant, Refusal> {
         let bad = |what: &str| Refusal::BadRequest { what: what.into() };
         if request.gpus > 0 {
             return Err(bad("this agent has no GPUs"));
@@ -377,6 +383,7 @@ impl Node {
             hot_budget_ns: request.hot_budget_us.saturating_mul(1000),
             memory_bytes: request.memory_bytes,
             shared: sharing == Sharing::Shared,
+            direct: asker == Asker::Client,
         };
         if self.journal.as_ref().is_some_and(|journal| journal.is_full()) {
             return Err(Refusal::Unavailable {
@@ -384,6 +391,9 @@ impl Node {
             });
         }
         let mut tables = self.tables();
+        if asker == Asker::Client {
+            direct::admit(&self.identity, &tables, &asked)?;
+        }
         // Before the step, whose actions refer to it.
         tables.leases.insert(id, Arc::new(ActiveLease::new(id, terms)));
         if let Err(refusal) = self.step_locked(&mut tables, Event::Grant(asked)) {
@@ -393,35 +403,6 @@ impl Node {
         let lease = tables.book.active(id)?;
         tracing::info!(lease = %id, tenant = lease.tenant, cores = ?lease.cores(), "lease granted");
         Ok(self.describe(lease))
-    }
-
-    fn describe(&self, lease: &Lease) -> Grant {
-        let claims = Claims {
-            version: CLAIMS_VERSION,
-            lease: lease.id,
-            tenant: lease.tenant.clone(),
-            agent: self.identity.agent,
-            boot: self.identity.boot,
-            epoch: lease.epoch,
-            attach_until_ms: lease.expires.as_millis() as u64,
-            rights: Rights::HOLDER,
-        };
-        Grant {
-            lease: lease.id.to_string(),
-            agent: self.identity.agent.to_string(),
-            token: self.key.mint(&claims),
-            session_socket: self.identity.session_socket.display().to_string(),
-            epoch: lease.epoch.0,
-            ttl_ms: lease.ttl.as_millis() as u64,
-            cores: lease.cores(),
-            endpoint: self.endpoint(),
-            boot: self.identity.boot.to_string(),
-            node: node_id().map(|node| node.to_string()).unwrap_or_default(),
-            places_per_core: match lease.sharing {
-                Sharing::Exclusive => 0,
-                Sharing::Shared => self.identity.sharing.places_per_core,
-            },
-        }
     }
 
     /// Where it serves other hosts; empty: nowhere.

@@ -1,6 +1,7 @@
 //! The agent's gRPC service: what managers ask.
 
 use crate::caller::Origin;
+use crate::direct::{self, Asker};
 use crate::listing;
 use crate::node::Node;
 use hotlease_lease::agent::Event;
@@ -55,7 +56,15 @@ impl agent_server::Agent for Service {
     async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         let origin = origin(&request)?;
         let span = span(&request);
-        let granting = self.node.grant_soon(request.into_inner(), origin);
+        let granting = self.node.grant_soon(request.into_inner(), origin, Asker::Manager);
+        Ok(Response::new(granting.instrument(span).await?))
+    }
+
+    async fn grant_direct(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
+        let (tenant, origin) = direct::caller(&request)?;
+        let span = span(&request);
+        let request = direct::checked(&self.node, request.into_inner(), tenant)?;
+        let granting = self.node.grant_soon(request, origin, Asker::Client);
         Ok(Response::new(granting.instrument(span).await?))
     }
 

@@ -164,6 +164,7 @@ fn of_refusal(refusal: &Refusal) -> u8 {
     match refusal {
         Refusal::NoCapacity { .. }
         | Refusal::NoPlaces { .. }
+        | Refusal::NotTogether { .. }
         | Refusal::NoAgent
         | Refusal::QuotaExceeded { .. } => NO_CAPACITY,
         _ => FAILED,

@@ -217,6 +217,12 @@ impl Channel {
         self.entries.is_past(seq) || self.ring.poll(seq).is_some()
     }
 
+    /// The payload of an invocation of the ring that its caller still owns, read back.
+    #[cold]
+    pub(crate) fn recall(&self, seq: u64) -> Option<Vec<u8>> {
+        self.ring.recall(seq)
+    }
+
     /// Unanswered invocations of the ring, counted up to `limit`.
     #[inline]
     fn ring_load(&self, limit: u64) -> u64 {

@@ -41,6 +41,7 @@ pub(crate) struct Connection {
     link: Link<ConnectionReply>,
     worker: WorkerIndex,
     epoch: Epoch,
+    session: Arc<session::Shared>,
     death: OnceLock<Death>,
     channels: Mutex<Vec<Weak<Channel>>>,
     /// On which this client's threads sleep.
@@ -75,6 +76,7 @@ impl Watched {
             link: Link::new(socket)?,
             worker,
             epoch,
+            session,
             death: OnceLock::new(),
             channels: Mutex::new(Vec::new()),
             doorbell,
@@ -82,7 +84,7 @@ impl Watched {
             port: OnceLock::new(),
             registrations: tokio::sync::Mutex::new(Registrations::new(limits)),
         });
-        let watcher = tokio::spawn(connection.clone().watch(session)).abort_handle();
+        let watcher = tokio::spawn(connection.clone().watch()).abort_handle();
         Ok(Self { connection, watcher })
     }
 
@@ -107,6 +109,11 @@ impl Connection {
 
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Whether the lease of its worker is over: nothing more is sent to it, although how it ends is not known yet.
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.session.is_over()
     }
 
     /// How it ended, if it has.
@@ -302,16 +309,27 @@ impl Connection {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the end of file proves that nothing of the worker runs any more. When its agent is gone, a worker
+    /// closes its connections by its own end alone, which the kernel does after its last thread has stopped; over
+    /// a tunnel they are closed by the agent's end.
+    fn ends_with(&self, kind: &Kind) -> bool {
+        match kind {
+            Kind::Lease(_) => true,
+            Kind::Agent => self.is_shm(),
+            _ => false,
+        }
+    }
+
     /// Waits for the end, from the worker's socket and from the agent, and closes the channels with what
     /// is known then.
-    async fn watch(self: Arc<Self>, session: Arc<session::Shared>) {
+    async fn watch(self: Arc<Self>) {
         let end_of_file = async {
             while let Some((reply, fds)) = self.link.next().await {
                 self.link.answer(reply, fds);
             }
         };
         tokio::pin!(end_of_file);
-        let news = session.death_of(self.worker, self.epoch);
+        let news = self.session.death_of(self.worker, self.epoch);
         tokio::pin!(news);
         let death = tokio::select! {
             biased;
@@ -319,14 +337,14 @@ impl Connection {
                 Kind::Worker { .. } => death,
                 // Its workers are being killed; only their end of file proves that they are gone.
                 kind => {
-                    let gone = tokio::time::timeout(NEWS_LIMIT, &mut end_of_file).await.is_ok()
-                        && matches!(kind, Kind::Lease(_));
+                    let ended = tokio::time::timeout(NEWS_LIMIT, &mut end_of_file).await.is_ok();
+                    let gone = ended && self.ends_with(&kind);
                     Death { kind, gone }
                 }
             },
             () = &mut end_of_file => match tokio::time::timeout(NEWS_LIMIT, &mut news).await {
-                Ok(Death { kind: kind @ Kind::Lease(_), .. }) => Death { kind, gone: true },
-                Ok(death) => death,
+                Ok(Death { kind: kind @ Kind::Worker { .. }, gone }) => Death { kind, gone },
+                Ok(Death { kind, .. }) => Death { gone: self.ends_with(&kind), kind },
                 Err(_) => Death { kind: Kind::Silent, gone: false },
             },
         };

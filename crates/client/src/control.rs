@@ -3,9 +3,10 @@
 
 use crate::Error;
 use std::future::Future;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
+use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 
 /// A way to the thread. Cheap to clone.
@@ -70,10 +71,36 @@ impl Control {
             // The caller waits for as long as it takes, so the receiver is there.
             let _ = sender.send(future.await);
         });
-        receiver.recv().unwrap_or_else(|_| {
-            Err(Error::OutcomeUnknown {
-                why: "the control thread failed at this request".into(),
-            })
-        })
+        receiver.recv().unwrap_or_else(|_| Err(failed()))
+    }
+
+    /// As [`Control::run`], but waits no longer than `limit`, upon which the future goes on alone: `None`.
+    pub(crate) fn run_within<T, F>(&self, limit: Option<Duration>, future: F) -> Option<Result<T, Error>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let Some(limit) = limit else {
+            return Some(self.run(future));
+        };
+        if self.is_current() {
+            return Some(Err(Error::protocol("the control thread cannot wait for itself")));
+        }
+        let (sender, receiver) = sync_channel(1);
+        self.handle.spawn(async move {
+            // Nobody may be waiting any more.
+            let _ = sender.send(future.await);
+        });
+        match receiver.recv_timeout(limit) {
+            Ok(result) => Some(result),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(failed())),
+        }
+    }
+}
+
+fn failed() -> Error {
+    Error::OutcomeUnknown {
+        why: "the control thread failed at this request".into(),
     }
 }

@@ -256,17 +256,7 @@ impl Error {
                         | NetError::Closed { .. }
                 ),
                 Self::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
-                Self::Refused(refusal) => matches!(
-                    refusal,
-                    Refusal::NoCapacity { .. }
-                        | Refusal::NoPlaces { .. }
-                        | Refusal::NoAgent
-                        | Refusal::Timeout { .. }
-                        | Refusal::Unavailable { .. }
-                        | Refusal::LeaseEnded(_)
-                        | Refusal::UnknownLease
-                        | Refusal::WorkerDied { .. }
-                ),
+                Self::Refused(refusal) => may_pass(refusal),
                 _ => false,
             }
     }
@@ -311,6 +301,16 @@ impl From<RuntimeDirError> for Error {
         Self::RuntimeDirectory {
             why: error.to_string(),
         }
+    }
+}
+
+/// Whether asking again later can help.
+fn may_pass(refusal: &Refusal) -> bool {
+    use Refusal as R;
+    match refusal {
+        R::NoCapacity { .. } | R::NoPlaces { .. } | R::NotTogether { .. } | R::NoAgent => true,
+        R::Timeout { .. } | R::Unavailable { .. } | R::LeaseEnded(_) | R::UnknownLease => true,
+        refusal => matches!(refusal, R::WorkerDied { .. }),
     }
 }
 

@@ -96,7 +96,9 @@ impl FakePlatform {
         let taken = plan.clone();
         let taken = Control::get().unwrap().run(async move {
             let session = Session::over(client, b"token".to_vec(), usize::from(workers), None).await?;
-            Lease::begin(&taken, session).await
+            Lease::begin(&taken, session, workers)
+                .await
+                .map(|taken| vec![taken])
         })?;
         let invoker = Invoker::new(plan, taken);
         Ok(Self { shared, invoker })

@@ -3,9 +3,10 @@
 use crate::affinity;
 use crate::batch::Map;
 use crate::buffer::{BufferSliceMut, Input, Output};
+use crate::callback::call_when_done;
 use crate::channel::{Channel, MESSAGE_BYTES, Sink, Target};
-use crate::completions::Action;
-use crate::in_flight::{InFlight, Step};
+use crate::deadline::{Deadline, micros};
+use crate::in_flight::InFlight;
 use crate::invocation::{BufferInvocation, Invocation};
 use crate::invoker::Inner;
 use crate::pipeline::Pipeline;
@@ -86,10 +87,7 @@ impl Function {
     #[must_use]
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
-        self.target.timeout_us = timeout.map_or(0, |timeout| {
-            // What 32 bits cannot say (71 minutes) is left to the client alone.
-            u32::try_from(timeout.as_micros()).map_or(0, |micros| micros.max(1))
-        });
+        self.target.timeout_us = micros(timeout);
         self
     }
 
@@ -137,35 +135,46 @@ impl Function {
             && output.len() <= self.reply_bytes
             && let Some(last) = affinity::take(self.invoker, self.slot)
         {
+            let mut began = None;
             let result = if self.suits(&last.channel) {
                 let target = Target {
                     output_capacity: (output.len() as u32).max(self.target.message_room),
                     ..self.target
                 };
+                let sink = Sink::Ring(&mut *output);
                 last.channel
-                    .call(&target, &[input], Sink::Ring(&mut *output), self.timeout, || None)
+                    .call(&target, &[input], sink, self.timeout, || None, &mut began)
             } else {
                 Err(Error::NoCredit)
             };
             affinity::put_back(last);
             return match result {
                 Ok(length) => Ok(length),
-                Err(error) => self.invoke_after(error, input, output),
+                Err(error) => self.invoke_after(error, began, input, output),
             };
         }
-        self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), self.again())
+        self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), self.attempts())
     }
 
     #[cold]
-    fn invoke_after(&self, error: Error, input: &[u8], output: &mut [u8]) -> Result<usize, Error> {
-        let mut again = self.again();
+    fn invoke_after(
+        &self,
+        error: Error,
+        began: Option<Instant>,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<usize, Error> {
+        let (mut again, mut deadline) = self.attempts();
         match error {
             Error::NoCredit => {}
             // Another slot first, then.
             Error::NoCore => affinity::forget(self.invoker),
-            error => again.after(error)?,
+            error => {
+                again.after(error)?;
+                deadline.begin(began.unwrap_or_else(Instant::now));
+            }
         }
-        self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), again)
+        self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), (again, deadline))
     }
 
     /// Invokes it and waits; returns its output.
@@ -197,14 +206,14 @@ impl Function {
         input: impl Into<Input<'a>>,
         output: impl Into<Output<'b>>,
     ) -> Result<usize, Error> {
-        self.invoke_anywhere(input.into(), output.into(), self.again())
+        self.invoke_anywhere(input.into(), output.into(), self.attempts())
     }
 
     fn invoke_anywhere(
         &self,
         input: Input<'_>,
         output: Output<'_>,
-        mut again: Again,
+        (mut again, mut deadline): (Again, Deadline),
     ) -> Result<usize, Error> {
         let wanted = match &output {
             Output::Bytes(output) => Wanted::Bytes(output.len()),
@@ -221,12 +230,21 @@ impl Function {
         let mut refused_by = None;
         let mut since = None;
         loop {
+            let left = deadline.left().map_err(|error| again.last(error))?;
             let picked = match refused_by.take().filter(|_| self.slot.is_none()) {
-                Some(slot) => self.inner.pick_beside(slot),
-                None => self.inner.pick(self.slot),
+                Some(slot) => self.inner.pick_beside(slot, left),
+                None => self.inner.pick(self.slot, left),
             };
             let (slot, channel) = picked.map_err(|error| again.last(error))?;
-            match self.attempt(&channel, &mut request, bytes, into) {
+            let left = if deadline.has_begun() {
+                let left = deadline.left().map_err(|error| again.last(error))?;
+                request.target.timeout_us = micros(left);
+                left
+            } else {
+                left
+            };
+            let mut began = None;
+            match self.attempt(&channel, &mut request, bytes, into, (left, &mut began)) {
                 Ok(length) => {
                     affinity::remember(self.invoker, slot, &channel);
                     if let Some(piece) = &request.uses.staged_output {
@@ -235,7 +253,7 @@ impl Function {
                     return Ok(length);
                 }
                 Err(Error::NoCredit) => {
-                    let waited = self.inner.wait_for_credit(self.slot, self.timeout);
+                    let waited = self.inner.wait_for_credit(self.slot, left);
                     waited.map_err(|error| again.last(error))?;
                 }
                 Err(Error::NoCore) => {
@@ -245,10 +263,13 @@ impl Function {
                     paused.map_err(|error| again.last(error))?;
                     refused_by = Some(slot);
                 }
-                Err(error) => match request.leave(&channel, error, &self.inner.staging) {
-                    Ok(error) => again.after(error)?,
-                    Err(error) => return Err(again.last(error)),
-                },
+                Err(error) => {
+                    deadline.begin(began.unwrap_or_else(Instant::now));
+                    match request.leave(&channel, error, &self.inner.staging) {
+                        Ok(error) => again.after(error)?,
+                        Err(error) => return Err(again.last(error)),
+                    }
+                }
             }
             into = &mut *into;
         }
@@ -260,6 +281,7 @@ impl Function {
         request: &mut Request,
         input: &[u8],
         output: &mut [u8],
+        (timeout, began): (Option<Duration>, &mut Option<Instant>),
     ) -> Result<usize, Error> {
         request.uses.register(channel)?;
         let sink = if request.output_in_ring() {
@@ -271,7 +293,7 @@ impl Function {
         // A timeout is final, so nobody misses what is kept for the worker then.
         let keep = || (!uses.is_empty()).then(|| Box::new(std::mem::take(uses)) as _);
         let payload = request.tail.payload(input);
-        let mut result = channel.call(&request.target, &payload, sink, self.timeout, keep);
+        let mut result = channel.call(&request.target, &payload, sink, timeout, keep, began);
         if !request.output_in_ring()
             && let Err(Error::Function { output, .. }) = &mut result
         {
@@ -382,7 +404,7 @@ impl Function {
 
     /// A channel to submit on.
     #[inline]
-    pub(crate) fn channel(&self) -> Result<Arc<Channel>, Error> {
+    pub(crate) fn channel(&self, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
         if let Some(last) = affinity::take(self.invoker, self.slot) {
             let channel = self.suits(&last.channel).then(|| last.channel.clone());
             affinity::put_back(last);
@@ -390,7 +412,7 @@ impl Function {
                 return Ok(channel);
             }
         }
-        let (slot, channel) = self.inner.pick(self.slot)?;
+        let (slot, channel) = self.inner.pick(self.slot, limit)?;
         affinity::remember(self.invoker, slot, &channel);
         Ok(channel)
     }
@@ -405,7 +427,11 @@ impl Function {
         Again::new(self.idempotent, self.inner.plan.options.retries)
     }
 
-    fn request(&self, input: &Input<'_>, wanted: Wanted<'_>) -> Result<Request, Error> {
+    fn attempts(&self) -> (Again, Deadline) {
+        (self.again(), Deadline::new(self.timeout))
+    }
+
+    pub(crate) fn request(&self, input: &Input<'_>, wanted: Wanted<'_>) -> Result<Request, Error> {
         let (request, reply) = (self.request_bytes, self.reply_bytes);
         Request::new(self.target, input, wanted, request, reply, &self.inner.staging)
     }
@@ -442,33 +468,6 @@ fn ring_bytes<'a>(input: &Input<'a>) -> &'a [u8] {
     match input {
         Input::Bytes(bytes) => bytes,
         Input::Buffer(_) | Input::Parts(_) => &[],
-    }
-}
-
-type Callback = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
-
-fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<(), Error> {
-    let completions = in_flight.function().inner.completions.clone();
-    let parked = in_flight.parked_until();
-    let (channel, seq, deadline) = in_flight.watched();
-    let action = Action::Call(Box::new(move || {
-        let mut output = Vec::new();
-        match in_flight.step(&mut output) {
-            Step::Done(result) => {
-                drop(in_flight);
-                then(result.map(|_| output));
-            }
-            // It was submitted again.
-            Step::Waiting => {
-                if let Err(error) = call_when_done(in_flight, then) {
-                    tracing::error!(%error, "a callback is lost: its thread cannot be started");
-                }
-            }
-        }
-    }));
-    match parked {
-        Some(at) => completions.at(at, action),
-        None => completions.watch(&channel, seq, deadline, action),
     }
 }
 

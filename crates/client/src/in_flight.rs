@@ -1,16 +1,19 @@
 //! An invocation on its way: every one resolves, to a result or an error.
 
 use crate::Error;
+use crate::buffer::Input;
 use crate::channel::{Channel, MESSAGE_BYTES, timed_out};
+use crate::deadline::micros;
 use crate::entries::State;
 use crate::function::Function;
 use crate::redirect::{Refused, out_of_time};
-use crate::request::{Request, Uses};
+use crate::request::{Request, Uses, Wanted};
 use crate::retry::Again;
 use crate::wait::{Interrupted, give_up_at};
+use hotlease_wire::Ran;
 use hotlease_wire::frame::Status;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Where a result is put.
 pub(crate) trait Take {
@@ -68,6 +71,8 @@ pub(crate) struct InFlight {
     /// Output bytes at most.
     capacity: u64,
     kept: Option<Box<Kept>>,
+    /// Whether it is submitted again where that may be done.
+    moves: bool,
     resolved: bool,
     watched: bool,
     refused: Refused,
@@ -76,7 +81,8 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Submits. `wait`: for a credit; `keep`: the input, where it may be submitted again.
+    /// Submits. `wait`: for a credit; `keep`: what it takes to submit it again, where that may be done. The input of what may
+    /// not run twice needs no copy: it stands in its ring entry until it has run.
     pub(crate) fn start(
         function: &Function,
         request: Request,
@@ -89,7 +95,7 @@ impl InFlight {
         } else {
             State::SharedBuffer
         };
-        let (channel, seq) = publish(function, &request, input, state, wait)?;
+        let (channel, seq) = publish(function, &request, input, state, wait.then_some(function.timeout))?;
         let again = function.again();
         let may_come_back = again.may_run_twice() || function.inner.shares_cores();
         let copy = (keep && request.tail.input_in_ring && may_come_back).then(|| input.to_vec());
@@ -109,6 +115,7 @@ impl InFlight {
             since: function.timeout.map(|_| Instant::now()),
             capacity,
             kept,
+            moves: keep,
             resolved: false,
             watched: false,
             refused: Refused::default(),
@@ -153,6 +160,7 @@ impl InFlight {
             .as_ref()
             .and_then(|kept| kept.request.uses.staged_output.as_ref());
         let channel = &self.channel;
+        let mut recalled = None;
         let result = channel.harvest(self.seq, |reply, source| match reply {
             Ok(header) if header.status == Status::Ok && header.length <= capacity => {
                 let length = header.length as usize;
@@ -175,6 +183,11 @@ impl InFlight {
                 }
                 Ok(length)
             }
+            Ok(header) if matches!(header.status, Status::StaleEpoch | Status::Draining) => {
+                // Its entry is somebody else's after this.
+                recalled = channel.recall(self.seq);
+                Err(channel.failure(reply, Vec::new(), capacity, timeout))
+            }
             Ok(header) if in_ring => Err(channel.failure(reply, source.to_vec(header), capacity, timeout)),
             reply => {
                 let message = match (reply, staged) {
@@ -191,7 +204,7 @@ impl InFlight {
         match result {
             Err(Error::NoCore) if self.kept.is_some() => self.park().err().map(Err),
             // Refused by a worker that is on its way out.
-            Err(error @ Error::NotRun { .. }) if self.kept.is_some() => match self.restart(error) {
+            Err(error @ Error::NotRun { .. }) if self.may_restart() => match self.restart(error, recalled) {
                 Ok(()) => None,
                 Err(error) => Some(Err(error)),
             },
@@ -206,7 +219,9 @@ impl InFlight {
                 return Step::Done(result);
             }
             if self.is_orphaned() {
-                match self.restart(self.channel.unanswered(self.seq)) {
+                let error = self.channel.unanswered(self.seq);
+                let recalled = self.recall(&error);
+                match self.restart(error, recalled) {
                     Ok(()) => continue,
                     Err(error) => return Step::Done(Err(error)),
                 }
@@ -272,7 +287,7 @@ impl InFlight {
 
     /// Submits it to another slot than the one that has refused it.
     fn unpark(&mut self) -> Result<(), Error> {
-        let inner = &self.function.inner;
+        let (left, inner) = (self.left(), &self.function.inner);
         self.parked = None;
         // Unless it succeeds.
         self.resolved = true;
@@ -285,8 +300,8 @@ impl InFlight {
             (None, true) => return Err(Error::NoCore),
         };
         let picked = match (self.function.slot, inner.slot_of(&self.channel)) {
-            (None, Some(slot)) => inner.pick_beside(slot),
-            (slot, _) => inner.pick(slot),
+            (None, Some(slot)) => inner.pick_beside(slot, left),
+            (slot, _) => inner.pick(slot, left),
         };
         let (_, channel) = picked.map_err(|error| kept.again.last(error))?;
         let payload = kept.request.tail.payload(input);
@@ -301,33 +316,73 @@ impl InFlight {
         Ok(())
     }
 
-    /// Submits it again after a failure of its worker, if that may be done.
-    fn restart(&mut self, error: Error) -> Result<(), Error> {
+    /// The input of what did not run, if no copy was kept.
+    fn recall(&self, error: &Error) -> Option<Vec<u8>> {
+        let copied = self.kept.as_ref().is_some_and(|kept| kept.input.is_some());
+        if copied || !self.moves || error.ran() != Ran::No {
+            return None;
+        }
+        self.channel.recall(self.seq)
+    }
+
+    /// Submits it again after a failure of its worker, if that may be done. `recalled`: what stood in its entry.
+    fn restart(&mut self, error: Error, recalled: Option<Vec<u8>>) -> Result<(), Error> {
         self.resolved = true;
+        if self.kept.is_none() && self.moves && recalled.is_some() {
+            // Without memory of its own, all that it is stood in the ring.
+            let wanted = Wanted::Bytes(usize::try_from(self.capacity).unwrap_or(usize::MAX));
+            let request = self.function.request(&Input::Bytes(&[]), wanted);
+            self.kept = Some(Box::new(Kept {
+                request: request.map_err(|_| error.clone())?,
+                input: None,
+                again: self.function.again(),
+            }));
+        }
+        let left = self.left();
         let Some(kept) = &mut self.kept else {
             return Err(error);
         };
-        let left = kept
+        let left_behind = kept
             .request
             .leave(&self.channel, error, &self.function.inner.staging);
-        let error = left.map_err(|error| kept.again.last(error))?;
+        let error = left_behind.map_err(|error| kept.again.last(error))?;
+        if kept.input.is_none() && kept.request.tail.input_in_ring {
+            let spans = kept.request.tail.payload(&[])[1].len();
+            kept.input = recalled.and_then(|mut payload| {
+                let length = payload.len().checked_sub(spans)?;
+                payload.truncate(length);
+                Some(payload)
+            });
+        }
         let input = match (&kept.input, kept.request.tail.input_in_ring) {
             (Some(input), _) => input.as_slice(),
             (None, false) => &[],
-            (None, true) => return Err(error),
+            (None, true) => return Err(kept.again.last(error)),
         };
         kept.again.after(error)?;
-        let published = publish(&self.function, &kept.request, input, self.state, true);
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(kept.again.last(Error::Deadline {
+                timeout: self.function.timeout.unwrap_or_default(),
+                ran: Ran::No,
+            }));
+        }
+        kept.request.target.timeout_us = micros(left);
+        let published = publish(&self.function, &kept.request, input, self.state, Some(left));
         let (channel, seq) = published.map_err(|error| kept.again.last(error))?;
         (self.channel, self.seq) = (channel, seq);
-        self.since = self.since.map(|_| Instant::now());
         self.resolved = false;
         Ok(())
     }
 
+    /// What is left of its timeout: what was tried before counts.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let since = self.since?;
+        Some(self.function.timeout?.saturating_sub(since.elapsed()))
+    }
+
     /// Whether a restart may be tried when the worker is gone.
     pub(crate) fn may_restart(&self) -> bool {
-        self.kept.is_some()
+        self.moves || self.kept.is_some()
     }
 
     /// The channel is closed and the reply is not there.
@@ -368,22 +423,24 @@ impl Drop for InFlight {
     }
 }
 
-/// Publishes a request on a slot that takes it.
+/// Publishes a request on a slot that takes it. `wait`: how long for a credit or another lease; a credit is not
+/// waited for without it.
 fn publish(
     function: &Function,
     request: &Request,
     input: &[u8],
     state: State,
-    wait: bool,
+    wait: Option<Option<Duration>>,
 ) -> Result<(Arc<Channel>, u64), Error> {
     loop {
-        let channel = function.channel()?;
+        let channel = function.channel(wait.unwrap_or(function.timeout))?;
         request.uses.register(&channel)?;
         match channel.submit(&request.target, &request.tail.payload(input), state) {
             Ok(seq) => return Ok((channel, seq)),
-            Err(Error::NoCredit) if wait => {
-                function.inner.wait_for_credit(function.slot, function.timeout)?
-            }
+            Err(error @ Error::NoCredit) => match wait {
+                Some(limit) => function.inner.wait_for_credit(function.slot, limit)?,
+                None => return Err(error),
+            },
             Err(error) => return Err(error),
         }
     }

@@ -163,9 +163,9 @@ impl Waiting {
             // To be submitted again it needs a worker, for which an executor's thread must not wait: the
             // completion thread does. If there is none to be had, the next poll finds out why.
             self.prepared = true;
-            let function = self.in_flight.function().clone();
+            let (function, limit) = (self.in_flight.function().clone(), self.in_flight.left());
             let prepare = move || {
-                let _ = function.inner.pick(function.slot);
+                let _ = function.inner.pick(function.slot, limit);
                 waker.wake();
             };
             return match completions.run(Box::new(prepare)) {

@@ -1,5 +1,6 @@
 //! The invoker: a lease with code on it, kept usable.
 
+use crate::acquiring::{self, Taken};
 use crate::affinity;
 use crate::buffer::Buffer;
 use crate::channel::Channel;
@@ -7,20 +8,20 @@ use crate::code::Code;
 use crate::completions::Completions;
 use crate::control::Control;
 use crate::function::Function;
-use crate::lease::{ColdPhases, Lease, Plan};
+use crate::lease::{ColdPhases, Plan};
 use crate::manager::Manager;
 use crate::options::LeaseOptions;
-use crate::session::End;
+use crate::parts::Parts;
 use crate::staging::Staging;
 use crate::wait::{Interrupted, give_up_at};
 use crate::{Error, LeaseId};
 use bytemuck::Pod;
 use hotlease_fabric::doorbell::Doorbell;
+use hotlease_wire::Ran;
 use hotlease_wire::session::UsageTotals;
-use hotlease_wire::{EndReason, Ran, Refusal};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// A credit that another thread's harvest makes rings no doorbell: whoever waits for one looks this often.
@@ -62,13 +63,17 @@ impl Invoker {
             doorbell: Arc::new(Doorbell::create()?),
         };
         let taken = plan.clone();
-        let taken = Control::get()?.run(async move { Lease::take(&taken).await })?;
+        let patience = taken.options.patience;
+        let taken = Control::get()?.run(async move {
+            let workers = taken.options.workers;
+            acquiring::take(&taken, workers, patience).await
+        })?;
         Ok(Self::new(plan, taken))
     }
 
-    pub(crate) fn new(plan: Plan, (lease, channels, phases): (Lease, Vec<Arc<Channel>>, ColdPhases)) -> Self {
+    pub(crate) fn new(plan: Plan, taken: Vec<Taken>) -> Self {
         Self {
-            inner: Arc::new(Inner::new(plan, lease, channels, phases)),
+            inner: Arc::new(Inner::new(plan, taken)),
         }
     }
 
@@ -110,25 +115,30 @@ impl Invoker {
         self.inner.open_channel(slot).expect("open").connection().clone()
     }
 
-    /// The lease that it holds, or held last.
+    /// The lease that it holds, or held last; of several parts, the first's.
     pub fn lease(&self) -> LeaseId {
-        self.inner.facts().lease
+        self.leases()[0]
     }
 
-    /// Where the time of the latest cold start went.
+    /// The lease of each part, in the order of their slots: as many as there are agents that its workers are on.
+    pub fn leases(&self) -> Vec<LeaseId> {
+        self.inner.parts.leases()
+    }
+
+    /// Where the time of the latest cold start went; of several parts, of the one that took longest.
     pub fn phases(&self) -> ColdPhases {
-        self.inner.facts().phases
+        self.inner.parts.phases()
     }
 
-    /// What the lease has used so far, as the manager knows it; up to a heartbeat (0.5 s) old. The final
+    /// What its leases have used so far, as the manager knows it; up to a heartbeat (0.5 s) old. The final
     /// bill comes from [`Invoker::deallocate`].
     ///
     /// # Errors
-    /// [`Error::NotRunning`], or [`Error::Refused`] if the lease is no longer known.
+    /// [`Error::NotRunning`], or [`Error::Refused`] if a lease is no longer known.
     pub fn usage(&self) -> Result<UsageTotals, Error> {
         let options = self.inner.plan.options.clone();
-        let lease = self.lease();
-        Control::get()?.run(async move { Manager::of(&options)?.usage(lease).await })
+        let leases = self.leases();
+        Control::get()?.run(async move { Manager::of(&options)?.usage(&leases).await })
     }
 
     /// Zeroed registered memory for `elements` elements, made known to all workers of this invoker.
@@ -160,15 +170,8 @@ impl Invoker {
     pub fn deallocate(self) -> Result<UsageTotals, Error> {
         affinity::forget(self.inner.id);
         let inner = self.inner.clone();
-        Control::get()?.run(async move {
-            let held = std::mem::replace(&mut *inner.holding.lock().await, Holding::Deallocated);
-            inner.close_slots();
-            match held {
-                Holding::Lease(lease) => lease.release().await,
-                Holding::Ended(reason) => Err(ended(reason)),
-                Holding::Deallocated => Err(ended(EndReason::Released)),
-            }
-        })
+        inner.parts.stop_moving();
+        Control::get()?.run(async move { inner.parts.release(|| inner.close_slots()).await })
     }
 }
 
@@ -180,25 +183,6 @@ impl fmt::Debug for Invoker {
             .field("slots", &self.slots())
             .finish()
     }
-}
-
-fn ended(reason: EndReason) -> Error {
-    Error::LeaseEnded { reason, ran: Ran::No }
-}
-
-/// What an invoker has.
-enum Holding {
-    Lease(Lease),
-    /// The last lease ended like this, and no other was taken yet.
-    Ended(EndReason),
-    Deallocated,
-}
-
-/// What is known of the lease without holding it.
-#[derive(Clone, Copy)]
-struct Facts {
-    lease: LeaseId,
-    phases: ColdPhases,
 }
 
 /// A slot of the lease: stays when its worker or the lease are replaced.
@@ -216,9 +200,7 @@ pub(crate) struct Inner {
     pub(crate) id: u64,
     pub(crate) plan: Plan,
     slots: Box<[Slot]>,
-    /// Whoever repairs holds it, across waiting for the agent: nobody repairs twice.
-    holding: tokio::sync::Mutex<Holding>,
-    facts: Mutex<Facts>,
+    pub(crate) parts: Parts,
     pub(crate) staging: Arc<Staging>,
     pub(crate) completions: Arc<Completions>,
     /// Gives each thread another slot to begin with.
@@ -227,8 +209,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    fn new(plan: Plan, lease: Lease, channels: Vec<Arc<Channel>>, phases: ColdPhases) -> Self {
+    fn new(plan: Plan, taken: Vec<Taken>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        let (parts, channels) = Parts::new(taken);
         let slot = |channel| Slot {
             channel: RwLock::new(channel),
             repairing: AtomicBool::new(false),
@@ -237,11 +220,7 @@ impl Inner {
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             slots: channels.into_iter().map(slot).collect(),
-            facts: Mutex::new(Facts {
-                lease: lease.id(),
-                phases,
-            }),
-            holding: tokio::sync::Mutex::new(Holding::Lease(lease)),
+            parts,
             staging: Arc::default(),
             completions: Completions::new(plan.doorbell.clone(), plan.options.completion),
             spread: AtomicUsize::new(0),
@@ -250,24 +229,22 @@ impl Inner {
         }
     }
 
-    fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// The channel of a slot, if it is open.
+    /// The channel of a slot, if it is open. A lost lease takes all its channels with it, but not at the same
+    /// moment: who has lost one does not try the next.
     pub(crate) fn open_channel(&self, slot: usize) -> Option<Arc<Channel>> {
         let channel = self.slots[slot]
             .channel
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        (!channel.is_closed()).then(|| channel.clone())
+        let usable = !channel.is_closed() && !channel.connection().is_doomed();
+        usable.then(|| channel.clone())
     }
 
-    fn put(&self, slot: usize, channel: Arc<Channel>) {
+    pub(crate) fn put(&self, slot: usize, channel: Arc<Channel>) {
         *self.slots[slot]
             .channel
             .write()
@@ -282,11 +259,16 @@ impl Inner {
     }
 
     /// A channel to invoke on: of the given slot, or else of the first idle one, beginning with the one
-    /// that this thread used last; if all are busy, of the least busy. Repairs what is needed.
-    pub(crate) fn pick(self: &Arc<Self>, slot: Option<usize>) -> Result<(usize, Arc<Channel>), Error> {
+    /// that this thread used last; if all are busy, of the least busy. Repairs what is needed, for which it waits at
+    /// most `limit`.
+    pub(crate) fn pick(
+        self: &Arc<Self>,
+        slot: Option<usize>,
+        limit: Option<Duration>,
+    ) -> Result<(usize, Arc<Channel>), Error> {
         let count = self.slots.len();
         if let Some(slot) = slot.or((count == 1).then_some(0)) {
-            return self.ready(slot).map(|channel| (slot, channel));
+            return self.ready(slot, limit).map(|channel| (slot, channel));
         }
         let start =
             affinity::slot(self.id).unwrap_or_else(|| self.spread.fetch_add(1, Ordering::Relaxed) % count);
@@ -306,16 +288,22 @@ impl Inner {
         }
         match best {
             Some((_, slot, channel)) => Ok((slot, channel)),
-            None => self.ready(start).map(|channel| (start, channel)),
+            None => self.ready(start, limit).map(|channel| (start, channel)),
         }
     }
 
     /// The channel of a slot, repaired if need be.
-    fn ready(self: &Arc<Self>, slot: usize) -> Result<Arc<Channel>, Error> {
+    fn ready(self: &Arc<Self>, slot: usize, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
         if let Some(channel) = self.open_channel(slot) {
             return Ok(channel);
         }
-        Control::get()?.run(self.clone().repair(slot))
+        let repaired = Control::get()?.run_within(limit, self.clone().repair(slot));
+        repaired.unwrap_or_else(|| {
+            Err(Error::Deadline {
+                timeout: limit.unwrap_or_default(),
+                ran: Ran::No,
+            })
+        })
     }
 
     /// Starts to repair a slot, so that a later call finds it open.
@@ -344,51 +332,6 @@ impl Inner {
             Ok(control) => control.spawn(repair),
             Err(_) => state.repairing.store(false, Ordering::Relaxed),
         }
-    }
-
-    /// Opens a slot's channel again: on a new incarnation of its worker, or on a new lease.
-    pub(crate) async fn repair(self: Arc<Self>, slot: usize) -> Result<Arc<Channel>, Error> {
-        let mut holding = self.holding.lock().await;
-        if let Some(channel) = self.open_channel(slot) {
-            return Ok(channel);
-        }
-        let slots = usize::from(self.plan.options.slots);
-        if let Holding::Lease(lease) = &mut *holding {
-            let mut over = lease.end();
-            if over.is_none() {
-                match lease.reconnect((slot / slots) as u16).await {
-                    Ok(channels) => {
-                        let first = slot / slots * slots;
-                        for (offset, channel) in channels.iter().enumerate() {
-                            self.put(first + offset, channel.clone());
-                        }
-                        return Ok(channels[slot % slots].clone());
-                    }
-                    Err(error) => over = Some(over_by(&error, lease).ok_or(error)?),
-                }
-            }
-            let reason = match over {
-                Some(End::Lease { reason, .. }) => reason,
-                // The agent is gone, and with it the lease; who comes back has another boot.
-                Some(End::Lost) | None => EndReason::AgentStopping,
-            };
-            *holding = Holding::Ended(reason);
-        }
-        match &*holding {
-            Holding::Deallocated => return Err(ended(EndReason::Released)),
-            Holding::Ended(reason) if !self.plan.options.renew_lease => return Err(ended(*reason)),
-            _ => {}
-        }
-        let (lease, channels, phases) = Lease::take(&self.plan).await?;
-        *self.facts() = Facts {
-            lease: lease.id(),
-            phases,
-        };
-        *holding = Holding::Lease(lease);
-        for (slot, channel) in channels.iter().enumerate() {
-            self.put(slot, channel.clone());
-        }
-        Ok(channels[slot].clone())
     }
 
     /// Waits until a slot may take another invocation (or its channel closes).
@@ -430,27 +373,16 @@ impl Inner {
     }
 }
 
-/// Whether the agent's refusal means that the lease is over, although no event has said so.
-fn over_by(error: &Error, lease: &Lease) -> Option<End> {
-    match error {
-        Error::Refused(Refusal::LeaseEnded(_) | Refusal::UnknownLease | Refusal::Unavailable { .. }) => {
-            Some(lease.end().unwrap_or(End::Lost))
-        }
-        _ => None,
-    }
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
         self.completions.stop();
         affinity::forget(self.id);
-        let Holding::Lease(lease) = std::mem::replace(self.holding.get_mut(), Holding::Deallocated) else {
-            return;
-        };
         let Ok(control) = Control::get() else { return };
+        let (parts, _) = Parts::new(Vec::new());
+        let parts = std::mem::replace(&mut self.parts, parts);
         let release = async move {
-            match tokio::time::timeout(DROP_LIMIT, lease.release()).await {
-                Ok(Ok(_)) => {}
+            match tokio::time::timeout(DROP_LIMIT, parts.release(|| {})).await {
+                Ok(Ok(_) | Err(Error::LeaseEnded { .. })) => {}
                 // The closing session ends it as well.
                 other => tracing::debug!(?other, "a dropped lease was not released in time"),
             }

@@ -1,20 +1,23 @@
 //! A lease in use: its session, its workers' connections, and the cold path that makes them.
 
 use crate::Error;
+use crate::acquiring::Taken;
 use crate::channel::Channel;
 use crate::code::Code;
-use crate::connection::{Rings, Watched};
+use crate::connection::{NEWS_LIMIT, Rings, Watched};
+use crate::direct;
 use crate::manager::Manager;
 use crate::options::LeaseOptions;
 use crate::session::{End, Session, Shared};
 use crate::transport::{self, Transport};
 use hotlease_fabric::doorbell::Doorbell;
+use hotlease_wire::grpc::{AgentInfo, Grant};
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
 use hotlease_wire::session::{StartPhases, UsageTotals};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Where the time of a cold start went, as the client saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,6 +46,9 @@ impl ColdPhases {
     }
 }
 
+/// How long giving back waits for the manager to have heard of a direct lease.
+const VOUCH_LIMIT: Duration = Duration::from_millis(200);
+
 /// What a lease is made for.
 #[derive(Clone)]
 pub(crate) struct Plan {
@@ -59,6 +65,8 @@ pub(crate) struct Lease {
     /// Index of the code's first function in every worker of the lease.
     base: u16,
     workers: Vec<Option<Watched>>,
+    /// While the manager does not know of it.
+    vouching: Option<JoinHandle<()>>,
 }
 
 /// A connected worker, and the rings exchanged with its slots, in their order.
@@ -70,19 +78,93 @@ struct Opened {
 }
 
 impl Lease {
-    /// Takes a lease, loads the code, and opens a channel to every slot. On the control thread.
-    pub(crate) async fn take(plan: &Plan) -> Result<(Self, Vec<Arc<Channel>>, ColdPhases), Error> {
+    /// Takes leases of so many workers, loads the code, and opens a channel to every slot. On the control thread.
+    pub(crate) async fn take(plan: &Plan, manager: &Manager, workers: u16) -> Result<Vec<Taken>, Error> {
         let options = &plan.options;
-        let mut phases = ColdPhases::default();
         let mut lap = stopwatch();
-
         transport::prepare(options);
-        let manager = Manager::of(options)?;
-        let grant = manager.acquire(options.acquire_request()).await?;
-        phases.acquire = lap();
+        let mut first = manager.acquire(options.acquire_request(workers)).await?;
+        let acquire = lap();
+        let others = std::mem::take(&mut first.others);
+        if others.is_empty() {
+            let workers = granted_workers(&first, workers);
+            return Ok(vec![Self::start(plan, manager, first, workers, acquire).await?]);
+        }
+        let mut starting = JoinSet::new();
+        for (number, grant) in std::iter::once(first).chain(others).enumerate() {
+            let (plan, manager) = (plan.clone(), manager.clone());
+            let workers = granted_workers(&grant, workers);
+            starting.spawn(async move {
+                (
+                    number,
+                    Self::start(&plan, &manager, grant, workers, acquire).await,
+                )
+            });
+        }
+        let (mut parts, mut failed) = (BTreeMap::new(), None);
+        while let Some(started) = starting.join_next().await {
+            match started {
+                Ok((number, Ok(part))) => drop(parts.insert(number, part)),
+                Ok((_, Err(error))) => failed = Some(error),
+                Err(error) => failed = Some(Error::protocol(error.to_string())),
+            }
+        }
+        let parts: Vec<Taken> = parts.into_values().collect();
+        let slots: usize = parts.iter().map(|(_, channels, _)| channels.len()).sum();
+        if failed.is_none() && slots > usize::from(workers) * usize::from(options.slots) {
+            failed = Some(Error::protocol(
+                "the manager granted more workers than were asked for",
+            ));
+        }
+        let Some(error) = failed else {
+            return Ok(parts);
+        };
+        // All or nothing.
+        for (lease, ..) in parts {
+            if let Err(error) = lease.release().await {
+                tracing::debug!(%error, "a part of a lease that could not be used was not released");
+            }
+        }
+        Err(error)
+    }
 
-        let workers = usize::from(options.workers);
-        let session = match Session::attach(&grant, manager.site(), workers).await {
+    /// Takes a lease of an agent, without the manager.
+    pub(crate) async fn take_of(
+        plan: &Plan,
+        manager: &Manager,
+        agent: &AgentInfo,
+        workers: u16,
+    ) -> Result<Vec<Taken>, Error> {
+        let options = &plan.options;
+        let mut lap = stopwatch();
+        transport::prepare(options);
+        let grant = manager
+            .acquire_of(agent, options.acquire_request(workers))
+            .await?;
+        let granted = Instant::now();
+        let acquire = lap();
+        let vouched = (options.clone(), grant.clone());
+        let (mut lease, channels, phases) = Self::start(plan, manager, grant, workers, acquire).await?;
+        // It goes on if the lease is given back before the manager has heard of it.
+        lease.vouching = Some(tokio::spawn(direct::vouch(
+            manager.clone(),
+            vouched.0,
+            vouched.1,
+            granted,
+        )));
+        Ok(vec![(lease, channels, phases)])
+    }
+
+    /// Attaches to what was granted, and makes it usable.
+    async fn start(
+        plan: &Plan,
+        manager: &Manager,
+        grant: Grant,
+        workers: u16,
+        acquire: Duration,
+    ) -> Result<Taken, Error> {
+        let mut lap = stopwatch();
+        let session = match Session::attach(&grant, manager.site(), usize::from(workers)).await {
             Ok(session) => session,
             Err(error) => {
                 // Without a session nobody else would give it back before its attach window is over.
@@ -92,22 +174,19 @@ impl Lease {
                 return Err(error);
             }
         };
-        phases.attach = lap();
-        let (lease, channels, rest) = Self::begin(plan, session).await?;
+        let attach = lap();
+        let (lease, channels, rest) = Self::begin(plan, session, workers).await?;
         let phases = ColdPhases {
-            acquire: phases.acquire,
-            attach: phases.attach,
+            acquire,
+            attach,
             ..rest
         };
         Ok((lease, channels, phases))
     }
 
     /// Makes an attached lease usable, or gives it back.
-    pub(crate) async fn begin(
-        plan: &Plan,
-        session: Session,
-    ) -> Result<(Self, Vec<Arc<Channel>>, ColdPhases), Error> {
-        let (opened, base, mut phases) = match Self::prepare(plan, &session).await {
+    pub(crate) async fn begin(plan: &Plan, session: Session, workers: u16) -> Result<Taken, Error> {
+        let (opened, base, mut phases) = match Self::prepare(plan, &session, workers).await {
             Ok(prepared) => prepared,
             Err(error) => {
                 // Waiting for its end, so that the caller's next try finds the cores free.
@@ -122,8 +201,9 @@ impl Lease {
             session,
             base,
             workers: Vec::new(),
+            vouching: None,
         };
-        let mut channels = Vec::with_capacity(plan.options.slots_in_all());
+        let mut channels = Vec::with_capacity(usize::from(workers) * usize::from(plan.options.slots));
         for opened in opened {
             phases.connect = phases.connect.max(opened.connect);
             channels.extend(lease.channels(&opened.watched, opened.rings));
@@ -134,10 +214,13 @@ impl Lease {
 
     /// Loads the code and connects to the workers; returns these in order, and the index of the code's first
     /// function.
-    async fn prepare(plan: &Plan, session: &Session) -> Result<(Vec<Opened>, u16, ColdPhases), Error> {
-        let options = &plan.options;
+    async fn prepare(
+        plan: &Plan,
+        session: &Session,
+        workers: u16,
+    ) -> Result<(Vec<Opened>, u16, ColdPhases), Error> {
         let mut lap = stopwatch();
-        check_workers(session, options)?;
+        check_workers(session, workers, plan.options.slots)?;
         let mut phases = ColdPhases {
             start: session.attached.start,
             ..ColdPhases::default()
@@ -146,7 +229,7 @@ impl Lease {
         // Workers are connected and loaded at the same time. The connects go first, so that rings are made
         // here and there while the agent sees to the library.
         let mut opening = JoinSet::new();
-        for worker in 0..options.workers {
+        for worker in 0..workers {
             let opened = Self::open(session.shared().clone(), plan.clone(), worker);
             opening.spawn(async move { (worker, opened.await) });
         }
@@ -212,6 +295,12 @@ impl Lease {
         Ok(channels)
     }
 
+    /// How many it has.
+    pub(crate) fn workers(&self) -> u16 {
+        // As many as were asked for, in 16 bits.
+        self.workers.len() as u16
+    }
+
     pub(crate) fn id(&self) -> LeaseId {
         self.session.attached.lease
     }
@@ -221,10 +310,23 @@ impl Lease {
         self.session.end()
     }
 
+    /// Leaves a lost lease to itself once all its connections have noticed how they ended: closed earlier, they would
+    /// tell their invocations that the lease was given back. On the control thread.
+    pub(crate) fn abandon(self) {
+        tokio::spawn(async move {
+            tokio::time::sleep(2 * NEWS_LIMIT).await;
+            drop(self);
+        });
+    }
+
     /// Gives it back; returns what it used.
     pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
         // In-flight invocations learn of it as a lease that ended.
         drop(self.workers);
+        if let Some(vouching) = self.vouching {
+            // A process that ends now could not tell the manager any more.
+            let _ = tokio::time::timeout(VOUCH_LIMIT, vouching).await;
+        }
         self.session.release().await
     }
 }
@@ -235,15 +337,22 @@ fn stopwatch() -> impl FnMut() -> Duration {
     move || std::mem::replace(&mut last, Instant::now()).elapsed()
 }
 
-fn check_workers(session: &Session, options: &LeaseOptions) -> Result<(), Error> {
+/// Workers of a part; a manager that knows of no parts grants all that are asked for.
+fn granted_workers(grant: &Grant, asked: u16) -> u16 {
+    match u16::try_from(grant.workers) {
+        Ok(workers @ 1..) => workers,
+        _ => asked,
+    }
+}
+
+fn check_workers(session: &Session, workers: u16, slots: u16) -> Result<(), Error> {
     let granted = &session.attached.slots;
-    let enough = granted.len() == usize::from(options.workers)
-        && granted.iter().all(|slots| *slots == usize::from(options.slots));
+    let enough =
+        granted.len() == usize::from(workers) && granted.iter().all(|granted| *granted == usize::from(slots));
     if enough {
         return Ok(());
     }
     Err(Error::protocol(format!(
-        "the agent granted workers with {granted:?} slots instead of {} with {}",
-        options.workers, options.slots
+        "the agent granted workers with {granted:?} slots instead of {workers} with {slots}"
     )))
 }

@@ -34,15 +34,19 @@
 
 #![forbid(unsafe_code)]
 
+mod acquiring;
 mod affinity;
 mod batch;
 mod buffer;
+mod callback;
 mod channel;
 mod code;
 mod completions;
 mod connection;
 mod control;
+mod deadline;
 mod death;
+mod direct;
 mod entries;
 mod error;
 mod express;
@@ -58,6 +62,7 @@ mod link;
 mod manager;
 mod model;
 mod options;
+mod parts;
 mod pipeline;
 mod redirect;
 mod registrations;
@@ -80,7 +85,7 @@ pub use invoker::Invoker;
 pub use learned::Learned;
 pub use lease::ColdPhases;
 pub use model::{Measured, Model, Plan, Work};
-pub use options::{Completion, LeaseOptions, Polling, Sharing};
+pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
 pub use pipeline::Pipeline;
 
 pub use hotlease_net::{IdentityError, NetError};

@@ -3,10 +3,11 @@
 use crate::Error;
 use crate::options::LeaseOptions;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_net::{NetError, Site, grpc};
+use hotlease_net::{NetError, Role, Site, grpc};
 use hotlease_wire::Refusal;
+use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
-use hotlease_wire::grpc::{AcquireRequest, Grant, ListRequest, ReleaseRequest};
+use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant, ListRequest, ReleaseRequest, VouchRequest};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
 use hyper_util::rt::TokioIo;
@@ -33,6 +34,15 @@ enum At {
     Elsewhere(Site),
 }
 
+impl At {
+    fn name(&self) -> String {
+        match self {
+            Self::Machine(socket) => socket.display().to_string(),
+            Self::Elsewhere(site) => format!("{site} {}", site.identity.dir().display()),
+        }
+    }
+}
+
 /// A manager.
 #[derive(Clone)]
 pub(crate) struct Manager {
@@ -40,8 +50,18 @@ pub(crate) struct Manager {
     client: ManagerClient<Channel>,
 }
 
-/// One HTTP/2 connection for each manager (and identity), made when first used and again when it breaks.
+/// One HTTP/2 connection for each daemon (and identity), made when first used and again when it breaks.
 static CHANNELS: LazyLock<Mutex<HashMap<String, Channel>>> = LazyLock::new(Mutex::default);
+/// Beyond, all are made anew.
+const CHANNELS_MAX: usize = 1024;
+
+fn kept_channel(name: String, make: impl FnOnce() -> Channel) -> Channel {
+    let mut channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
+    if channels.len() >= CHANNELS_MAX {
+        channels.clear();
+    }
+    channels.entry(name).or_insert_with(make).clone()
+}
 
 impl Manager {
     /// The one that the options name. On the control thread.
@@ -53,19 +73,89 @@ impl Manager {
             (None, Some(path)) => At::Machine(RuntimeDir::at(path)?.join("manager.sock")),
             (None, None) => At::Machine(RuntimeDir::resolve()?.join("manager.sock")),
         };
-        let name = match &at {
-            At::Machine(socket) => socket.display().to_string(),
-            At::Elsewhere(site) => format!("{site} {}", site.identity.dir().display()),
-        };
-        let mut channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = channels.entry(name).or_insert_with(|| match &at {
+        let channel = kept_channel(at.name(), || match &at {
             At::Machine(socket) => local_channel(socket.clone()),
             At::Elsewhere(site) => site.channel(),
         });
         Ok(Self {
-            client: ManagerClient::new(channel.clone()),
+            client: ManagerClient::new(channel),
             at,
         })
+    }
+
+    /// Tells it from others, and who asks it.
+    pub(crate) fn name(&self) -> String {
+        self.at.name()
+    }
+
+    /// The agents that it knows.
+    pub(crate) async fn agents(&self) -> Result<Vec<AgentInfo>, Error> {
+        let mut client = self.client.clone();
+        let list = client.list_agents(Request::new(ListRequest::default()));
+        Ok(self.ask(REQUEST_LIMIT, list).await?.agents)
+    }
+
+    /// Asks one of them for a lease.
+    pub(crate) async fn acquire_of(
+        &self,
+        agent: &AgentInfo,
+        request: AcquireRequest,
+    ) -> Result<Grant, Error> {
+        let channel = match &self.at {
+            At::Machine(_) if !agent.address.contains("://") => {
+                let socket = PathBuf::from(&agent.address);
+                kept_channel(agent.address.clone(), || local_channel(socket))
+            }
+            At::Elsewhere(site) if !agent.endpoint.is_empty() => {
+                let address = agent.endpoint.parse()?;
+                let name = format!("{} {}", agent.endpoint, site.identity.dir().display());
+                kept_channel(name, || {
+                    grpc::channel(address, site.identity.clone(), Role::Agent)
+                })
+            }
+            _ => {
+                let what = format!(
+                    "agent {}: it is on another host, and this client is not",
+                    agent.id
+                );
+                return Err(Refusal::Unavailable { what }.into());
+            }
+        };
+        let mut client = AgentClient::new(channel);
+        let mut request = Request::new(request);
+        request.set_timeout(ACQUIRE_LIMIT);
+        match tokio::time::timeout(ACQUIRE_LIMIT, client.grant_direct(request)).await {
+            Ok(granted) => granted.map(Response::into_inner).map_err(failed),
+            Err(_) => Err(Error::Refused(Refusal::Timeout {
+                what: format!("agent {}", agent.id),
+                after_ms: u64::try_from(ACQUIRE_LIMIT.as_millis()).unwrap_or(u64::MAX),
+            })),
+        }
+    }
+
+    /// Says that this client holds a lease which an agent granted itself, for so long already.
+    pub(crate) async fn vouch(
+        &self,
+        options: &LeaseOptions,
+        grant: &Grant,
+        held: Duration,
+    ) -> Result<(), Error> {
+        let vouch = VouchRequest {
+            lease: grant.lease.clone(),
+            agent: grant.agent.clone(),
+            boot: grant.boot.clone(),
+            epoch: grant.epoch,
+            cores: grant.cores.clone(),
+            workers: grant.cores.len() as u32 / u32::from(options.slots).max(1),
+            slots_per_worker: options.slots.into(),
+            memory_bytes: options.memory_bytes,
+            label: options.label.clone(),
+            job: options.job.clone(),
+            held_ms: u64::try_from(held.as_millis()).unwrap_or(u64::MAX),
+        };
+        let mut client = self.client.clone();
+        self.ask(REQUEST_LIMIT, client.vouch(Request::new(vouch))).await?;
+        Ok(())
     }
 
     /// For a manager on another host: what its agents are reached with.
@@ -131,8 +221,8 @@ impl Manager {
         Ok(())
     }
 
-    /// What a lease has used so far, as the manager knows it.
-    pub(crate) async fn usage(&self, lease: LeaseId) -> Result<UsageTotals, Error> {
+    /// What leases have used so far in all, as the manager knows it.
+    pub(crate) async fn usage(&self, leases: &[LeaseId]) -> Result<UsageTotals, Error> {
         let mut client = self.client.clone();
         let list = self
             .ask(
@@ -140,15 +230,17 @@ impl Manager {
                 client.list_leases(Request::new(ListRequest::default())),
             )
             .await?;
-        let id = lease.to_string();
-        let lease = list.leases.into_iter().find(|lease| lease.id == id);
-        let usage = lease.ok_or(Refusal::UnknownLease)?.usage.unwrap_or_default();
-        Ok(UsageTotals {
-            allocated_ns: usage.allocated_ns,
-            hot_ns: usage.hot_ns,
-            compute_ns: usage.compute_ns,
-            invocations: usage.invocations,
-        })
+        let mut used = UsageTotals::default();
+        for lease in leases {
+            let id = lease.to_string();
+            let lease = list.leases.iter().find(|lease| lease.id == id);
+            let usage = lease.ok_or(Refusal::UnknownLease)?.usage.unwrap_or_default();
+            used.allocated_ns += usage.allocated_ns;
+            used.hot_ns += usage.hot_ns;
+            used.compute_ns += usage.compute_ns;
+            used.invocations += usage.invocations;
+        }
+        Ok(used)
     }
 }
 

@@ -66,6 +66,10 @@ pub struct LeaseOptions {
     pub workers: u16,
     /// Slots (threads on cores of their own) of each worker. Default: 1.
     pub slots: u16,
+    /// Who is asked for the lease. Default: the manager.
+    pub placement: Placement,
+    /// Over how many agents the workers may be; all on one where agents are asked directly. Default: all on one.
+    pub spread: Spread,
     /// Address space limit of each worker, bytes; 0: none. Default: 0.
     pub memory_bytes: u64,
     /// Whose the cores are. Default: exclusive.
@@ -104,8 +108,14 @@ pub struct LeaseOptions {
     /// How often an invocation of an idempotent function is run again after its worker died. Others are
     /// never run twice. Default: 1.
     pub retries: u32,
-    /// Whether a new lease is taken when one ended and another call is made. Default: true.
+    /// Whether another lease is taken when one was lost: its node was given back, its agent died or fell silent, it
+    /// expired. What had not run, and what may run again, is then sent to the new one. Default: true.
     pub renew_lease: bool,
+    /// How long another lease is looked for then, with pauses that grow; an invocation waits for it no longer than
+    /// its own timeout. 0: it is tried once. Default: 5 s.
+    pub move_within: Duration,
+    /// How long the first lease is waited for where there is no room, in the same way. Default: 0, tried once.
+    pub patience: Duration,
     /// How bytes reach the workers: `shm`, the name of a libfabric provider like `tcp;ofi_rxm`, or `ofi` for
     /// the best provider that gets through. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers
     /// of this machine and `ofi` for others.
@@ -125,6 +135,33 @@ pub struct LeaseOptions {
     /// Where the platform's sockets are. Default (`None`): `$HOTLEASE_RUNTIME_DIR`, else
     /// `$XDG_RUNTIME_DIR/hotlease`, else `/tmp/hotlease-UID`.
     pub runtime_dir: Option<PathBuf>,
+}
+
+/// Who is asked for a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Placement {
+    /// The manager.
+    #[default]
+    Managed,
+    /// The agents themselves, in a random order of one's own (2021 paper): for those that are started with `--direct`.
+    /// The manager only says which there are, every 30 s, and hears of the lease afterwards; while it is away, the last
+    /// list is used.
+    Direct,
+}
+
+/// Over how many agents the workers of a lease are placed. Each agent's share is a part, which is lost and replaced
+/// without the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Spread {
+    /// All on one.
+    #[default]
+    OneAgent,
+    /// On as few as have room, at most 64; all of the workers, or none.
+    AllOrNothing,
+    /// The same, but so many of the workers are enough: [`crate::Invoker::slots`] says how many there are.
+    AtLeast(u16),
 }
 
 impl Default for LeaseOptions {
@@ -147,6 +184,10 @@ impl Default for LeaseOptions {
             completion: Completion::default(),
             retries: 1,
             renew_lease: true,
+            placement: Placement::Managed,
+            spread: Spread::OneAgent,
+            move_within: Duration::from_secs(5),
+            patience: Duration::ZERO,
             transport: None,
             label: program_name(),
             job: batch_job(),
@@ -164,6 +205,22 @@ impl LeaseOptions {
         if self.workers == 0 || u32::from(self.workers) > WORKERS_MAX {
             return fail(format!(
                 "workers must be 1 to {WORKERS_MAX}, not {}",
+                self.workers
+            ));
+        }
+        if self.placement == Placement::Direct && self.spread != Spread::OneAgent {
+            return fail(
+                "spread needs the manager: agents that are asked directly grant all workers or none".into(),
+            );
+        }
+        if self.sharing == Sharing::Shared && self.spread != Spread::OneAgent {
+            return fail("spread needs cores of one's own: shared ones are found on one agent".into());
+        }
+        if let Spread::AtLeast(least) = self.spread
+            && (least == 0 || least > self.workers)
+        {
+            return fail(format!(
+                "spread must be at least 1 to {} workers, as many as are asked for, not {least}",
                 self.workers
             ));
         }
@@ -224,11 +281,6 @@ impl LeaseOptions {
         Ok(())
     }
 
-    /// Slots of all workers.
-    pub(crate) fn slots_in_all(&self) -> usize {
-        usize::from(self.workers) * usize::from(self.slots)
-    }
-
     pub(crate) fn request_shape(&self) -> RingShape {
         RingShape {
             depth: self.depth,
@@ -254,14 +306,15 @@ impl LeaseOptions {
         }
     }
 
-    pub(crate) fn acquire_request(&self) -> AcquireRequest {
+    /// For so many workers.
+    pub(crate) fn acquire_request(&self, workers: u16) -> AcquireRequest {
         let polling = match self.polling {
             Polling::Adaptive => grpc::Polling::Adaptive,
             Polling::Hot => grpc::Polling::Hot,
             Polling::Warm => grpc::Polling::Warm,
         };
         AcquireRequest {
-            workers: self.workers.into(),
+            workers: workers.into(),
             slots_per_worker: self.slots.into(),
             memory_bytes: self.memory_bytes,
             gpus: 0,
@@ -275,6 +328,13 @@ impl LeaseOptions {
             sharing: match self.sharing {
                 Sharing::Exclusive => grpc::Sharing::Exclusive.into(),
                 Sharing::Shared => grpc::Sharing::Shared.into(),
+            },
+            spread_least: match self.spread {
+                Spread::OneAgent => 0,
+                Spread::AllOrNothing => workers.into(),
+                // What replaces a part that was lost is all of it.
+                Spread::AtLeast(least) if workers == self.workers => least.into(),
+                Spread::AtLeast(_) => workers.into(),
             },
         }
     }

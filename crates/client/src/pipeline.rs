@@ -48,7 +48,7 @@ pub struct Pipeline {
 
 impl Pipeline {
     pub(crate) fn new(function: Function) -> Result<Self, Error> {
-        let (slot, channel) = function.inner.pick(function.slot)?;
+        let (slot, channel) = function.inner.pick(function.slot, function.timeout)?;
         let depth = channel.ring.depth() as usize;
         Ok(Self {
             slot: Some(slot),
@@ -165,7 +165,10 @@ impl Pipeline {
         if let Some(&seq) = self.in_flight.front() {
             return Err(self.channel.unanswered(seq));
         }
-        let (slot, channel) = self.function.inner.pick(self.function.slot.or(self.slot))?;
+        let function = &self.function;
+        let (slot, channel) = function
+            .inner
+            .pick(function.slot.or(self.slot), function.timeout)?;
         (self.slot, self.channel) = (Some(slot), channel);
         Ok(())
     }

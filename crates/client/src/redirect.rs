@@ -85,7 +85,11 @@ impl Inner {
 
     /// A channel beside that of a slot that has refused: of the next workers' first idle slot, else of the next worker's
     /// first one. The slots of one worker share its core.
-    pub(crate) fn pick_beside(self: &Arc<Self>, slot: usize) -> Result<(usize, Arc<Channel>), Error> {
+    pub(crate) fn pick_beside(
+        self: &Arc<Self>,
+        slot: usize,
+        limit: Option<Duration>,
+    ) -> Result<(usize, Arc<Channel>), Error> {
         let (count, each) = (self.slots(), usize::from(self.plan.options.slots));
         let next = (slot / each + 1) * each;
         let order = || (next..next + count).map(|slot| slot % count);
@@ -93,7 +97,7 @@ impl Inner {
         let idle = order().filter_map(open).find(|(_, channel)| channel.load(1) == 0);
         match idle.or_else(|| order().find_map(open)) {
             Some(found) => Ok(found),
-            None => self.pick(None),
+            None => self.pick(None, limit),
         }
     }
 }

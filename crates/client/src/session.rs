@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -74,6 +74,8 @@ pub(crate) struct Shared {
     workers: usize,
     news: Mutex<News>,
     changed: watch::Sender<()>,
+    /// Whether there is an end among the news: without their lock.
+    over: AtomicBool,
     /// Requests under way during which the agent keeps the lease.
     kept: AtomicUsize,
 }
@@ -147,6 +149,7 @@ impl Session {
                 end: None,
             }),
             changed: watch::Sender::new(()),
+            over: AtomicBool::new(false),
             kept: AtomicUsize::new(0),
         });
         let reader = tokio::spawn(shared.clone().read()).abort_handle();
@@ -245,6 +248,18 @@ impl Drop for Session {
 impl Shared {
     fn news(&self) -> MutexGuard<'_, News> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Only the first end counts.
+    fn ends(&self, end: End) {
+        self.news().end.get_or_insert(end);
+        self.over.store(true, Ordering::Release);
+        self.changed.send_replace(());
+    }
+
+    /// Whether it has ended, and its workers have or soon will.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     /// To the workers' host, if it is another one.
@@ -346,15 +361,13 @@ impl Shared {
                     self.changed.send_replace(());
                 }
                 SessionReply::LeaseEnded { reason, usage } => {
-                    self.news().end.get_or_insert(End::Lease { reason, usage });
-                    self.changed.send_replace(());
+                    self.ends(End::Lease { reason, usage });
                     self.link.answer(reply, fds);
                 }
                 other => self.link.answer(other, fds),
             }
         }
-        self.news().end.get_or_insert(End::Lost);
-        self.changed.send_replace(());
+        self.ends(End::Lost);
         self.link.close();
     }
 
@@ -379,8 +392,7 @@ impl Shared {
                     }
                     Some(RenewalAction::Lost) => {
                         tracing::warn!("the agent is silent and the lease's time is over");
-                        self.news().end.get_or_insert(End::Lost);
-                        self.changed.send_replace(());
+                        self.ends(End::Lost);
                         return;
                     }
                 }

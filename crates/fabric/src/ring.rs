@@ -61,6 +61,11 @@ impl Line {
         }
     }
 
+    /// A private copy, whatever it holds.
+    pub fn read(&self) -> LineWords {
+        std::array::from_fn(|word| self.0[word].load(Ordering::Relaxed))
+    }
+
     /// A private copy of the frame `seq`, if it is there.
     #[inline(always)]
     pub fn poll(&self, seq: Seq) -> Option<LineWords> {
@@ -94,6 +99,11 @@ pub trait FarRing: Send + Sync {
     fn publish(&self, entry: u32, payload_bytes: usize, words: &LineWords);
     /// Wakes the peer if it sleeps; cheap if it does not.
     fn ring(&self);
+    /// A private copy of the line last published in `entry`, where it can be read back. What the peer may have made
+    /// of it is the reader's to check.
+    fn published(&self, _entry: u32) -> Option<LineWords> {
+        None
+    }
     /// A hint that `entry` will be published soon.
     fn prefetch(&self, _entry: u32) {}
     /// Drives a transport that makes no progress by itself; whether a frame may be there now that was not

@@ -294,6 +294,10 @@ impl FarRing for ShmRing {
         }
     }
 
+    fn published(&self, entry: u32) -> Option<LineWords> {
+        Some(self.line(entry).read())
+    }
+
     #[inline]
     fn payload_bytes(&self) -> usize {
         self.layout.entry_bytes

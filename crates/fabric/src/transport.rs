@@ -70,6 +70,13 @@ impl FarRing for TransportRing {
         }
     }
 
+    fn published(&self, entry: u32) -> Option<LineWords> {
+        match self {
+            Self::Shm(ring) => ring.published(entry),
+            Self::Ofi(ring) => ring.published(entry),
+        }
+    }
+
     #[inline]
     fn prefetch(&self, entry: u32) {
         match self {

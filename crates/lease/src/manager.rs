@@ -11,7 +11,7 @@ mod quota;
 mod registry;
 mod wish;
 
-pub use cluster::{Cluster, REQUESTS_MAX};
+pub use cluster::{Cluster, PARTS_MAX, REQUESTS_MAX, Spread, Wanted};
 pub use event::{
     Action, Answer, AskId, CommitId, Event, Granted, LeaseNote, LeaseReport, Release, Report, RequestId,
     Write,

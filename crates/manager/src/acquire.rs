@@ -1,16 +1,20 @@
 //! Requests for leases and for their end: checked here, decided by the machine.
 
-use crate::machine::{RELEASED, REVOKED};
+use crate::machine::{RELEASED, REVOKED, Wanted};
 use crate::membership::lease_note;
 use crate::records::{bad, usage};
 use crate::state::State;
-use hotlease_lease::manager::{Answer, Event, Need, Release};
-use hotlease_wire::grpc::{AcquireRequest, Grant, Polling, ReleaseReply, ReleaseRequest, Sharing};
-use hotlease_wire::ids::LeaseId;
+use hotlease_lease::agent::Sharing as Whose;
+use hotlease_lease::manager::{Answer, Event, LeaseNote, Release, Spread};
+use hotlease_store::RowKey;
+use hotlease_wire::grpc::{
+    AcquireRequest, Grant, Polling, ReleaseReply, ReleaseRequest, Sharing, VouchReply, VouchRequest,
+};
+use hotlease_wire::ids::{Epoch, LeaseId};
 use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
 use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const TTL_MS_DEFAULT: u64 = 5_000;
 const TTL_MS_MIN: u64 = 100;
@@ -35,6 +39,17 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
         1,
         SLOTS_MAX.into(),
     )?;
+    between(
+        "least number of workers",
+        request.spread_least.into(),
+        0,
+        request.workers.into(),
+    )?;
+    if request.spread_least > 0 && Sharing::try_from(request.sharing) == Ok(Sharing::Shared) {
+        return Err(bad(
+            "shared cores are found on one agent: only a lease of cores of its own is spread",
+        ));
+    }
     if request.ttl_ms == 0 {
         request.ttl_ms = TTL_MS_DEFAULT;
     }
@@ -84,10 +99,17 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
 /// Gets a lease for what [`checked`] let through.
 pub(crate) async fn acquire(state: &Arc<State>, request: AcquireRequest) -> Result<Grant, Refusal> {
     // At most WORKERS_MAX x SLOTS_MAX: no overflow.
-    let count = request.workers * request.slots_per_worker;
-    let need = match Sharing::try_from(request.sharing) {
-        Ok(Sharing::Shared) => Need::Places(count),
-        _ => Need::Cores(count),
+    let wanted = hotlease_lease::manager::Wanted {
+        workers: request.workers,
+        cores: request.slots_per_worker,
+        sharing: match Sharing::try_from(request.sharing) {
+            Ok(Sharing::Shared) => Whose::Shared,
+            _ => Whose::Exclusive,
+        },
+        spread: match request.spread_least {
+            0 => Spread::OneAgent,
+            least => Spread::Several { least },
+        },
     };
     let (tenant, label) = (request.tenant.clone(), request.label.clone());
     let allowance = state.directory.allowance(&tenant, &request);
@@ -95,14 +117,69 @@ pub(crate) async fn acquire(state: &Arc<State>, request: AcquireRequest) -> Resu
         request,
         tenant,
         label,
-        need,
+        wanted,
         allowance,
     };
     let begun = Instant::now();
     let answered = state.ask(Some(request), acquire).await;
     state.metrics.asked(begun.elapsed(), &answered);
     match answered? {
-        (Answer::Granted { .. }, Some(grant)) => Ok(grant),
+        (Answer::Granted { .. }, Some(grant)) => Ok(*grant),
+        (answer, _) => Err(unexpected(&answer)),
+    }
+}
+
+/// Longest time that a client may say to have held a lease before it told: what it says it pays for.
+const HELD_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Opens the account of a lease that an agent granted directly. Who holds it says so, and is its tenant: no agent can bill
+/// somebody who has not said that he holds its lease.
+pub(crate) async fn vouch(
+    state: &Arc<State>,
+    request: VouchRequest,
+    tenant: String,
+) -> Result<VouchReply, Refusal> {
+    let terms = AcquireRequest {
+        workers: request.workers,
+        slots_per_worker: request.slots_per_worker,
+        memory_bytes: request.memory_bytes,
+        label: request.label,
+        job: request.job,
+        ..AcquireRequest::default()
+    };
+    let terms = checked(terms, tenant)?;
+    if request.cores.len() != (terms.workers * terms.slots_per_worker) as usize {
+        return Err(bad("a lease has one core for each slot"));
+    }
+    let lease: LeaseId = request.lease.parse().map_err(|_| bad("not a lease id"))?;
+    let note = LeaseNote {
+        agent: request.agent.parse().map_err(|_| bad("not an agent's id"))?,
+        boot: request.boot.parse().map_err(|_| bad("not a boot id"))?,
+        tenant: terms.tenant.clone(),
+        label: terms.label.clone(),
+        epoch: Epoch(request.epoch),
+        memory_bytes: terms.memory_bytes.saturating_mul(terms.workers.into()),
+        cores: request.cores,
+    };
+    let key = RowKey {
+        agent: note.agent,
+        boot: note.boot,
+        lease,
+    };
+    let known = state.store(move |store| store.rows(&[key])).await?;
+    match known.into_iter().flatten().next() {
+        Some(row) if row.tenant != note.tenant => return Err(Refusal::WrongTenant),
+        Some(row) if !row.disputed => return Ok(VouchReply {}),
+        _ => {}
+    }
+    let held = Duration::from_millis(request.held_ms).min(HELD_MAX);
+    let wanted = Wanted {
+        request: Arc::new(terms),
+        granted_ms: state.unix_ms().saturating_sub(held.as_millis() as u64),
+    };
+    let vouch = |request| Event::Vouch { request, lease, note };
+    match state.ask_to_note(lease, wanted, vouch).await? {
+        (Answer::Vouched, _) => Ok(VouchReply {}),
         (answer, _) => Err(unexpected(&answer)),
     }
 }

@@ -51,8 +51,8 @@ impl Wanted {
     }
 }
 
-/// An answer, with what an agent granted.
-pub(crate) type Answered = (Answer, Option<Grant>);
+/// An answer, with what was granted: its first part, which holds the others.
+pub(crate) type Answered = (Answer, Option<Box<Grant>>);
 
 struct Waiting {
     answer: oneshot::Sender<Answered>,
@@ -130,6 +130,20 @@ impl State {
         }
     }
 
+    /// As [`State::ask`], for a lease that was granted elsewhere.
+    pub(crate) async fn ask_to_note(
+        self: &Arc<Self>,
+        lease: LeaseId,
+        wanted: Wanted,
+        event: impl FnOnce(RequestId) -> Event,
+    ) -> Result<Answered, Refusal> {
+        self.machine().wanted.insert(lease, wanted);
+        let answered = self.ask(None, event).await;
+        // If it was refused, it is not written down.
+        self.machine().wanted.remove(&lease);
+        answered
+    }
+
     /// Something happened.
     pub(crate) fn step(self: &Arc<Self>, event: Event) {
         let now = self.now();
@@ -162,11 +176,23 @@ impl State {
                     tracing::debug!("a write came after the manager stopped");
                 }
             }
-            Action::AskGrant { ask, agent, request } => {
+            Action::AskGrant {
+                ask,
+                agent,
+                request,
+                workers,
+            } => {
                 let waiting = machine.waiting.get(&request);
                 let trace = waiting.and_then(|waiting| waiting.trace);
                 match waiting.and_then(|waiting| waiting.request.clone()) {
                     Some(request) => {
+                        // Each part is written down and billed as what it is.
+                        let request = if request.workers == workers {
+                            request
+                        } else {
+                            let whole = AcquireRequest::clone(&request);
+                            Arc::new(AcquireRequest { workers, ..whole })
+                        };
                         let asking = Arc::clone(self).ask_grant(ask, agent, request, trace);
                         tokio::spawn(asking.instrument(Trace::span(trace)));
                     }
@@ -174,6 +200,11 @@ impl State {
                 }
             }
             Action::AskEnd { ask, agent, release } => {
+                // What was granted and is given back is not handed out.
+                machine
+                    .grants
+                    .retain(|_, grant| grant.lease != release.lease.to_string());
+                machine.wanted.remove(&release.lease);
                 let trace = Trace::current();
                 let asking = Arc::clone(self).ask_end(ask, agent, release, trace);
                 tokio::spawn(asking.instrument(Trace::span(trace)));
@@ -197,15 +228,24 @@ impl State {
 
     fn answer(self: &Arc<Self>, machine: &mut Machine, request: RequestId, answer: Answer) {
         let grant = match &answer {
-            Answer::Granted { ask } => machine.grants.remove(ask),
+            Answer::Granted { asks } => {
+                let mut parts = asks.iter().filter_map(|ask| machine.grants.remove(ask));
+                parts.next().map(|mut first| {
+                    first.others = parts.collect();
+                    Box::new(first)
+                })
+            }
             _ => None,
         };
         let Some(waiting) = machine.waiting.remove(&request) else {
             return;
         };
         // Who asked is gone, and nobody else will use the lease.
-        if let Err((_, Some(grant))) = waiting.answer.send((answer, grant)) {
-            tokio::spawn(Arc::clone(self).give_back(grant));
+        if let Err((_, Some(mut grant))) = waiting.answer.send((answer, grant)) {
+            for part in std::mem::take(&mut grant.others) {
+                tokio::spawn(Arc::clone(self).give_back(part));
+            }
+            tokio::spawn(Arc::clone(self).give_back(*grant));
         }
     }
 
@@ -221,7 +261,8 @@ impl State {
         let asked = async {
             let mut client = self.links.client(&self.agent(agent)?)?;
             let grant = client.grant(Trace::mark(trace, AcquireRequest::clone(&request)));
-            let grant = answer(agent, self.config.grant_timeout, grant).await?;
+            let mut grant = answer(agent, self.config.grant_timeout, grant).await?;
+            grant.workers = request.workers;
             Ok((self.granted(agent, &grant)?, grant))
         };
         let event = match asked.await {

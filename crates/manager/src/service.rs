@@ -11,7 +11,7 @@ use hotlease_wire::grpc::{
     ListTenantsRequest, NewKey, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply, PastUsageRequest,
     PutTenantRequest, RegisterReply, RegisterRequest, ReleaseReply, ReleaseRequest, RemoveTenantReply,
     RemoveTenantRequest, RevokeKeyRequest, RotateKeyReply, RotateKeyRequest, ShutdownReply, ShutdownRequest,
-    Tenant, TenantList, VerifyReply, VerifyRequest, WorkerList,
+    Tenant, TenantList, VerifyReply, VerifyRequest, VouchReply, VouchRequest, WorkerList,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -39,6 +39,11 @@ impl Manager for Service {
             ..request.into_inner()
         };
         reply(acquire::release(&self.0, request, caller.is_operator()).await)
+    }
+
+    async fn vouch(&self, request: Request<VouchRequest>) -> Result<Response<VouchReply>, Status> {
+        let tenant = caller_of(&request)?.tenant()?.to_owned();
+        reply(acquire::vouch(&self.0, request.into_inner(), tenant).await)
     }
 
     async fn list_agents(&self, _: Request<ListRequest>) -> Result<Response<AgentList>, Status> {

@@ -387,7 +387,7 @@ impl AgentNode {
         match request {
             Request::Grant(wanted) => {
                 let response = match self.grant(wanted, site)? {
-                    Ok(grant) => Response::Granted(grant),
+                    Ok(grant) => Response::Granted(vec![grant]),
                     Err(refusal) => Response::Refused(refusal),
                 };
                 respond(site, node, caller, response);

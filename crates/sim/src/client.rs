@@ -268,7 +268,16 @@ impl Process {
     fn arrives(&mut self, node: Node, from: Node, message: Message, site: &mut Site) {
         match message {
             Message::Response { call, run, response } if run == self.run => match response {
-                Response::Granted(grant) if self.asked == Some(call) => self.attach(node, grant, site),
+                Response::Granted(parts) if self.asked == Some(call) => {
+                    // It works with the first, and has no use for the others.
+                    let mut parts = parts.into_iter();
+                    if let Some(first) = parts.next() {
+                        self.attach(node, first, site);
+                    }
+                    for part in parts {
+                        self.request(node, Node::Manager, Request::Release(part.lease), site);
+                    }
+                }
                 Response::Refused(refusal) if self.asked == Some(call) => {
                     self.acquire(node, AcquisitionEvent::Refused(refusal), site);
                 }

@@ -26,6 +26,7 @@ mod journal;
 mod manager;
 mod message;
 mod node;
+mod parts;
 pub mod scenario;
 mod site;
 pub mod truth;

@@ -7,11 +7,12 @@ use crate::agent::{Died, id, respond};
 use crate::durable::{Durable, Key};
 use crate::message::{Grant, Message, Request, Response, Wanted};
 use crate::node::{Clock, Node};
+use crate::parts::Grants;
 use crate::site::{Channel, Happening, Site};
 use crate::truth::within;
+use hotlease_lease::agent::Sharing;
 use hotlease_lease::manager::{
-    Action, Allowance, Answer, AskId, Cluster, CommitId, Event, Granted, Need, Release, Report, RequestId,
-    Write,
+    Action, Allowance, Answer, AskId, Cluster, CommitId, Event, Granted, Release, Report, RequestId, Write,
 };
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
@@ -59,6 +60,7 @@ pub struct Process {
     /// The last one of those that are being written.
     writing: Option<CommitId>,
     grants: BTreeMap<AskId, Grant>,
+    granted: Grants,
     /// Questions that wait for an answer.
     asks: BTreeSet<AskId>,
     wake: Option<Duration>,
@@ -122,6 +124,7 @@ impl ManagerNode {
             commits: VecDeque::new(),
             writing: None,
             grants: BTreeMap::new(),
+            granted: Grants::default(),
             asks: BTreeSet::new(),
             wake: None,
         });
@@ -217,10 +220,15 @@ impl ManagerNode {
                             request: id,
                             tenant: wanted.tenant.clone(),
                             label: String::new(),
-                            need: if wanted.shared {
-                                Need::Places(wanted.cores)
-                            } else {
-                                Need::Cores(wanted.cores)
+                            wanted: hotlease_lease::manager::Wanted {
+                                workers: wanted.workers,
+                                cores: wanted.cores,
+                                sharing: if wanted.shared {
+                                    Sharing::Shared
+                                } else {
+                                    Sharing::Exclusive
+                                },
+                                spread: wanted.spread,
                             },
                             allowance: Allowance::default(),
                         };
@@ -248,7 +256,11 @@ impl ManagerNode {
                     return Ok(());
                 }
                 let event = match response {
-                    Response::Granted(grant) => {
+                    Response::Granted(mut grants) => {
+                        let Some(grant) = grants.pop() else {
+                            return Ok(());
+                        };
+                        process.granted.granted(ask, grant.lease);
                         let granted = Granted {
                             lease: grant.lease,
                             boot: grant.boot,
@@ -306,13 +318,20 @@ impl ManagerNode {
                 let ordered = orders::told(&wish, site.now);
                 self.ask(ask, agent, Request::Order(ordered), ORDER_LIMIT, site);
             }
-            Action::AskGrant { ask, agent, request } => {
+            Action::AskGrant {
+                ask,
+                agent,
+                request,
+                workers,
+            } => {
                 self.operator.check_grant(agent, site);
+                process.granted.asked(ask, request);
                 let wanted = process
                     .requests
                     .get(&request)
                     .and_then(|caller| caller.wanted.clone());
                 if let Some(wanted) = wanted {
+                    let wanted = Wanted { workers, ..wanted };
                     self.ask(ask, agent, Request::Grant(wanted), GRANT_LIMIT, site);
                 }
             }
@@ -320,6 +339,13 @@ impl ManagerNode {
                 self.ask(ask, agent, Request::End(release), END_LIMIT, site);
             }
             Action::Answer { request, answer } => {
+                let granted = process.granted.answered(request);
+                if matches!(answer, Answer::Refused(_)) {
+                    let now = site.now;
+                    site.truth
+                        .refused
+                        .extend(granted.into_iter().map(|lease| (lease, now)));
+                }
                 if let Some(caller) = process.requests.remove(&request) {
                     self.answer(caller, answer, site);
                 }
@@ -367,19 +393,20 @@ impl ManagerNode {
                 known,
                 totals_every: TOTALS_EVERY.mul_f64(site.random.random()),
             },
-            Answer::Granted { ask } => {
-                let grant = self
-                    .process
-                    .as_mut()
-                    .and_then(|process| process.grants.remove(&ask));
-                match grant {
-                    Some(grant) => Response::Granted(grant),
-                    None => Response::Refused(Refusal::UnknownLease),
+            Answer::Granted { asks } => {
+                let grants = self.process.as_mut().map(|process| &mut process.grants);
+                let parts: Option<Vec<_>> =
+                    grants.map(|grants| asks.iter().filter_map(|ask| grants.remove(ask)).collect());
+                match parts.unwrap_or_default() {
+                    parts if parts.len() == asks.len() => Response::Granted(parts),
+                    _ => Response::Refused(Refusal::UnknownLease),
                 }
             }
             Answer::Released { usage } => Response::Released(usage),
             // An operator's, and answered above.
             Answer::Ordered { .. } => return,
+            // Nobody asks: the simulated ledger takes every report.
+            Answer::Vouched => Response::Refused(Refusal::UnknownLease),
             Answer::Refused(refusal) => Response::Refused(refusal),
         };
         respond(site, NODE, (caller.node, caller.run, caller.call), response);

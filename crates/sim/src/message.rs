@@ -1,7 +1,7 @@
 //! What travels between nodes: the content of the real messages, without their encoding.
 
 use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{AgentRecord, Offering, Release, Report};
+use hotlease_lease::manager::{AgentRecord, Offering, Release, Report, Spread};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
@@ -22,9 +22,12 @@ pub struct Session {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     pub tenant: String,
+    pub workers: u32,
+    /// Of each.
     pub cores: u32,
     /// Places on shared cores instead.
     pub shared: bool,
+    pub spread: Spread,
     pub ttl: Duration,
 }
 
@@ -74,9 +77,15 @@ pub struct Ordered {
 /// The answer to a request.
 #[derive(Debug, Clone)]
 pub enum Response {
-    Registered { ledger: u64 },
-    Heard { known: bool, totals_every: Duration },
-    Granted(Grant),
+    Registered {
+        ledger: u64,
+    },
+    Heard {
+        known: bool,
+        totals_every: Duration,
+    },
+    /// One, or the parts of what was spread.
+    Granted(Vec<Grant>),
     Released(UsageTotals),
     Ordered(Offering),
     Refused(Refusal),

@@ -89,6 +89,8 @@ pub struct ClientPlan {
     pub cores: u32,
     /// Places on shared cores, instead of cores of its own.
     pub shared: bool,
+    /// Workers of that many cores each, over several agents; 0: one, on one.
+    pub spread_workers: u32,
     pub ttl: Duration,
     pub patience: Duration,
     /// Mean pause between invocations.
@@ -338,6 +340,11 @@ impl ClientPlan {
             takes_max: millis(random, 1, 400),
             at_home: random.random_bool(0.3).then_some(at_home),
             through_manager: random.random_bool(0.3),
+            spread_workers: if random.random_bool(0.3) {
+                random.random_range(2..=5)
+            } else {
+                0
+            },
         }
     }
 }

@@ -72,6 +72,8 @@ pub struct Truth {
     pub given_back: BTreeMap<usize, (BootId, Duration)>,
     /// Orders that agents have carried out.
     pub carried_out: BTreeSet<(usize, u64)>,
+    /// What was granted for requests that were then refused, and when they were.
+    pub refused: Vec<(LeaseId, Duration)>,
     processes: u64,
 }
 

@@ -4,7 +4,8 @@ use crate::agent::AgentNode;
 use crate::client::ClientNode;
 use crate::manager::ManagerNode;
 use crate::node::Node;
-use crate::scenario::Scenario;
+use crate::parts::GIVEN_BACK_WITHIN;
+use crate::scenario::{SETTLE, Scenario};
 use crate::site::{Happening, Site};
 use crate::truth::{Outcome, within};
 use hotlease_lease::agent::Availability;
@@ -113,6 +114,32 @@ impl World {
             self.check_agent(number);
         }
         self.manager.check_acknowledged(&mut self.site);
+        self.check_refused();
+    }
+
+    /// What was granted for a request that was refused is given back.
+    fn check_refused(&mut self) {
+        let site = &mut self.site;
+        let calm = site.scenario.faults_end + SETTLE;
+        let mut kept = None;
+        for (lease, refused) in &site.truth.refused {
+            let Some(truth) = site.truth.leases.get(lease) else {
+                continue;
+            };
+            let apart = site.scenario.are_apart(Node::Agent(truth.agent), Node::Manager);
+            let prompt = truth
+                .freed
+                .is_some_and(|freed| freed <= *refused + GIVEN_BACK_WITHIN);
+            if truth.freed.is_none() || (*refused > calm && !apart && !prompt) {
+                kept = Some((
+                    truth.agent,
+                    format!("{truth:?}, granted for a request refused at {refused:?}"),
+                ));
+            }
+        }
+        if let Some((agent, kept)) = kept {
+            site.violated(Node::Agent(agent), || format!("lease {kept} is kept"));
+        }
     }
 
     fn check_futures(&mut self) {

@@ -20,20 +20,22 @@ pub(crate) fn opened(lease: &LeaseRecord, known: Option<Standing>, at_ms: u64) -
     let mut account = lease.account();
     let mut usage = UsageTotals::default();
     let mut settled = false;
+    let mut tenant = lease.tenant.clone();
     if let Some(known) = known {
         settled = known.settled;
         account.ended_ms = known.account.ended_ms;
         if known.disputed {
             (usage, _) = account.merge(usage, known.usage, at_ms);
         } else {
-            // What was billed stays billed.
+            // What was billed stays billed, and to whom.
+            tenant = known.tenant;
             usage = known.usage;
             account.granted_ms = account.granted_ms.min(known.account.granted_ms);
         }
     }
     Standing {
         key: lease.key(),
-        tenant: lease.tenant.clone(),
+        tenant,
         label: lease.label.clone(),
         job: lease.job.clone(),
         account,

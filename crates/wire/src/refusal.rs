@@ -351,6 +351,17 @@ pub enum Refusal {
         /// Most places offered by one agent.
         offered: u32,
     },
+    /// The agents together have too few free cores for a request that may be spread over them. What some of them had
+    /// granted for it was given back.
+    #[error(
+        "the agents together have room for {found} of {asked} workers; wait, ask for fewer, or see `hotlease leases`"
+    )]
+    NotTogether {
+        /// Workers, at least.
+        asked: u32,
+        /// How many there was room for.
+        found: u32,
+    },
 }
 
 fn last_output(output: &str) -> String {

@@ -21,6 +21,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::Pid;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -68,7 +69,9 @@ pub fn obey(socket: Socket) -> Result<(), ControlError> {
         &[],
     )?;
     let mut lease: Option<Lease> = None;
-    let mut connections: Vec<Connection> = Vec::new();
+    // Never dropped: that a connection is closed tells a client whose agent is gone that nothing of this worker runs
+    // any more, so only the end of the process may close it while the slots go on.
+    let mut connections = ManuallyDrop::new(Vec::<Connection>::new());
     loop {
         let ready = wait(&socket, &connections)?;
         if let Some(lease) = &mut lease {

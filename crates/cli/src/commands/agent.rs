@@ -91,6 +91,10 @@ pub(crate) struct Offer {
     /// Workers kept started and unassigned, so that a lease begins at once [default: one for each core]
     #[arg(long, value_name = "N")]
     pool: Option<usize>,
+    /// Grant leases also to clients that ask the agent itself, at most so many cores to one tenant [default: only
+    /// through the manager, which knows quotas]
+    #[arg(long, value_name = "CORES")]
+    direct: Option<u32>,
     /// The program that workers run [default: found beside this one]
     #[arg(long, value_name = "PATH")]
     worker: Option<PathBuf>,
@@ -109,6 +113,7 @@ impl Offer {
         let mut config = AgentConfig::new(dir.path());
         config.cores = self.cores;
         config.pool = self.pool;
+        config.direct = self.direct;
         config.worker_binary = self.worker;
         config.warm_slots_per_core = self.warm_slots_per_core;
         config.shared_call_limit = self.shared_call_limit;
@@ -120,6 +125,9 @@ impl Offer {
         let mut args: Vec<OsString> = vec!["--cores".into(), self.cores.to_string().into()];
         if let Some(pool) = self.pool {
             args.extend(["--pool".into(), pool.to_string().into()]);
+        }
+        if let Some(direct) = self.direct {
+            args.extend(["--direct".into(), direct.to_string().into()]);
         }
         if let Some(worker) = &self.worker {
             args.extend(["--worker".into(), absolute(worker).into()]);

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use hotlease_client::{Code, Function, Invoker, LeaseOptions, Polling, Sharing};
+use hotlease_client::{Code, Function, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread};
 use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX};
 use serde::Serialize;
 use std::fs::File;
@@ -44,6 +44,12 @@ pub(crate) struct RunArgs {
     /// Worker processes
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
+    /// Let the workers be on several agents, if at least so many of them are found [default: all on one agent]
+    #[arg(long, value_name = "LEAST")]
+    spread: Option<u16>,
+    /// Ask agents for the lease without the manager, where they are started with `--direct`
+    #[arg(long, conflicts_with = "spread")]
+    direct: bool,
     /// Time that each call has, such as 100ms or 1s (bare: milliseconds); then it is cancelled [default: no
     /// limit]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
@@ -182,6 +188,12 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
     };
     LeaseOptions {
         workers: args.workers,
+        spread: args.spread.map_or(Spread::OneAgent, Spread::AtLeast),
+        placement: if args.direct {
+            Placement::Direct
+        } else {
+            Placement::Managed
+        },
         slots: args.slots,
         polling: args.polling.into(),
         sharing: if args.shared {

@@ -9,7 +9,7 @@ use crate::wait::{Interrupted, give_up_at};
 use hotlease_fabric::channel::TooLong;
 use hotlease_wire::frame::Status;
 use std::any::Any;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Polls right after publishing, before the slot's doorbell and the clock are looked at: a hot slot answers
 /// within them. The pause between two polls lets the slot finish its reply before its line is asked for again:
@@ -30,7 +30,7 @@ impl Channel {
     /// Invokes and waits. The payload fits a request entry, a ring sink a reply entry.
     ///
     /// Returns the output's length, and after a timeout gives `keep` to the channel until the worker is
-    /// done with it.
+    /// done with it. `began` is set if it did not end at once.
     #[inline]
     pub(crate) fn call(
         &self,
@@ -39,6 +39,7 @@ impl Channel {
         sink: Sink<'_>,
         timeout: Option<Duration>,
         keep: impl FnOnce() -> Option<Box<dyn Any + Send>>,
+        began: &mut Option<Instant>,
     ) -> Result<usize, Error> {
         let Some(lane) = self.take_lane() else {
             return Err(Error::NoCredit);
@@ -58,7 +59,11 @@ impl Channel {
             std::hint::spin_loop();
         }
         self.ring.ring();
-        match self.wait(|start| give_up_at(start, timeout), || awaited.poll()) {
+        let until = |start| {
+            *began = Some(start);
+            give_up_at(start, timeout)
+        };
+        match self.wait(until, || awaited.poll()) {
             Ok(reply) => self.finish(lane, reply, sink, timeout),
             Err(Interrupted::Closed) => Err(self.unanswered_in(lane)),
             Err(Interrupted::TimedOut) => {

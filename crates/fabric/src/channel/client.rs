@@ -187,6 +187,33 @@ impl<F: FarRing> ClientChannel<F> {
         self.requests.ring();
     }
 
+    /// The payload of a request as it still stands in its entry, which the caller has not used again: for sending
+    /// again what a dead worker had not taken. `None` where it cannot be read back, or is not there any more. A
+    /// hostile worker may have changed it: the bytes are its own tenant's, and their number is checked.
+    pub fn recall(&self, number: u64) -> Option<Vec<u8>> {
+        let entry = self.entry_of(number);
+        let header = RequestHeader::decode(&self.requests.published(entry)?).ok()?;
+        let length = usize::try_from(header.length).ok()?;
+        if header.seq != Seq::new(self.generation, number) || length > self.request_bytes() {
+            return None;
+        }
+        let mut bytes = vec![0; length];
+        if length <= INLINE_BYTES {
+            header.inline.read(&mut bytes);
+        } else {
+            // SAFETY: length <= the size of the entry's payload, and that of `bytes`, by the check above. The mapping
+            // lives as long as self; if the worker is not dead yet and writes on, the bytes are garbage, no more.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    self.requests.payload(entry).as_ptr(),
+                    bytes.as_mut_ptr(),
+                    length,
+                );
+            }
+        }
+        Some(bytes)
+    }
+
     /// A private copy of the reply to `number`, if it is there.
     #[inline]
     pub fn poll(&self, number: u64) -> Option<Result<ReplyHeader, DecodeError>> {

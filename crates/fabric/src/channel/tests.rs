@@ -142,6 +142,24 @@ fn reply_with_absurd_length_reads_no_more_than_the_entry() {
 }
 
 #[test]
+fn a_request_is_read_back_from_its_entry_until_that_is_used_again() {
+    let (client, mut worker) = pair(2, 100);
+    for (number, length) in [(0, 0), (1, 32), (2, 33), (3, 100)] {
+        let input: Vec<u8> = (0..length).map(|byte| byte + 7).collect();
+        client.publish(number, &CALL, &[&input]).unwrap();
+        assert_eq!(client.recall(number), Some(input), "number {number}");
+        echo(&mut worker);
+        client.poll(number).expect("a reply").unwrap();
+    }
+    assert_eq!(client.recall(1), None, "its entry is another's");
+    // A hostile worker may write to the ring: what it says of the length is checked.
+    forge(&client, |header| header.length = 101);
+    assert_eq!(client.recall(0), None);
+    forge(&client, |header| header.length = u32::MAX);
+    assert_eq!(client.recall(0), None);
+}
+
+#[test]
 fn ring_and_express_entry_count_apart() {
     let (client, mut worker) = pair(4, 100);
     let mut output = [0; 100];

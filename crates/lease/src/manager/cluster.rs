@@ -25,7 +25,8 @@ use super::{Action, AgentRecord, Amount, Answer, AskId, CommitId, Event, LeaseNo
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use orders::{Ordering, Wished};
-use placement::Placement;
+use placement::{Handing, Placement};
+pub use placement::{PARTS_MAX, Spread, Wanted};
 use releasing::Releasing;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -42,6 +43,7 @@ enum Asked {
     Grant {
         request: RequestId,
         agent: AgentId,
+        workers: u32,
     },
     End {
         request: RequestId,
@@ -64,10 +66,7 @@ enum Then {
     },
     Granted {
         request: RequestId,
-        ask: AskId,
         noted: reports::Noted,
-        lease: LeaseId,
-        tenant: String,
     },
     Released {
         request: RequestId,
@@ -75,6 +74,10 @@ enum Then {
         noted: reports::Noted,
     },
     Wished(Ordering),
+    Vouched {
+        request: RequestId,
+        noted: reports::Noted,
+    },
     Nothing,
 }
 
@@ -95,6 +98,7 @@ pub struct Cluster {
     /// Agents of the durable state that have not come back since the start, and when they are forgotten.
     awaited: BTreeMap<AgentId, Duration>,
     placements: BTreeMap<RequestId, Placement>,
+    handing: BTreeMap<RequestId, Handing>,
     releases: BTreeMap<RequestId, Releasing>,
     /// What operators want of nodes.
     wishes: BTreeMap<AgentId, Wished>,
@@ -164,12 +168,13 @@ impl Cluster {
                 request,
                 tenant,
                 label,
-                need,
+                wanted,
                 allowance,
             } => {
                 self.tick(now, &mut actions);
-                match self.holdings.reserve(request, &tenant, need.count(), &allowance) {
-                    Ok(()) => self.acquire(request, tenant, label, need, &mut actions),
+                let count = wanted.need(wanted.workers).count();
+                match self.holdings.reserve(request, &tenant, count, &allowance) {
+                    Ok(()) => self.acquire(request, (tenant, label), wanted, now, &mut actions),
                     Err(refusal) => refuse(request, refusal, &mut actions),
                 }
                 if !self.placements.contains_key(&request) {
@@ -194,11 +199,12 @@ impl Cluster {
                 self.order(request, agent, order, at_ms, &mut actions);
             }
             Event::Ordered { ask, offering } => self.ordered(ask, offering, &mut actions),
-            Event::Granted { ask, granted } => self.granted(ask, granted, &mut actions),
+            Event::Vouch { request, lease, note } => self.vouch(request, lease, note, &mut actions),
+            Event::Granted { ask, granted } => self.granted(ask, granted, now, &mut actions),
             Event::LeaseOver { ask, usage } => self.lease_over(ask, usage, &mut actions),
             Event::Refused { ask, refusal } => match self.asks.remove(&ask) {
-                Some(Asked::Grant { request, agent }) => {
-                    self.not_granted(request, agent, refusal, &mut actions);
+                Some(Asked::Grant { request, agent, .. }) => {
+                    self.not_granted((request, agent), refusal, now, &mut actions);
                 }
                 Some(Asked::End { request }) => self.not_ended(request, refusal, &mut actions),
                 Some(Asked::Order(ordering)) => self.not_ordered(ask, ordering, refusal, &mut actions),
@@ -310,12 +316,13 @@ impl Cluster {
                 self.apply(noted);
                 answer(request, Answer::Heard { known: true }, actions);
             }
-            Then::Granted {
-                request, ask, noted, ..
-            } => {
-                self.holdings.unreserve(request);
+            Then::Granted { request, noted } => {
                 self.apply(noted);
-                answer(request, Answer::Granted { ask }, actions);
+                self.written(request, None, actions);
+            }
+            Then::Vouched { request, noted } => {
+                self.apply(noted);
+                answer(request, Answer::Vouched, actions);
             }
             Then::Released {
                 request,
@@ -336,21 +343,11 @@ impl Cluster {
                 self.registering.remove(&record.id);
                 refuse(request, refusal, actions);
             }
-            Then::Heard { request, .. } | Then::Released { request, .. } => {
-                refuse(request, refusal, actions);
-            }
-            Then::Granted {
-                request,
-                noted,
-                lease,
-                tenant,
-                ..
-            } => {
-                self.holdings.unreserve(request);
-                self.give_back(noted.agent, lease, tenant, actions);
+            Then::Heard { request, .. } | Then::Released { request, .. } | Then::Vouched { request, .. } => {
                 refuse(request, refusal, actions);
             }
             Then::Wished(ordering) => self.not_wished(ordering, refusal, actions),
+            Then::Granted { request, .. } => self.written(request, Some(refusal), actions),
             Then::Nothing => {}
         }
     }
@@ -412,3 +409,6 @@ mod order_tests;
 mod quota_tests;
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod spread_tests;

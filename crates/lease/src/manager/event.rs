@@ -1,6 +1,6 @@
 //! What a manager is told, and what it wants done.
 
-use super::{AgentRecord, Allowance, Need, NodeOrder, NodeWish, Offering};
+use super::{AgentRecord, Allowance, NodeOrder, NodeWish, Offering, Wanted};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -131,8 +131,8 @@ pub enum Event {
         tenant: String,
         /// Its word for it.
         label: String,
-        /// Cores or places, all on one agent.
-        need: Need,
+        /// What.
+        wanted: Wanted,
         /// What the tenant may hold.
         allowance: Allowance,
     },
@@ -155,6 +155,15 @@ pub enum Event {
         order: NodeOrder,
         /// Now, milliseconds since 1970.
         at_ms: u64,
+    },
+    /// The holder of a lease that its agent granted directly says so.
+    Vouch {
+        /// To be answered.
+        request: RequestId,
+        /// Which.
+        lease: LeaseId,
+        /// What it is; the tenant is who says so.
+        note: LeaseNote,
     },
     /// An agent granted. Exactly one of this, `LeaseOver`, `Ordered` and `Refused` follows each question.
     Granted {
@@ -269,6 +278,8 @@ pub enum Action {
         agent: AgentId,
         /// For which request.
         request: RequestId,
+        /// How many of its workers.
+        workers: u32,
     },
     /// Ask an agent to end a lease.
     AskEnd {
@@ -311,11 +322,13 @@ pub enum Answer {
         /// Whether the agent is known in this run.
         known: bool,
     },
-    /// To `Acquire`: what the agent answered to this question.
+    /// To `Acquire`: what the agents answered to these questions.
     Granted {
-        /// The question.
-        ask: AskId,
+        /// One for each part.
+        asks: Vec<AskId>,
     },
+    /// To `Vouch`: it is written down.
+    Vouched,
     /// To `Release`: over, and what it used in all.
     Released {
         /// The total.

@@ -1,7 +1,10 @@
 //! Agents: who is registered, who is silent, and whom to ask for cores first.
 
+mod share;
+
 use crate::agent::Availability;
 use hotlease_wire::ids::{AgentId, BootId};
+pub(super) use share::Share;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;

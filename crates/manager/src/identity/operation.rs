@@ -10,6 +10,8 @@ pub enum Operation {
     Acquire,
     /// To end a lease: one's own, or as an operator any.
     Release,
+    /// To say that one holds a lease which an agent granted directly.
+    Vouch,
     /// To see which agents there are.
     ListAgents,
     /// To see leases.
@@ -89,6 +91,7 @@ impl fmt::Display for Operation {
         f.write_str(match self {
             Self::Acquire => "getting a lease",
             Self::Release => "ending a lease",
+            Self::Vouch => "vouching for a lease",
             Self::ListAgents => "listing agents",
             Self::ListLeases => "listing leases",
             Self::ListWorkers => "listing workers",
@@ -120,6 +123,7 @@ impl Operation {
         match self {
             Self::Acquire
             | Self::Release
+            | Self::Vouch
             | Self::ListLeases
             | Self::ListWorkers
             | Self::ListFunctions
@@ -161,6 +165,7 @@ impl Operation {
         Some(match path.strip_prefix("/hotlease.v1.")? {
             "Manager/Acquire" => Self::Acquire,
             "Manager/Release" => Self::Release,
+            "Manager/Vouch" => Self::Vouch,
             "Manager/ListAgents" => Self::ListAgents,
             "Manager/ListLeases" => Self::ListLeases,
             "Manager/ListWorkers" => Self::ListWorkers,
@@ -261,6 +266,7 @@ mod tests {
         let of_user = [
             "Acquire",
             "Release",
+            "Vouch",
             "ListAgents",
             "ListLeases",
             "ListWorkers",

@@ -61,6 +61,11 @@ fn kind(refusal: &Refusal) -> Kind {
             "Not enough places beside shared cores",
             StatusCode::CONFLICT,
         ),
+        Refusal::NotTogether { .. } => (
+            "not-together",
+            "Not enough free cores on all agents together",
+            StatusCode::CONFLICT,
+        ),
         Refusal::NoAgent => (
             "no-agent",
             "No agent is registered",

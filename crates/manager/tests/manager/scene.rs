@@ -48,6 +48,10 @@ impl Agent for ToldAgent {
         }))
     }
 
+    async fn grant_direct(&self, _: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
+        Err(Status::unimplemented("this agent serves managers only"))
+    }
+
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         self.0.lock().unwrap().ended.push(request.into_inner());
         Ok(Response::new(ReleaseReply { usage: used(70) }))

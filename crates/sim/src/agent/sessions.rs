@@ -17,10 +17,13 @@ impl AgentNode {
         let (number, id) = (self.number, LeaseId(site.random.random()));
         let Wanted {
             tenant,
+            workers,
             cores,
             shared,
             ttl,
+            ..
         } = wanted;
+        let cores = workers * cores;
         let Some(process) = self.process.as_ref() else {
             return Err(Died);
         };

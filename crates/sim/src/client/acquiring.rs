@@ -2,7 +2,7 @@
 
 use super::{ACQUIRE_LIMIT, Failed, GRANT_LIMIT, Process};
 use crate::hold::Hold;
-use crate::message::{Request, Wanted};
+use crate::message::Request;
 use crate::node::Node;
 use crate::site::{Happening, Site};
 use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, Patience, Way};
@@ -41,13 +41,9 @@ impl Process {
             self.asked = None;
         }
         let action = acquisition.step(event, now);
-        let plan = Self::plan(node, site);
-        let wanted = Wanted {
-            tenant: node.to_string(),
-            cores: plan.cores,
-            shared: plan.shared,
-            ttl: plan.ttl,
-        };
+        let plan = Self::plan(node, site).clone();
+        let managed = action == Some(AcquisitionAction::AskManager);
+        let wanted = crate::parts::wanted(&plan, node.to_string(), managed, &mut site.random);
         let (to, request, limit) = match action {
             None => return,
             Some(AcquisitionAction::AskManager) => (Node::Manager, Request::Acquire(wanted), ACQUIRE_LIMIT),

@@ -49,6 +49,7 @@ pub fn refusals() -> Vec<Refusal> {
             offered: 8,
         },
         Refusal::NoAgent,
+        Refusal::NotTogether { asked: 9, found: 3 },
         Refusal::BadToken,
         Refusal::StaleEpoch {
             token: Epoch(1),

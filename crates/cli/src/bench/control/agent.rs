@@ -215,6 +215,8 @@ impl Agent {
             boot: self.0.boot.to_string(),
             node: "simulated".into(),
             places_per_core: 0,
+            workers: request.workers,
+            others: Vec::new(),
         })
     }
 
@@ -243,6 +245,10 @@ fn message(usage: UsageTotals) -> Usage {
 impl agent_server::Agent for Agent {
     async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         Ok(Response::new(self.granted(request.into_inner())?))
+    }
+
+    async fn grant_direct(&self, _: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
+        Err(Status::unimplemented("this agent serves managers only"))
     }
 
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {

@@ -47,7 +47,7 @@ fn acquire(cluster: &mut Cluster, request: u64) -> Vec<Action> {
         request: RequestId(request),
         tenant: "uid:1".into(),
         label: String::new(),
-        need: Need::Cores(1),
+        wanted: Wanted::together(Need::Cores(1)),
         allowance: Allowance::default(),
     };
     cluster.step(acquire, NOW)

@@ -2,20 +2,86 @@
 //!
 //! The registry only orders the candidates. Its figures are as old as the last report; whether cores are
 //! free, the agent alone knows.
+//!
+//! A request may be spread over several agents, each of which grants a lease of its own, a *part*. To the client it is
+//! one request with one answer: nothing is written down or answered before the last part is granted, and where they
+//! are too few, or one of them cannot be written down, all are given back.
 
 use super::orders::Wished;
-use super::{Asked, Cluster, Then, refuse};
-use crate::manager::{Action, AskId, Capacity, Granted, LeaseNote, Need, Release, RequestId, Write};
+use super::{Asked, Cluster, Then, answer, refuse};
+use crate::agent::Sharing;
+use crate::manager::registry::Share;
+use crate::manager::{
+    Action, Amount, Answer, AskId, Capacity, Granted, LeaseNote, Need, Release, RequestId, Write,
+};
 use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::{EndReason, Refusal};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Agents that one request is spread over.
+pub const PARTS_MAX: usize = 64;
+/// Questions for one request that is spread.
+const ASKS_MAX: usize = 2 * PARTS_MAX;
+/// How long agents are asked for one: who waits for the answer gives up at 10 s, and what was granted first is held
+/// meanwhile.
+const ASKING_MAX: Duration = Duration::from_secs(8);
+
+/// What a client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// Workers.
+    pub workers: u32,
+    /// Cores of each of them, or places on shared ones.
+    pub cores: u32,
+    /// Whose the cores are.
+    pub sharing: Sharing,
+    /// Over how many agents; shared cores are all on one.
+    pub spread: Spread,
+}
+
+impl Wanted {
+    /// All of it on one agent.
+    pub fn together(need: Need) -> Self {
+        Self {
+            workers: 1,
+            cores: need.count(),
+            sharing: match need {
+                Need::Cores(_) => Sharing::Exclusive,
+                Need::Places(_) => Sharing::Shared,
+            },
+            spread: Spread::OneAgent,
+        }
+    }
+
+    /// What so many of its workers need.
+    pub fn need(&self, workers: u32) -> Need {
+        let count = workers.saturating_mul(self.cores);
+        match self.sharing {
+            Sharing::Exclusive => Need::Cores(count),
+            Sharing::Shared => Need::Places(count),
+        }
+    }
+}
+
+/// Over how many agents the workers of a request may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// All on one.
+    OneAgent,
+    /// Over as many as needed, at most [`PARTS_MAX`]; with fewer workers than `least` the request is refused.
+    Several {
+        /// As many as are wanted: all or nothing.
+        least: u32,
+    },
+}
 
 /// A request for a lease.
 #[derive(Debug)]
 pub(super) struct Placement {
     tenant: String,
     label: String,
-    need: Need,
+    wanted: Wanted,
     candidates: VecDeque<AgentId>,
     anybody: bool,
     /// Some agent takes leases at all.
@@ -24,16 +90,44 @@ pub(super) struct Placement {
     full: Option<Capacity>,
     /// Another reason, of the agent asked last.
     other: Option<Refusal>,
+    /// Of a request that is spread: who was asked, and how many workers it has room for if it said so.
+    asked: BTreeMap<AgentId, Option<u32>>,
+    asks: usize,
+    until: Duration,
+    /// What was granted so far.
+    parts: Vec<Part>,
+}
+
+/// What one agent granted.
+#[derive(Debug)]
+struct Part {
+    ask: AskId,
+    agent: AgentId,
+    workers: u32,
+    granted: Granted,
+}
+
+/// A request whose parts are being written down.
+#[derive(Debug)]
+pub(super) struct Handing {
+    tenant: String,
+    parts: Vec<(AskId, AgentId, LeaseId)>,
+    unwritten: usize,
+    failed: Option<Refusal>,
 }
 
 impl Placement {
     /// Goes on to the next agent, except where that one would say the same.
-    fn add(&mut self, refusal: Refusal) -> Result<(), Refusal> {
+    fn add(&mut self, agent: AgentId, refusal: Refusal) -> Result<(), Refusal> {
         match refusal {
             Refusal::NoCapacity { free, offered, .. } | Refusal::NoPlaces { free, offered, .. } => {
                 let most = self.full.get_or_insert_default();
                 most.free = most.free.max(free);
                 most.offered = most.offered.max(offered);
+                // It may have room for some: it is asked for them, once.
+                if let Some(room @ None) = self.asked.get_mut(&agent) {
+                    *room = Some(free / self.wanted.cores.max(1));
+                }
             }
             Refusal::BadRequest { .. } => return Err(refusal),
             refusal => self.other = Some(refusal),
@@ -41,17 +135,25 @@ impl Placement {
         Ok(())
     }
 
-    fn sum_up(self, registered: Capacity) -> Refusal {
-        match (self.full, self.other) {
+    fn granted_workers(&self) -> u32 {
+        self.parts.iter().map(|part| part.workers).sum()
+    }
+
+    fn sum_up(&self, registered: Capacity) -> Refusal {
+        match (&self.full, &self.other, self.wanted.spread) {
             _ if !self.anybody => Refusal::NoAgent,
             _ if !self.serving => Refusal::Unavailable {
                 what: "every node is being given back, or offers no cores; see `hotlease agents`".into(),
             },
-            (None, Some(other)) => other,
-            (full, _) => {
+            (None, Some(other), _) => other.clone(),
+            (.., Spread::Several { least }) => Refusal::NotTogether {
+                asked: least,
+                found: self.granted_workers(),
+            },
+            (full, ..) => {
                 let capacity = full.unwrap_or(registered);
                 let (free, offered) = (capacity.free, capacity.offered.max(registered.offered));
-                match self.need {
+                match self.wanted.need(self.wanted.workers) {
                     Need::Cores(asked) => Refusal::NoCapacity { asked, free, offered },
                     Need::Places(asked) => Refusal::NoPlaces { asked, free, offered },
                 }
@@ -64,54 +166,90 @@ impl Cluster {
     pub(super) fn acquire(
         &mut self,
         request: RequestId,
-        tenant: String,
-        label: String,
-        need: Need,
+        (tenant, label): (String, String),
+        wanted: Wanted,
+        now: Duration,
         actions: &mut Vec<Action>,
     ) {
         if let Err(refusal) = self.admit() {
             return refuse(request, refusal, actions);
         }
         let takes = |agent: &AgentId| self.may_serve(*agent);
-        let candidates = self.registry.candidates(need).into_iter().filter(takes);
+        let candidates = match wanted.spread {
+            Spread::OneAgent => self.registry.candidates(wanted.need(wanted.workers)),
+            Spread::Several { .. } => Vec::new(),
+        };
         let any = Need::Cores(0);
         let placement = Placement {
             tenant,
             label,
-            need,
-            candidates: candidates.collect(),
+            wanted,
+            candidates: candidates.into_iter().filter(takes).collect(),
             serving: self.registry.candidates(any).iter().any(takes),
             anybody: self.reachable().next().is_some(),
             full: None,
             other: None,
+            asked: BTreeMap::new(),
+            asks: 0,
+            until: now + ASKING_MAX,
+            parts: Vec::new(),
         };
         self.placements.insert(request, placement);
-        self.ask_next(request, actions);
+        self.ask_next(request, now, actions);
     }
 
-    fn ask_next(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+    fn ask_next(&mut self, request: RequestId, now: Duration, actions: &mut Vec<Action>) {
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
         // Somebody may have ordered a node back since the list was made.
         let wishes = &self.wishes;
         let serves = |agent: &AgentId| wishes.get(agent).is_none_or(Wished::may_serve);
-        placement.candidates.retain(serves);
-        if let Some(agent) = placement.candidates.pop_front() {
-            let ask = self.ask(Asked::Grant { request, agent });
-            actions.push(Action::AskGrant { ask, agent, request });
-        } else if let Some(placement) = self.placements.remove(&request) {
-            self.holdings.unreserve(request);
-            let registered = self.registry.capacity(placement.need);
-            refuse(request, placement.sum_up(registered), actions);
-        }
+        let wanted = placement.wanted;
+        let next = match wanted.spread {
+            Spread::OneAgent => {
+                placement.candidates.retain(serves);
+                let next = placement.candidates.pop_front();
+                next.map(|agent| Share {
+                    agent,
+                    workers: wanted.workers,
+                })
+            }
+            Spread::Several { .. } => {
+                let missing = wanted.workers - placement.granted_workers();
+                let goes_on = missing > 0
+                    && placement.parts.len() < PARTS_MAX
+                    && placement.asks < ASKS_MAX
+                    && now < placement.until;
+                let share = |asked| self.registry.share(missing, wanted.cores, asked, serves);
+                goes_on.then(|| share(&placement.asked)).flatten()
+            }
+        };
+        let Some(Share { agent, workers }) = next else {
+            return self.settle(request, actions);
+        };
+        placement.asks += 1;
+        // The second question to an agent is the last.
+        let room = placement.asked.contains_key(&agent).then_some(0);
+        placement.asked.insert(agent, room);
+        let ask = self.ask(Asked::Grant {
+            request,
+            agent,
+            workers,
+        });
+        actions.push(Action::AskGrant {
+            ask,
+            agent,
+            request,
+            workers,
+        });
     }
 
     pub(super) fn not_granted(
         &mut self,
-        request: RequestId,
-        agent: AgentId,
+        (request, agent): (RequestId, AgentId),
         refusal: Refusal,
+        now: Duration,
         actions: &mut Vec<Action>,
     ) {
         let left = match refusal {
@@ -125,77 +263,214 @@ impl Cluster {
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
-        match placement.add(refusal) {
-            Ok(()) => self.ask_next(request, actions),
-            Err(refusal) => {
-                self.placements.remove(&request);
-                self.holdings.unreserve(request);
-                refuse(request, refusal, actions);
-            }
+        match placement.add(agent, refusal) {
+            Ok(()) => self.ask_next(request, now, actions),
+            Err(refusal) => self.refuse_all(request, refusal, actions),
         }
     }
 
-    /// Writes the new lease down, so that it is listed and can be released before the first report that
-    /// names it.
-    pub(super) fn granted(&mut self, ask: AskId, granted: Granted, actions: &mut Vec<Action>) {
-        let Some(Asked::Grant { request, agent }) = self.asks.remove(&ask) else {
+    pub(super) fn granted(&mut self, ask: AskId, granted: Granted, now: Duration, actions: &mut Vec<Action>) {
+        let Some(Asked::Grant {
+            request,
+            agent,
+            workers,
+        }) = self.asks.remove(&ask)
+        else {
             return;
         };
         // A run that is over cannot keep what it granted.
         if self.is_replaced(agent, granted.boot) {
-            let what = format!("agent {agent} was started again just now");
-            return self.not_granted(request, agent, Refusal::Unavailable { what }, actions);
+            let refusal = replaced(agent);
+            return self.not_granted((request, agent), refusal, now, actions);
+        }
+        let Some(placement) = self.placements.get_mut(&request) else {
+            return;
+        };
+        self.registry.granted(agent, placement.wanted.need(workers));
+        placement.parts.push(Part {
+            ask,
+            agent,
+            workers,
+            granted,
+        });
+        if placement.granted_workers() < placement.wanted.workers {
+            return self.ask_next(request, now, actions);
+        }
+        self.settle(request, actions);
+    }
+
+    /// Nobody is left to be asked: what there is, is handed out or given back.
+    fn settle(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+        let Some(placement) = self.placements.get(&request) else {
+            return;
+        };
+        let least = match placement.wanted.spread {
+            Spread::OneAgent => placement.wanted.workers,
+            Spread::Several { least } => least,
+        };
+        // While the last ones were asked, the first may have been started again.
+        let lost = placement
+            .parts
+            .iter()
+            .find(|part| self.is_replaced(part.agent, part.granted.boot));
+        if let Some(lost) = lost {
+            let refusal = replaced(lost.agent);
+            return self.refuse_all(request, refusal, actions);
+        }
+        if placement.granted_workers() < least.max(1) {
+            let refusal = placement.sum_up(
+                self.registry
+                    .capacity(placement.wanted.need(placement.wanted.workers)),
+            );
+            return self.refuse_all(request, refusal, actions);
         }
         let Some(placement) = self.placements.remove(&request) else {
             return;
         };
-        let Granted {
-            lease,
-            boot,
-            epoch,
-            cores,
-        } = granted;
-        self.registry.granted(agent, placement.need);
-        let tenant = placement.tenant.clone();
-        let amount = self.holdings.reserved(request);
-        let note = LeaseNote {
-            agent,
-            boot,
-            tenant: placement.tenant,
-            label: placement.label,
-            epoch,
-            cores,
-            memory_bytes: amount.memory_bytes,
+        self.hand_out(request, placement, actions);
+    }
+
+    /// Refuses a request, and gives back what was granted for it.
+    fn refuse_all(&mut self, request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
+        let Some(placement) = self.placements.remove(&request) else {
+            return;
         };
+        self.holdings.unreserve(request);
+        for part in placement.parts {
+            let tenant = placement.tenant.clone();
+            self.give_back(part.agent, part.granted.lease, tenant, actions);
+        }
+        refuse(request, refusal, actions);
+    }
+
+    /// Writes the new leases down, so that they are listed and can be released before the first report that
+    /// names them.
+    fn hand_out(&mut self, request: RequestId, placement: Placement, actions: &mut Vec<Action>) {
+        let parts = placement.parts.iter();
+        let handing = Handing {
+            tenant: placement.tenant.clone(),
+            parts: parts
+                .map(|part| (part.ask, part.agent, part.granted.lease))
+                .collect(),
+            unwritten: placement.parts.len(),
+            failed: None,
+        };
+        self.handing.insert(request, handing);
+        let (whole, asked) = (self.holdings.reserved(request), placement.wanted.workers.max(1));
+        for Part {
+            agent,
+            granted,
+            workers,
+            ..
+        } in placement.parts
+        {
+            let share = |whole: u64| whole / u64::from(asked) * u64::from(workers);
+            let Granted {
+                lease,
+                boot,
+                epoch,
+                cores,
+            } = granted;
+            let note = LeaseNote {
+                agent,
+                boot,
+                tenant: placement.tenant.clone(),
+                label: placement.label.clone(),
+                epoch,
+                memory_bytes: share(whole.memory_bytes),
+                cores,
+            };
+            let amount = Amount {
+                cores: note.cores.len() as u64,
+                memory_bytes: note.memory_bytes,
+                gpus: share(whole.gpus),
+            };
+            let noted = super::reports::Noted {
+                agent,
+                boot,
+                active: vec![super::reports::Active {
+                    lease,
+                    epoch,
+                    tenant: placement.tenant.clone(),
+                    amount,
+                }],
+                over: Vec::new(),
+            };
+            let then = Then::Granted { request, noted };
+            self.commit(agent, vec![Write::PutLease { lease, note }], then, actions);
+        }
+    }
+
+    /// A part was written down, or was not.
+    pub(super) fn written(&mut self, request: RequestId, failed: Option<Refusal>, actions: &mut Vec<Action>) {
+        let Some(handing) = self.handing.get_mut(&request) else {
+            return;
+        };
+        handing.unwritten -= 1;
+        if failed.is_some() {
+            handing.failed = failed;
+        }
+        if handing.unwritten > 0 {
+            return;
+        }
+        let Some(handing) = self.handing.remove(&request) else {
+            return;
+        };
+        self.holdings.unreserve(request);
+        let Some(refusal) = handing.failed else {
+            let asks = handing.parts.into_iter().map(|(ask, ..)| ask).collect();
+            return answer(request, Answer::Granted { asks }, actions);
+        };
+        for (_, agent, lease) in handing.parts {
+            self.give_back(agent, lease, handing.tenant.clone(), actions);
+        }
+        refuse(request, refusal, actions);
+    }
+
+    /// A lease that an agent granted without the manager, by the word of who holds it and pays: written down as if it
+    /// had been granted here.
+    pub(super) fn vouch(
+        &mut self,
+        request: RequestId,
+        lease: LeaseId,
+        note: LeaseNote,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Err(refusal) = self.admit() {
+            return refuse(request, refusal, actions);
+        }
+        let (agent, boot) = (note.agent, note.boot);
+        let record = self.registry.agent(agent).map(|(record, ..)| record);
+        let Some(record) = record.filter(|record| record.boot == boot && !self.is_replaced(agent, boot))
+        else {
+            let what = format!("agent {agent} in that run: it is not registered here (yet)");
+            return refuse(request, Refusal::Unavailable { what }, actions);
+        };
+        if note.cores.iter().any(|core| !record.cores.contains(core)) {
+            let what = format!("agent {agent} does not offer these cores");
+            return refuse(request, Refusal::BadRequest { what }, actions);
+        }
         let noted = super::reports::Noted {
             agent,
             boot,
             active: vec![super::reports::Active {
                 lease,
-                epoch,
-                tenant: tenant.clone(),
-                amount,
+                epoch: note.epoch,
+                tenant: note.tenant.clone(),
+                amount: Amount {
+                    cores: note.cores.len() as u64,
+                    memory_bytes: note.memory_bytes,
+                    gpus: 0,
+                },
             }],
             over: Vec::new(),
         };
-        let then = Then::Granted {
-            request,
-            ask,
-            noted,
-            lease,
-            tenant,
-        };
+        let then = Then::Vouched { request, noted };
         self.commit(agent, vec![Write::PutLease { lease, note }], then, actions);
     }
 
     /// A lease that cannot be handed out: if this does not reach the agent, it expires.
-    pub(super) fn give_back(
-        &mut self,
-        agent: AgentId,
-        lease: LeaseId,
-        tenant: String,
-        actions: &mut Vec<Action>,
-    ) {
+    fn give_back(&mut self, agent: AgentId, lease: LeaseId, tenant: String, actions: &mut Vec<Action>) {
         let ask = self.ask(Asked::GiveBack);
         let release = Release {
             lease,
@@ -203,5 +478,11 @@ impl Cluster {
             reason: EndReason::Released,
         };
         actions.push(Action::AskEnd { ask, agent, release });
+    }
+}
+
+fn replaced(agent: AgentId) -> Refusal {
+    Refusal::Unavailable {
+        what: format!("agent {agent} was started again just now"),
     }
 }

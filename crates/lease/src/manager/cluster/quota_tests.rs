@@ -12,7 +12,7 @@ fn acquire(request: u64, tenant: &str, cores: u32, quota: Quota) -> Event {
         request: RequestId(request),
         tenant: tenant.into(),
         label: String::new(),
-        need: Need::Cores(cores),
+        wanted: Wanted::together(Need::Cores(cores)),
         allowance: Allowance {
             quota,
             ..Allowance::default()
@@ -205,7 +205,7 @@ fn each_bound_holds_by_itself() {
             request: RequestId(2),
             tenant: ALICE.into(),
             label: String::new(),
-            need: Need::Cores(1),
+            wanted: Wanted::together(Need::Cores(1)),
             allowance: Allowance { quota, ..asks },
         };
         match asked(&cluster.step(event, Duration::ZERO)) {

@@ -96,7 +96,7 @@ fn with_lease() -> Cluster {
         request: RequestId(2),
         tenant: "uid:1".into(),
         label: String::new(),
-        need: Need::Cores(1),
+        wanted: Wanted::together(Need::Cores(1)),
         allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);
@@ -122,7 +122,7 @@ fn with_lease() -> Cluster {
     let actions = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
     let granted = Action::Answer {
         request: RequestId(2),
-        answer: Answer::Granted { ask },
+        answer: Answer::Granted { asks: vec![ask] },
     };
     assert_eq!(actions, [granted]);
     assert_eq!(cluster.active_leases().collect::<Vec<_>>(), [LEASE]);
@@ -188,7 +188,7 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
         request: RequestId(2),
         tenant: "uid:1".into(),
         label: String::new(),
-        need: Need::Cores(1),
+        wanted: Wanted::together(Need::Cores(1)),
         allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);
@@ -227,7 +227,7 @@ fn a_lease_that_cannot_be_written_down_is_given_back() {
         request: RequestId(2),
         tenant: "uid:1".into(),
         label: String::new(),
-        need: Need::Cores(1),
+        wanted: Wanted::together(Need::Cores(1)),
         allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);

@@ -1,0 +1,92 @@
+//! Leases that clients ask for themselves, without a manager.
+//!
+//! An agent knows nothing of quotas, and a manager hears of such a lease afterwards, from its holder. So this is off unless
+//! the agent's operator says how many cores one tenant may hold in this way.
+
+use crate::caller::Origin;
+use crate::node::{Identity, Node, Tables};
+use hotlease_lease::agent::GrantRequest;
+use hotlease_net::Role;
+use hotlease_net::grpc::PeerInfo;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::AcquireRequest;
+use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
+use tonic::Request;
+use tonic::transport::server::UdsConnectInfo;
+
+/// Shortest and longest time to live, milliseconds: the manager's bounds.
+const TTL_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
+
+/// Who asks for a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// Which has checked the request, and the tenant's quota.
+    Manager,
+    /// The one who will use it.
+    Client,
+}
+
+/// The tenant that asks, as its credentials say; nothing that it says about itself counts.
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, Origin), Refusal> {
+    let not_permitted = |what: String| Refusal::NotPermitted { what };
+    if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>() {
+        return match (peer.role, &peer.tenant) {
+            (Role::Client, Some(tenant)) => Ok((tenant.clone(), Origin::Remote)),
+            _ => Err(not_permitted(format!(
+                "leases are for clients with a tenant, and this is the certificate of the {peer}"
+            ))),
+        };
+    }
+    let local = request.extensions().get::<UdsConnectInfo>();
+    let credentials = local.and_then(|local| local.peer_cred);
+    let credentials =
+        credentials.ok_or_else(|| not_permitted("a lease for a process without credentials".into()))?;
+    Ok((format!("uid:{}", credentials.uid()), Origin::Local))
+}
+
+/// The request with the caller's own name on it; nothing in it is out of bounds any more.
+pub(crate) fn checked(
+    node: &Node,
+    request: AcquireRequest,
+    tenant: String,
+) -> Result<AcquireRequest, Refusal> {
+    if node.identity.direct.is_none() {
+        return Err(Refusal::NotPermitted {
+            what: "a lease from this agent itself; ask the manager, or start the agent with `--direct`"
+                .into(),
+        });
+    }
+    let bad = |what: &str| Err(Refusal::BadRequest { what: what.into() });
+    if !(1..=WORKERS_MAX).contains(&request.workers) || !(1..=SLOTS_MAX).contains(&request.slots_per_worker) {
+        return bad("the number of workers or slots is 0 or over the limit");
+    }
+    if request.ttl_ms != 0 && !TTL_MS.contains(&request.ttl_ms) {
+        return bad("the time to live must be from 100 ms to 1 h");
+    }
+    if request.spread_least > 0 {
+        return bad("one agent spreads nothing: ask the manager");
+    }
+    if request.label.len() > LABEL_BYTES_MAX || request.label.chars().any(char::is_control) {
+        return bad("the label is too long or holds control characters");
+    }
+    Ok(AcquireRequest { tenant, ..request })
+}
+
+/// Refuses what one tenant would hold beyond its share.
+pub(crate) fn admit(identity: &Identity, tables: &Tables, asked: &GrantRequest) -> Result<(), Refusal> {
+    let most = identity.direct.unwrap_or(0);
+    let own = tables
+        .leases
+        .values()
+        .filter(|lease| lease.terms.direct && lease.terms.tenant == asked.tenant);
+    let held = own.filter_map(|lease| tables.book.active(lease.id).ok());
+    let held: usize = held.map(|lease| lease.cores().len()).sum();
+    let wanted = asked.workers.saturating_mul(asked.slots_per_worker) as usize;
+    if held + wanted <= most as usize {
+        return Ok(());
+    }
+    Err(Refusal::TooMany {
+        what: "cores of one agent that a tenant holds without the manager".into(),
+        limit: most.into(),
+    })
+}

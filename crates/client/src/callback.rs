@@ -1,0 +1,33 @@
+//! Callbacks of submitted invocations.
+
+use crate::Error;
+use crate::completions::Action;
+use crate::in_flight::{InFlight, Step};
+
+pub(crate) type Callback = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
+
+/// Calls it on the completion thread once the invocation has resolved.
+pub(crate) fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<(), Error> {
+    let completions = in_flight.function().inner.completions.clone();
+    let parked = in_flight.parked_until();
+    let (channel, seq, deadline) = in_flight.watched();
+    let action = Action::Call(Box::new(move || {
+        let mut output = Vec::new();
+        match in_flight.step(&mut output) {
+            Step::Done(result) => {
+                drop(in_flight);
+                then(result.map(|_| output));
+            }
+            // It was submitted again.
+            Step::Waiting => {
+                if let Err(error) = call_when_done(in_flight, then) {
+                    tracing::error!(%error, "a callback is lost: its thread cannot be started");
+                }
+            }
+        }
+    }));
+    match parked {
+        Some(at) => completions.at(at, action),
+        None => completions.watch(&channel, seq, deadline, action),
+    }
+}

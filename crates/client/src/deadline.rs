@@ -1,0 +1,72 @@
+//! The deadline of an invocation, over everything that is tried for it.
+
+use crate::Error;
+use hotlease_wire::Ran;
+use std::time::{Duration, Instant};
+
+/// Counts from the beginning of the first attempt, and is not looked at before that has failed: reading the clock
+/// costs, and most invocations do not fail.
+pub(crate) struct Deadline {
+    timeout: Option<Duration>,
+    until: Option<Instant>,
+}
+
+impl Deadline {
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
+        Self { timeout, until: None }
+    }
+
+    /// It was first tried at `began`.
+    pub(crate) fn begin(&mut self, began: Instant) {
+        if self.until.is_none() {
+            self.until = self.timeout.and_then(|timeout| began.checked_add(timeout));
+        }
+    }
+
+    /// Whether an attempt has failed.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.until.is_some()
+    }
+
+    /// Time for the next attempt, which would not begin after its end.
+    pub(crate) fn left(&self) -> Result<Option<Duration>, Error> {
+        let Some(until) = self.until else {
+            return Ok(self.timeout);
+        };
+        match until.checked_duration_since(Instant::now()) {
+            Some(left) if !left.is_zero() => Ok(Some(left)),
+            _ => Err(Error::Deadline {
+                timeout: self.timeout.unwrap_or_default(),
+                ran: Ran::No,
+            }),
+        }
+    }
+}
+
+/// As a request says it. 0: none, or more than 32 bits can say (71 minutes), which is left to the client alone.
+pub(crate) fn micros(timeout: Option<Duration>) -> u32 {
+    timeout.map_or(0, |timeout| {
+        u32::try_from(timeout.as_micros()).map_or(0, |micros| micros.max(1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_counted_from_the_first_attempt_and_ends() {
+        let second = Duration::from_secs(1);
+        let mut deadline = Deadline::new(Some(second));
+        assert_eq!(deadline.left().unwrap(), Some(second), "nothing was tried yet");
+        let now = Instant::now();
+        deadline.begin(now);
+        deadline.begin(now + 10 * second);
+        let left = deadline.left().unwrap().unwrap();
+        assert!(left <= second, "a later attempt does not begin anew: {left:?}");
+        let mut late = Deadline::new(Some(Duration::ZERO));
+        late.begin(now);
+        assert_eq!(late.left().unwrap_err().ran(), Ran::No);
+        assert_eq!(Deadline::new(None).left().unwrap(), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! Asking agents without the manager: which there are, and who was full just now.
+//!
+//! The list is the manager's, kept for [`FRESH_FOR`]; while the manager is away the last one goes on to be used. Both
+//! tables are the process's, as its leases may well be many.
+
+use crate::Error;
+use crate::manager::Manager;
+use crate::options::LeaseOptions;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{AgentInfo, Grant};
+use hotlease_wire::ids::AgentId;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How old a list may be while the manager can be asked for another.
+const FRESH_FOR: Duration = Duration::from_secs(30);
+/// How long an agent that said to be full is left alone.
+const FULL_FOR: Duration = Duration::from_millis(500);
+/// The same for one that does not serve clients directly: its operator has to change that.
+const CLOSED_FOR: Duration = Duration::from_secs(60);
+/// Lists of so many managers and identities are kept.
+const LISTS_MAX: usize = 64;
+/// For how long a manager that is away is told again of a direct lease, and the pauses between.
+const VOUCHED_FOR: Duration = Duration::from_secs(3600);
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+struct List {
+    agents: Vec<AgentInfo>,
+    asked: Instant,
+}
+
+static LISTS: LazyLock<Mutex<HashMap<String, List>>> = LazyLock::new(Mutex::default);
+static AVOIDED: LazyLock<Mutex<HashMap<AgentId, Instant>>> = LazyLock::new(Mutex::default);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The agents that may be asked, the best first: serving before suspected ones, the emptiest first.
+pub(crate) async fn agents(manager: &Manager) -> Result<Vec<AgentInfo>, Error> {
+    let name = manager.name();
+    let fresh = locked(&LISTS)
+        .get(&name)
+        .filter(|list| list.asked.elapsed() < FRESH_FOR)
+        .map(|list| list.agents.clone());
+    if let Some(agents) = fresh {
+        return Ok(agents);
+    }
+    match manager.agents().await {
+        Ok(mut agents) => {
+            agents.retain(|agent| matches!(agent.state.as_str(), "serving" | "suspected"));
+            agents.sort_by_key(|agent| (agent.state != "serving", std::cmp::Reverse(agent.free_cores)));
+            let mut lists = locked(&LISTS);
+            if lists.len() >= LISTS_MAX {
+                lists.clear();
+            }
+            let list = List {
+                agents: agents.clone(),
+                asked: Instant::now(),
+            };
+            lists.insert(name, list);
+            Ok(agents)
+        }
+        Err(error) => {
+            let known = locked(&LISTS).get(&name).map(|list| list.agents.clone());
+            tracing::debug!(%error, known = known.is_some(), "the manager does not list agents");
+            known.ok_or(error)
+        }
+    }
+}
+
+/// The name of an agent in a list.
+pub(crate) fn id_of(agent: &AgentInfo) -> Option<AgentId> {
+    agent.id.parse().ok()
+}
+
+/// Whether it said just now that asking it is of no use.
+pub(crate) fn is_avoided(agent: AgentId) -> bool {
+    locked(&AVOIDED)
+        .get(&agent)
+        .is_some_and(|until| Instant::now() < *until)
+}
+
+/// Takes note of an agent's refusal; what the search for another is told of it.
+pub(crate) fn refused(agent: AgentId, refusal: Refusal) -> Refusal {
+    let (refusal, pause) = match refusal {
+        full @ (Refusal::NoCapacity { .. } | Refusal::TooMany { .. }) => (full, FULL_FOR),
+        // That this one does not, or not for us, says nothing of the others.
+        closed @ (Refusal::NotPermitted { .. } | Refusal::TenantNotServed { .. }) => {
+            let what = closed.to_string();
+            (Refusal::Unavailable { what }, CLOSED_FOR)
+        }
+        other => return other,
+    };
+    let now = Instant::now();
+    let mut avoided = locked(&AVOIDED);
+    avoided.retain(|_, until| *until > now);
+    avoided.insert(agent, now + pause);
+    refusal
+}
+
+/// Tells the manager that this client holds a lease which an agent granted by itself, so that it is billed to its
+/// tenant: an agent's word alone bills nobody. Goes on until the manager has heard it.
+pub(crate) async fn vouch(manager: Manager, options: Arc<LeaseOptions>, grant: Grant, granted: Instant) {
+    let (began, mut pause) = (Instant::now(), PAUSE_MIN);
+    while began.elapsed() < VOUCHED_FOR {
+        let lease = &grant.lease;
+        match manager.vouch(&options, &grant, granted.elapsed()).await {
+            Ok(()) => return,
+            Err(error) if !error.retryable() => {
+                tracing::warn!(lease, %error, "the manager does not take a direct lease");
+                return;
+            }
+            Err(error) => tracing::debug!(lease, %error, "the manager has not heard of a direct lease"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}

@@ -1,0 +1,275 @@
+//! The leases of an invoker: one on each agent that its workers are on, called its parts. Each is lost, and replaced,
+//! without the others.
+
+use crate::acquiring::{self, Taken};
+use crate::channel::Channel;
+use crate::invoker::Inner;
+use crate::lease::{ColdPhases, Lease};
+use crate::session::End;
+use crate::{Error, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use hotlease_wire::{EndReason, Ran, Refusal};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Workers of one agent.
+struct Part {
+    /// The first of them, counted over all parts.
+    first: u16,
+    workers: u16,
+    /// The lease that it holds, or held last.
+    lease: Mutex<LeaseId>,
+    /// Whoever repairs holds it, across waiting for the agent: nobody repairs twice.
+    holding: tokio::sync::Mutex<Holding>,
+}
+
+/// What a part has.
+enum Holding {
+    Lease(Lease),
+    /// The last lease ended like this, and no other was taken yet.
+    Ended(EndReason),
+    /// By several other parts.
+    Replaced,
+    Deallocated,
+}
+
+/// See the module.
+pub(crate) struct Parts {
+    /// In the order of their workers.
+    parts: Mutex<Vec<Arc<Part>>>,
+    /// Of the latest cold start.
+    phases: Mutex<ColdPhases>,
+    /// Whether the invoker was deallocated.
+    closing: watch::Sender<bool>,
+}
+
+pub(crate) fn ended(reason: EndReason) -> Error {
+    Error::LeaseEnded { reason, ran: Ran::No }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Part {
+    fn new(first: u16, lease: Lease) -> Self {
+        Self {
+            first,
+            workers: lease.workers(),
+            lease: Mutex::new(lease.id()),
+            holding: tokio::sync::Mutex::new(Holding::Lease(lease)),
+        }
+    }
+
+    fn has(&self, worker: u16) -> bool {
+        (self.first..self.first + self.workers).contains(&worker)
+    }
+}
+
+impl Parts {
+    /// Of these leases; returns the channels in the order of the slots, too.
+    pub(crate) fn new(taken: Vec<Taken>) -> (Self, Vec<Arc<Channel>>) {
+        let (mut parts, mut all) = (Vec::with_capacity(taken.len()), Vec::new());
+        let (mut first, mut slowest) = (0, ColdPhases::default());
+        for (lease, channels, phases) in taken {
+            all.extend(channels);
+            slowest = slower(slowest, phases);
+            let part = Part::new(first, lease);
+            first += part.workers;
+            parts.push(Arc::new(part));
+        }
+        let parts = Self {
+            parts: Mutex::new(parts),
+            phases: Mutex::new(slowest),
+            closing: watch::Sender::new(false),
+        };
+        (parts, all)
+    }
+
+    fn all(&self) -> Vec<Arc<Part>> {
+        locked(&self.parts).clone()
+    }
+
+    fn of(&self, worker: u16) -> Option<Arc<Part>> {
+        locked(&self.parts).iter().find(|part| part.has(worker)).cloned()
+    }
+
+    /// The lease of each part, in the order of their workers.
+    pub(crate) fn leases(&self) -> Vec<LeaseId> {
+        let parts = locked(&self.parts);
+        parts.iter().map(|part| *locked(&part.lease)).collect()
+    }
+
+    /// Where the time of the latest cold start went.
+    pub(crate) fn phases(&self) -> ColdPhases {
+        *locked(&self.phases)
+    }
+
+    /// Whoever looks for another lease stops.
+    pub(crate) fn stop_moving(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Gives all leases back; what they used in all.
+    pub(crate) async fn release(&self, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
+        self.stop_moving();
+        let (mut releasing, mut last) = (JoinSet::new(), None);
+        // A part may have been replaced by others just now.
+        loop {
+            let mut any = false;
+            for part in self.all() {
+                let mut holding = part.holding.lock().await;
+                match std::mem::replace(&mut *holding, Holding::Deallocated) {
+                    Holding::Lease(lease) => {
+                        any = true;
+                        releasing.spawn(lease.release());
+                    }
+                    Holding::Ended(reason) => last = Some(ended(reason)),
+                    Holding::Replaced | Holding::Deallocated => {}
+                }
+            }
+            if !any {
+                break;
+            }
+            close_channels();
+        }
+        close_channels();
+        let mut used: Option<UsageTotals> = None;
+        while let Some(released) = releasing.join_next().await {
+            match released {
+                Ok(Ok(usage)) => used = Some(used.map_or(usage, |used| sum(used, usage))),
+                Ok(Err(error)) => last = Some(error),
+                Err(error) => last = Some(Error::protocol(error.to_string())),
+            }
+        }
+        match (used, last) {
+            (_, Some(error)) => Err(error),
+            (Some(used), None) => Ok(used),
+            (None, None) => Err(ended(EndReason::Released)),
+        }
+    }
+}
+
+impl Inner {
+    /// Opens a slot's channel again: on a new incarnation of its worker, or on a new lease.
+    pub(crate) async fn repair(self: Arc<Self>, slot: usize) -> Result<Arc<Channel>, Error> {
+        let slots = usize::from(self.plan.options.slots);
+        let worker = (slot / slots) as u16;
+        loop {
+            let part = self.parts.of(worker).ok_or_else(|| Error::NoSuchSlot {
+                index: slot,
+                slots: self.slots(),
+            })?;
+            let mut holding = part.holding.lock().await;
+            if let Some(channel) = self.open_channel(slot) {
+                return Ok(channel);
+            }
+            if let Holding::Lease(lease) = &mut *holding {
+                let mut over = lease.end();
+                if over.is_none() {
+                    match lease.reconnect(worker - part.first).await {
+                        Ok(channels) => return self.put_all(worker, channels, slot),
+                        Err(error) => over = Some(over_by(&error, lease).ok_or(error)?),
+                    }
+                }
+                let reason = match over {
+                    Some(End::Lease { reason, .. }) => reason,
+                    // The agent is gone, and with it the lease; who comes back has another boot.
+                    Some(End::Lost) | None => EndReason::AgentStopping,
+                };
+                if let Holding::Lease(lease) = std::mem::replace(&mut *holding, Holding::Ended(reason)) {
+                    lease.abandon();
+                }
+            }
+            match &*holding {
+                Holding::Replaced => continue,
+                Holding::Deallocated => return Err(ended(EndReason::Released)),
+                Holding::Ended(reason) if !self.plan.options.renew_lease => return Err(ended(*reason)),
+                Holding::Ended(_) | Holding::Lease(_) => {}
+            }
+            return self.move_part(&part, &mut holding, slot).await;
+        }
+    }
+
+    /// Takes other leases for the workers of a part that was lost: one if there is an agent with room for all.
+    async fn move_part(
+        &self,
+        part: &Part,
+        holding: &mut Holding,
+        slot: usize,
+    ) -> Result<Arc<Channel>, Error> {
+        let options = &self.plan.options;
+        let mut closing = self.parts.closing.subscribe();
+        let taking = acquiring::take(&self.plan, part.workers, options.move_within);
+        let taken = tokio::select! {
+            biased;
+            _ = closing.wait_for(|closing| *closing) => return Err(ended(EndReason::Released)),
+            taken = taking => taken?,
+        };
+        let mut news = Vec::with_capacity(taken.len());
+        let mut first = part.first;
+        for (lease, channels, phases) in taken {
+            *locked(&self.parts.phases) = phases;
+            let next = Part::new(first, lease);
+            self.put_all(first, channels, slot).ok();
+            first += next.workers;
+            news.push(next);
+        }
+        match <[Part; 1]>::try_from(news) {
+            Ok(
+                [
+                    Part {
+                        lease, holding: new, ..
+                    },
+                ],
+            ) => {
+                *locked(&part.lease) = *locked(&lease);
+                *holding = new.into_inner();
+            }
+            Err(news) => {
+                let mut parts = locked(&self.parts.parts);
+                if let Some(at) = parts.iter().position(|old| old.first == part.first) {
+                    parts.splice(at..=at, news.into_iter().map(Arc::new));
+                }
+                *holding = Holding::Replaced;
+            }
+        }
+        self.open_channel(slot).ok_or_else(|| Error::OutcomeUnknown {
+            why: "the new lease was lost at once".into(),
+        })
+    }
+
+    /// Puts the channels of workers from this one on in place; returns that of a slot.
+    fn put_all(&self, worker: u16, channels: Vec<Arc<Channel>>, slot: usize) -> Result<Arc<Channel>, Error> {
+        let first = usize::from(worker) * usize::from(self.plan.options.slots);
+        let wanted = slot.checked_sub(first).and_then(|at| channels.get(at).cloned());
+        for (at, channel) in (first..self.slots()).zip(channels) {
+            self.put(at, channel);
+        }
+        wanted.ok_or_else(|| Error::protocol("a worker without the slot that was asked for"))
+    }
+}
+
+/// Whether the agent's refusal means that the lease is over, although no event has said so.
+fn over_by(error: &Error, lease: &Lease) -> Option<End> {
+    match error {
+        Error::Refused(Refusal::LeaseEnded(_) | Refusal::UnknownLease | Refusal::Unavailable { .. }) => {
+            Some(lease.end().unwrap_or(End::Lost))
+        }
+        _ => None,
+    }
+}
+
+fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
+    UsageTotals {
+        allocated_ns: one.allocated_ns.saturating_add(other.allocated_ns),
+        hot_ns: one.hot_ns.saturating_add(other.hot_ns),
+        compute_ns: one.compute_ns.saturating_add(other.compute_ns),
+        invocations: one.invocations.saturating_add(other.invocations),
+    }
+}
+
+fn slower(one: ColdPhases, other: ColdPhases) -> ColdPhases {
+    if other.total() > one.total() { other } else { one }
+}

@@ -1,0 +1,305 @@
+//! Requests that are spread over several agents.
+
+use super::*;
+use crate::agent::{Availability, Sharing};
+use crate::manager::{AgentRecord, Allowance, Granted, Release};
+use std::collections::{BTreeSet, VecDeque};
+
+const TENANT: &str = "uid:1";
+
+fn agent(number: u8) -> AgentId {
+    AgentId([number; 8])
+}
+
+fn boot(number: u8) -> BootId {
+    BootId([number; 8])
+}
+
+fn lease(number: u8) -> LeaseId {
+    LeaseId([number; 8])
+}
+
+fn record(number: u8, cores: u32) -> AgentRecord {
+    AgentRecord {
+        id: agent(number),
+        boot: boot(number),
+        address: String::new(),
+        session_socket: String::new(),
+        endpoint: String::new(),
+        owner: String::new(),
+        cores: (0..cores).collect(),
+        free_cores: cores,
+        memory_bytes: 0,
+        pool: 0,
+        free_places: 0,
+        places_per_core: 0,
+        host: String::new(),
+        availability: Availability::Serving,
+        order: 0,
+    }
+}
+
+/// A manager with agents that offer so many cores, numbered from 0.
+fn cluster(cores: &[u32]) -> Cluster {
+    let mut cluster = Cluster::new([], [], Duration::ZERO);
+    for (number, cores) in (0..).zip(cores) {
+        let register = Event::Register {
+            request: RequestId(1000 + u64::from(number)),
+            record: record(number, *cores),
+        };
+        settle_commits(&mut cluster, register, false);
+    }
+    cluster
+}
+
+/// A step, and all its commits: made, or not.
+fn settle_commits(cluster: &mut Cluster, event: Event, fail: bool) -> Vec<Action> {
+    let mut rest = Vec::new();
+    let mut actions: VecDeque<_> = cluster.step(event, Duration::ZERO).into();
+    while let Some(action) = actions.pop_front() {
+        match action {
+            Action::Commit { commit, .. } if fail => actions.extend(cluster.step(
+                Event::NotCommitted {
+                    commit,
+                    refusal: Refusal::NoAgent,
+                },
+                Duration::ZERO,
+            )),
+            Action::Commit { commit, .. } => {
+                actions.extend(cluster.step(Event::Committed { commit }, Duration::ZERO));
+            }
+            action => rest.push(action),
+        }
+    }
+    rest
+}
+
+fn acquire(cluster: &mut Cluster, workers: u32, cores: u32, least: u32) -> Vec<Action> {
+    let event = Event::Acquire {
+        request: RequestId(1),
+        tenant: TENANT.into(),
+        label: String::new(),
+        allowance: Allowance::default(),
+        wanted: Wanted {
+            workers,
+            cores,
+            sharing: Sharing::Exclusive,
+            spread: Spread::Several { least },
+        },
+    };
+    cluster.step(event, Duration::ZERO)
+}
+
+fn asked(actions: &[Action]) -> (AskId, AgentId, u32) {
+    let [
+        Action::AskGrant {
+            ask, agent, workers, ..
+        },
+    ] = actions
+    else {
+        panic!("one question was expected: {actions:?}");
+    };
+    (*ask, *agent, *workers)
+}
+
+fn grants(ask: AskId, number: u8) -> Event {
+    Event::Granted {
+        ask,
+        granted: Granted {
+            lease: lease(number),
+            boot: boot(number),
+            epoch: Epoch(1),
+            cores: vec![0],
+        },
+    }
+}
+
+fn full(ask: AskId, free: u32) -> Event {
+    Event::Refused {
+        ask,
+        refusal: Refusal::NoCapacity {
+            asked: 9,
+            free,
+            offered: 9,
+        },
+    }
+}
+
+/// The leases that are given back, and the refusal, if these actions are nothing else.
+fn refused(actions: &[Action]) -> (BTreeSet<LeaseId>, Refusal) {
+    let (mut given_back, mut refusal) = (BTreeSet::new(), None);
+    for action in actions {
+        match action {
+            Action::AskEnd {
+                release: Release { lease, tenant, .. },
+                ..
+            } => {
+                assert_eq!(tenant, TENANT);
+                given_back.insert(*lease);
+            }
+            Action::Answer {
+                answer: Answer::Refused(why),
+                ..
+            } => refusal = Some(why.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+    (given_back, refusal.expect("a refusal"))
+}
+
+#[test]
+fn one_agent_with_room_for_all_gets_all() {
+    let mut cluster = cluster(&[2, 8, 4]);
+    let actions = acquire(&mut cluster, 2, 2, 2);
+    let (ask, whom, workers) = asked(&actions);
+    assert_eq!((whom, workers), (agent(2), 2), "the tightest fit");
+    let actions = settle_commits(&mut cluster, grants(ask, 2), false);
+    assert!(
+        matches!(&actions[..], [Action::Answer { answer: Answer::Granted { asks }, .. }] if *asks == [ask]),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn parts_are_handed_out_together_once_all_are_written_down() {
+    let mut cluster = cluster(&[4, 2, 2]);
+    let (first, whom, workers) = asked(&acquire(&mut cluster, 3, 2, 3));
+    assert_eq!((whom, workers), (agent(0), 2), "who has most is asked first");
+    let (second, _, workers) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
+    assert_eq!(workers, 1);
+    let actions = cluster.step(grants(second, 1), Duration::ZERO);
+    let commits: Vec<_> = actions
+        .iter()
+        .map(|action| match action {
+            Action::Commit { commit, .. } => *commit,
+            other => panic!("nothing is said before it is durable: {other:?}"),
+        })
+        .collect();
+    assert_eq!(commits.len(), 2, "{actions:?}");
+    let commit = |commit| Event::Committed { commit };
+    assert_eq!(cluster.step(commit(commits[1]), Duration::ZERO), []);
+    let actions = cluster.step(commit(commits[0]), Duration::ZERO);
+    let answer = Answer::Granted {
+        asks: vec![first, second],
+    };
+    let request = RequestId(1);
+    assert_eq!(actions, [Action::Answer { request, answer }]);
+    assert_eq!(cluster.active_leases().count(), 2);
+    assert_eq!(cluster.requests(), 0);
+}
+
+#[test]
+fn refused_request_leaves_nothing_granted() {
+    let mut cluster = cluster(&[4, 2]);
+    let (first, ..) = asked(&acquire(&mut cluster, 3, 2, 3));
+    let (second, ..) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
+    let actions = settle_commits(&mut cluster, full(second, 1), false);
+    let (given_back, refusal) = refused(&actions);
+    assert_eq!(
+        given_back,
+        BTreeSet::from([lease(0)]),
+        "what was granted is given back"
+    );
+    assert_eq!(refusal, Refusal::NotTogether { asked: 3, found: 2 });
+    assert_eq!(cluster.active_leases().count(), 0);
+    assert_eq!(cluster.requests(), 0);
+}
+
+#[test]
+fn as_many_as_are_enough_are_handed_out() {
+    let mut cluster = cluster(&[4, 2]);
+    let (first, ..) = asked(&acquire(&mut cluster, 3, 2, 2));
+    let (second, ..) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
+    let actions = settle_commits(&mut cluster, full(second, 1), false);
+    assert!(
+        matches!(&actions[..], [Action::Answer { answer: Answer::Granted { asks }, .. }] if *asks == [first]),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn agent_that_has_room_for_fewer_is_asked_for_those_once() {
+    let mut cluster = cluster(&[8]);
+    let (first, _, workers) = asked(&acquire(&mut cluster, 4, 2, 1));
+    assert_eq!(workers, 4);
+    let (second, _, workers) = asked(&cluster.step(full(first, 5), Duration::ZERO));
+    assert_eq!(workers, 2, "5 cores are 2 workers");
+    let (given_back, refusal) = refused(&cluster.step(full(second, 4), Duration::ZERO));
+    assert_eq!(
+        (given_back.len(), refusal),
+        (0, Refusal::NotTogether { asked: 1, found: 0 })
+    );
+}
+
+#[test]
+fn parts_of_which_one_cannot_be_written_down_are_all_given_back() {
+    let mut cluster = cluster(&[2, 2]);
+    let (first, ..) = asked(&acquire(&mut cluster, 2, 2, 1));
+    let (second, ..) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
+    let actions = cluster.step(grants(second, 1), Duration::ZERO);
+    let commits: Vec<_> = actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Commit { commit, .. } => Some(*commit),
+            _ => None,
+        })
+        .collect();
+    let [one, other] = commits[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(cluster.step(Event::Committed { commit: one }, Duration::ZERO), []);
+    let failed = Event::NotCommitted {
+        commit: other,
+        refusal: Refusal::NoAgent,
+    };
+    let (given_back, _) = refused(&cluster.step(failed, Duration::ZERO));
+    assert_eq!(given_back, BTreeSet::from([lease(0), lease(1)]));
+}
+
+#[test]
+fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
+    let mut cluster = cluster(&[2, 2]);
+    let (first, whom, _) = asked(&acquire(&mut cluster, 2, 2, 2));
+    let (one, other) = (whom.0[0], 1 - whom.0[0]);
+    let (second, ..) = asked(&cluster.step(grants(first, one), Duration::ZERO));
+    let again = Event::Register {
+        request: RequestId(7),
+        record: AgentRecord {
+            boot: boot(9),
+            ..record(one, 2)
+        },
+    };
+    settle_commits(&mut cluster, again, false);
+    let (given_back, refusal) = refused(&cluster.step(grants(second, other), Duration::ZERO));
+    assert!(given_back.contains(&lease(other)), "{given_back:?}");
+    assert!(matches!(refusal, Refusal::Unavailable { .. }), "{refusal:?}");
+}
+
+#[test]
+fn nobody_is_asked_for_ever() {
+    let mut cluster = cluster(&[2; 40]);
+    let mut actions = acquire(&mut cluster, 40, 2, 40);
+    let mut granted = 0;
+    // Each answer takes a second: after eight it is over.
+    for second in 1..20 {
+        let (ask, ..) = match &actions[..] {
+            [Action::AskGrant { .. }] => asked(&actions),
+            _ => break,
+        };
+        granted += 1;
+        actions = cluster.step(
+            Event::Granted {
+                ask,
+                granted: Granted {
+                    lease: lease(second),
+                    boot: boot(200),
+                    epoch: Epoch(1),
+                    cores: vec![0],
+                },
+            },
+            Duration::from_secs(second.into()),
+        );
+    }
+    let (given_back, _) = refused(&actions);
+    assert_eq!((granted, given_back.len()), (8, 8));
+}

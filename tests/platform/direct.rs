@@ -1,0 +1,164 @@
+//! Leases that clients ask agents for themselves.
+
+use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Refusal, Spread};
+use hotlease_tests::library::library;
+use hotlease_tests::nodes::Nodes;
+use hotlease_tests::platform::LIMIT;
+use hotlease_tests::wait::until_true;
+use hotlease_wire::grpc::AcquireRequest;
+use hotlease_wire::grpc::agent_client::AgentClient;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use tokio::runtime::Builder;
+use tonic::transport::Endpoint;
+
+fn direct(nodes: &Nodes) -> LeaseOptions {
+    LeaseOptions {
+        placement: Placement::Direct,
+        ..nodes.lease_options()
+    }
+}
+
+/// The rows of a command's `--json`.
+fn json(nodes: &Nodes, arguments: &[&str]) -> Vec<Value> {
+    let output = nodes
+        .hotlease(&[arguments, &["--json"]].concat())
+        .output()
+        .expect("hotlease runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("an object"))
+        .collect()
+}
+
+#[test]
+fn direct_lease_needs_no_manager_and_is_billed_afterwards() {
+    let mut nodes = Nodes::start_with(2, &["--direct", "2"]);
+    let code = Code::open(library("behaved")).unwrap();
+    let first = Invoker::allocate(&code, direct(&nodes)).expect("with the manager's list");
+    nodes.kill_manager();
+    let managed = Invoker::allocate(&code, nodes.lease_options()).expect_err("nobody is there to ask");
+    assert!(matches!(managed, Error::NotRunning { .. }), "{managed:?}");
+    let second = Invoker::allocate(&code, direct(&nodes)).expect("the list that was kept is used");
+    for invoker in [&first, &second] {
+        let echo = invoker.function("echo").unwrap();
+        for _ in 0..10 {
+            assert_eq!(echo.call(b"direct").unwrap(), b"direct");
+        }
+    }
+    let leases: BTreeSet<String> = [&first, &second]
+        .map(|invoker| invoker.lease().to_string())
+        .into();
+    nodes.start_manager();
+    nodes.wait_for_agents(2);
+    until_true("both tell the manager of their leases", LIMIT, || {
+        let listed = nodes.manager().leases().expect("leases are listed");
+        let active = listed.iter().filter(|lease| lease.state == "active");
+        active.map(|lease| lease.id.clone()).collect::<BTreeSet<_>>() == leases
+            && json(&nodes, &["bill", "--by", "lease"]).len() == 2
+    });
+    let used: Vec<_> = [first, second]
+        .map(|invoker| invoker.deallocate().expect("given back"))
+        .into();
+    assert!(used.iter().all(|used| used.invocations == 10), "{used:?}");
+    until_true("the bill has all of it", LIMIT, || {
+        let bill = json(&nodes, &["bill", "--by", "lease"]);
+        let of = |row: &Value| {
+            (
+                row["lease"].as_str().unwrap_or_default().to_owned(),
+                row["invocations"].as_u64(),
+            )
+        };
+        let billed: BTreeSet<_> = bill.iter().map(of).collect();
+        billed == leases.iter().map(|lease| (lease.clone(), Some(10))).collect()
+    });
+    // For as long as the leases were held, while the manager was away too. The agents' last reports are on their way.
+    let told: u64 = used.iter().map(|used| used.allocated_ns).sum();
+    let billed = || {
+        let bill = json(&nodes, &["bill", "--by", "lease"]).into_iter();
+        bill.filter_map(|row| row["allocated_ns"].as_u64()).sum::<u64>()
+    };
+    until_true("all the time is billed", LIMIT, || billed() >= told / 10 * 9);
+    assert!(billed() <= told, "billed {} of {told}", billed());
+}
+
+#[test]
+fn agents_that_do_not_let_clients_ask_are_left_out() {
+    let nodes = Nodes::start(2);
+    let code = Code::open(library("behaved")).unwrap();
+    let error = Invoker::allocate(&code, direct(&nodes)).expect_err("no agent serves clients");
+    assert!(error.to_string().contains("--direct"), "{error}");
+    let spread = LeaseOptions {
+        spread: Spread::AllOrNothing,
+        ..direct(&nodes)
+    };
+    assert!(matches!(
+        Invoker::allocate(&code, spread),
+        Err(Error::Options { .. })
+    ));
+}
+
+#[test]
+fn one_tenant_holds_no_more_than_its_share_of_each_agent() {
+    let nodes = Nodes::start_with(2, &["--direct", "1"]);
+    let code = Code::open(library("behaved")).unwrap();
+    let take = || Invoker::allocate(&code, direct(&nodes));
+    let (one, other) = (take().expect("of one agent"), take().expect("of the other"));
+    let held = [&one, &other].map(|invoker| nodes.holder(&invoker.lease().to_string()));
+    assert_ne!(held[0], held[1]);
+    let error = take().expect_err("both have given what they may");
+    assert!(
+        matches!(error, Error::Refused(Refusal::TooMany { limit: 1, .. })),
+        "{error:?}"
+    );
+    // The manager, which knows quotas, still gets the rest.
+    let managed = Invoker::allocate(&code, nodes.lease_options()).expect("through the manager");
+    drop((one, managed));
+    until_true("what was given back can be had again", LIMIT, || take().is_ok());
+}
+
+#[test]
+fn tenant_of_a_direct_lease_is_what_the_credentials_say() {
+    let nodes = Nodes::start_with(1, &["--direct", "2"]);
+    let grant = grant_direct(nodes.nodes[0].directory(), "uid:4242").expect("granted");
+    let info = nodes.manager().lease_info(&grant).expect("listed");
+    let own = format!("uid:{}", nix::unistd::geteuid());
+    assert_eq!(info.tenant, own, "the request says uid:4242");
+    // Nobody has vouched for it: it is on no bill.
+    until_true("its agent has reported it", LIMIT, || {
+        json(&nodes, &["bill", "verify"])[0].to_string().contains(&grant)
+            || nodes
+                .manager()
+                .lease_info(&grant)
+                .is_none_or(|lease| lease.state == "ended")
+    });
+    assert!(json(&nodes, &["bill", "--by", "lease"]).is_empty());
+}
+
+fn grant_direct(directory: &Path, tenant: &str) -> Result<String, tonic::Status> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let address = format!("unix:{}", directory.join("agent.sock").display());
+        let endpoint = Endpoint::from_shared(address).expect("an address");
+        let mut client = AgentClient::new(endpoint.connect().await.expect("the agent serves"));
+        let request = AcquireRequest {
+            workers: 1,
+            slots_per_worker: 1,
+            tenant: tenant.into(),
+            ..AcquireRequest::default()
+        };
+        client
+            .grant_direct(request)
+            .await
+            .map(|grant| grant.into_inner().lease)
+    })
+}

@@ -1,0 +1,143 @@
+//! One lease over several agents.
+
+use hotlease_client::{Code, Error, Invoker, LeaseOptions, Refusal, Spread};
+use hotlease_tests::library::library;
+use hotlease_tests::nodes::Nodes;
+use hotlease_tests::platform::LIMIT;
+use hotlease_tests::wait::until_true;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+fn spread(nodes: &Nodes, workers: u16, spread: Spread) -> LeaseOptions {
+    LeaseOptions {
+        workers,
+        spread,
+        ..nodes.lease_options()
+    }
+}
+
+/// The agent of each lease.
+fn agents(nodes: &Nodes, invoker: &Invoker) -> Vec<usize> {
+    let leases = invoker.leases().into_iter();
+    leases.map(|lease| nodes.holder(&lease.to_string())).collect()
+}
+
+#[test]
+fn workers_of_one_lease_are_on_two_agents_and_all_of_them_are_used() {
+    let nodes = Nodes::start(2);
+    let invoker = nodes.invoker("behaved", spread(&nodes, 4, Spread::AllOrNothing));
+    assert_eq!(invoker.slots(), 4);
+    let agents = agents(&nodes, &invoker);
+    assert_eq!(agents.iter().collect::<BTreeSet<_>>().len(), 2, "{agents:?}");
+    assert_eq!(nodes.manager().free_cores(), 0);
+    let echo = invoker.function("echo").unwrap();
+    for slot in 0..4_u8 {
+        let on = echo.clone().on_slot(slot.into()).unwrap();
+        assert_eq!(on.call(&[slot; 100]).unwrap(), [slot; 100]);
+    }
+    let inputs: Vec<[u8; 8]> = (0..1000_u64).map(u64::to_le_bytes).collect();
+    for (input, output) in inputs.iter().zip(echo.map(&inputs)) {
+        assert_eq!(output.unwrap(), input);
+    }
+    let buffer = invoker.buffer::<u8>(100_000).unwrap();
+    let mut output = invoker.buffer::<u8>(100_000).unwrap();
+    for slot in 0..4 {
+        let on = echo.clone().on_slot(slot).unwrap();
+        assert_eq!(on.invoke_buffer(buffer.slice(..), &mut output).unwrap(), 100_000);
+    }
+    let used = invoker.deallocate().expect("all parts are given back");
+    assert_eq!(used.invocations, 1008, "of all parts");
+    assert_eq!(nodes.manager().free_cores(), 4);
+}
+
+#[test]
+fn lease_that_fits_one_agent_is_on_one() {
+    let nodes = Nodes::start(2);
+    let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AllOrNothing));
+    assert_eq!(agents(&nodes, &invoker).len(), 1);
+}
+
+#[test]
+fn refused_request_leaves_no_part_granted() {
+    let nodes = Nodes::start(2);
+    let one = nodes.invoker("behaved", nodes.lease_options());
+    let code = Code::open(library("behaved")).unwrap();
+    for _ in 0..3 {
+        let error = Invoker::allocate(&code, spread(&nodes, 4, Spread::AllOrNothing)).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Refused(Refusal::NotTogether {
+                    asked: 4,
+                    found: 2 | 3
+                })
+            ),
+            "{error:?}"
+        );
+        assert!(error.retryable());
+        // Far less than the 5 s after which what nobody attaches to ends by itself.
+        let start = Instant::now();
+        until_true("what was granted is given back", LIMIT, || {
+            nodes.manager().free_cores() == 3
+        });
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+    let three = Invoker::allocate(&code, spread(&nodes, 4, Spread::AtLeast(2))).expect("three are enough");
+    assert_eq!(three.slots(), 3);
+    drop(one);
+    assert!(matches!(
+        Invoker::allocate(&code, spread(&nodes, 4, Spread::AtLeast(5))),
+        Err(Error::Options { .. })
+    ));
+}
+
+#[test]
+fn losing_one_part_moves_that_part_only() {
+    let mut nodes = Nodes::start(3);
+    let invoker = nodes.invoker("behaved", spread(&nodes, 4, Spread::AllOrNothing));
+    let echo = invoker.function("echo").unwrap();
+    let (leases, before) = (invoker.leases(), agents(&nodes, &invoker));
+    let spare = (0..3)
+        .find(|node| !before.contains(node))
+        .expect("one is not used");
+    nodes.nodes[before[0]].kill();
+    let inputs: Vec<[u8; 100]> = (0..200).map(|number| [number; 100]).collect();
+    for slot in [0, 1, 2, 3, 0, 3] {
+        let on = echo.clone().on_slot(slot).unwrap();
+        assert_eq!(on.call(&inputs[slot]).expect("no error is seen"), inputs[slot]);
+    }
+    for (input, output) in inputs.iter().zip(echo.map(&inputs)) {
+        assert_eq!(output.expect("no error is seen"), input);
+    }
+    let after = agents(&nodes, &invoker);
+    assert_eq!(after, [spare, before[1]]);
+    assert_eq!(invoker.leases()[1], leases[1], "the other part was not touched");
+    assert_ne!(invoker.leases()[0], leases[0]);
+}
+
+#[test]
+fn part_moves_to_several_agents_if_none_has_room_for_it() {
+    let mut nodes = Nodes::start(3);
+    let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AllOrNothing));
+    let first = agents(&nodes, &invoker)[0];
+    // One core of each of the others is taken.
+    let code = Code::open(library("behaved")).unwrap();
+    // The tightest fit comes first, so that the second fills the agent of the first, and the third has to go on.
+    let [one, filler, other] =
+        [(); 3].map(|()| Invoker::allocate(&code, nodes.lease_options()).expect("there is room"));
+    drop(filler);
+    assert_ne!(agents(&nodes, &one), agents(&nodes, &other));
+    until_true("the manager has heard of it", LIMIT, || {
+        nodes.manager().free_cores() == 2
+    });
+    nodes.nodes[first].kill();
+    let echo = invoker.function("echo").unwrap();
+    for slot in [1, 0, 1] {
+        let on = echo.clone().on_slot(slot).unwrap();
+        assert_eq!(on.call(b"moved").expect("no error is seen"), b"moved");
+    }
+    let after: BTreeSet<_> = agents(&nodes, &invoker).into_iter().collect();
+    assert_eq!(after.len(), 2, "one worker on each of the two that are left");
+    let used = invoker.deallocate().expect("both are given back");
+    assert_eq!(used.invocations, 3);
+}
