@@ -91,11 +91,8 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
         rounds += 1;
     }
     let operations = system.operations();
-    if parts.ended(Part::Manager).is_none() {
-        // There were not that many operations: as good a moment as another.
-        parts.process(Part::Manager).signal(Signal::SIGKILL);
-    }
-    parts.take_end(Part::Manager, LIMIT);
+    // Where there were not that many operations, this moment is as good as another.
+    parts.kill(Part::Manager);
     let died = Instant::now();
     system.heal();
     parts.spawn(Part::Manager, None);
@@ -192,10 +189,7 @@ fn agent_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
         rounds += 1;
     }
     let operations = system.operations();
-    if parts.ended(Part::Agent).is_none() {
-        parts.process(Part::Agent).signal(Signal::SIGKILL);
-    }
-    parts.take_end(Part::Agent, LIMIT);
+    parts.kill(Part::Agent);
     system.heal();
     parts.spawn(Part::Agent, None);
     let started = Instant::now();

@@ -205,7 +205,7 @@ impl Parts {
             .unwrap_or_else(|| panic!("the {} has died:\n{}", part.name(), self.log(part)))
     }
 
-    /// Kills it with -9.
+    /// Kills it with -9, unless it has died by itself, and takes note of its end.
     pub fn kill(&mut self, part: Part) {
         let mut child = self.running[part as usize].take().expect("it was started");
         child.kill().expect("our own child");
