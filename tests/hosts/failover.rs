@@ -4,16 +4,21 @@
 use crate::remote::LONG;
 use crate::server;
 use hotlease_net::{Address, Role};
+use hotlease_tests::faults::caller::{Client, Steady};
+use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::hosts::Hosts;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::site::{Authority, Daemon, RemoteClient};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::grpc::{BillBy, BillRequest, Grant, ReleaseRequest};
+use hotlease_wire::grpc::{BillBy, BillRequest, Grant, ReleaseRequest, Usage};
 use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// "Restarted and serving in 5 s", of which 2 s are silence before anybody may act, and what a busy machine adds.
-const SERVING_WITHIN: Duration = Duration::from_secs(7);
+/// "Restarted and serving in 5 s", of which 2 s are silence before anybody may act.
+const SERVING_WITHIN: Duration = Duration::from_secs(5);
 const MANAGERS: [&str; 2] = ["m", "n"];
 
 struct Site {
@@ -110,8 +115,25 @@ impl Site {
         usage.allocated_ns
     }
 
-    /// Allocated time on the bill.
-    fn billed(&self) -> u64 {
+    /// A program that leases, and calls a function all the time.
+    fn works(&self, tally: &Arc<Tally>) -> Client {
+        let both = MANAGERS
+            .map(|name| address(&self.hosts, name).to_string())
+            .join(",");
+        let program = Path::new(env!("CARGO_BIN_EXE_hotlease-test-tally"));
+        let mut command = self.hosts.host("c").command(program);
+        command
+            .env("HOTLEASE_MANAGER", both)
+            .env("HOTLEASE_IDENTITY", self.authority.client("alice"));
+        let how = Steady {
+            pause: Duration::from_millis(30),
+            ..Steady::default()
+        };
+        Client::start(command, tally, &how)
+    }
+
+    /// Allocated time on the bill, and invocations, of each lease.
+    fn bill(&self) -> BTreeMap<String, Usage> {
         let request = BillRequest {
             by: BillBy::Lease as i32,
             ..BillRequest::default()
@@ -120,10 +142,9 @@ impl Site {
             .client
             .ask(|mut manager| async move { manager.bill(request).await });
         let rows = bill.expect("a bill").rows;
-        let usage = rows
-            .into_iter()
-            .map(|row| row.usage.map_or(0, |usage| usage.allocated_ns));
-        usage.sum()
+        rows.into_iter()
+            .map(|row| (row.lease, row.usage.unwrap_or_default()))
+            .collect()
     }
 
     fn start_again(&mut self, number: usize) {
@@ -134,8 +155,12 @@ impl Site {
 #[test]
 fn a_leader_that_is_killed_is_replaced_and_nothing_acknowledged_is_lost() {
     let Some(mut site) = Site::new() else { return };
-    let mut acknowledged = 0;
+    let tally = Arc::new(Tally::new());
+    let client = site.works(&tally);
+    client.told().until_success_after(Instant::now(), LIMIT);
+    let mut acknowledged = BTreeMap::new();
     let mut took = Vec::new();
+    let begun = Instant::now();
     for _ in 0..5 {
         let grant = site.client.acquire(LONG).expect("a lease");
         let session = site.client.attached(&grant);
@@ -143,11 +168,39 @@ fn a_leader_that_is_killed_is_replaced_and_nothing_acknowledged_is_lost() {
         let begun = Instant::now();
         site.managers[leader].kill();
         took.push(site.knows(&grant, begun));
-        acknowledged += site.release(&grant);
+        acknowledged.insert(grant.lease.clone(), site.release(&grant));
         drop(session);
-        assert_eq!(site.billed(), acknowledged, "each total is billed, once");
+        let bill = site.bill();
+        let billed = acknowledged.keys().map(|lease| bill[lease].allocated_ns);
+        assert!(
+            billed.eq(acknowledged.values().copied()),
+            "each total is billed, once: {bill:?}, acknowledged {acknowledged:?}"
+        );
         site.start_again(leader);
     }
+    let pause = client.told().longest_gap_after(begun);
+    eprintln!("longest pause of calls that no manager takes part in: {pause:?}");
+    let (outcomes, told) = client.finish();
+    let failed: Vec<_> = outcomes
+        .iter()
+        .filter(|outcome| outcome.failed.is_some())
+        .collect();
+    assert!(
+        failed.is_empty() && !outcomes.is_empty(),
+        "calls go on without a leader: {failed:?}"
+    );
+    let invocations: u64 = told.values().map(|usage| usage.invocations).sum();
+    assert_eq!(
+        invocations,
+        tally.total(),
+        "each call is in what its client was told"
+    );
+    until_true("what the client was told is billed", LIMIT, || {
+        let bill = site.bill();
+        let billed = |lease: &String| bill.get(lease).map(|usage| usage.invocations);
+        told.iter()
+            .all(|(lease, usage)| billed(lease) == Some(usage.invocations))
+    });
     took.sort();
     eprintln!("a killed leader is replaced within: {took:?}");
     assert!(took[4] < SERVING_WITHIN, "{took:?}");
@@ -169,7 +222,7 @@ fn a_leader_that_was_stopped_changes_nothing_when_it_goes_on() {
     stopped.signal(Signal::SIGCONT);
     let (status, _) = site.managers[leader].ended(LIMIT);
     assert!(!status.success(), "it says that it was replaced");
-    assert_eq!(site.billed(), used);
+    assert_eq!(site.bill()[&grant.lease].allocated_ns, used);
     eprintln!("a stopped leader is replaced within: {took:?}");
     assert!(took < 2 * SERVING_WITHIN, "{took:?}");
     site.start_again(leader);

@@ -107,7 +107,7 @@ impl Agent {
             Some(binary) => Launcher::new(binary)?,
             None => Launcher::new(&Launcher::find()?)?,
         };
-        cores::raise_descriptor_limit();
+        hotlease_net::raise_descriptor_limit();
         let lock = DirectoryLock::take(&config.runtime_dir)?;
         let (agent, journal) = match &config.state_dir {
             Some(state) => {

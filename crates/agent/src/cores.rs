@@ -2,7 +2,6 @@
 
 use crate::{AgentError, CoreChoice};
 use nix::sched::{CpuSet, sched_getaffinity};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Pid;
 use std::fs;
 
@@ -60,15 +59,6 @@ pub(crate) fn memory_bytes() -> u64 {
 pub(crate) fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
-}
-
-/// Allows as many descriptors as the system lets us have: each worker takes four, each session one or two.
-pub(crate) fn raise_descriptor_limit() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
-    if let Err(error) = raised {
-        tracing::warn!(%error, "cannot raise the limit of open files");
-    }
 }
 
 #[cfg(test)]

@@ -43,6 +43,12 @@ pub enum ManagerError {
     /// Its durable state cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Reading its durable state panicked: starting without it would forget leases, usage and orders.
+    #[error(
+        "manager cannot read its ledger: the reading panicked, which is a bug of hotlease; the log says where. Nothing was \
+         changed; report it, and start the manager again, or the ledger's last backup (`hotlease admin restore`)"
+    )]
+    ReadingPanicked,
     /// The socket's path is longer than the system takes.
     #[error("{path} is too long for a socket: at most 107 bytes; set HOTLEASE_RUNTIME_DIR to a shorter one")]
     PathTooLong {

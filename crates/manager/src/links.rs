@@ -1,12 +1,13 @@
-//! Connections to the agents: one channel each, made when first needed and kept. To agents of this machine
-//! over their sockets, to others over TLS.
+//! Connections to the agents: one channel each, made when first needed and kept as long as they are among the last that
+//! were used. To agents of this machine over their sockets, to others over TLS.
 
 use hotlease_lease::manager::AgentRecord;
 use hotlease_net::{Address, Identity, Role, grpc};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::ids::AgentId;
-use std::collections::HashMap;
+use lru::LruCache;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
@@ -16,12 +17,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest answer of an agent: its listing of all leases, workers and libraries.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
+/// Connections that are kept. 10,000 agents have theirs to us already; as many back would be past what a process is
+/// often allowed to open (20,000), and most agents are asked nothing for long.
+const LINKS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not 0");
+
 /// See the module.
 pub(crate) struct Links {
     /// For agents on other hosts.
     identity: Option<Arc<Identity>>,
-    /// At most one for each agent of the registry, which is bounded.
-    channels: Mutex<HashMap<AgentId, Link>>,
+    channels: Mutex<LruCache<AgentId, Link>>,
 }
 
 struct Link {
@@ -33,7 +37,7 @@ impl Links {
     pub(crate) fn new(identity: Option<Arc<Identity>>) -> Self {
         Self {
             identity,
-            channels: Mutex::default(),
+            channels: Mutex::new(LruCache::new(LINKS_MAX)),
         }
     }
 
@@ -63,14 +67,15 @@ impl Links {
             address: agent.address.clone(),
             client: client.clone(),
         };
-        channels.insert(agent.id, link);
+        // Who is being asked over the one that goes keeps it until the answer.
+        channels.put(agent.id, link);
         Ok(client)
     }
 
     /// The agent is gone, or was started again.
     pub(crate) fn drop_link(&self, agent: AgentId) {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        channels.remove(&agent);
+        channels.pop(&agent);
     }
 }
 

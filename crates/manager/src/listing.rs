@@ -1,7 +1,7 @@
 //! What there is: asked of the agents at the moment of the question, and merged.
 //!
-//! An agent that does not answer in time is left out, except that its leases are listed as it last
-//! reported them.
+//! An agent that does not answer in time, or is silent already, is left out, except that itself and its leases are listed
+//! as it last reported them.
 
 use crate::links::answer;
 use crate::records::{CORES_MAX, agent_info, lease_info};
@@ -17,13 +17,20 @@ use hotlease_wire::ids::AgentId;
 use hotlease_wire::limits::TENANT_BYTES_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// Agents asked at the same time.
 const ASKED_AT_ONCE_MAX: usize = 64;
+/// How long an agent may take to say how it is: its last report is less than a second old, so this is not worth more.
+const STATE_WITHIN: Duration = Duration::from_millis(250);
 
+/// Of a large site the agents' last reports, of a small one what they say now: a lease that was just taken counts.
 pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
-    let mut answers: BTreeMap<AgentId, AgentStatus> = ask_all(state, "").await.into_iter().collect();
+    let asked = Some(state.serving_agents()).filter(|agents| agents.len() <= ASKED_AT_ONCE_MAX);
+    let limit = STATE_WITHIN.min(state.config.listing_timeout);
+    let answers = ask_each(state, asked.unwrap_or_default(), limit, "").await;
+    let mut answers: BTreeMap<AgentId, AgentStatus> = answers.into_iter().collect();
     let listed = state.agents().into_iter().map(|(record, heard, silent)| {
         merged(agent_info(&record, heard, silent), answers.remove(&record.id))
     });
@@ -36,7 +43,8 @@ pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
 pub(crate) async fn agent(state: &Arc<State>, id: AgentId) -> Option<AgentInfo> {
     let mut agents = state.agents().into_iter();
     let (record, heard, silent) = agents.find(|(record, ..)| record.id == id)?;
-    let answer = ask(Arc::clone(state), record.clone(), String::new()).await;
+    let limit = STATE_WITHIN.min(state.config.listing_timeout);
+    let answer = ask(Arc::clone(state), record.clone(), limit, String::new()).await;
     Some(merged(
         agent_info(&record, heard, silent),
         answer.map(|(_, status)| status),
@@ -109,7 +117,7 @@ pub(crate) async fn info(state: &Arc<State>) -> Result<Info, Refusal> {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         uptime_ms: state.now().as_millis() as u64,
-        agents: state.reachable_agents().len() as u32,
+        agents: state.reachable_agents() as u32,
         leases: leases.await? as u32,
     })
 }
@@ -126,15 +134,30 @@ fn checked(request: ListRequest) -> Result<String, Refusal> {
 
 /// What every agent that answers in time says, by agent.
 pub(crate) async fn ask_all(state: &Arc<State>, tenant: &str) -> Vec<(AgentId, AgentStatus)> {
-    let mut agents = state.reachable_agents().into_iter();
+    ask_each(
+        state,
+        state.serving_agents(),
+        state.config.listing_timeout,
+        tenant,
+    )
+    .await
+}
+
+async fn ask_each(
+    state: &Arc<State>,
+    agents: Vec<AgentRecord>,
+    limit: Duration,
+    tenant: &str,
+) -> Vec<(AgentId, AgentStatus)> {
+    let mut agents = agents.into_iter();
     let mut asked = JoinSet::new();
     let mut answers = BTreeMap::new();
     for agent in agents.by_ref().take(ASKED_AT_ONCE_MAX) {
-        asked.spawn(ask(Arc::clone(state), agent, tenant.to_owned()));
+        asked.spawn(ask(Arc::clone(state), agent, limit, tenant.to_owned()));
     }
     while let Some(answer) = asked.join_next().await {
         if let Some(agent) = agents.next() {
-            asked.spawn(ask(Arc::clone(state), agent, tenant.to_owned()));
+            asked.spawn(ask(Arc::clone(state), agent, limit, tenant.to_owned()));
         }
         if let Ok(Some((agent, status))) = answer {
             answers.insert(agent, status);
@@ -143,11 +166,16 @@ pub(crate) async fn ask_all(state: &Arc<State>, tenant: &str) -> Vec<(AgentId, A
     answers.into_iter().collect()
 }
 
-async fn ask(state: Arc<State>, agent: AgentRecord, tenant: String) -> Option<(AgentId, AgentStatus)> {
+async fn ask(
+    state: Arc<State>,
+    agent: AgentRecord,
+    limit: Duration,
+    tenant: String,
+) -> Option<(AgentId, AgentStatus)> {
     let asked = async {
         let mut client = state.links.client(&agent)?;
         let status = client.status(ListRequest { tenant });
-        answer(agent.id, state.config.listing_timeout, status).await
+        answer(agent.id, limit, status).await
     };
     match asked.await {
         Ok(status) => Some((agent.id, status)),

@@ -62,6 +62,7 @@ impl Manager {
     /// Binds the socket and serves in background tasks of the current tokio runtime. When it returns,
     /// clients and agents can connect.
     pub async fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
+        hotlease_net::raise_descriptor_limit();
         let listener = Listener::bind(&config.runtime_dir)?;
         let rest = listener.bind_beside(REST_SOCKET)?;
         let (rest_address, rest_tls) = listen(config.rest.as_ref()).await?.unzip();
@@ -75,11 +76,7 @@ impl Manager {
             copy.measure(store.as_ref(), latest_ms)?;
             Ok::<_, ManagerError>((latest_ms, machine::restored(store.as_ref())?))
         });
-        let (latest_ms, cluster) = match restored.await {
-            Ok(restored) => restored?,
-            // Reading panicked, and said why.
-            Err(_) => Default::default(),
-        };
+        let (latest_ms, cluster) = restored.await.map_err(|_| ManagerError::ReadingPanicked)??;
         let (commits, writes) = mpsc::unbounded_channel();
         let state = Arc::new(State::new(
             config,

@@ -132,13 +132,19 @@ impl State {
             .collect()
     }
 
-    /// Agents that are worth a question.
-    pub(crate) fn reachable_agents(self: &Arc<Self>) -> Vec<AgentRecord> {
+    /// Agents that are worth a question: who is silent already would only be waited for.
+    pub(crate) fn serving_agents(self: &Arc<Self>) -> Vec<AgentRecord> {
         let agents = self.agents().into_iter();
         agents
-            .filter(|(_, state, _)| *state != AgentState::Gone)
+            .filter(|(_, state, _)| *state == AgentState::Serving)
             .map(|(record, ..)| record)
             .collect()
+    }
+
+    /// How many agents are not gone.
+    pub(crate) fn reachable_agents(self: &Arc<Self>) -> usize {
+        let agents = self.agents().into_iter();
+        agents.filter(|(_, state, _)| *state != AgentState::Gone).count()
     }
 
     /// Works with the durable state on a thread that may block.

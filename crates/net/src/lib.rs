@@ -17,6 +17,7 @@
 pub mod address;
 #[cfg(feature = "authority")]
 pub mod authority;
+mod descriptors;
 mod dial;
 mod error;
 pub mod grpc;
@@ -32,6 +33,7 @@ mod tuning;
 pub mod tunnel;
 
 pub use address::Address;
+pub use descriptors::raise_descriptor_limit;
 pub use error::{IdentityError, NetError};
 pub use identity::{Identity, Protocol};
 pub use listener::{Admitted, Limits, Listener, Place};

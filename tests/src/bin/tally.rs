@@ -34,6 +34,7 @@ fn main() -> Result<(), Error> {
     };
     let options = LeaseOptions {
         ttl: Duration::from_secs(2),
+        move_within: Duration::from_secs(1),
         ..LeaseOptions::default()
     };
     let invoker = Invoker::allocate(&Code::open(library)?, options)?;

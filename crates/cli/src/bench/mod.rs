@@ -83,6 +83,9 @@ enum Bench {
     /// The other end of `peers`
     #[command(hide = true)]
     PeerServer(peers::ServerArgs),
+    /// Agents of `control`
+    #[command(hide = true)]
+    SimulatedAgents(control::MembersArgs),
 }
 
 pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -98,5 +101,6 @@ pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<
         Bench::Scaling(args) => scaling::carry_out(&args, output),
         Bench::Soak(args) => soak::carry_out(&args, output),
         Bench::PeerServer(args) => peers::serve(&args),
+        Bench::SimulatedAgents(args) => control::members(&args),
     }
 }

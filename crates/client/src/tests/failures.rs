@@ -95,7 +95,11 @@ fn beside_a_waiting_call_only_the_first_of_the_ring_may_have_run_and_the_next_mo
         platform.kill(0, true);
         assert_eq!(running.join().unwrap().unwrap_err().ran(), Ran::Unknown);
         assert_eq!(first.wait().unwrap_err().ran(), Ran::Unknown);
-        assert_eq!(behind.wait().unwrap(), b"behind", "it had not started, so it moved");
+        assert_eq!(
+            behind.wait().unwrap(),
+            b"behind",
+            "it had not started, so it moved"
+        );
     });
 }
 

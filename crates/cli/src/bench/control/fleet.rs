@@ -1,174 +1,151 @@
-//! All simulated agents: each with a port of its own, and a connection of its own to the manager.
+//! All simulated agents, in processes of their own: one process may have fewer descriptors than 10,000 of them take.
 
-use super::agent::Agent;
-use super::site::Site;
+use super::members::Members;
+use super::site::{AGENTS_PER_IDENTITY, Site};
 use anyhow::Context;
-use hotlease_lease::agent::{Membership, MembershipAction, MembershipEvent};
-use hotlease_net::grpc::PeerStream;
-use hotlease_net::{Limits, Listener};
-use hotlease_wire::grpc::RegisterRequest;
-use hotlease_wire::grpc::agent_server::AgentServer;
-use hotlease_wire::grpc::manager_client::ManagerClient;
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Server};
+use clap::Args;
+use hotlease_net::Address;
+use serde::{Deserialize, Serialize};
+use std::env;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Agents that connect at a time: a manager shakes hands with 64 of one address.
-const CONNECTING_MAX: usize = 32;
-/// How long all may take to register, each.
-const REGISTER_WITHIN: Duration = Duration::from_secs(60);
+/// Three descriptors each, and 20,000 are what a hard limit often is.
+const AGENTS_PER_PROCESS: u32 = 5 * AGENTS_PER_IDENTITY;
 /// Cores beyond those of the leases that are held: of the ones that come and go.
 const SPARE_CORES: u32 = 16;
 
-/// See the module.
-pub(super) struct Fleet {
-    agents: Vec<Agent>,
-    tasks: JoinSet<()>,
-    heard: Arc<AtomicU64>,
+/// Arguments of one process of simulated agents.
+#[derive(Debug, Args)]
+pub(in crate::bench) struct MembersArgs {
+    /// Where their manager is
+    #[arg(long)]
+    pub(super) manager: Address,
+    /// Who they are, for a thousand each
+    #[arg(long = "identity")]
+    pub(super) identities: Vec<PathBuf>,
+    /// How many
+    #[arg(long)]
+    pub(super) agents: u32,
+    /// Of each
+    #[arg(long)]
+    pub(super) cores: u32,
 }
+
+/// What a process answers, a line of JSON for each line that it is sent, and one when all are registered.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Seen {
+    /// Reports that the manager took so far.
+    heard: u64,
+    /// Leases that its agents hold.
+    leases: usize,
+}
+
+/// The hidden command that is one process of simulated agents. It ends with its input.
+pub(in crate::bench) fn members(args: &MembersArgs) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let members = runtime.block_on(Members::start(args))?;
+    let mut asked = std::io::stdin().lock().lines();
+    loop {
+        let seen = Seen {
+            heard: members.heard(),
+            leases: members.leases(),
+        };
+        let mut output = std::io::stdout().lock();
+        writeln!(output, "{}", serde_json::to_string(&seen)?)?;
+        output.flush()?;
+        if asked.next().transpose()?.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Fleet(Vec<Process>);
 
 impl Fleet {
     /// Returns when every agent is registered.
-    pub(super) async fn start(site: &Site, agents: u32, leases: u32) -> anyhow::Result<Self> {
+    pub(super) fn start(site: &Site, agents: u32, leases: u32) -> anyhow::Result<Self> {
         let cores = leases.div_ceil(agents) + SPARE_CORES;
-        let connecting = Arc::new(Semaphore::new(CONNECTING_MAX));
-        let heard = Arc::new(AtomicU64::new(0));
-        let mut fleet = Self {
-            agents: Vec::new(),
-            tasks: JoinSet::new(),
-            heard: Arc::clone(&heard),
-        };
-        let mut registered = JoinSet::new();
-        for number in 0..agents {
-            let identity = site.agent(number);
-            let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let listener = Listener::bind(any, Arc::clone(&identity), Limits::default()).await?;
-            let agent = Agent::new(format!("https://{}", listener.local_addr()?), cores);
-            fleet.tasks.spawn(serve(listener, agent.clone()));
-            let (told, mut is_member) = watch::channel(false);
-            let membership = Member {
-                agent: agent.clone(),
-                manager: ManagerClient::new(site.channel(identity)),
-                connecting: Arc::clone(&connecting),
-                registered: told,
-                heard: Arc::clone(&heard),
-            };
-            fleet.tasks.spawn(membership.run());
-            fleet.agents.push(agent);
-            registered.spawn(async move { is_member.wait_for(|member| *member).await.is_ok() });
+        let firsts = (0..agents).step_by(AGENTS_PER_PROCESS as usize);
+        let processes = firsts.map(|first| {
+            let agents = AGENTS_PER_PROCESS.min(agents - first);
+            Process::start(site, first, agents, cores)
+        });
+        Ok(Self(processes.collect::<anyhow::Result<_>>()?))
+    }
+
+    fn seen(&mut self) -> anyhow::Result<Seen> {
+        let mut all = Seen::default();
+        for process in &mut self.0 {
+            let seen = process.ask()?;
+            all.heard += seen.heard;
+            all.leases += seen.leases;
         }
-        while let Some(done) = timeout(REGISTER_WITHIN, registered.join_next())
-            .await
-            .context("agents cannot register")?
-        {
-            anyhow::ensure!(done?, "an agent gave up");
-        }
-        Ok(fleet)
+        Ok(all)
     }
 
     /// Reports that the manager took so far.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    pub(super) fn heard(&mut self) -> anyhow::Result<u64> {
+        Ok(self.seen()?.heard)
     }
 
     /// Leases that all hold.
-    pub(super) fn leases(&self) -> usize {
-        self.agents.iter().map(Agent::leases).sum()
-    }
-
-    pub(super) async fn stop(mut self) {
-        self.tasks.shutdown().await;
+    pub(super) fn leases(&mut self) -> anyhow::Result<usize> {
+        Ok(self.seen()?.leases)
     }
 }
 
-async fn serve(listener: Listener, agent: Agent) {
-    let (admitted, connections) = mpsc::channel(4);
-    let accepting = tokio::spawn(listener.accept_into(admitted));
-    use tokio_stream::StreamExt;
-    let connections = ReceiverStream::new(connections).map(|peer| io::Result::Ok(PeerStream::from(peer)));
-    let served = Server::builder()
-        .add_service(AgentServer::new(agent))
-        .serve_with_incoming(connections)
-        .await;
-    accepting.abort();
-    if let Err(error) = served {
-        tracing::error!(%error, "a simulated agent failed");
-    }
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
 }
 
-/// Belonging to the manager, as `hotlease agent` does it.
-struct Member {
-    agent: Agent,
-    manager: ManagerClient<Channel>,
-    connecting: Arc<Semaphore>,
-    registered: watch::Sender<bool>,
-    heard: Arc<AtomicU64>,
-}
-
-impl Member {
-    async fn run(mut self) {
-        let mut machine = Membership::new(self.agent.now());
-        while let Some(due) = machine.due() {
-            sleep_until(Instant::from_std(self.agent.instant(due))).await;
-            let mut event = Some(MembershipEvent::Tick);
-            // One question is under way at a time, and its answer is the next event.
-            while let Some(happened) = event.take() {
-                for action in machine.step(happened, self.agent.now()) {
-                    if let Some(answer) = self.carry_out(action).await {
-                        event = Some(answer);
-                    }
-                }
-            }
+impl Process {
+    fn start(site: &Site, first: u32, agents: u32, cores: u32) -> anyhow::Result<Self> {
+        let mut command = Command::new(env::current_exe().context("cannot find this program")?);
+        command
+            .args([
+                "bench",
+                "simulated-agents",
+                "--manager",
+                &site.address().to_string(),
+            ])
+            .args(["--agents", &agents.to_string(), "--cores", &cores.to_string()]);
+        for identity in site.agents(first, agents) {
+            command.arg("--identity").arg(identity);
         }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot start simulated agents")?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let mut process = Self {
+            input: input.context("simulated agents have no input")?,
+            answers: BufReader::new(output.context("simulated agents have no output")?).lines(),
+            child,
+        };
+        process.answer().context("agents cannot register")?;
+        Ok(process)
     }
 
-    async fn carry_out(&mut self, action: MembershipAction) -> Option<MembershipEvent> {
-        match action {
-            MembershipAction::Register { ask } => {
-                let _turn = self.connecting.acquire().await.ok()?;
-                let agent = Some(self.agent.info("serving"));
-                let answer = self.manager.register(RegisterRequest { agent }).await;
-                Some(match answer.map(tonic::Response::into_inner) {
-                    Ok(reply) => MembershipEvent::Registered {
-                        ask,
-                        heartbeat: Duration::from_millis(reply.heartbeat_ms),
-                        ledger: reply.ledger,
-                    },
-                    Err(_) => MembershipEvent::Failed { ask },
-                })
-            }
-            MembershipAction::Report { ask, whole, leaving } => {
-                let report = self.agent.heartbeat(ask, whole, leaving);
-                let answer = self.manager.heartbeat(report).await;
-                Some(match answer.map(tonic::Response::into_inner) {
-                    Ok(reply) => MembershipEvent::Heard {
-                        ask,
-                        known: reply.known,
-                        totals_every: Duration::from_millis(reply.totals_every_ms),
-                    },
-                    Err(_) => MembershipEvent::Failed { ask },
-                })
-            }
-            MembershipAction::Acknowledged { ask } => {
-                self.heard.fetch_add(1, Ordering::Relaxed);
-                self.agent.acknowledged(ask);
-                None
-            }
-            MembershipAction::Joined => {
-                self.registered.send_replace(true);
-                None
-            }
-            MembershipAction::Unacknowledged { .. }
-            | MembershipAction::OweAgain
-            | MembershipAction::Lost
-            | MembershipAction::Left => None,
-        }
+    fn answer(&mut self) -> anyhow::Result<Seen> {
+        let line = self.answers.next().context("simulated agents ended")??;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    fn ask(&mut self) -> anyhow::Result<Seen> {
+        writeln!(self.input)?;
+        self.answer()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

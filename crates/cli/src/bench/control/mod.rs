@@ -4,6 +4,7 @@
 mod agent;
 mod fleet;
 mod leases;
+mod members;
 mod site;
 
 use super::machine::Machine;
@@ -13,6 +14,7 @@ use crate::output::Output;
 use anyhow::ensure;
 use clap::Args;
 use fleet::Fleet;
+pub(super) use fleet::{MembersArgs, members};
 use leases::Leasing;
 use site::{Load, Site};
 use std::path::PathBuf;
@@ -23,7 +25,7 @@ use std::time::Duration;
 /// Starts a manager with its ledger on disk, and simulated agents that register, report every half second and
 /// grant over TLS, each over connections of its own. Measured: a grant, beside an empty request to the same
 /// manager; grants and releases per second; memory per agent and per lease; the manager's processor time while
-/// nothing is asked. 10,000 agents need 45,000 descriptors: run as root, or raise the limit (`ulimit -n`).
+/// nothing is asked. 10,000 agents need 16,000 descriptors a process: run as root, or raise the limit (`ulimit -n`).
 #[derive(Debug, Args)]
 pub(super) struct ControlArgs {
     /// Simulated agents
@@ -66,7 +68,7 @@ async fn measure(args: &ControlArgs) -> anyhow::Result<Vec<Record>> {
     let mut records = Vec::new();
     let site = Site::start(args.disk.as_deref(), args.agents)?;
     let empty = site.load()?;
-    let fleet = Fleet::start(&site, args.agents, args.leases).await?;
+    let mut fleet = Fleet::start(&site, args.agents, args.leases)?;
     let leasing = Leasing::new(&site, args.clients)?;
 
     let pair = leasing.timed(TIMED).await?;
@@ -109,29 +111,28 @@ async fn measure(args: &ControlArgs) -> anyhow::Result<Vec<Record>> {
     holding.samples = args.leases.into();
     records.push(holding);
 
-    records.extend(at_rest(args, &site, &fleet, &machine, seconds, (empty, registered)).await?);
-    fleet.stop().await;
+    records.extend(at_rest(args, &site, &mut fleet, &machine, seconds, (empty, registered)).await?);
     Ok(records)
 }
 
 async fn at_rest(
     args: &ControlArgs,
     site: &Site,
-    fleet: &Fleet,
+    fleet: &mut Fleet,
     machine: &Machine,
     seconds: Duration,
     (empty, registered): (Load, Load),
 ) -> anyhow::Result<Vec<Record>> {
     // Two reports of every agent have been taken.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let (before, heard) = (site.load()?, fleet.heard());
+    let (before, heard) = (site.load()?, fleet.heard()?);
     tokio::time::sleep(seconds).await;
-    let (after, reports) = (site.load()?, fleet.heard() - heard);
+    let (after, reports) = (site.load()?, fleet.heard()? - heard);
     let serving = site.serving().await?;
+    let left = fleet.leases()?;
     ensure!(
-        fleet.leases() == args.leases as usize,
-        "{} leases are left of {}",
-        fleet.leases(),
+        left == args.leases as usize,
+        "{left} leases are left of {}",
         args.leases
     );
     let params = |what: &str| params! { "what": what, "agents": args.agents, "leases": args.leases };

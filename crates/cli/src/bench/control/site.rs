@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tonic::transport::Channel;
 
 /// Agents that share a certificate: a manager takes 1024 connections of one peer.
-const AGENTS_PER_IDENTITY: u32 = 1000;
+pub(super) const AGENTS_PER_IDENTITY: u32 = 1000;
 /// Descriptors of each process beside those of agents.
 const DESCRIPTORS: u64 = 1024;
 /// Longest listing of agents.
@@ -31,7 +31,8 @@ const HOST: &str = "127.0.0.1";
 pub(super) struct Site {
     manager: Child,
     address: Address,
-    agents: Vec<Arc<Identity>>,
+    /// Folders of their identities.
+    agents: Vec<PathBuf>,
     client: Arc<Identity>,
     _dir: TempDir,
 }
@@ -46,8 +47,8 @@ pub(super) struct Load {
 
 impl Site {
     pub(super) fn start(disk: Option<&Path>, agents: u32) -> anyhow::Result<Self> {
-        // Each agent: a listener, a connection in and one out; the manager has the other two ends.
-        raise_descriptors(u64::from(agents) * 3 + DESCRIPTORS)?;
+        // The manager has an end of each agent's connection, and raises its own limit as far as it may.
+        raise_descriptors(u64::from(agents) + DESCRIPTORS)?;
         let dir = match disk {
             Some(disk) => TempDir::with_prefix_in("hotlease-bench-", disk),
             None => TempDir::with_prefix("hotlease-bench-"),
@@ -66,13 +67,13 @@ impl Site {
                 ..Request::new(role)
             };
             authority::issue(&at("authority"), &request, &at(name))?;
-            anyhow::Ok(Arc::new(Identity::load(&at(name))?))
+            anyhow::Ok(at(name))
         };
         issue(Role::Manager, "manager")?;
         let identities = agents.div_ceil(AGENTS_PER_IDENTITY);
         let identities = (0..identities).map(|number| issue(Role::Agent, &format!("agents{number}")));
         let identities = identities.collect::<Result<_, _>>()?;
-        let client = issue(Role::Client, "bench")?;
+        let client = Arc::new(Identity::load(&issue(Role::Client, "bench")?)?);
         let mut command = Command::new(env::current_exe().context("cannot find this program")?);
         command
             .args(["--json", "manager", "--listen", "127.0.0.1:0", "--identity"])
@@ -101,19 +102,21 @@ impl Site {
         })
     }
 
-    /// Who the agent of this number is.
-    pub(super) fn agent(&self, number: u32) -> Arc<Identity> {
-        Arc::clone(&self.agents[(number / AGENTS_PER_IDENTITY) as usize])
+    /// Where the manager is.
+    pub(super) fn address(&self) -> &Address {
+        &self.address
     }
 
-    /// A connection of this identity to the manager.
-    pub(super) fn channel(&self, identity: Arc<Identity>) -> Channel {
-        grpc::channel(self.address.clone(), identity, Role::Manager)
+    /// The identities of so many agents, one for each thousand.
+    pub(super) fn agents(&self, first: u32, agents: u32) -> &[PathBuf] {
+        let at = |number: u32| number.div_ceil(AGENTS_PER_IDENTITY) as usize;
+        &self.agents[at(first)..at(first + agents)]
     }
 
     /// A client's connection.
     pub(super) fn client(&self) -> ManagerClient<Channel> {
-        ManagerClient::new(self.channel(Arc::clone(&self.client))).max_decoding_message_size(ANSWER_BYTES_MAX)
+        let channel = grpc::channel(self.address.clone(), Arc::clone(&self.client), Role::Manager);
+        ManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
     pub(super) fn load(&self) -> anyhow::Result<Load> {
@@ -152,7 +155,10 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
 }
 
 /// For this process and those that it starts.
-fn raise_descriptors(needed: u64) -> anyhow::Result<()> {
+///
+/// # Errors
+/// If the system does not allow so many.
+pub(super) fn raise_descriptors(needed: u64) -> anyhow::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft >= needed {
         return Ok(());

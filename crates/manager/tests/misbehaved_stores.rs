@@ -1,7 +1,7 @@
-//! A manager whose durable state takes its time, as a database does.
+//! A manager whose durable state takes its time, as a database does, or cannot be read.
 
 use hotlease_lease::manager::NodeWish;
-use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
+use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};
 use hotlease_store::{
     AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, MemoryStore, People, Report, Reported,
     RowKey, Standing, Store, StoreError, TenantRecord,
@@ -18,11 +18,12 @@ use tonic::transport::Endpoint;
 /// Longer than two ticks of the manager.
 const SLOW: Duration = Duration::from_millis(600);
 
-/// Slow to confirm agents; counts those that it is told to remove.
+/// Slow to confirm agents; counts those that it is told to remove; panics when read, if so told.
 #[derive(Default)]
 struct SlowStore {
     inner: MemoryStore,
     removed: AtomicUsize,
+    panics: bool,
 }
 
 impl Store for SlowStore {
@@ -90,6 +91,7 @@ impl Store for SlowStore {
     }
 
     fn latest_ms(&self) -> Result<u64, StoreError> {
+        assert!(!self.panics, "the test said so");
         self.inner.latest_ms()
     }
 }
@@ -142,4 +144,20 @@ async fn an_agent_is_not_forgotten_while_it_registers() {
         "it was taken for a silent one"
     );
     assert_eq!(store.agents().unwrap().len(), 1);
+}
+
+/// Starting without what it could not read would forget leases, usage and orders.
+#[tokio::test]
+async fn a_manager_that_cannot_read_its_ledger_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = ManagerConfig::new(dir.path());
+    config.store = Arc::new(SlowStore {
+        panics: true,
+        ..SlowStore::default()
+    });
+    let started = Manager::start(config).await.map(drop);
+    assert!(
+        matches!(started, Err(ManagerError::ReadingPanicked)),
+        "{started:?}"
+    );
 }
