@@ -20,7 +20,7 @@ export PREFIX DESTDIR FUZZ_SECONDS MINUTES
 export CARGO_TERM_COLOR ?= auto
 export CARGO_NET_RETRY ?= 5
 
-.PHONY: help setup build demo test bench fuzz sim soak planted lint docs install clean
+.PHONY: help setup build demo test bench fuzz sim soak planted guide lint docs install clean
 
 help: ## List these targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -52,6 +52,9 @@ soak: ## Break real processes for MINUTES (60), with larger counts and a new see
 
 planted: ## Plant every bug that a test is there for, one at a time, and see that it fails: about an hour
 	@tests/planted
+
+guide: build ## Follow docs/operating.md word for word on a bare Debian, in a container; root, needs debootstrap and systemd-container
+	@scripts/follow-guide
 
 lint: ## Check format, clippy, crate levels, unsafe code, file lengths, names, links, snippets
 	@scripts/lint

@@ -13,6 +13,7 @@ mod log;
 mod output;
 mod platform;
 mod quantity;
+mod service;
 mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -62,17 +62,10 @@ pub(crate) fn cores(cores: &[u32]) -> String {
     shown.collect::<Vec<_>>().join(",")
 }
 
-/// A time from the command line: `100ms`, `1s`, `250us`, `2min`; a bare number is milliseconds.
+/// A time from the command line: `100ms`, `1s`, `250us`, `2min`, `12h`, `30d`; a bare number is milliseconds.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
-    let ns = match unit {
-        "us" => 1_000,
-        "" | "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        "min" | "m" => 60_000_000_000_u64,
-        other => return Err(format!("`{other}` is no unit of time; us, ms, s and min are")),
-    };
-    match number.checked_mul(ns) {
+    match number.checked_mul(unit_ns(unit)?) {
         Some(0) => Err("it must be more than nothing".to_owned()),
         Some(ns) => Ok(Duration::from_nanos(ns)),
         None => Err("it is longer than can be counted".to_owned()),
@@ -82,9 +75,25 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
 /// As [`parse_time`], but none at all is fine: `0`.
 pub(crate) fn parse_notice(text: &str) -> Result<Duration, String> {
     match split(text)? {
-        (0, "" | "us" | "ms" | "s" | "min" | "m") => Ok(Duration::ZERO),
+        (0, unit) => unit_ns(unit).map(|_| Duration::ZERO),
         _ => parse_time(text),
     }
+}
+
+fn unit_ns(unit: &str) -> Result<u64, String> {
+    Ok(match unit {
+        "us" => 1_000,
+        "" | "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "min" | "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        "d" => 86_400_000_000_000,
+        other => {
+            return Err(format!(
+                "`{other}` is no unit of time; us, ms, s, min, h and d are"
+            ));
+        }
+    })
 }
 
 /// A size from the command line: `4096`, `64K`, `10M`, `2GiB`; units are powers of 1024.
@@ -122,12 +131,24 @@ mod tests {
         assert_eq!(parse_time("100"), Ok(Duration::from_millis(100)));
         assert_eq!(parse_time("1s"), Ok(Duration::from_secs(1)));
         assert_eq!(parse_time("250us"), Ok(Duration::from_micros(250)));
-        for bad in ["", "s", "0", "-1", "1h2", "99999999999999999999", "1.5s"] {
+        assert_eq!(parse_time("1h"), Ok(Duration::from_secs(3600)));
+        assert_eq!(parse_time("30d"), Ok(Duration::from_secs(30 * 86_400)));
+        for bad in [
+            "",
+            "s",
+            "0",
+            "-1",
+            "1h2",
+            "99999999999999999999",
+            "999999999999d",
+            "1.5s",
+            "1\u{fc}",
+        ] {
             assert!(parse_time(bad).is_err(), "{bad}");
         }
         assert_eq!(parse_notice("0s"), Ok(Duration::ZERO));
         assert_eq!(parse_notice("30s"), Ok(Duration::from_secs(30)));
-        assert!(parse_notice("0h").is_err());
+        assert!(parse_notice("0y").is_err());
         assert_eq!(parse_bytes("4096"), Ok(4096));
         assert_eq!(parse_bytes("10G"), Ok(10 << 30));
         assert_eq!(parse_bytes("64 KiB"), Ok(64 << 10));

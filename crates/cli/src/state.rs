@@ -2,7 +2,7 @@
 
 use crate::commands::agent::absolute;
 use clap::Args;
-use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_fabric::runtime_dir::{RuntimeDir, RuntimeDirError};
 use hotlease_journal::network_file_system;
 use hotlease_manager::identity::TenantPolicy;
 use hotlease_manager::{ManagerConfig, load_tariff};
@@ -94,6 +94,17 @@ impl StateArgs {
     /// Where the manager's ledger is.
     pub(crate) fn of_manager(&self, dir: &RuntimeDir) -> PathBuf {
         self.root(dir).join(MANAGER)
+    }
+
+    /// Where the manager's ledger is, for who does not need its sockets: they are gone while the manager is.
+    ///
+    /// # Errors
+    /// If no state directory was named, and no runtime directory can be used either.
+    pub(crate) fn ledger(&self) -> Result<PathBuf, RuntimeDirError> {
+        match &self.state_dir {
+            Some(wished) => Ok(absolute(wished).join(MANAGER)),
+            None => Ok(self.of_manager(&RuntimeDir::resolve()?)),
+        }
     }
 
     /// Where the agent's journal is.

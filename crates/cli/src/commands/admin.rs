@@ -8,7 +8,6 @@ use crate::output::Output;
 use crate::quantity;
 use crate::state::StateArgs;
 use clap::{Args, Subcommand};
-use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_store::{BackupSummary, LEDGER_FILE, backup, restore};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -83,7 +82,7 @@ pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<
         AdminCommand::Tenant(args) => tenant::carry_out(args, output),
         AdminCommand::Key(args) => key::carry_out(args, output),
         AdminCommand::Backup(args) => {
-            let ledger = args.state.of_manager(&RuntimeDir::resolve()?);
+            let ledger = args.state.ledger()?;
             let done = Summary::of(args.file.clone(), backup(&ledger, &args.file)?);
             output.answer(&done, || {
                 format!(
@@ -96,7 +95,7 @@ pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<
             })
         }
         AdminCommand::Restore(args) => {
-            let ledger = args.state.of_manager(&RuntimeDir::resolve()?);
+            let ledger = args.state.ledger()?;
             let done = Summary::of(args.file.clone(), restore(&ledger, &args.file)?);
             output.answer(&done, || {
                 let kept = done

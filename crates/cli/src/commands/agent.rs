@@ -4,6 +4,7 @@ use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
 use crate::output::Output;
 use crate::quantity;
+use crate::service;
 use crate::state::DaemonStateArgs;
 use clap::Args;
 use hotlease_agent::{Agent, AgentConfig, CoreChoice, Network};
@@ -11,6 +12,7 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{Address, Identity, Role};
 use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use serde::Serialize;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -184,6 +186,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
         output.flush()?;
         let told = tokio::select! {
             told = signals.next() => told,
+            never = tell_ready(&agent) => match never {},
             () = agent.stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
         };
         signals.obey(told, &agent, args.drain_within).await;
@@ -192,6 +195,17 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
             () = signals.impatience() => anyhow::bail!("interrupted while stopping"),
         }
     })
+}
+
+/// An agent whose manager is away is up all the same: it will register.
+const READY_WITHIN: Duration = Duration::from_secs(5);
+
+/// Tells once the manager knows the agent, so that an operator's next command finds it; without a manager, a while later.
+/// Does not return.
+async fn tell_ready(agent: &Agent) -> Infallible {
+    let _ = tokio::time::timeout(READY_WITHIN, agent.registered()).await;
+    service::ready();
+    std::future::pending().await
 }
 
 #[cfg(test)]

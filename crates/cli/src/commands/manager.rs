@@ -3,6 +3,7 @@
 use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
 use crate::output::Output;
+use crate::service;
 use crate::state::LedgerArgs;
 use anyhow::Context;
 use clap::{ArgGroup, Args};
@@ -105,6 +106,8 @@ struct Serving {
 fn lead(parameters: &str) -> anyhow::Result<Arc<dyn Store>> {
     let candidate = Candidate::new(parameters, PostgresOptions::default())?;
     tracing::info!("waits to lead the database");
+    // Waiting is what this one is there for.
+    service::ready();
     let store = candidate.wait(|| false)?;
     Ok(Arc::new(store.context("nobody stopped the wait, and it ended")?))
 }
@@ -150,6 +153,7 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
             )
         })?;
         output.flush()?;
+        service::ready();
         tokio::select! {
             () = signals.impatience() => {}
             () = manager.shutdown_requested() => {}

@@ -50,6 +50,9 @@ pub(crate) struct RunArgs {
     /// Ask agents for the lease without the manager, where they are started with `--direct`
     #[arg(long, conflicts_with = "spread")]
     direct: bool,
+    /// Wait so long for a lease where there is no room or the manager is away, such as 30s [default: try once]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
+    wait: Option<Duration>,
     /// Time that each call has, such as 100ms or 1s (bare: milliseconds); then it is cancelled [default: no
     /// limit]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
@@ -202,6 +205,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
             Sharing::Exclusive
         },
         timeout: args.timeout,
+        patience: args.wait.unwrap_or_default(),
         // One call at a time on each slot: few entries, and large enough that most data stays in them.
         depth: 2,
         manager: args.site.manager.clone().filter(|manager| !manager.is_empty()),

@@ -3,6 +3,7 @@
 use crate::output::Align::Left;
 use crate::output::{Column, Output};
 use crate::platform::{Platform, SiteArgs};
+use crate::quantity::parse_time;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use hotlease_wire::grpc::{AddKeyRequest, KeyInfo, ListKeysRequest, RevokeKeyRequest, RotateKeyRequest};
@@ -11,7 +12,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Keys with which programs without a certificate come in
 ///
@@ -48,8 +49,8 @@ struct AddArgs {
     #[arg(long, default_value = "")]
     label: String,
     /// How long it is good, such as 12h or 30d [default: until it is revoked]
-    #[arg(long, value_name = "TIME", value_parser = lasts)]
-    expires: Option<u64>,
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    expires: Option<Duration>,
     /// A new file for it, which only you can read [default: print it]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -78,22 +79,6 @@ struct RevokeArgs {
 struct RotateArgs {
     #[command(flatten)]
     site: SiteArgs,
-}
-
-/// Milliseconds.
-fn lasts(text: &str) -> Result<u64, String> {
-    let wrong = || "a number with m, h or d: 30m, 12h, 30d".to_owned();
-    let unit = text.chars().last().ok_or_else(wrong)?;
-    let number: u64 = text[..text.len() - unit.len_utf8()]
-        .parse()
-        .map_err(|_| wrong())?;
-    let unit_ms = match unit {
-        'm' => 60_000,
-        'h' => 3_600_000,
-        'd' => 86_400_000,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(unit_ms).filter(|ms| *ms > 0).ok_or_else(wrong)
 }
 
 #[derive(Serialize)]
@@ -209,7 +194,8 @@ fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
         tenant: args.tenant,
         role: args.role,
         label: args.label,
-        lasts_ms: args.expires.unwrap_or(0),
+        // 0 would be for ever.
+        lasts_ms: args.expires.map_or(0, |time| (time.as_millis() as u64).max(1)),
     };
     let made = platform.ask(async |client| client.add_key(request).await);
     let made = match (made, &args.out) {
@@ -239,29 +225,6 @@ fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
         _ => {
             row.secret = Some(made.secret.clone());
             output.answer(&row, || made.secret)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(lasts("30d"), Ok(30 * 86_400_000));
-        assert_eq!(lasts("1m"), Ok(60_000));
-        for wrong in [
-            "",
-            "d",
-            "30",
-            "30s",
-            "-1d",
-            "0h",
-            "999999999999999999d",
-            "1\u{fc}",
-        ] {
-            assert!(lasts(wrong).is_err(), "{wrong:?}");
         }
     }
 }
