@@ -27,9 +27,8 @@ const STATE_WITHIN: Duration = Duration::from_millis(250);
 
 /// Of a large site the agents' last reports, of a small one what they say now: a lease that was just taken counts.
 pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
-    let asked = Some(state.serving_agents()).filter(|agents| agents.len() <= ASKED_AT_ONCE_MAX);
     let limit = STATE_WITHIN.min(state.config.listing_timeout);
-    let answers = ask_each(state, asked.unwrap_or_default(), limit, "").await;
+    let answers = ask_each(state, of_small_site(state), limit, "").await;
     let mut answers: BTreeMap<AgentId, AgentStatus> = answers.into_iter().collect();
     let listed = state.agents().into_iter().map(|(record, heard, silent)| {
         merged(agent_info(&record, heard, silent), answers.remove(&record.id))
@@ -37,6 +36,14 @@ pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
     AgentList {
         agents: listed.collect(),
     }
+}
+
+/// All agents that may be asked for a listing that the last reports answer as well; none of a large site.
+fn of_small_site(state: &Arc<State>) -> Vec<AgentRecord> {
+    let agents = Some(state.serving_agents());
+    agents
+        .filter(|agents| agents.len() <= ASKED_AT_ONCE_MAX)
+        .unwrap_or_default()
 }
 
 /// One agent, asked.
@@ -67,9 +74,10 @@ fn merged(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
     info
 }
 
+/// Of a large site as the ledger has them, which is at most a second or so behind; of a small one what agents say now.
 pub(crate) async fn leases(state: &Arc<State>, request: ListRequest) -> Result<LeaseList, Refusal> {
     let tenant = checked(request)?;
-    let answers = ask_all(state, &tenant).await;
+    let answers = ask_each(state, of_small_site(state), state.config.listing_timeout, &tenant).await;
     let noted = state
         .store(move |store| {
             let tenant = Some(tenant.as_str()).filter(|tenant| !tenant.is_empty());
