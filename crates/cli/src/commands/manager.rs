@@ -102,6 +102,11 @@ struct Serving {
     rest: Option<SocketAddr>,
 }
 
+/// Threads that serve: 10,000 agents keep one busy with their reports alone, and more than a few wait for the same lock.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
+}
+
 /// Waits until this manager leads.
 fn lead(parameters: &str) -> anyhow::Result<Arc<dyn Store>> {
     let candidate = Candidate::new(parameters, PostgresOptions::default())?;
@@ -123,7 +128,7 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
         None => args.ledger.manager(&dir)?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(threads())
         .enable_all()
         .build()?;
     runtime.block_on(async {
