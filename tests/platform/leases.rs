@@ -114,7 +114,7 @@ fn renewal_keeps_a_lease_over_many_times_to_live() {
     let start = Instant::now();
     while start.elapsed() < 4 * ttl {
         match lease.session.ask(&SessionRequest::Renew, &[]) {
-            Ok(SessionReply::Renewed { ttl_ms }) => assert_eq!(u128::from(ttl_ms), ttl.as_millis()),
+            Ok(SessionReply::Renewed { ttl_ms, .. }) => assert_eq!(u128::from(ttl_ms), ttl.as_millis()),
             other => panic!("after {:?}: {other:?}", start.elapsed()),
         }
         lease.echo();

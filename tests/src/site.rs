@@ -418,7 +418,14 @@ impl RemoteClient {
     pub fn session(&self, grant: &Grant) -> Result<RawSession, NetError> {
         let endpoint: Address = grant.endpoint.parse()?;
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
-        let socket = self.block_on(session(endpoint, self.identity(), silence))?.socket;
+        let socket = self
+            .block_on(session(
+                endpoint,
+                Proof::Certificate(self.identity()),
+                &grant.token,
+                silence,
+            ))?
+            .socket;
         Ok(RawSession::over(socket))
     }
 

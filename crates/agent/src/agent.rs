@@ -93,6 +93,11 @@ impl Agent {
                 what: format!("a shared core has at most {PLACES_PER_CORE_MAX} warm slots"),
             });
         }
+        if config.token_key_rotation < Duration::from_secs(1) {
+            return Err(AgentError::Config {
+                what: "the key of lease tokens is replaced once in a second at most".into(),
+            });
+        }
         let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);
         if !call_limits.contains(&config.shared_call_limit) {
             return Err(AgentError::Config {
@@ -185,8 +190,15 @@ impl Agent {
             node,
             grpc,
             sessions,
-            tls: tls.map(|(listener, _)| listener),
+            tls: tls.map(|(listener, _)| {
+                let is_open = config
+                    .network
+                    .as_ref()
+                    .is_some_and(|network| network.without_certificate);
+                (listener, is_open)
+            }),
             membership,
+            token_key_rotation: config.token_key_rotation,
         };
         tokio::spawn(async move {
             parts.run(stopping).await;
@@ -308,8 +320,10 @@ struct Parts {
     node: Arc<Node>,
     grpc: GrpcListener,
     sessions: SessionListener,
-    tls: Option<TlsListener>,
+    /// And whether it takes bearers of tokens.
+    tls: Option<(TlsListener, bool)>,
     membership: Option<Membership>,
+    token_key_rotation: Duration,
 }
 
 impl Parts {
@@ -322,6 +336,7 @@ impl Parts {
         background.spawn(sharing::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(Arc::clone(&node.pool).keep_filled());
+        background.spawn(Arc::clone(&node).keep_rotating(self.token_key_rotation));
 
         // Each part has its own moment to stop.
         let (leave, leaving) = watch::channel(false);

@@ -5,6 +5,7 @@
 //! machine, of whom only its own user and root get in.
 
 use hotlease_wire::Refusal;
+use hotlease_wire::ids::LeaseId;
 
 /// What names of users of this machine begin with; no certificate can name a tenant so.
 const LOCAL_PREFIX: &str = "uid:";
@@ -30,6 +31,13 @@ pub(crate) enum Caller {
     Certified {
         /// As its certificate says.
         tenant: String,
+    },
+    /// Somebody on another host who has shown the token of a lease.
+    Bearer {
+        /// Of the lease.
+        tenant: String,
+        /// The lease, and no other.
+        lease: LeaseId,
     },
 }
 
@@ -62,7 +70,7 @@ impl Tenants {
     /// here can: with a token of a tenant that is served, it counts as that tenant.
     pub fn of_session(&self, caller: Caller, holder: &str) -> String {
         match caller {
-            Caller::Certified { tenant } => tenant,
+            Caller::Certified { tenant } | Caller::Bearer { tenant, .. } => tenant,
             Caller::Local { .. } if self.include(holder) => holder.to_owned(),
             Caller::Local { uid } => format!("{LOCAL_PREFIX}{uid}"),
         }

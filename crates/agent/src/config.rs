@@ -34,6 +34,8 @@ pub struct Network {
     pub tenants: Vec<String>,
     /// How much of the port strangers and peers may occupy.
     pub limits: Limits,
+    /// Whether clients without a certificate may open sessions with the token of a lease (default: no).
+    pub without_certificate: bool,
 }
 
 impl Network {
@@ -46,6 +48,7 @@ impl Network {
             identity,
             managers: Vec::new(),
             limits: Limits::default(),
+            without_certificate: false,
         }
     }
 }
@@ -75,6 +78,8 @@ pub struct AgentConfig {
     /// Whether clients may ask it for leases themselves, and then the cores that one tenant may hold so (default: only
     /// managers, because quotas are known to them alone).
     pub direct: Option<u32>,
+    /// How often the key of lease tokens is replaced (default: 24 h; 1 s at least).
+    pub token_key_rotation: Duration,
     /// Where it serves other hosts (default: nowhere).
     pub network: Option<Network>,
     /// Where its name and its usage journal are kept: a directory that is ours alone, on a local disk (default:
@@ -97,6 +102,7 @@ impl AgentConfig {
             warm_slots_per_core: PLACES_PER_CORE_DEFAULT,
             shared_call_limit: Duration::from_secs(10),
             direct: None,
+            token_key_rotation: Duration::from_secs(24 * 3600),
             network: None,
             state_dir: None,
         }

@@ -5,10 +5,10 @@ use crate::node::Node;
 use crate::session;
 use hotlease_net::grpc::PeerStream;
 use hotlease_net::tunnel::{Begun, Tunnels};
-use hotlease_net::{Admitted, Listener, Protocol};
+use hotlease_net::{Admitted, Listener, Peer, Protocol, Stranger};
 use hotlease_wire::Refusal;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
@@ -21,15 +21,25 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Takes connections until told to stop: those of managers go to `requests`, the others are sessions, each
 /// with one of `places`.
+///
+/// Without a certificate come only those who bear a token, if `is_open`.
 pub(crate) async fn serve(
-    listener: Listener,
+    (listener, is_open): (Listener, bool),
     node: Arc<Node>,
     places: Arc<Semaphore>,
     requests: mpsc::Sender<io::Result<PeerStream>>,
     mut stop: watch::Receiver<bool>,
 ) {
     let (sender, mut admitted) = mpsc::channel(ADMITTED_MAX);
-    let accepting = tokio::spawn(listener.accept_into(sender));
+    let (at_the_door, mut strangers) = mpsc::channel(ADMITTED_MAX);
+    let accepting = match is_open {
+        true => tokio::spawn(listener.accept_all_into(sender, at_the_door)),
+        // Its receiver stays empty, and open: nobody is sent.
+        false => tokio::spawn(async {
+            listener.accept_into(sender).await;
+            drop(at_the_door);
+        }),
+    };
     let tunnels = Arc::new(Tunnels::default());
     let mut streams = JoinSet::new();
     loop {
@@ -37,6 +47,14 @@ pub(crate) async fn serve(
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
             Some(_) = streams.join_next() => continue,
+            Some(stranger) = strangers.recv() => {
+                // Requests are for managers, and those have a certificate.
+                if stranger.protocol() == Some(Protocol::Session) {
+                    let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
+                    streams.spawn(bearer(node, tunnels, stranger, Arc::clone(&places)));
+                }
+                continue;
+            }
             connection = admitted.recv() => connection,
         };
         let Some(connection) = connection else { break };
@@ -64,20 +82,40 @@ pub(crate) async fn serve(
 async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: Admitted, places: Arc<Semaphore>) {
     let begin = move |begun: Begun| {
         // A client without a tenant has no certificate of ours; see Peer.
-        let Some(tenant) = begun.peer.tenant else {
+        let Some(tenant) = begun.peer.tenant.clone() else {
             return Err(Refusal::NotPermitted {
                 what: "sessions are for tenants".into(),
             });
         };
-        let Ok(place) = places.try_acquire_owned() else {
-            return Err(session::too_many());
-        };
-        tokio::spawn(async move {
-            let caller = Caller::Certified { tenant };
-            session::serve(node, begun.socket, caller, begun.receiving).await;
-            drop(place);
-        });
-        Ok(())
+        begin(node, begun, Caller::Certified { tenant }, places)
     };
     tunnels.serve(connection, begin).await;
+}
+
+/// A stream of somebody without a certificate, for whom a lease's token stands in.
+async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, places: Arc<Semaphore>) {
+    let shown = Mutex::new(None);
+    let known = |token: &[u8]| {
+        let (tenant, lease) = node.bearer_of(token)?;
+        let peer = Peer::bearer(&tenant, lease);
+        *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(Caller::Bearer { tenant, lease });
+        Ok(peer)
+    };
+    let begin = |begun: Begun| {
+        let caller = shown.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let caller = caller.ok_or(Refusal::BadToken)?;
+        begin(Arc::clone(&node), begun, caller, places)
+    };
+    tunnels.serve_stranger(stranger, known, begin).await;
+}
+
+fn begin(node: Arc<Node>, begun: Begun, caller: Caller, places: Arc<Semaphore>) -> Result<(), Refusal> {
+    let Ok(place) = places.try_acquire_owned() else {
+        return Err(session::too_many());
+    };
+    tokio::spawn(async move {
+        session::serve(node, begun.socket, caller, begun.receiving).await;
+        drop(place);
+    });
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! The agent's state, and the one way to change it: a step of the book, and the carrying out of what the
 //! book says.
 
+mod bearing;
 mod describing;
 
 use crate::active_lease::{ActiveLease, Terms};
@@ -22,10 +23,10 @@ use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::SessionReply;
-use hotlease_wire::token::{Rights, TokenKey};
+use hotlease_wire::token::{Rights, TokenKeys};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout_at};
@@ -100,7 +101,7 @@ pub(crate) struct Node {
     /// What leases have used, over crashes; none: in memory only.
     pub journal: Option<Arc<UsageJournal>>,
     launcher: Launcher,
-    key: TokenKey,
+    keys: RwLock<TokenKeys>,
     start: Instant,
     tables: Mutex<Tables>,
     /// Leases that hold cores.
@@ -131,7 +132,7 @@ impl Node {
             claims: CoreClaims::default(),
             journal: journal.map(Arc::new),
             launcher,
-            key: TokenKey::new(rand::random()),
+            keys: RwLock::new(TokenKeys::new(rand::random())),
             start: Instant::now(),
             tables: Mutex::new(Tables {
                 book,
@@ -418,9 +419,10 @@ impl Node {
         caller: Caller,
         outbox: &Arc<Outbox>,
     ) -> Result<Attachment, Refusal> {
-        // Which of the checks failed is of use to a forger only.
-        let claims = self.key.open(token).map_err(|_| Refusal::BadToken)?;
-        if claims.agent != self.identity.agent || claims.boot != self.identity.boot {
+        let claims = self.opened(token)?;
+        if let Caller::Bearer { lease, .. } = &caller
+            && *lease != claims.lease
+        {
             return Err(Refusal::BadToken);
         }
         let tenant = self.identity.tenants.of_session(caller, &claims.tenant);

@@ -10,6 +10,7 @@ use hotlease_net::grpc::PeerInfo;
 use hotlease_wire::grpc::agent_server;
 use hotlease_wire::grpc::{
     AcquireRequest, AgentStatus, Grant, ListRequest, NodeWish, OrderReply, ReleaseReply, ReleaseRequest,
+    RotateKeyReply, RotateKeyRequest,
 };
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::{EndReason, Refusal};
@@ -80,6 +81,15 @@ impl agent_server::Agent for Service {
         origin(&request)?;
         let tenant = request.into_inner().tenant;
         Ok(Response::new(listing::status(&self.node, &tenant)))
+    }
+
+    async fn rotate_key(
+        &self,
+        request: Request<RotateKeyRequest>,
+    ) -> Result<Response<RotateKeyReply>, Status> {
+        origin(&request)?;
+        self.node.rotate_token_key();
+        Ok(Response::new(RotateKeyReply::default()))
     }
 
     async fn order(&self, request: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {

@@ -272,7 +272,8 @@ async fn answer(
         SessionRequest::Renew => {
             node.step(Event::Renew { lease: lease.id })?;
             let ttl_ms = ttl_ms(node, attachment)?;
-            Ok(Some((SessionReply::Renewed { ttl_ms }, Vec::new())))
+            let token = node.renewed_token(lease.id, attachment.rights)?;
+            Ok(Some((SessionReply::Renewed { ttl_ms, token }, Vec::new())))
         }
         SessionRequest::Release => {
             let (lease, reason) = (lease.id, EndReason::Released);

@@ -27,7 +27,11 @@ Environment:
   HOTLEASE_STATE_DIR    where the ledger and usage journals are kept
   HOTLEASE_TARIFF       the file with the prices of what is used
   HOTLEASE_MANAGER      the manager of a site, https://HOST:PORT, for all commands but the daemons' own
-  HOTLEASE_IDENTITY     the identity folder of whoever asks it
+  HOTLEASE_IDENTITY     the identity folder of whoever asks it; or, without a certificate, one of
+  HOTLEASE_KEY_FILE     the file of a key of `hotlease admin key add`
+  HOTLEASE_TOKEN_FILE   the file of a token (JWT), read again for each session
+  HOTLEASE_MUNGE        1: come as this user of the MUNGE cluster; HOTLEASE_MUNGE_SOCKET: munged's socket
+  HOTLEASE_CA_FILE      the site's ca.pem, for who has no certificate
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
   HOTLEASE_LOG_FORMAT   json: each line of the log is an object; else text
   HOTLEASE_WORKER       the worker's binary, where it is not found beside this one";

@@ -4,7 +4,7 @@ use crate::exit::CommandError;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_SOCKET;
-use hotlease_net::{Site, grpc};
+use hotlease_net::{Credential, Site, SiteChannel, Wanted, grpc};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::Info;
 use hotlease_wire::grpc::InfoRequest;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 use tonic::{Response, Status};
 
 /// How long any answer may take. The manager's own limits for asking agents are below this.
@@ -28,27 +28,56 @@ pub(crate) struct SiteArgs {
     /// The manager of a site, https://HOST:PORT, or several with commas between [default: this machine's]
     #[arg(long, value_name = "URL", env = "HOTLEASE_MANAGER")]
     pub(crate) manager: Option<String>,
-    /// Who asks it: a folder of `hotlease identity issue` [default: hotlease/identity in the
-    /// configuration directory]
-    #[arg(long, value_name = "DIR", env = "HOTLEASE_IDENTITY")]
+    /// Who asks it: a folder of `hotlease identity issue` [env: HOTLEASE_IDENTITY=] [default: hotlease/identity in
+    /// the configuration directory]
+    #[arg(long, value_name = "DIR", group = "proof")]
     pub(crate) identity: Option<PathBuf>,
+    /// Come with a key instead, in a file that nobody else can read [env: HOTLEASE_KEY_FILE=]
+    #[arg(long, value_name = "FILE", group = "proof")]
+    key_file: Option<PathBuf>,
+    /// Come with a token (JWT) instead; its file is read again for each session [env: HOTLEASE_TOKEN_FILE=]
+    #[arg(long, value_name = "FILE", group = "proof")]
+    token_file: Option<PathBuf>,
+    /// Come as this user of the MUNGE cluster instead [env: HOTLEASE_MUNGE=1]
+    #[arg(long, group = "proof")]
+    munge: bool,
+    /// The socket of munged, where it is not the usual one [env: HOTLEASE_MUNGE_SOCKET=]
+    #[arg(long, value_name = "PATH", requires = "munge")]
+    munge_socket: Option<PathBuf>,
+    /// The site's ca.pem, for those three [env: HOTLEASE_CA_FILE=] [default: hotlease/ca.pem in the configuration
+    /// directory]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
 impl SiteArgs {
     /// The site that is meant, if it is not this machine's platform.
     pub(crate) fn site(&self) -> anyhow::Result<Option<Site>> {
-        Ok(Site::find(
-            self.manager.as_deref(),
-            self.identity.as_deref(),
-            true,
-        )?)
+        let credential = self.credential();
+        Ok(Site::find(Wanted {
+            manager: self.manager.as_deref(),
+            is_local: true,
+            identity: self.identity.as_deref(),
+            credential: credential.as_ref(),
+            authority: self.ca_file.as_deref(),
+        })?)
+    }
+
+    /// What it comes with instead of a certificate, if the arguments say so.
+    pub(crate) fn credential(&self) -> Option<Credential> {
+        let munge = self.munge.then(|| Credential::Munge {
+            socket: self.munge_socket.clone(),
+        });
+        let key = self.key_file.clone().map(Credential::KeyFile);
+        let token = self.token_file.clone().map(Credential::TokenFile);
+        key.or(token).or(munge)
     }
 }
 
 /// A connection to the manager, for commands that ask one thing after the other.
 pub(crate) struct Platform {
     runtime: Runtime,
-    client: ManagerClient<Channel>,
+    client: ManagerClient<SiteChannel>,
 }
 
 impl Platform {
@@ -84,7 +113,7 @@ impl Platform {
     /// One question.
     pub(crate) fn ask<T>(
         &mut self,
-        question: impl AsyncFnOnce(&mut ManagerClient<Channel>) -> Result<Response<T>, Status>,
+        question: impl AsyncFnOnce(&mut ManagerClient<SiteChannel>) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
         let asked = async { tokio::time::timeout(ANSWER_WITHIN, question(&mut self.client)).await };
         match self.runtime.block_on(asked) {
@@ -107,7 +136,7 @@ impl Platform {
     }
 }
 
-async fn connect(socket: &Path) -> anyhow::Result<ManagerClient<Channel>> {
+async fn connect(socket: &Path) -> anyhow::Result<ManagerClient<SiteChannel>> {
     let shown = socket.display().to_string();
     // Connecting once by hand tells a platform that is down from one that is in trouble.
     if let Err(error) = UnixStream::connect(socket).await {
@@ -120,5 +149,5 @@ async fn connect(socket: &Path) -> anyhow::Result<ManagerClient<Channel>> {
     }
     let endpoint = Endpoint::from_shared(format!("unix:{shown}"))?;
     let channel = endpoint.connect().await?;
-    Ok(ManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
+    Ok(ManagerClient::new(SiteChannel::from(channel)).max_decoding_message_size(ANSWER_BYTES_MAX))
 }

@@ -195,7 +195,10 @@ impl Shared {
                     thread::spawn(move || running.serve(&end, &shared));
                     SessionReply::Connected { worker, epoch }
                 }
-                SessionRequest::Renew => SessionReply::Renewed { ttl_ms: 5000 },
+                SessionRequest::Renew => SessionReply::Renewed {
+                    ttl_ms: 5000,
+                    token: Vec::new(),
+                },
                 SessionRequest::Release => {
                     if self.overtaken_release.load(Ordering::SeqCst) {
                         let refused = SessionReply::Refused(Refusal::LeaseEnded(EndReason::Released));

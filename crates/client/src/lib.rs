@@ -88,7 +88,7 @@ pub use model::{Measured, Model, Plan, Work};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
 pub use pipeline::Pipeline;
 
-pub use hotlease_net::{IdentityError, NetError};
+pub use hotlease_net::{Credential, IdentityError, NetError};
 pub use hotlease_wire::code::Interface;
 pub use hotlease_wire::ids::{CodeHash, LeaseId};
 pub use hotlease_wire::limits::PARTS_MAX;

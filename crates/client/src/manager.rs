@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::options::LeaseOptions;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_net::{NetError, Role, Site, grpc};
+use hotlease_net::{NetError, Proof, Role, Site, SiteChannel, Wanted, grpc};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 use tower::service_fn;
 
@@ -38,7 +38,7 @@ impl At {
     fn name(&self) -> String {
         match self {
             Self::Machine(socket) => socket.display().to_string(),
-            Self::Elsewhere(site) => format!("{site} {}", site.identity.dir().display()),
+            Self::Elsewhere(site) => format!("{site} {}", site.proof.name()),
         }
     }
 }
@@ -47,15 +47,15 @@ impl At {
 #[derive(Clone)]
 pub(crate) struct Manager {
     at: At,
-    client: ManagerClient<Channel>,
+    client: ManagerClient<SiteChannel>,
 }
 
 /// One HTTP/2 connection for each daemon (and identity), made when first used and again when it breaks.
-static CHANNELS: LazyLock<Mutex<HashMap<String, Channel>>> = LazyLock::new(Mutex::default);
+static CHANNELS: LazyLock<Mutex<HashMap<String, SiteChannel>>> = LazyLock::new(Mutex::default);
 /// Beyond, all are made anew.
 const CHANNELS_MAX: usize = 1024;
 
-fn kept_channel(name: String, make: impl FnOnce() -> Channel) -> Channel {
+fn kept_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChannel {
     let mut channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
     if channels.len() >= CHANNELS_MAX {
         channels.clear();
@@ -67,7 +67,13 @@ impl Manager {
     /// The one that the options name. On the control thread.
     pub(crate) fn of(options: &LeaseOptions) -> Result<Self, Error> {
         let local = options.runtime_dir.is_some();
-        let site = Site::find(options.manager.as_deref(), options.identity.as_deref(), local)?;
+        let site = Site::find(Wanted {
+            manager: options.manager.as_deref(),
+            is_local: local,
+            identity: options.identity.as_deref(),
+            credential: options.credential.as_ref(),
+            authority: options.authority.as_deref(),
+        })?;
         let at = match (site, &options.runtime_dir) {
             (Some(site), _) => At::Elsewhere(site),
             (None, Some(path)) => At::Machine(RuntimeDir::at(path)?.join("manager.sock")),
@@ -107,10 +113,15 @@ impl Manager {
                 kept_channel(agent.address.clone(), || local_channel(socket))
             }
             At::Elsewhere(site) if !agent.endpoint.is_empty() => {
+                let Proof::Certificate(identity) = &site.proof else {
+                    let what =
+                        "agents grant leases themselves only to clients with a certificate; ask the manager";
+                    return Err(Refusal::NotPermitted { what: what.into() }.into());
+                };
                 let address = agent.endpoint.parse()?;
-                let name = format!("{} {}", agent.endpoint, site.identity.dir().display());
+                let name = format!("{} {}", agent.endpoint, site.proof.name());
                 kept_channel(name, || {
-                    grpc::channel(address, site.identity.clone(), Role::Agent)
+                    grpc::channel(address, identity.clone(), Role::Agent).into()
                 })
             }
             _ => {
@@ -244,12 +255,15 @@ impl Manager {
     }
 }
 
-fn local_channel(socket: PathBuf) -> Channel {
+fn local_channel(socket: PathBuf) -> SiteChannel {
     // The address is only what HTTP/2 calls the peer; the connector goes to the socket.
-    Endpoint::from_static("http://manager.hotlease").connect_with_connector_lazy(service_fn(move |_: Uri| {
-        let path = socket.clone();
-        async move { UnixStream::connect(path).await.map(TokioIo::new) }
-    }))
+    let channel = Endpoint::from_static("http://manager.hotlease").connect_with_connector_lazy(service_fn(
+        move |_: Uri| {
+            let path = socket.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        },
+    ));
+    channel.into()
 }
 
 /// What a manager answered, or why it did not.

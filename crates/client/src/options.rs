@@ -4,6 +4,7 @@ use crate::Error;
 use crate::registrations::Limits;
 use crate::transport::Transport;
 use hotlease_fabric::shm::Layout;
+use hotlease_net::Credential;
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::grpc::{self, AcquireRequest};
 use hotlease_wire::limits::{
@@ -132,6 +133,12 @@ pub struct LeaseOptions {
     /// Default (`None`): `$HOTLEASE_IDENTITY`, else `$XDG_CONFIG_HOME/hotlease/identity`, else
     /// `~/.config/hotlease/identity`.
     pub identity: Option<PathBuf>,
+    /// What is shown to that manager instead of an identity. Default (`None`): what one of `$HOTLEASE_KEY_FILE`,
+    /// `$HOTLEASE_TOKEN_FILE` and `$HOTLEASE_MUNGE` names, where `identity` is not set.
+    pub credential: Option<Credential>,
+    /// The site's `ca.pem`, whom to believe without an identity. Default (`None`): `$HOTLEASE_CA_FILE`, else
+    /// `$XDG_CONFIG_HOME/hotlease/ca.pem`, else `~/.config/hotlease/ca.pem`.
+    pub authority: Option<PathBuf>,
     /// Where the platform's sockets are. Default (`None`): `$HOTLEASE_RUNTIME_DIR`, else
     /// `$XDG_RUNTIME_DIR/hotlease`, else `/tmp/hotlease-UID`.
     pub runtime_dir: Option<PathBuf>,
@@ -193,6 +200,8 @@ impl Default for LeaseOptions {
             job: batch_job(),
             manager: None,
             identity: None,
+            credential: None,
+            authority: None,
             runtime_dir: None,
         }
     }

@@ -125,7 +125,8 @@ impl Session {
         // Its workers are reached over a fabric; loading goes on while they are started.
         Libfabric::preload();
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
-        let tunnelled = tunnel::session(grant.endpoint.parse()?, site.identity.clone(), silence).await?;
+        let tunnelled =
+            tunnel::session(grant.endpoint.parse()?, site.proof.clone(), &grant.token, silence).await?;
         let route = Route {
             host: tunnelled.host,
             local: tunnelled.local,
@@ -406,7 +407,7 @@ impl Shared {
     async fn ask_to_renew(&self, limit: Duration) -> RenewalEvent {
         let asked = self.link.ask(&SessionRequest::Renew, &[], AGENT, limit);
         match asked.await {
-            Ok((SessionReply::Renewed { ttl_ms }, _)) => RenewalEvent::Renewed {
+            Ok((SessionReply::Renewed { ttl_ms, .. }, _)) => RenewalEvent::Renewed {
                 ttl: Duration::from_millis(ttl_ms),
             },
             // A silent agent may come back in time; a lease that is over is told by the reader.

@@ -1,17 +1,20 @@
 //! Tenants and keys, as operators change them.
 
 use crate::identity::{Caller, keys};
+use crate::links::answer;
 use crate::records::bad;
 use crate::state::State;
-use hotlease_lease::manager::Quota;
+use hotlease_lease::manager::{AgentRecord, Quota};
 use hotlease_net::peer::is_tenant_name;
 use hotlease_store::{KeyRecord, NAME_BYTES_MAX, Position, TenantRecord};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{
-    AddKeyRequest, KeyInfo, KeyList, NewKey, PutTenantRequest, RotateKeyReply, Tenant, TenantList,
+    AddKeyRequest, KeyInfo, KeyList, NewKey, PutTenantRequest, RotateKeyReply, RotateKeyRequest, Tenant,
+    TenantList,
 };
 use hotlease_wire::limits::LABEL_BYTES_MAX;
 use std::time::{Duration, SystemTime};
+use tokio::task::JoinSet;
 
 fn position(text: &str) -> Result<Position, Refusal> {
     text.parse().map_err(|why: String| bad(why))
@@ -218,14 +221,47 @@ pub(crate) async fn revoke_key(state: &State, id: String, by: &Caller) -> Result
     Ok(key_message(key))
 }
 
-/// Rotates the key of session tokens.
-pub(crate) fn rotate(state: &State, by: &Caller) -> RotateKeyReply {
+/// Rotates the key of session tokens, and has every agent rotate that of its lease tokens.
+pub(crate) async fn rotate(state: &std::sync::Arc<State>, by: &Caller) -> RotateKeyReply {
     state.authenticator.rotate(SystemTime::now());
     tracing::info!(by = %by.name, "the key of session tokens was rotated");
-    RotateKeyReply {
-        former_ends_ms: state.wall_ms() + crate::identity::SESSION_MS,
+    let former_ends_ms = state.wall_ms() + crate::identity::SESSION_MS;
+    let mut agents = state.reachable_agents().into_iter();
+    let mut told = JoinSet::new();
+    let tell = |agent: AgentRecord| {
+        let state = std::sync::Arc::clone(state);
+        async move {
+            let mut client = state.links.client(&agent)?;
+            let rotated = client.rotate_key(RotateKeyRequest {});
+            let rotated = answer(agent.id, state.config.listing_timeout, rotated).await;
+            rotated.map_err(|refusal| {
+                tracing::warn!(agent = %agent.id, %refusal, "an agent did not rotate its key");
+                refusal
+            })
+        }
+    };
+    for agent in agents.by_ref().take(TOLD_AT_ONCE_MAX) {
+        told.spawn(tell(agent));
     }
+    let mut reply = RotateKeyReply {
+        former_ends_ms,
+        ..RotateKeyReply::default()
+    };
+    while let Some(rotated) = told.join_next().await {
+        if let Some(agent) = agents.next() {
+            told.spawn(tell(agent));
+        }
+        match rotated {
+            Ok(Ok(_)) => reply.agents += 1,
+            Ok(Err(refusal)) => reply.missed.push(refusal.to_string()),
+            Err(error) => reply.missed.push(error.to_string()),
+        }
+    }
+    reply
 }
+
+/// Agents that are told at a time.
+const TOLD_AT_ONCE_MAX: usize = 64;
 
 /// How long the ledger is left alone after it was asked what tenants have used, as a multiple of how long that
 /// took: a ledger of any size costs a tenth of a core at most.

@@ -161,6 +161,7 @@ impl Manager for Service {
         &self,
         request: Request<RotateKeyRequest>,
     ) -> Result<Response<RotateKeyReply>, Status> {
-        reply(Ok(people::rotate(&self.0, &caller_of(&request)?)))
+        let by = caller_of(&request)?;
+        reply(Ok(people::rotate(&self.0, &by).await))
     }
 }

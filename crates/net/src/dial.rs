@@ -51,8 +51,29 @@ pub(crate) async fn dial_as(
     needed: Role,
 ) -> Result<Dialled, NetError> {
     let whom = format!("the {needed} at {address}");
+    let mut dialled = dial_silent(address, client, protocol, needed).await?;
+    let greeted = timeout(DIAL_WITHIN, dialled.stream.fill_buf()).await;
+    match greeted {
+        Err(_) => Err(NetError::Silent {
+            whom,
+            after: DIAL_WITHIN,
+        }),
+        Ok(Ok([])) => Err(NetError::Closed { whom, why: None }),
+        Ok(Ok(_)) => Ok(dialled),
+        Ok(Err(error)) => Err(explain(&whom, error)),
+    }
+}
+
+/// As [`dial_as`], where it is for us to speak first.
+pub(crate) async fn dial_silent(
+    address: &Address,
+    client: Arc<ClientConfig>,
+    protocol: Protocol,
+    needed: Role,
+) -> Result<Dialled, NetError> {
+    let whom = format!("the {needed} at {address}");
     let dialled = timeout(DIAL_WITHIN, connect(&whom, address, client, protocol)).await;
-    let mut dialled = dialled.map_err(|_| NetError::Silent {
+    let dialled = dialled.map_err(|_| NetError::Silent {
         whom: whom.clone(),
         after: DIAL_WITHIN,
     })??;
@@ -66,16 +87,7 @@ pub(crate) async fn dial_as(
     if found != needed {
         return Err(NetError::WrongRole { whom, found, needed });
     }
-    let greeted = timeout(DIAL_WITHIN, dialled.stream.fill_buf()).await;
-    match greeted {
-        Err(_) => Err(NetError::Silent {
-            whom,
-            after: DIAL_WITHIN,
-        }),
-        Ok(Ok([])) => Err(NetError::Closed { whom, why: None }),
-        Ok(Ok(_)) => Ok(dialled),
-        Ok(Err(error)) => Err(explain(&whom, error)),
-    }
+    Ok(dialled)
 }
 
 async fn connect(

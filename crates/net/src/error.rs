@@ -12,7 +12,7 @@ use std::time::Duration;
 pub enum IdentityError {
     /// No folder was named, and there is none at the usual place.
     #[error(
-        "no identity: there is no {path}; get one from `hotlease identity issue`, and set HOTLEASE_IDENTITY or --identity to its folder"
+        "no identity: there is no {path}; get one from `hotlease identity issue`, and set HOTLEASE_IDENTITY or --identity to its folder; or come without a certificate, see docs/identity.md"
     )]
     Missing {
         /// Where it was looked for.
@@ -25,6 +25,28 @@ pub enum IdentityError {
         path: PathBuf,
         /// Why.
         source: Arc<io::Error>,
+    },
+    /// The file of a key or a token cannot be read.
+    #[error("cannot read {path}: {source}; it should hold a key of `hotlease admin key add`, or a token")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: Arc<io::Error>,
+    },
+    /// Nobody said whom to believe, and there is no authority at the usual place.
+    #[error(
+        "whom to believe? there is no {path}; get the site's ca.pem from its operator, and set HOTLEASE_CA_FILE or --ca-file to it"
+    )]
+    NoAuthority {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// More than one answer to who we are, or none that can be understood.
+    #[error("who asks? the answer is {what}; say one thing only")]
+    Ambiguous {
+        /// What was said.
+        what: String,
     },
     /// Others could read the key.
     #[error(
@@ -141,6 +163,12 @@ pub enum NetError {
         /// Who.
         whom: String,
         /// What was wrong.
+        why: String,
+    },
+    /// The cluster's MUNGE made no credential.
+    #[error("munge made no credential: {why}; see whether munged runs here")]
+    Munge {
+        /// Its words, or the system's.
         why: String,
     },
     /// It said no.

@@ -58,13 +58,23 @@ pub type Seen = Arc<Mutex<Option<[u8; 32]>>>;
 /// As [`channel`], for somebody without a certificate: requests carry another credential. What was shown to us
 /// goes to `seen`.
 pub fn channel_without_certificate(address: Address, trust: Trust, needed: Role, seen: Seen) -> Channel {
+    channel_without_certificate_to_first(vec![address], trust, needed, seen)
+}
+
+/// The same, as [`channel_to_first`].
+pub(crate) fn channel_without_certificate_to_first(
+    addresses: Vec<Address>,
+    trust: Trust,
+    needed: Role,
+    seen: Seen,
+) -> Channel {
     let endpoint = Endpoint::from_static("http://hotlease")
         .http2_keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
-        let (address, client, seen) = (address.clone(), trust.grpc(), Arc::clone(&seen));
+        let (addresses, client, seen) = (addresses.clone(), trust.grpc(), Arc::clone(&seen));
         async move {
-            let dialled = dial_as(&address, client, Protocol::Grpc, needed).await?;
+            let dialled = dial_first(&addresses, client, needed).await?;
             *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(dialled.peer.fingerprint);
             Ok::<_, NetError>(TokioIo::new(dialled.stream))
         }

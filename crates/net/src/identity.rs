@@ -2,6 +2,7 @@
 
 use crate::error::IdentityError;
 use crate::peer::{Described, Role, describe};
+use crate::site::IDENTITY_VARIABLE;
 use crate::{NetError, Peer};
 use rustls::client::Resumption;
 use rustls::crypto::ring;
@@ -124,20 +125,25 @@ impl Identity {
     /// The folder that is used when none is named: `$HOTLEASE_IDENTITY`, else
     /// `$XDG_CONFIG_HOME/hotlease/identity`, else `~/.config/hotlease/identity`.
     pub fn default_dir() -> Result<PathBuf, IdentityError> {
+        if let Some(dir) = env::var_os(IDENTITY_VARIABLE).filter(|dir| !dir.is_empty()) {
+            return Ok(dir.into());
+        }
+        let dir = Self::config_dir().join("identity");
+        if dir.is_dir() {
+            return Ok(dir);
+        }
+        Err(IdentityError::Missing { path: dir })
+    }
+
+    /// `hotlease` in the user's configuration directory.
+    pub(crate) fn config_dir() -> PathBuf {
         let from = |name| {
             env::var_os(name)
                 .filter(|value| !value.is_empty())
                 .map(PathBuf::from)
         };
-        if let Some(dir) = from("HOTLEASE_IDENTITY") {
-            return Ok(dir);
-        }
         let config = from("XDG_CONFIG_HOME").or_else(|| Some(from("HOME")?.join(".config")));
-        let dir = config.unwrap_or_default().join("hotlease/identity");
-        if dir.is_dir() {
-            return Ok(dir);
-        }
-        Err(IdentityError::Missing { path: dir })
+        config.unwrap_or_default().join("hotlease")
     }
 
     /// Who we are.
@@ -302,6 +308,11 @@ fn private(path: &Path) -> Result<(), IdentityError> {
         path: path.to_owned(),
         source: Arc::new(source),
     })?;
+    private_metadata(path, &metadata)
+}
+
+/// The same of a file that is open.
+pub(crate) fn private_metadata(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
     let own = nix::unistd::geteuid().as_raw();
     let why = if metadata.uid() != own && metadata.uid() != 0 {
         "it belongs to another user"

@@ -70,6 +70,16 @@ pub struct Place {
     _of_peer: Option<Counted<(crate::Role, String)>>,
 }
 
+impl Place {
+    /// The same for somebody who is known by now.
+    pub(crate) fn of(self, peer: Counted<(crate::Role, String)>) -> Self {
+        Self {
+            _of_peer: Some(peer),
+            ..self
+        }
+    }
+}
+
 /// Who got through the handshake.
 enum Came {
     Peer(Box<Admitted>),
@@ -223,7 +233,15 @@ impl Door {
                 _of_peer: None,
             };
             let info = StrangerInfo::new(credentials.described.peer.fingerprint, at_the_door);
-            return Ok(Came::Stranger(Box::new(Stranger { stream, info, place })));
+            if protocol == Protocol::Session {
+                tune(stream.get_ref().0, Purpose::Session).map_err(NetError::local("set up a connection"))?;
+            }
+            return Ok(Came::Stranger(Box::new(Stranger {
+                stream,
+                info,
+                place,
+                peers: self.peers.clone(),
+            })));
         }
         let described = describe(certificate.map(|der| der.as_ref()).unwrap_or_default());
         let peer = described
@@ -255,7 +273,8 @@ impl Door {
 pub(crate) type Table<K> = Arc<Mutex<HashMap<K, usize>>>;
 
 /// How many there are of each; an entry lives as long as something is counted in it.
-struct Counts<K> {
+#[derive(Clone)]
+pub(crate) struct Counts<K> {
     table: Table<K>,
     most: usize,
 }
@@ -268,8 +287,13 @@ impl<K: Eq + Hash + Clone> Counts<K> {
         }
     }
 
+    /// How many there may be of each.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Counts one more, unless there are too many.
-    fn count(&self, key: K) -> Option<Counted<K>> {
+    pub(crate) fn count(&self, key: K) -> Option<Counted<K>> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let count = table.entry(key.clone()).or_default();
         if *count >= self.most {

@@ -1,5 +1,6 @@
 //! Who somebody is: read from the certificate, and from nothing else.
 
+use hotlease_wire::ids::LeaseId;
 use std::fmt;
 use std::str::FromStr;
 use x509_parser::extensions::GeneralName;
@@ -82,6 +83,19 @@ pub struct Peer {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.role, self.name)
+    }
+}
+
+impl Peer {
+    /// Somebody without a certificate, who has shown the token of a lease.
+    pub fn bearer(tenant: &str, lease: LeaseId) -> Self {
+        Self {
+            role: Role::Client,
+            name: tenant.to_owned(),
+            tenant: Some(tenant.to_owned()),
+            hosts: Vec::new(),
+            fingerprint: blake3::derive_key("hotlease 2026 bearer of a lease", &lease.0),
+        }
     }
 }
 

@@ -1,59 +1,179 @@
-//! Which manager a client talks to: that of its own machine, or one on another host.
+//! Which manager a client talks to, and what it shows there: that of its own machine, or one on another host.
 
 use crate::NetError;
 use crate::address::Address;
+use crate::channel::SiteChannel;
+use crate::credential::Credential;
+use crate::error::IdentityError;
 use crate::grpc;
 use crate::identity::Identity;
 use crate::peer::Role;
+use crate::trust::Trust;
 use std::env;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tonic::transport::Channel;
 
 /// Environment variable that names the manager; several, separated by commas, where one serves and the others wait
 /// to.
 pub const MANAGER_VARIABLE: &str = "HOTLEASE_MANAGER";
+/// Environment variable that names the folder of an identity.
+pub const IDENTITY_VARIABLE: &str = "HOTLEASE_IDENTITY";
+/// Environment variable that names the file of a key.
+pub const KEY_FILE_VARIABLE: &str = "HOTLEASE_KEY_FILE";
+/// Environment variable that names the file of a token.
+pub const TOKEN_FILE_VARIABLE: &str = "HOTLEASE_TOKEN_FILE";
+/// Environment variable that says whether to use MUNGE: 1, or 0.
+pub const MUNGE_VARIABLE: &str = "HOTLEASE_MUNGE";
+/// Environment variable that names munged's socket.
+pub const MUNGE_SOCKET_VARIABLE: &str = "HOTLEASE_MUNGE_SOCKET";
+/// Environment variable that names the site's `ca.pem`.
+pub const CA_FILE_VARIABLE: &str = "HOTLEASE_CA_FILE";
+
+/// What a client shows to a manager on another host.
+#[derive(Debug, Clone)]
+pub enum Proof {
+    /// A certificate.
+    Certificate(Arc<Identity>),
+    /// Something else, to daemons of this authority.
+    Credential(Credential, Trust),
+}
 
 /// The manager of a site, and who asks it.
 #[derive(Debug, Clone)]
 pub struct Site {
     /// The managers', of which one serves: at least one.
     pub managers: Vec<Address>,
-    /// Ours, of role client.
-    pub identity: Arc<Identity>,
+    /// Who we are; a certificate is of role client.
+    pub proof: Proof,
+}
+
+/// What a user said of the manager and of itself; the environment says the rest.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted<'a> {
+    /// `https://HOST:PORT`, or several with commas between.
+    pub manager: Option<&'a str>,
+    /// The environment does not name the manager: one of this machine was named.
+    pub is_local: bool,
+    /// A folder with a certificate.
+    pub identity: Option<&'a Path>,
+    /// Something else than a certificate.
+    pub credential: Option<&'a Credential>,
+    /// The site's `ca.pem`, where there is no certificate.
+    pub authority: Option<&'a Path>,
 }
 
 impl Site {
     /// A channel to the manager that serves.
-    pub fn channel(&self) -> Channel {
-        grpc::channel_to_first(self.managers.clone(), Arc::clone(&self.identity), Role::Manager)
+    pub fn channel(&self) -> SiteChannel {
+        let managers = self.managers.clone();
+        match &self.proof {
+            Proof::Certificate(identity) => {
+                grpc::channel_to_first(managers, Arc::clone(identity), Role::Manager).into()
+            }
+            Proof::Credential(credential, trust) => {
+                SiteChannel::signing_in(managers, credential.clone(), trust.clone())
+            }
+        }
     }
 
-    /// The manager that was asked for, else, unless `local` was, the one of `$HOTLEASE_MANAGER`; none: that of
-    /// this machine. The identity is the one asked for, else [`Identity::default_dir`].
-    pub fn find(
-        manager: Option<&str>,
-        identity: Option<&Path>,
-        local: bool,
-    ) -> Result<Option<Self>, NetError> {
-        let variable = || env::var(MANAGER_VARIABLE).ok().filter(|_| !local);
-        let Some(manager) = manager.map(str::to_owned).or_else(variable) else {
+    /// The manager that was asked for, else that of `$HOTLEASE_MANAGER`; none: that of this machine. Who we are says
+    /// what was asked for, else the one variable of the environment that says it, else the identity in the usual folder.
+    pub fn find(wanted: Wanted<'_>) -> Result<Option<Self>, NetError> {
+        let variable = || env::var(MANAGER_VARIABLE).ok().filter(|_| !wanted.is_local);
+        let Some(manager) = wanted.manager.map(str::to_owned).or_else(variable) else {
             return Ok(None);
         };
         if manager.is_empty() {
             return Ok(None);
         }
         let managers = manager.split(',').map(|manager| manager.trim().parse());
-        let managers = managers.collect::<Result<_, _>>()?;
-        let identity = match identity {
-            Some(dir) => Identity::load_as(dir, Role::Client)?,
-            None => Identity::load_as(&Identity::default_dir()?, Role::Client)?,
-        };
         Ok(Some(Self {
-            managers,
-            identity: Arc::new(identity),
+            managers: managers.collect::<Result<_, _>>()?,
+            proof: Proof::find(wanted)?,
         }))
+    }
+}
+
+fn path_of(name: &str) -> Option<PathBuf> {
+    env::var_os(name)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+}
+
+impl Proof {
+    fn find(wanted: Wanted<'_>) -> Result<Self, NetError> {
+        let with = |credential: Credential| {
+            let trust = match wanted.authority {
+                Some(path) => Trust::load(path)?,
+                None => Trust::load(&Trust::default_path()?)?,
+            };
+            Ok(Self::Credential(credential, trust))
+        };
+        let certificate = |dir: &Path| {
+            let identity = Identity::load_as(dir, Role::Client)?;
+            Ok(Self::Certificate(Arc::new(identity)))
+        };
+        match (wanted.identity, wanted.credential) {
+            (Some(_), Some(credential)) => Err(IdentityError::Ambiguous {
+                what: format!("an identity and {credential}"),
+            }
+            .into()),
+            (Some(dir), None) => certificate(dir),
+            (None, Some(credential)) => with(credential.clone()),
+            (None, None) => match Credential::of_environment()? {
+                Some(credential) => with(credential),
+                None => certificate(&Identity::default_dir()?),
+            },
+        }
+    }
+
+    /// Tells one from another; shows no secret.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Certificate(identity) => identity.dir().display().to_string(),
+            Self::Credential(credential, trust) => format!("{credential}, {}", trust.path().display()),
+        }
+    }
+}
+
+impl Credential {
+    /// What the environment names; none: a certificate, or nothing.
+    fn of_environment() -> Result<Option<Self>, NetError> {
+        let munge = match env::var(MUNGE_VARIABLE).as_deref() {
+            Err(_) | Ok("" | "0") => None,
+            Ok("1") => Some(Self::Munge {
+                socket: path_of(MUNGE_SOCKET_VARIABLE),
+            }),
+            Ok(_) => {
+                return Err(IdentityError::Ambiguous {
+                    what: format!("{MUNGE_VARIABLE}, which is neither 1 nor 0"),
+                }
+                .into());
+            }
+        };
+        let found = [
+            (IDENTITY_VARIABLE, path_of(IDENTITY_VARIABLE).map(|_| None)),
+            (
+                KEY_FILE_VARIABLE,
+                path_of(KEY_FILE_VARIABLE).map(|path| Some(Self::KeyFile(path))),
+            ),
+            (
+                TOKEN_FILE_VARIABLE,
+                path_of(TOKEN_FILE_VARIABLE).map(|path| Some(Self::TokenFile(path))),
+            ),
+            (MUNGE_VARIABLE, munge.map(Some)),
+        ];
+        let mut found = found
+            .into_iter()
+            .filter_map(|(name, found)| found.map(|found| (name, found)));
+        match (found.next(), found.next()) {
+            (Some((first, _)), Some((second, _))) => Err(IdentityError::Ambiguous {
+                what: format!("{first} and {second}"),
+            }
+            .into()),
+            (first, _) => Ok(first.and_then(|(_, credential)| credential)),
+        }
     }
 }
 

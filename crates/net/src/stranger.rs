@@ -3,7 +3,9 @@
 //! Where a daemon takes such connections, one stays at the door after its handshake: it goes on to occupy a place
 //! among those that shake hands, and is closed if it has not made itself known in time.
 
-use crate::listener::{Counted, Place};
+use crate::identity::Protocol;
+use crate::listener::{Counted, Counts, Place};
+use crate::peer::Role;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +25,14 @@ pub struct Stranger {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) info: StrangerInfo,
     pub(crate) place: Place,
+    pub(crate) peers: Counts<(Role, String)>,
+}
+
+impl Stranger {
+    /// What it wants to talk.
+    pub fn protocol(&self) -> Option<Protocol> {
+        Protocol::of_alpn(self.stream.get_ref().1.alpn_protocol())
+    }
 }
 
 /// What is known of a stranger: in the extensions of its requests.

@@ -1,8 +1,10 @@
 //! Whom we believe without being anybody ourselves: the site's authority, and no certificate of our own.
 
 use crate::error::IdentityError;
-use crate::identity::{Protocol, client_without_certificate};
+use crate::identity::{CA_FILE, Identity, Protocol, client_without_certificate};
+use crate::site::CA_FILE_VARIABLE;
 use rustls::ClientConfig;
+use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use std::sync::Arc;
 pub struct Trust {
     path: PathBuf,
     grpc: Arc<ClientConfig>,
+    session: Arc<ClientConfig>,
 }
 
 impl std::fmt::Debug for Trust {
@@ -24,8 +27,22 @@ impl Trust {
     pub fn load(path: &Path) -> Result<Self, IdentityError> {
         Ok(Self {
             grpc: client_without_certificate(path, Protocol::Grpc)?,
+            session: client_without_certificate(path, Protocol::Session)?,
             path: path.to_owned(),
         })
+    }
+
+    /// The file that is used when none is named: `$HOTLEASE_CA_FILE`, else `hotlease/ca.pem` in the configuration
+    /// directory.
+    pub fn default_path() -> Result<PathBuf, IdentityError> {
+        if let Some(path) = env::var_os(CA_FILE_VARIABLE).filter(|path| !path.is_empty()) {
+            return Ok(path.into());
+        }
+        let path = Identity::config_dir().join(CA_FILE);
+        if path.is_file() {
+            return Ok(path);
+        }
+        Err(IdentityError::NoAuthority { path })
     }
 
     /// The file.
@@ -35,5 +52,9 @@ impl Trust {
 
     pub(crate) fn grpc(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.grpc)
+    }
+
+    pub(crate) fn session(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.session)
     }
 }

@@ -7,6 +7,7 @@
 //! * [`connection`] — client ↔ worker: open channels, register memory.
 //! * [`tunnel`] — sessions and connections, carried from host to host.
 //! * [`token`] — the MAC'd capability that a lease is.
+//! * [`munge`] — what a credential of a cluster's user carries.
 //! * [`code`] — which functions a shared library offers, read from its bytes.
 //! * [`grpc`] — client ↔ manager ↔ agent (feature `grpc`).
 //!
@@ -29,6 +30,7 @@ pub mod frame;
 pub mod ids;
 pub mod limits;
 mod message;
+pub mod munge;
 pub mod refusal;
 pub mod session;
 pub mod token;

@@ -73,6 +73,8 @@ pub enum SessionReply {
     Renewed {
         /// Time until it expires unless renewed.
         ttl_ms: u64,
+        /// Opens sessions of the lease until then, made with the agent's present key.
+        token: Vec<u8>,
     },
     /// The request was refused; the session goes on unless it was the attach.
     Refused(Refusal),

@@ -2,6 +2,13 @@
 //!
 //! Minted and checked by the same agent with a key that never leaves it. It names the agent's boot and
 //! the lease's epoch, so a token from before a restart or of an ended lease opens nothing.
+//!
+//! The agent replaces its key now and then ([`TokenKeys`]); a token begins with the number of its key, so that none is
+//! tried in vain. The key before the present one opens what it made; one before that opens nothing any more.
+//!
+//! ```text
+//! number of the key (32 bits, little endian) | claims | HMAC-SHA256 of both
+//! ```
 
 use crate::DecodeError;
 use crate::ids::{AgentId, BootId, Epoch, LeaseId};
@@ -11,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 const MAC_BYTES: usize = 32;
+const NUMBER_BYTES: usize = 4;
 /// Longest token, bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;
 
@@ -63,28 +71,43 @@ pub enum TokenError {
     /// Not minted with this key, or altered.
     #[error("the token's authentication code is wrong")]
     Forged,
+    /// Its key was replaced twice since.
+    #[error("the token's key was replaced twice since it was made; renewing its lease gets a new one")]
+    Retired,
 }
 
-/// The key of one boot of an agent. Not `Debug`, not serialisable: it never leaves the process.
+/// One key of an agent. Not `Debug`, not serialisable: it never leaves the process.
 #[derive(Clone)]
-pub struct TokenKey([u8; 32]);
+pub struct TokenKey {
+    number: u32,
+    secret: [u8; 32],
+}
 
 impl TokenKey {
-    /// From random bytes.
+    /// From random bytes: the first of its agent's run.
     pub fn new(secret: [u8; 32]) -> Self {
-        Self(secret)
+        Self { number: 0, secret }
+    }
+
+    /// The next one.
+    fn followed_by(&self, secret: [u8; 32]) -> Self {
+        Self {
+            number: self.number.wrapping_add(1),
+            secret,
+        }
     }
 
     fn mac(&self, body: &[u8]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes any key length");
-        mac.update(b"hotlease token v1");
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes any key length");
+        mac.update(b"hotlease token v2");
         mac.update(body);
         mac
     }
 
     /// Claims and their authentication code, as the client carries them.
     pub fn mint(&self, claims: &Claims) -> Vec<u8> {
-        let mut token = crate::encode(claims);
+        let mut token = self.number.to_le_bytes().to_vec();
+        token.extend_from_slice(&crate::encode(claims));
         let code = self.mac(&token).finalize().into_bytes();
         token.extend_from_slice(&code);
         token
@@ -93,14 +116,15 @@ impl TokenKey {
     /// The claims of a token minted with this key; total on any bytes, constant time in the code.
     pub fn open(&self, token: &[u8]) -> Result<Claims, TokenError> {
         let malformed = DecodeError::Malformed { what: "token" };
-        if token.len() > TOKEN_BYTES_MAX || token.len() < MAC_BYTES {
-            return Err(malformed.into());
-        }
+        let number = number_of(token)?;
         let (body, code) = token.split_at(token.len() - MAC_BYTES);
         self.mac(body)
             .verify_slice(code)
             .map_err(|_| TokenError::Forged)?;
-        let claims: Claims = crate::decode(body)?;
+        if number != self.number {
+            return Err(TokenError::Forged);
+        }
+        let claims: Claims = crate::decode(&body[NUMBER_BYTES..])?;
         if claims.version != CLAIMS_VERSION || claims.tenant.len() > TENANT_BYTES_MAX {
             return Err(malformed.into());
         }
@@ -108,9 +132,83 @@ impl TokenKey {
     }
 }
 
+/// Of the key with which this was made, if it is a token.
+fn number_of(token: &[u8]) -> Result<u32, DecodeError> {
+    let fits = (NUMBER_BYTES + MAC_BYTES..=TOKEN_BYTES_MAX).contains(&token.len());
+    match token.first_chunk() {
+        Some(number) if fits => Ok(u32::from_le_bytes(*number)),
+        _ => Err(DecodeError::Malformed { what: "token" }),
+    }
+}
+
+/// The keys of one run of an agent: the present one, and the one before it.
+#[derive(Clone)]
+pub struct TokenKeys {
+    present: TokenKey,
+    former: Option<TokenKey>,
+}
+
+impl TokenKeys {
+    /// From random bytes.
+    pub fn new(secret: [u8; 32]) -> Self {
+        Self {
+            present: TokenKey::new(secret),
+            former: None,
+        }
+    }
+
+    /// A new key. The present one goes on to open what it made until the next rotation; the one before opens nothing
+    /// any more.
+    pub fn rotate(&mut self, secret: [u8; 32]) {
+        let next = self.present.followed_by(secret);
+        self.former = Some(std::mem::replace(&mut self.present, next));
+    }
+
+    /// With the present key, see [`TokenKey::mint`].
+    pub fn mint(&self, claims: &Claims) -> Vec<u8> {
+        self.present.mint(claims)
+    }
+
+    /// With the key that the token names, see [`TokenKey::open`].
+    pub fn open(&self, token: &[u8]) -> Result<Claims, TokenError> {
+        let number = number_of(token)?;
+        if number == self.present.number {
+            return self.present.open(token);
+        }
+        match &self.former {
+            Some(former) if number == former.number => former.open(token),
+            Some(former) if number < former.number => Err(TokenError::Retired),
+            _ => Err(TokenError::Forged),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_opens_what_it_made_until_it_was_replaced_twice() {
+        let mut keys = TokenKeys::new([1; 32]);
+        let first = keys.mint(&claims());
+        keys.rotate([2; 32]);
+        let second = keys.mint(&claims());
+        assert_eq!(keys.open(&first), Ok(claims()), "the former key opens nothing");
+        keys.rotate([3; 32]);
+        assert_eq!(keys.open(&first), Err(TokenError::Retired));
+        assert_eq!(keys.open(&second), Ok(claims()));
+        assert_eq!(keys.open(&keys.mint(&claims())), Ok(claims()));
+        // A number says which key is meant, and proves nothing.
+        let mut renumbered = first.clone();
+        renumbered[0] = 2;
+        assert_eq!(keys.open(&renumbered), Err(TokenError::Forged));
+        renumbered[0] = 9;
+        assert_eq!(
+            keys.open(&renumbered),
+            Err(TokenError::Forged),
+            "a key that is to come"
+        );
+    }
 
     fn claims() -> Claims {
         Claims {

@@ -2,7 +2,8 @@
 //! what stands for the descriptors that go with them, as frames on a stream.
 //!
 //! A stream begins with the agent's [`Frame::Hello`] and the client's [`Frame::Session`] or [`Frame::Join`],
-//! which the agent accepts or refuses. From then on both sides send messages. A message's memory follows it
+//! which the agent accepts or refuses. A client without a certificate speaks first: [`Frame::Bearer`] for a session,
+//! [`Frame::Join`] for a socket, whose ticket only the bearer of a session has. From then on both sides send messages. A message's memory follows it
 //! on the stream as it is, one attachment after the other; a socket is left behind under a ticket, for which
 //! the client comes with a stream of its own.
 //!
@@ -12,12 +13,15 @@
 use crate::DecodeError;
 use crate::limits::{CODE_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 use crate::refusal::Refusal;
+use crate::token::TOKEN_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a frame's length.
 pub const PREFIX_BYTES: usize = 4;
 /// Longest frame, bytes: a message with all that may be attached to it.
 pub const FRAME_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 256;
+/// Longest first frame of a client without a certificate, bytes: a token, and what goes with it.
+pub const FIRST_BYTES_MAX: usize = TOKEN_BYTES_MAX + 32;
 
 /// Names a socket that waits to be taken up. Random, good for one use within a few seconds, and only for
 /// the peer that it was given to.
@@ -81,6 +85,16 @@ pub enum Frame {
     },
     /// Nothing to say.
     Alive,
+    /// The first of a client without a certificate, before the agent has said anything: a session, for which a lease's
+    /// token stands in. Answer: [`Frame::Accepted`].
+    Bearer {
+        /// [`crate::limits::PROTOCOL_VERSION`].
+        version: u32,
+        /// From the grant.
+        token: Vec<u8>,
+        /// How long either side may be silent, milliseconds.
+        silence_ms: u64,
+    },
 }
 
 impl Frame {

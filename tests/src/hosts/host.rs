@@ -159,6 +159,9 @@ impl Host {
             .env("HOTLEASE_RUNTIME_DIR", &self.run)
             .env_remove("HOTLEASE_MANAGER")
             .env_remove("HOTLEASE_IDENTITY")
+            .env_remove("HOTLEASE_KEY_FILE")
+            .env_remove("HOTLEASE_TOKEN_FILE")
+            .env_remove("HOTLEASE_MUNGE")
             .stdin(Stdio::null());
         let environment = self.environment.lock().unwrap_or_else(PoisonError::into_inner);
         command.envs(environment.iter().map(|(name, value)| (name, value)));

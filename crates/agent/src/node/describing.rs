@@ -4,24 +4,14 @@ use super::Node;
 use hotlease_lease::agent::{Lease, Sharing};
 use hotlease_net::node_id;
 use hotlease_wire::grpc::Grant;
-use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
+use hotlease_wire::token::Rights;
 
 impl Node {
     pub(super) fn describe(&self, lease: &Lease) -> Grant {
-        let claims = Claims {
-            version: CLAIMS_VERSION,
-            lease: lease.id,
-            tenant: lease.tenant.clone(),
-            agent: self.identity.agent,
-            boot: self.identity.boot,
-            epoch: lease.epoch,
-            attach_until_ms: lease.expires.as_millis() as u64,
-            rights: Rights::HOLDER,
-        };
         Grant {
             lease: lease.id.to_string(),
             agent: self.identity.agent.to_string(),
-            token: self.key.mint(&claims),
+            token: self.token(lease, Rights::HOLDER),
             session_socket: self.identity.session_socket.display().to_string(),
             epoch: lease.epoch.0,
             ttl_ms: lease.ttl.as_millis() as u64,

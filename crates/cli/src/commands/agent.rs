@@ -41,6 +41,9 @@ pub(crate) struct AgentArgs {
     /// to end workers, sync the journal and report the last usage, even on a slow disk
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantity::parse_notice)]
     drain_within: Duration,
+    /// How often the key of lease tokens is replaced, such as 24h; `hotlease admin key rotate` does it at once
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = quantity::parse_notice)]
+    token_key_rotation: Duration,
 }
 
 /// How an agent serves other hosts.
@@ -67,6 +70,9 @@ struct NetworkArgs {
     /// Tenant whose functions may run here; may be given more than once [default: its identity's]
     #[arg(long = "tenant", value_name = "NAME", requires = "listen")]
     tenants: Vec<String>,
+    /// Let clients without a certificate open sessions with the token of a lease that their manager got for them
+    #[arg(long, requires = "listen")]
+    without_certificate: bool,
 }
 
 impl NetworkArgs {
@@ -77,6 +83,7 @@ impl NetworkArgs {
         let mut network = Network::new(listen, Arc::new(Identity::load_as(identity, Role::Agent)?));
         network.managers = self.managers;
         network.advertise = self.advertise;
+        network.without_certificate = self.without_certificate;
         if !self.tenants.is_empty() {
             network.tenants = self.tenants;
         }
@@ -165,6 +172,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
         let mut config = args.offer.config(&dir);
         config.network = args.network.config()?;
         config.state_dir = args.state.agent_directory(&dir);
+        config.token_key_rotation = args.token_key_rotation;
         let agent = Agent::start(config).await?;
         let serving = Serving {
             pid: std::process::id(),

@@ -210,6 +210,8 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
         depth: 2,
         manager: args.site.manager.clone().filter(|manager| !manager.is_empty()),
         identity: args.site.identity.clone(),
+        credential: args.site.credential(),
+        authority: args.site.ca_file.clone(),
         request_bytes: entry(input_bytes),
         reply_bytes: entry(args.output_bytes),
         ..LeaseOptions::default()

@@ -1,11 +1,12 @@
 //! Makes a caller of what a connection and a request say.
 
 use super::challenges::Challenges;
-use super::munge::{Munge, MungeConfig, munge_payload};
+use super::munge::{Munge, MungeConfig};
 use super::sessions::Sessions;
 use super::{Caller, Directory, How, Issuers, Role, Subject, keys, sessions};
 use hotlease_net::{Peer, Role as CertificateRole};
 use hotlease_wire::Refusal;
+use hotlease_wire::munge::payload as munge_payload;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 

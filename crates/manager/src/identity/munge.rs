@@ -22,8 +22,6 @@ const AT_ONCE_MAX: usize = 4;
 const WITHIN: Duration = Duration::from_secs(5);
 /// Longest time to live of a credential, seconds.
 const TTL_S_MAX: u64 = 300;
-/// What a payload begins with.
-const VERSION: &str = "hotlease-1";
 
 /// How the cluster's daemon is reached.
 #[derive(Debug, Clone)]
@@ -49,12 +47,6 @@ pub(super) struct Munge {
     places: Semaphore,
     /// The manager's user, for whom credentials must be.
     own_uid: u32,
-}
-
-/// What a credential must carry for a connection with this nonce, shown this certificate.
-pub fn munge_payload(nonce: &[u8], server: &[u8]) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("{VERSION}\n{}\n{}\n", hex(nonce), hex(server))
 }
 
 impl Munge {

@@ -2,6 +2,7 @@
 
 mod credentials;
 mod munge;
+mod munged;
 mod scene;
 
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};

@@ -7,7 +7,8 @@ use hotlease_wire::grpc::agent_server::{Agent, AgentServer};
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{
     AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, NodeWish,
-    OrderReply, RegisterRequest, ReleaseReply, ReleaseRequest, Usage, WorkerInfo,
+    OrderReply, RegisterRequest, ReleaseReply, ReleaseRequest, RotateKeyReply, RotateKeyRequest, Usage,
+    WorkerInfo,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -55,6 +56,10 @@ impl Agent for ToldAgent {
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         self.0.lock().unwrap().ended.push(request.into_inner());
         Ok(Response::new(ReleaseReply { usage: used(70) }))
+    }
+
+    async fn rotate_key(&self, _: Request<RotateKeyRequest>) -> Result<Response<RotateKeyReply>, Status> {
+        Ok(Response::new(RotateKeyReply::default()))
     }
 
     async fn order(&self, _: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {

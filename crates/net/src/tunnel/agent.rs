@@ -3,14 +3,15 @@
 use super::frames::{Incoming, Outgoing, halves};
 use super::local::Local;
 use super::relay::{Side, relay};
-use super::tickets::Tickets;
+use super::tickets::{Holder, Tickets};
 use crate::NetError;
-use crate::listener::Admitted;
+use crate::listener::{Admitted, Place};
 use crate::peer::{Peer, Role};
+use crate::stranger::Stranger;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::Refusal;
 use hotlease_wire::limits::{CODE_BYTES_MAX, PROTOCOL_VERSION};
-use hotlease_wire::tunnel::Frame;
+use hotlease_wire::tunnel::{FIRST_BYTES_MAX, Frame};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub struct Tunnels {
 pub struct Begun {
     /// As one that was accepted here.
     pub socket: Socket,
-    /// Who it is.
+    /// Who it is; without a certificate, whom its token names.
     pub peer: Peer,
     /// Whether a message of it is arriving that takes long: it cannot renew its lease meanwhile.
     pub receiving: Arc<AtomicBool>,
@@ -75,6 +76,107 @@ impl Tunnels {
         drop(admitted.place);
     }
 
+    /// The same for somebody without a certificate, who speaks first: a lease's token, of which `known` says whose it
+    /// is, or a ticket. Until then it costs one of the places of those that shake hands, a few hundred bytes and five
+    /// seconds, and hears nothing but why it is refused.
+    pub async fn serve_stranger(
+        &self,
+        stranger: Stranger,
+        known: impl FnOnce(&[u8]) -> Result<Peer, Refusal>,
+        begin: impl FnOnce(Begun) -> Result<(), Refusal>,
+    ) {
+        let Stranger {
+            stream,
+            info,
+            place,
+            peers,
+        } = stranger;
+        let (mut incoming, mut outgoing) = halves(stream, "a client without a certificate", BEGIN_WITHIN);
+        let begun = match incoming.first(FIRST_BYTES_MAX, BEGIN_WITHIN).await {
+            Ok(first) => self.begin_stranger(first, known, begin),
+            Err(error) => Err(error),
+        };
+        let begun = begun.and_then(|(begun, peer)| {
+            let counted = peers.count((Role::Client, peer.name.clone())).ok_or_else(|| {
+                NetError::Refused(Refusal::TooMany {
+                    what: format!("connections of tenant {}", peer.name),
+                    limit: peers.most() as u64,
+                })
+            })?;
+            Ok((begun, place.of(counted)))
+        });
+        match begun {
+            Ok(((local, side, silence), place)) => {
+                info.make_known();
+                if outgoing.send(&Frame::Accepted).await.is_ok() {
+                    incoming.silence = silence;
+                    relay(local, (incoming, outgoing), side).await;
+                }
+                drop::<Place>(place);
+            }
+            Err(NetError::Refused(refusal)) => {
+                // Many are not worth a line each.
+                tracing::debug!(%refusal, "refused a stream without a certificate");
+                farewell((incoming, outgoing), refusal).await;
+            }
+            Err(error) => tracing::debug!(%error, "a stream without a certificate did not begin"),
+        }
+    }
+
+    fn begin_stranger(
+        &self,
+        first: Frame,
+        known: impl FnOnce(&[u8]) -> Result<Peer, Refusal>,
+        begin: impl FnOnce(Begun) -> Result<(), Refusal>,
+    ) -> Result<((Local, Side, Duration), Peer), NetError> {
+        match first {
+            Frame::Bearer { version, .. } if version != PROTOCOL_VERSION => {
+                Err(NetError::Refused(Refusal::Version {
+                    theirs: version,
+                    ours: PROTOCOL_VERSION,
+                }))
+            }
+            Frame::Bearer {
+                token, silence_ms, ..
+            } => {
+                let peer = known(&token).map_err(NetError::Refused)?;
+                let holder = Holder::Bearer(peer.clone());
+                let (local, side) = self.session(peer.clone(), holder, begin)?;
+                Ok(((local, side, bounded(silence_ms)), peer))
+            }
+            Frame::Join { ticket, silence_ms } => {
+                let (socket, peer) = self.tickets.take_of_bearer(ticket).ok_or_else(no_ticket)?;
+                Ok(((local(socket.into())?, Side::Worker, bounded(silence_ms)), peer))
+            }
+            _ => Err(NetError::Refused(Refusal::BadRequest {
+                what: "without a certificate a stream begins with a lease's token or a ticket".into(),
+            })),
+        }
+    }
+
+    fn session(
+        &self,
+        peer: Peer,
+        holder: Holder,
+        begin: impl FnOnce(Begun) -> Result<(), Refusal>,
+    ) -> Result<(Local, Side), NetError> {
+        let (ours, socket) = Socket::pair().map_err(NetError::local("make a socket"))?;
+        let receiving = Arc::new(AtomicBool::new(false));
+        let side = Side::AgentSession {
+            tickets: Arc::clone(&self.tickets),
+            holder,
+            budget: Arc::clone(&self.arriving),
+            receiving: Arc::clone(&receiving),
+        };
+        begin(Begun {
+            socket,
+            peer,
+            receiving,
+        })
+        .map_err(NetError::Refused)?;
+        Ok((local(ours)?, side))
+    }
+
     async fn begin(
         &self,
         (incoming, outgoing): (&mut Incoming<Stream>, &mut Outgoing<Stream>),
@@ -88,7 +190,6 @@ impl Tunnels {
                 what: format!("sessions are for clients, and this is the certificate of the {peer}"),
             }));
         }
-        let local = |socket: Socket| Local::new(socket).map_err(NetError::local("serve a stream"));
         let (local, side, silence_ms) = match incoming.next().await? {
             Frame::Session { version: theirs, .. } if theirs != version => {
                 return Err(NetError::Refused(Refusal::Version {
@@ -97,29 +198,13 @@ impl Tunnels {
                 }));
             }
             Frame::Session { silence_ms, .. } => {
-                let (ours, socket) = Socket::pair().map_err(NetError::local("make a socket"))?;
-                let receiving = Arc::new(AtomicBool::new(false));
-                let side = Side::AgentSession {
-                    tickets: Arc::clone(&self.tickets),
-                    peer: peer.clone(),
-                    budget: Arc::clone(&self.arriving),
-                    receiving: Arc::clone(&receiving),
-                };
-                let begun = Begun {
-                    socket,
-                    peer,
-                    receiving,
-                };
-                begin(begun).map_err(NetError::Refused)?;
-                (local(ours)?, side, silence_ms)
+                let holder = Holder::Certified(peer.clone());
+                let (local, side) = self.session(peer, holder, begin)?;
+                (local, side, silence_ms)
             }
             Frame::Join { ticket, silence_ms } => {
                 let socket = self.tickets.take(ticket, &peer);
-                let socket = socket.ok_or_else(|| {
-                    NetError::Refused(Refusal::NotPermitted {
-                        what: "the ticket is not, or no longer, good for anything".into(),
-                    })
-                })?;
+                let socket = socket.ok_or_else(no_ticket)?;
                 (local(socket.into())?, Side::Worker, silence_ms)
             }
             _ => {
@@ -129,9 +214,22 @@ impl Tunnels {
             }
         };
         outgoing.send(&Frame::Accepted).await?;
-        let silence = Duration::from_millis(silence_ms).clamp(SILENCE_MIN, SILENCE_MAX);
-        Ok((local, side, silence))
+        Ok((local, side, bounded(silence_ms)))
     }
+}
+
+fn local(socket: Socket) -> Result<Local, NetError> {
+    Local::new(socket).map_err(NetError::local("serve a stream"))
+}
+
+fn bounded(silence_ms: u64) -> Duration {
+    Duration::from_millis(silence_ms).clamp(SILENCE_MIN, SILENCE_MAX)
+}
+
+fn no_ticket() -> NetError {
+    NetError::Refused(Refusal::NotPermitted {
+        what: "the ticket is not, or no longer, good for anything".into(),
+    })
 }
 
 /// Says why, and waits for the other side to close, so that it hears it.

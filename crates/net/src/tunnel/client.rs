@@ -5,9 +5,10 @@ use super::local::Local;
 use super::relay::{Side, relay};
 use crate::NetError;
 use crate::address::Address;
-use crate::dial::{Dialled, dial};
-use crate::identity::{Identity, Protocol};
+use crate::dial::{Dialled, dial, dial_silent};
+use crate::identity::Protocol;
 use crate::peer::Role;
+use crate::site::Proof;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::Refusal;
 use hotlease_wire::limits::PROTOCOL_VERSION;
@@ -34,20 +35,27 @@ pub struct Tunnelled {
     pub host: IpAddr,
 }
 
-/// Connects to the session endpoint of an agent. `silence` is [`super::silence_of`] the lease. Relays in tasks of the current tokio runtime.
+/// Connects to the session endpoint of an agent. `silence` is [`super::silence_of`] the lease, whose token stands in for
+/// a certificate where there is none. Relays in tasks of the current tokio runtime.
 pub async fn session(
     address: Address,
-    identity: Arc<Identity>,
+    proof: Proof,
+    token: &[u8],
     silence: Duration,
 ) -> Result<Tunnelled, NetError> {
     let dialler = Arc::new(Dialler {
         address,
-        identity,
+        proof,
         silence,
     });
-    let begin = Frame::Session {
-        version: PROTOCOL_VERSION,
-        silence_ms: dialler.silence_ms(),
+    let (version, silence_ms) = (PROTOCOL_VERSION, dialler.silence_ms());
+    let begin = match &dialler.proof {
+        Proof::Certificate(_) => Frame::Session { version, silence_ms },
+        Proof::Credential(..) => Frame::Bearer {
+            version,
+            token: token.to_vec(),
+            silence_ms,
+        },
     };
     let dialled = dialler.dial().await?;
     let tcp = dialled.stream.get_ref().0;
@@ -69,7 +77,7 @@ pub async fn session(
 /// Makes streams to one agent.
 pub(super) struct Dialler {
     address: Address,
-    identity: Arc<Identity>,
+    proof: Proof,
     silence: Duration,
 }
 
@@ -79,7 +87,14 @@ impl Dialler {
     }
 
     async fn dial(&self) -> Result<Dialled, NetError> {
-        dial(&self.address, &self.identity, Protocol::Session, Role::Agent).await
+        match &self.proof {
+            Proof::Certificate(identity) => {
+                dial(&self.address, identity, Protocol::Session, Role::Agent).await
+            }
+            Proof::Credential(_, trust) => {
+                dial_silent(&self.address, trust.session(), Protocol::Session, Role::Agent).await
+            }
+        }
     }
 
     /// A stream that the agent has accepted.
@@ -90,16 +105,19 @@ impl Dialler {
     ) -> Result<(Incoming<Stream>, Outgoing<Stream>), NetError> {
         let whom = format!("the agent at {}", self.address);
         let (mut incoming, mut outgoing) = halves(dialled.stream, &whom, BEGIN_WITHIN);
-        match incoming.next().await? {
-            Frame::Hello { version } if version == PROTOCOL_VERSION => {}
-            Frame::Hello { version } => {
-                return Err(NetError::Refused(Refusal::Version {
-                    theirs: version,
-                    ours: PROTOCOL_VERSION,
-                }));
+        // Who has no certificate says first why it should be let in.
+        if matches!(self.proof, Proof::Certificate(_)) {
+            match incoming.next().await? {
+                Frame::Hello { version } if version == PROTOCOL_VERSION => {}
+                Frame::Hello { version } => {
+                    return Err(NetError::Refused(Refusal::Version {
+                        theirs: version,
+                        ours: PROTOCOL_VERSION,
+                    }));
+                }
+                Frame::Refused(refusal) => return Err(NetError::Refused(refusal)),
+                _ => return Err(wrong(&whom)),
             }
-            Frame::Refused(refusal) => return Err(NetError::Refused(refusal)),
-            _ => return Err(wrong(&whom)),
         }
         outgoing.send(begin).await?;
         match incoming.next().await? {

@@ -1,6 +1,7 @@
 //! Frames on a stream.
 
 use crate::NetError;
+use crate::dial::explain;
 use hotlease_wire::tunnel::{Frame, PREFIX_BYTES};
 use std::io;
 use std::sync::Arc;
@@ -48,6 +49,29 @@ impl<S: AsyncRead> Incoming<S> {
         Frame::decode(&body).map_err(NetError::malformed(&self.whom))
     }
 
+    /// The first frame of somebody who is not known yet: short, and whole within this time.
+    pub async fn first(&mut self, bytes_max: usize, within: Duration) -> Result<Frame, NetError> {
+        let read = async {
+            let mut prefix = [0; PREFIX_BYTES];
+            self.fill(&mut prefix).await?;
+            let size = Frame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
+            if size > bytes_max {
+                return Err(NetError::Protocol {
+                    whom: self.whom.to_string(),
+                    why: format!("it began with {size} bytes"),
+                });
+            }
+            let mut body = vec![0; size];
+            self.fill(&mut body).await?;
+            Frame::decode(&body).map_err(NetError::malformed(&self.whom))
+        };
+        let read = timeout(within, read).await;
+        read.map_err(|_| NetError::Silent {
+            whom: self.whom.to_string(),
+            after: within,
+        })?
+    }
+
     /// As many bytes as fit.
     pub async fn fill(&mut self, bytes: &mut [u8]) -> Result<(), NetError> {
         let mut filled = 0;
@@ -69,6 +93,13 @@ impl<S: AsyncRead> Incoming<S> {
     }
 
     fn closed(&self, error: Option<io::Error>) -> NetError {
+        // Whoever wants a certificate says so only after its handshake.
+        let error = match error {
+            Some(error) if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
+                return explain(&self.whom, error);
+            }
+            error => error,
+        };
         // Without TLS's own goodbye: the process there was killed.
         let error = error.filter(|error| error.kind() != io::ErrorKind::UnexpectedEof);
         NetError::Closed {

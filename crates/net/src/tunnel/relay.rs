@@ -4,9 +4,8 @@ use super::client::Dialler;
 use super::frames::{Incoming, Outgoing};
 use super::local::Local;
 use super::memory::{self, Sealed};
-use super::tickets::Tickets;
+use super::tickets::{Holder, Tickets};
 use crate::NetError;
-use crate::peer::Peer;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::tunnel::{Attachment, Frame};
@@ -37,7 +36,7 @@ pub(super) enum Side {
     /// The agent's end of a session: sockets are left under tickets, memory arrives.
     AgentSession {
         tickets: Arc<Tickets>,
-        peer: Peer,
+        holder: Holder,
         /// KiB of memory that may be arriving, of all sessions.
         budget: Arc<Semaphore>,
         /// Whether memory is arriving.
@@ -123,9 +122,9 @@ async fn send<S: AsyncWrite>(
     let mut memories = Vec::new();
     let mut attachments = Vec::new();
     match side {
-        Side::AgentSession { tickets, peer, .. } => {
+        Side::AgentSession { tickets, holder, .. } => {
             for socket in fds {
-                let ticket = tickets.leave(socket, peer).map_err(NetError::Refused)?;
+                let ticket = tickets.leave(socket, holder).map_err(NetError::Refused)?;
                 attachments.push(Attachment::Socket { ticket });
             }
         }

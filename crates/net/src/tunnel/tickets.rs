@@ -16,10 +16,18 @@ const WAITING_MAX: usize = 1024;
 /// Sockets that wait for one peer: a lease of many workers is connected to all of them at once.
 const WAITING_OF_PEER_MAX: usize = 256;
 
+/// For whom a socket waits: nobody else gets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// Of this certificate.
+    Certified(Peer),
+    /// Of a lease's token, without a certificate: the ticket says by itself who comes.
+    Bearer(Peer),
+}
+
 struct Waiting {
     socket: OwnedFd,
-    /// Nobody else gets it.
-    peer: Peer,
+    holder: Holder,
 }
 
 /// See the module.
@@ -33,20 +41,23 @@ impl Tickets {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a socket for a peer; closed if nobody comes in time.
-    pub fn leave(self: &Arc<Self>, socket: OwnedFd, peer: &Peer) -> Result<Ticket, Refusal> {
+    /// Keeps a socket for somebody; closed if nobody comes in time.
+    pub fn leave(self: &Arc<Self>, socket: OwnedFd, holder: &Holder) -> Result<Ticket, Refusal> {
         let ticket = Ticket(rand::random());
         {
             let mut waiting = self.waiting();
-            let of_peer = waiting.values().filter(|waiting| waiting.peer == *peer).count();
+            let of_peer = waiting
+                .values()
+                .filter(|waiting| waiting.holder == *holder)
+                .count();
             if waiting.len() >= WAITING_MAX || of_peer >= WAITING_OF_PEER_MAX {
                 return Err(Refusal::TooMany {
                     what: "connections to workers that nobody has come for".into(),
                     limit: WAITING_OF_PEER_MAX as u64,
                 });
             }
-            let peer = peer.clone();
-            waiting.insert(ticket, Waiting { socket, peer });
+            let holder = holder.clone();
+            waiting.insert(ticket, Waiting { socket, holder });
         }
         let tickets = Arc::clone(self);
         tokio::spawn(async move {
@@ -59,10 +70,20 @@ impl Tickets {
     /// Gives the socket to the peer that it was kept for, once.
     pub fn take(&self, ticket: Ticket, peer: &Peer) -> Option<OwnedFd> {
         let mut waiting = self.waiting();
-        if waiting.get(&ticket)?.peer != *peer {
-            return None;
+        match &waiting.get(&ticket)?.holder {
+            Holder::Certified(holder) if holder == peer => {}
+            Holder::Certified(_) | Holder::Bearer(_) => return None,
         }
         waiting.remove(&ticket).map(|waiting| waiting.socket)
+    }
+
+    /// Gives a socket to whoever has no certificate and comes with its ticket, once; and who that is.
+    pub fn take_of_bearer(&self, ticket: Ticket) -> Option<(OwnedFd, Peer)> {
+        let mut waiting = self.waiting();
+        let Holder::Bearer(peer) = waiting.get(&ticket)?.holder.clone() else {
+            return None;
+        };
+        waiting.remove(&ticket).map(|waiting| (waiting.socket, peer))
     }
 }
 
@@ -82,6 +103,10 @@ mod tests {
         }
     }
 
+    fn certified(name: &str) -> Holder {
+        Holder::Certified(peer(name))
+    }
+
     fn socket() -> (OwnedFd, Socket) {
         let (a, b) = Socket::pair().expect("a pair");
         (a.into(), b)
@@ -90,7 +115,7 @@ mod tests {
     #[tokio::test]
     async fn a_ticket_is_good_once_and_for_its_peer_only() {
         let tickets = Arc::new(Tickets::default());
-        let ticket = tickets.leave(socket().0, &peer("alice")).expect("room");
+        let ticket = tickets.leave(socket().0, &certified("alice")).expect("room");
         assert!(
             tickets.take(ticket, &peer("mallory")).is_none(),
             "another's socket"
@@ -106,20 +131,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_bearers_ticket_is_good_once_and_no_certificates_is_a_bearers() {
+        let tickets = Arc::new(Tickets::default());
+        let certified = tickets.leave(socket().0, &certified("alice")).expect("room");
+        assert!(
+            tickets.take_of_bearer(certified).is_none(),
+            "a certificate's socket"
+        );
+        let holder = Holder::Bearer(peer("alice"));
+        let ticket = tickets.leave(socket().0, &holder).expect("room");
+        assert!(
+            tickets.take(ticket, &peer("alice")).is_none(),
+            "a bearer's socket"
+        );
+        assert!(tickets.take_of_bearer(Ticket([0; 16])).is_none(), "guessed");
+        let (_, found) = tickets.take_of_bearer(ticket).expect("its own");
+        assert_eq!(found, peer("alice"));
+        assert!(tickets.take_of_bearer(ticket).is_none(), "used twice");
+    }
+
+    #[tokio::test]
     async fn one_peer_cannot_fill_the_table() {
         let tickets = Arc::new(Tickets::default());
         for _ in 0..WAITING_OF_PEER_MAX {
-            tickets.leave(socket().0, &peer("mallory")).expect("room");
+            tickets.leave(socket().0, &certified("mallory")).expect("room");
         }
-        assert!(tickets.leave(socket().0, &peer("mallory")).is_err());
-        assert!(tickets.leave(socket().0, &peer("alice")).is_ok());
+        assert!(tickets.leave(socket().0, &certified("mallory")).is_err());
+        assert!(tickets.leave(socket().0, &certified("alice")).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_socket_that_nobody_comes_for_is_closed() {
         let tickets = Arc::new(Tickets::default());
         let (socket, other) = socket();
-        let ticket = tickets.leave(socket, &peer("alice")).expect("room");
+        let ticket = tickets.leave(socket, &certified("alice")).expect("room");
         sleep(WAITS + Duration::from_millis(1)).await;
         assert!(tickets.take(ticket, &peer("alice")).is_none(), "it still waits");
         assert!(

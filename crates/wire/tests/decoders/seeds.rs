@@ -177,7 +177,10 @@ pub fn session_reply() -> Vec<Vec<u8>> {
             worker: WorkerIndex(0),
             epoch: Epoch(5),
         },
-        SessionReply::Renewed { ttl_ms: 5000 },
+        SessionReply::Renewed {
+            ttl_ms: 5000,
+            token: token_key().mint(&holder()),
+        },
     ];
     for cause in causes() {
         let output = "last words\n".to_owned();
@@ -313,8 +316,8 @@ pub fn connection_reply() -> Vec<Vec<u8>> {
     replies.iter().map(encode).collect()
 }
 
-pub fn token() -> Vec<Vec<u8>> {
-    let holder = Claims {
+fn holder() -> Claims {
+    Claims {
         version: CLAIMS_VERSION,
         lease: LEASE,
         tenant: "uid:1000".into(),
@@ -323,7 +326,11 @@ pub fn token() -> Vec<Vec<u8>> {
         epoch: Epoch(4),
         attach_until_ms: 5000,
         rights: Rights::HOLDER,
-    };
+    }
+}
+
+pub fn token() -> Vec<Vec<u8>> {
+    let holder = holder();
     let longest = Claims {
         tenant: "t".repeat(TENANT_BYTES_MAX),
         epoch: Epoch(u32::MAX),

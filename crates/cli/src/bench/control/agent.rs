@@ -8,7 +8,7 @@ use hotlease_wire::Refusal;
 use hotlease_wire::grpc::agent_server;
 use hotlease_wire::grpc::{
     AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, NodeWish,
-    OrderReply, ReleaseReply, ReleaseRequest, Usage,
+    OrderReply, ReleaseReply, ReleaseRequest, RotateKeyReply, RotateKeyRequest, Usage,
 };
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -253,6 +253,10 @@ impl agent_server::Agent for Agent {
 
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         Ok(Response::new(self.ended(request.into_inner())?))
+    }
+
+    async fn rotate_key(&self, _: Request<RotateKeyRequest>) -> Result<Response<RotateKeyReply>, Status> {
+        Err(Status::unimplemented("simulated agents make no tokens"))
     }
 
     async fn order(&self, _: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {

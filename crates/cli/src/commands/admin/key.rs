@@ -139,6 +139,8 @@ fn ago(then_ms: u64) -> String {
 #[derive(Serialize)]
 struct Rotated {
     former_ends_ms: u64,
+    agents: u32,
+    missed: Vec<String>,
 }
 
 pub(crate) fn carry_out(args: KeyArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -172,8 +174,20 @@ pub(crate) fn carry_out(args: KeyArgs, output: &mut Output) -> anyhow::Result<()
             let reply = platform.ask(async |client| client.rotate_key(RotateKeyRequest {}).await)?;
             let rotated = Rotated {
                 former_ends_ms: reply.former_ends_ms,
+                agents: reply.agents,
+                missed: reply.missed,
             };
-            output.answer(&rotated, || "new session tokens have a new key".into())
+            output.answer(&rotated, || {
+                let mut told = format!(
+                    "new tokens have a new key: of sessions with the manager, and of leases of {} agents",
+                    rotated.agents
+                );
+                for missed in &rotated.missed {
+                    told.push_str("\nmissed: ");
+                    told.push_str(missed);
+                }
+                told
+            })
         }
     }
 }

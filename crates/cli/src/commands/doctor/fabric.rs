@@ -157,6 +157,8 @@ fn try_out(args: &SiteArgs, code: &Code, transport: Option<&str>) -> Result<Trie
         transport: transport.map(str::to_owned),
         manager: args.manager.clone(),
         identity: args.identity.clone(),
+        credential: args.credential(),
+        authority: args.ca_file.clone(),
         timeout: Some(CALL_LIMIT),
         renew_lease: false,
         label: "hotlease doctor".into(),

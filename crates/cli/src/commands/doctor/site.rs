@@ -4,6 +4,7 @@ use super::Finding;
 use super::running::agents;
 use crate::commands::identity::{now, validity};
 use crate::platform::{Platform, SiteArgs};
+use hotlease_net::Proof;
 
 /// Validity that is worth a word, seconds: a week.
 const SOON: i64 = 7 * 24 * 3600;
@@ -17,16 +18,23 @@ pub(super) fn check(args: &SiteArgs) -> Vec<Finding> {
         Ok(Some(site)) => site,
         Err(error) => return vec![Finding::fail(IDENTITY, format!("{error:#}"), advice)],
     };
-    let described = site.identity.described();
-    let until = validity(described.not_before, described.not_after);
-    let found = format!("{}; its validity {until}", described.peer);
-    let left = described.not_after - now();
-    let identity = match left {
-        ..0 => Finding::fail(IDENTITY, found, advice),
-        0..SOON => Finding::warn(IDENTITY, found, advice),
-        _ => Finding::ok(IDENTITY, found),
-    };
-    let mut findings = vec![identity];
+    let mut findings = vec![match &site.proof {
+        Proof::Certificate(identity) => {
+            let described = identity.described();
+            let until = validity(described.not_before, described.not_after);
+            let found = format!("{}; its validity {until}", described.peer);
+            match described.not_after - now() {
+                ..0 => Finding::fail(IDENTITY, found, advice),
+                0..SOON => Finding::warn(IDENTITY, found, advice),
+                _ => Finding::ok(IDENTITY, found),
+            }
+        }
+        // Whether it is taken says the manager.
+        Proof::Credential(credential, trust) => {
+            let found = format!("{credential}; believes {}", trust.path().display());
+            Finding::ok(IDENTITY, found)
+        }
+    }];
     let asked = Platform::of_site(&site).and_then(|mut platform| {
         let info = platform.info()?;
         Ok((platform, info))

@@ -1,0 +1,92 @@
+//! Tokens: what the bearer of one may have, and the keys that they are made with.
+
+use super::Node;
+use hotlease_lease::agent::Lease;
+use hotlease_wire::Refusal;
+use hotlease_wire::ids::LeaseId;
+use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights, TokenError};
+use std::sync::PoisonError;
+use std::time::Duration;
+use tokio::time::{Instant, interval_at};
+
+impl Node {
+    /// For a lease as it stands: to attach until it expires.
+    pub(super) fn token(&self, lease: &Lease, rights: Rights) -> Vec<u8> {
+        let claims = Claims {
+            version: CLAIMS_VERSION,
+            lease: lease.id,
+            tenant: lease.tenant.clone(),
+            agent: self.identity.agent,
+            boot: self.identity.boot,
+            epoch: lease.epoch,
+            attach_until_ms: lease.expires.as_millis() as u64,
+            rights,
+        };
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.mint(&claims)
+    }
+
+    /// The same, of a lease that was renewed.
+    pub fn renewed_token(&self, lease: LeaseId, rights: Rights) -> Result<Vec<u8>, Refusal> {
+        Ok(self.token(self.tables().book.active(lease)?, rights))
+    }
+
+    /// What stands in a token of ours.
+    pub(super) fn opened(&self, token: &[u8]) -> Result<Claims, Refusal> {
+        let opened = {
+            let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+            keys.open(token)
+        };
+        let claims = opened.map_err(|error| match error {
+            // Anybody may number a token so: it says nothing about one that is true.
+            TokenError::Retired => Refusal::Unavailable {
+                what: error.to_string(),
+            },
+            // Which of the checks failed is of use to a forger only.
+            TokenError::Forged | TokenError::Malformed(_) => Refusal::BadToken,
+        })?;
+        if claims.agent != self.identity.agent || claims.boot != self.identity.boot {
+            return Err(Refusal::BadToken);
+        }
+        Ok(claims)
+    }
+
+    /// Whom a token names that somebody without a certificate shows: only one with which a session could be attached
+    /// now.
+    pub fn bearer_of(&self, token: &[u8]) -> Result<(String, LeaseId), Refusal> {
+        let claims = self.opened(token)?;
+        let tables = self.tables();
+        let lease = tables.book.active(claims.lease)?;
+        if lease.epoch != claims.epoch {
+            return Err(Refusal::StaleEpoch {
+                token: claims.epoch,
+                current: lease.epoch,
+            });
+        }
+        if lease.tenant != claims.tenant {
+            return Err(Refusal::WrongTenant);
+        }
+        if Duration::from_millis(claims.attach_until_ms) <= self.now() {
+            return Err(Refusal::NotPermitted {
+                what: "the token's time to attach is over; renewing its lease gets a new one".into(),
+            });
+        }
+        Ok((claims.tenant, claims.lease))
+    }
+
+    /// Makes a new key for tokens; see [`hotlease_wire::token::TokenKeys::rotate`].
+    pub fn rotate_token_key(&self) {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        keys.rotate(rand::random());
+        tracing::info!("the key of lease tokens was replaced");
+    }
+
+    /// Does it as often as this.
+    pub async fn keep_rotating(self: std::sync::Arc<Self>, every: Duration) {
+        let mut turns = interval_at(Instant::now() + every, every);
+        loop {
+            turns.tick().await;
+            self.rotate_token_key();
+        }
+    }
+}
