@@ -42,7 +42,8 @@
  *  9. After fork, the child must not use what its parent made, not even free it.
  * 10. The environment variable HOTLEASE_RUNTIME_DIR tells where the platform's sockets are, as for the
  *     `hotlease` command; HOTLEASE_MANAGER names a manager on another host instead, and HOTLEASE_IDENTITY
- *     who asks it; HOTLEASE_TRANSPORT says how workers are reached. What the options say goes before the
+ *     who asks it, or one of HOTLEASE_KEY_FILE, HOTLEASE_TOKEN_FILE and HOTLEASE_MUNGE=1 with HOTLEASE_CA_FILE
+ *     (docs/identity.md); HOTLEASE_TRANSPORT says how workers are reached. What the options say goes before the
  *     environment.
  */
 #ifndef HOTLEASE_HOTLEASE_H

@@ -6,6 +6,7 @@
 //! * [`strangers`] — what anybody can send to a TLS port.
 //! * [`broken`] — what a worker makes of clients that break off, or lie, on its fabric.
 //! * [`calls`] — invocations from one host to another, over every provider that there is.
+//! * [`doors`] — clients without a certificate: keys, tokens, MUNGE, and tokens of leases.
 //! * [`failover`] — several managers on one PostgreSQL database, killed and stopped.
 //! * [`faults`] — hosts, workers, providers and networks that fail while such calls are made.
 //! * [`sharing`] — tenants that share a core.
@@ -14,9 +15,12 @@
 mod authority;
 mod broken;
 mod calls;
+mod doors;
 mod failover;
 mod faults;
 mod identities;
+#[path = "../../crates/manager/tests/manager/munged.rs"]
+mod munged;
 mod remote;
 #[path = "../../crates/store/tests/postgres/server.rs"]
 mod server;

@@ -6,7 +6,7 @@ use crate::process::Process;
 use crate::session::RawSession;
 use hotlease_net::authority::{self, Request};
 use hotlease_net::tunnel::{session, silence_of};
-use hotlease_net::{Address, Identity, NetError, Role, grpc};
+use hotlease_net::{Address, Identity, NetError, Proof, Role, grpc};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_client::ManagerClient as Stub;
 use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant, LeaseInfo, ListRequest};
@@ -252,10 +252,20 @@ impl ManagerDaemon {
     /// # Panics
     /// If it does not serve.
     pub fn start_at(host: &Host, authority: &Authority, at: std::net::IpAddr) -> Self {
+        Self::start_with(host, authority, at, &[])
+    }
+
+    /// The same with further arguments.
+    ///
+    /// # Panics
+    /// If it does not serve.
+    pub fn start_with(host: &Host, authority: &Authority, at: std::net::IpAddr, further: &[&str]) -> Self {
         let identity = authority.daemon(Role::Manager, host);
         let listen = std::net::SocketAddr::new(at, 0).to_string();
         let identity = identity.display().to_string();
-        let daemon = Daemon::start(host, &["manager", "--listen", &listen, "--identity", &identity]);
+        let mut arguments = vec!["manager", "--listen", &listen, "--identity", &identity];
+        arguments.extend(further);
+        let daemon = Daemon::start(host, &arguments);
         let listens: std::net::SocketAddr = daemon.serving["listen"]
             .as_str()
             .and_then(|text| text.parse().ok())
@@ -418,14 +428,9 @@ impl RemoteClient {
     pub fn session(&self, grant: &Grant) -> Result<RawSession, NetError> {
         let endpoint: Address = grant.endpoint.parse()?;
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
-        let socket = self
-            .block_on(session(
-                endpoint,
-                Proof::Certificate(self.identity()),
-                &grant.token,
-                silence,
-            ))?
-            .socket;
+        let (proof, token) = (Proof::Certificate(self.identity()), grant.token.clone());
+        let begun = self.block_on(async move { session(endpoint, proof, &token, silence).await });
+        let socket = begun?.socket;
         Ok(RawSession::over(socket))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! connection (bounded, and for a time) ─► observed: trace, time limit, count ─► gate: who, what, may they
-//!      ─► nodes │ agents │ leases │ usage │ tenants │ info │ health │ metrics
+//!      ─► nodes │ agents │ leases │ usage │ tenants │ info │ health │ metrics │ door
 //! ```
 //!
 //! * `listen` — connections, and what they may cost.
@@ -16,6 +16,7 @@
 //! would be one more thing that strangers can send.
 
 mod agents;
+mod door;
 mod extract;
 mod gate;
 mod health;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 /// listen and rest (or null).
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("elsewhere").args(["listen", "rest"]).multiple(true)))]
+#[command(group(ArgGroup::new("strangers").args(["without_certificate", "rest"]).multiple(true)))]
 pub(crate) struct ManagerArgs {
     #[command(flatten)]
     config: ConfigArgs,
@@ -38,15 +39,15 @@ pub(crate) struct ManagerArgs {
     /// Who it is: a folder of `hotlease identity issue --role manager`
     #[arg(long, value_name = "DIR", requires = "elsewhere")]
     identity: Option<PathBuf>,
-    /// Serve clients without a certificate, too, who bring a key of `hotlease admin key add`, or what the
-    /// options below name
+    /// Serve clients without a certificate at --listen, too, as --rest does: who bring a key of `hotlease admin key
+    /// add`, or what the options below name
     #[arg(long, requires = "listen")]
     without_certificate: bool,
     /// Take tokens (JWT) of the issuers in this file; see docs/identity.md
-    #[arg(long, value_name = "FILE", requires = "without_certificate")]
+    #[arg(long, value_name = "FILE", requires = "strangers")]
     issuers: Option<PathBuf>,
     /// Take MUNGE credentials of this host's cluster
-    #[arg(long, requires = "without_certificate")]
+    #[arg(long, requires = "strangers")]
     munge: bool,
     /// The socket of munged, where it is not the usual one
     #[arg(long, value_name = "PATH", requires = "munge")]

@@ -1,6 +1,6 @@
 //! The routes: what each asks for, and who answers.
 
-use super::{agents, health, info, leases, nodes, openapi, tenants, usage};
+use super::{agents, door, health, info, leases, nodes, openapi, tenants, usage};
 use crate::identity::Operation;
 use crate::state::State;
 use axum::http::Method;
@@ -15,6 +15,8 @@ pub(super) const ROUTES: &[(Method, &str, Operation)] = &[
     (Method::GET, "/metrics", Operation::ReadMetrics),
     (Method::GET, "/v1/info", Operation::GetInfo),
     (Method::GET, "/v1/openapi.json", Operation::GetInfo),
+    (Method::GET, "/v1/challenge", Operation::Authenticate),
+    (Method::POST, "/v1/session", Operation::GetInfo),
     (Method::GET, "/v1/agents", Operation::ListAgents),
     (Method::GET, "/v1/agents/{agent}", Operation::ListAgents),
     (Method::GET, "/v1/nodes", Operation::ListNodes),
@@ -63,6 +65,8 @@ pub(super) fn router() -> OpenApiRouter<Arc<State>> {
         .routes(routes!(health::metrics))
         .routes(routes!(info::info))
         .routes(routes!(openapi::document))
+        .routes(routes!(door::challenge))
+        .routes(routes!(door::open))
         .routes(routes!(agents::list))
         .routes(routes!(agents::get))
         .routes(routes!(nodes::list))

@@ -1,0 +1,84 @@
+//! For whoever comes with a credential that is good once: a nonce for it, and a session for what follows.
+
+use super::problem::Problem;
+use crate::identity::{Caller, ConnectionIdentity, connection_of};
+use crate::state::State as Shared;
+use axum::extract::{Request, State};
+use axum::{Extension, Json};
+use hotlease_wire::munge;
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::SystemTime;
+use utoipa::ToSchema;
+
+/// What a MUNGE credential has to answer, on this connection.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Challenge {
+    /// For one credential; hexadecimal.
+    nonce: String,
+    /// BLAKE3 of the certificate that the manager showed; hexadecimal.
+    server: String,
+    /// What the credential must carry.
+    payload: String,
+    /// The manager's user, for whom alone the credential must be (`munge --restrict-uid`).
+    uid: u32,
+    /// When the nonce ends, milliseconds since 1970.
+    ends_ms: u64,
+}
+
+/// A token for what follows on this connection.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Session {
+    /// `Authorization: Bearer TOKEN`, on this connection only.
+    token: String,
+    tenant: String,
+    /// `user`, `operator` or `hook`.
+    role: String,
+    /// Milliseconds since 1970.
+    ends_ms: u64,
+}
+
+/// A nonce for a MUNGE credential, which is to be shown on the same connection.
+#[utoipa::path(get, path = "/v1/challenge", operation_id = "get_challenge", tag = "manager",
+    responses((status = 200, description = "What to answer", body = Challenge)))]
+pub(super) async fn challenge(
+    State(state): State<Arc<Shared>>,
+    request: Request,
+) -> Result<Json<Challenge>, Problem> {
+    let connection = connection_of(request.extensions());
+    let connection = connection.map_err(|refusal| Problem::unauthenticated(&refusal))?;
+    let (nonce, ends_ms) = state.authenticator.challenge(&connection, SystemTime::now())?;
+    let server = match &connection {
+        ConnectionIdentity::Stranger { server, .. } => server.as_slice(),
+        ConnectionIdentity::Local { .. } | ConnectionIdentity::Certified(_) => &[],
+    };
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Json(Challenge {
+        nonce: hex(&nonce),
+        server: hex(server),
+        payload: munge::payload(&nonce, server),
+        uid: nix::unistd::geteuid().as_raw(),
+        ends_ms,
+    }))
+}
+
+/// A session for the credential of this request, so that it need not be shown again on this connection.
+#[utoipa::path(post, path = "/v1/session", operation_id = "open_session", tag = "manager",
+    responses((status = 200, description = "A token for five minutes", body = Session)))]
+pub(super) async fn open(
+    State(state): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Json<Session>, Problem> {
+    let connection = connection_of(request.extensions())?;
+    let opened = state
+        .authenticator
+        .session(&caller, &connection, SystemTime::now())?;
+    let (token, ends_ms) = opened;
+    Ok(Json(Session {
+        token,
+        tenant: caller.tenant()?.to_owned(),
+        role: caller.role.to_string(),
+        ends_ms,
+    }))
+}
