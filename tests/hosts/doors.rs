@@ -630,6 +630,24 @@ fn a_key_that_was_replaced_twice_opens_nothing_and_renewing_gets_a_token_of_the_
 }
 
 #[test]
+fn a_revoked_key_ends_the_session_that_it_opened() {
+    let doors = Doors::new(&[], &OPEN);
+    let path = doors.key("key", &[]);
+    let channel = doors.channel(&Credential::KeyFile(path.clone()));
+    let info = || {
+        let mut manager = ManagerClient::new(channel.clone());
+        let asked = doors.runtime.block_on(manager.get_info(InfoRequest {}));
+        asked.map(|_| ()).map_err(hotlease_net::grpc::refusal)
+    };
+    info().expect("signed in");
+    let secret = fs::read_to_string(path).expect("a key");
+    let id = secret.split('_').nth(1).expect("an id");
+    doors.operator(&["admin", "key", "revoke", id]);
+    let refusal = info().expect_err("the key was revoked");
+    assert!(refusal.to_string().contains("revoked"), "{refusal}");
+}
+
+#[test]
 fn a_key_that_rotates_by_itself_disturbs_no_session() {
     let doors = Doors::new(&[], &["--without-certificate", "--token-key-rotation", "1s"]);
     let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));

@@ -1,5 +1,6 @@
 //! Makes a caller of what a connection and a request say.
 
+use super::caller::KEY_NAME;
 use super::challenges::Challenges;
 use super::munge::{Munge, MungeConfig};
 use super::sessions::Sessions;
@@ -106,6 +107,11 @@ impl Authenticator {
         if credential.starts_with(sessions::PREFIX) {
             let caller = self.sessions.check(credential, connection, now_ms)?;
             self.directory.still(caller.tenant()?)?;
+            if let Some(id) = caller.key() {
+                let record = self.directory.key(id);
+                let record = record.ok_or_else(|| not_authenticated("the key is not known here"))?;
+                keys::still(&record, now_ms)?;
+            }
             return Ok(caller);
         }
         if credential.starts_with(keys::PREFIX) {
@@ -214,7 +220,7 @@ impl Authenticator {
         self.directory.still(&record.tenant)?;
         self.directory.used(&record.id, now_ms);
         Ok(Caller {
-            name: format!("key {}", record.id),
+            name: format!("{KEY_NAME}{}", record.id),
             tenant: Some(record.tenant),
             role: record.position.into(),
             how: How::Key,

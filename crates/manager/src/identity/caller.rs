@@ -61,6 +61,9 @@ impl fmt::Display for How {
     }
 }
 
+/// What names of callers with a key begin with; its id follows.
+pub(super) const KEY_NAME: &str = "key ";
+
 /// Somebody who was authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
@@ -89,6 +92,14 @@ impl Caller {
                 self.how
             ),
         })
+    }
+
+    /// The id of the key that opened its session, if one did.
+    pub(super) fn key(&self) -> Option<&str> {
+        match self.how {
+            How::Key => self.name.strip_prefix(KEY_NAME),
+            _ => None,
+        }
     }
 
     /// Who pays for what is asked.

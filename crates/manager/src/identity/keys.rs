@@ -55,13 +55,20 @@ pub(super) fn check(
     if blake3::hash(&secret) != hash {
         return Err(unknown());
     }
+    still(&record, now_ms)?;
+    Ok(record)
+}
+
+/// Fails where a key is not good any more: also for the session that it opened.
+pub(super) fn still(record: &KeyRecord, now_ms: u64) -> Result<(), Refusal> {
+    let refused = |why: &str| Err(Refusal::NotAuthenticated { why: why.into() });
     if record.revoked_ms.is_some() {
-        return Err(refused("the key was revoked"));
+        return refused("the key was revoked");
     }
     if record.expires_ms.is_some_and(|expires| expires <= now_ms) {
-        return Err(refused("the key has expired"));
+        return refused("the key has expired");
     }
-    Ok(record)
+    Ok(())
 }
 
 #[cfg(test)]
