@@ -334,11 +334,12 @@ fn a_key_file_makes_commands_its_tenants_and_no_secret_is_shown() {
     let (status, _) = as_user(&["agents", "--key-file", &other, "--token-file", &other]);
     assert_eq!(status, Some(2), "a key and a token");
     // A manager of another authority is not told.
-    let foreign = Authority::new().directory().join("ca.pem").display().to_string();
+    let other_site = Authority::new();
+    let foreign = other_site.directory().join("ca.pem").display().to_string();
     fs::set_permissions(&user, fs::Permissions::from_mode(0o600)).expect("ours");
     let (status, text) = as_user(&["agents", "--ca-file", &foreign]);
     assert!(
-        status == Some(3) && (text.contains("another site's authority") || text.contains("cannot read")),
+        status.is_some_and(|status| status != 0) && text.contains("another site's authority"),
         "{status:?}: {text}"
     );
 }

@@ -139,3 +139,19 @@ impl Frame {
         Ok(frame)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_token_fits_into_a_first_frame() {
+        let longest = Frame::Bearer {
+            version: u32::MAX,
+            token: vec![0xff; TOKEN_BYTES_MAX],
+            silence_ms: u64::MAX,
+        };
+        let bytes = longest.encode().len() - PREFIX_BYTES;
+        assert!(bytes <= FIRST_BYTES_MAX, "{bytes} bytes");
+    }
+}

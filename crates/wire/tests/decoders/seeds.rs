@@ -378,6 +378,11 @@ pub fn tunnel_frame() -> Vec<Vec<u8>> {
         ]),
     ];
     frames.extend(refusals().into_iter().map(Frame::Refused));
+    frames.push(Frame::Bearer {
+        version: PROTOCOL_VERSION,
+        token: token_key().mint(&holder()),
+        silence_ms: 5500,
+    });
     let body = |frame: Frame| frame.encode().split_off(PREFIX_BYTES);
     frames.into_iter().map(body).collect()
 }
