@@ -1,13 +1,14 @@
 //! Clients without a certificate: what they show to the manager, and to agents, and what is refused.
 
+mod bearers;
+mod rest;
+
 use crate::munged::Munged;
-use crate::remote::LONG;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use hotlease_net::tunnel::{session, silence_of};
-use hotlease_net::{Credential, NetError, Proof, Role, Site as NetSite, SiteChannel, Trust, Wanted};
+use hotlease_net::{Credential, NetError, Proof, Site as NetSite, SiteChannel, Trust, Wanted};
 use hotlease_tests::hosts::{Host, Hosts};
-use hotlease_tests::http;
 use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::session::RawSession;
@@ -15,20 +16,13 @@ use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, agent};
 use hotlease_tests::wait::until_true;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_client::ManagerClient;
-use hotlease_wire::grpc::{AcquireRequest, Grant, InfoRequest, ListRequest};
-use hotlease_wire::session::{SessionReply, SessionRequest};
+use hotlease_wire::grpc::{AcquireRequest, Grant, InfoRequest};
+use hotlease_wire::session::SessionReply;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair};
-use rustls::crypto::ring as provider;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::fs;
-use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::{Builder, Runtime};
 
@@ -412,263 +406,4 @@ fn a_user_of_the_cluster_comes_by_munge() {
         status == Some(1) && text.contains("not authenticated"),
         "{status:?}: {text}"
     );
-}
-
-/// A connection to a REST interface without a certificate.
-fn rest(daemon: &Daemon, authority: &Authority) -> StreamOwned<ClientConnection, TcpStream> {
-    let ca = CertificateDer::from_pem_file(authority.directory().join("ca.pem")).expect("an authority");
-    let mut roots = RootCertStore::empty();
-    roots.add(ca).expect("an authority");
-    let config = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("TLS 1.3")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let port = daemon.serving["rest"].as_str().expect("it listens");
-    let port: SocketAddr = port.parse().expect("an address");
-    let connection = ClientConnection::new(Arc::new(config), port.ip().into()).expect("a connection");
-    let tcp = TcpStream::connect(port).expect("it listens");
-    tcp.set_read_timeout(Some(LIMIT)).expect("a limit");
-    StreamOwned::new(connection, tcp)
-}
-
-fn asked(
-    stream: &mut StreamOwned<ClientConnection, TcpStream>,
-    line: &str,
-    authorization: Option<&str>,
-) -> http::Answer {
-    let header = authorization.map(|words| format!("Authorization: {words}\r\n"));
-    let request = format!(
-        "{line} HTTP/1.1\r\nHost: manager\r\nContent-Length: 0\r\n{}\r\n",
-        header.unwrap_or_default()
-    );
-    stream.write_all(request.as_bytes()).expect("sent");
-    http::answer(stream, false).expect("an answer")
-}
-
-#[test]
-fn munge_and_tokens_open_a_manager_that_has_a_rest_interface_only() {
-    let Some(munged) = Munged::start() else { return };
-    let socket = munged.socket().display().to_string();
-    let host = Host::here();
-    let authority = Authority::new();
-    let identity = authority.daemon(Role::Manager, &host).display().to_string();
-    let issuer = Issuer::new(&authority.directory());
-    let issuers = issuer.file.display().to_string();
-    let rest_at = SocketAddr::new(host.address(), 0).to_string();
-    let mut arguments = vec![
-        "manager",
-        "--rest",
-        &rest_at,
-        "--identity",
-        &identity,
-        "--issuers",
-        &issuers,
-    ];
-    arguments.extend(["--munge", "--munge-socket", &socket]);
-    let daemon = Daemon::start(&host, &arguments);
-    let member = format!("uid:{}", nix::unistd::geteuid());
-    let tenant = [
-        "admin",
-        "tenant",
-        "add",
-        "chem",
-        "--member",
-        &member,
-        "--member",
-        "jwt:alice@example.org",
-    ];
-    let added = host
-        .command(&program("hotlease"))
-        .args(tenant)
-        .output()
-        .expect("hotlease runs");
-    assert!(added.status.success(), "{added:?}");
-
-    let mut alice = rest(&daemon, &authority);
-    let token = format!("Bearer {}", issuer.token(300));
-    assert_eq!(asked(&mut alice, "GET /v1/leases", Some(&token)).status, 200);
-
-    let mut stream = rest(&daemon, &authority);
-    let challenge = asked(&mut stream, "GET /v1/challenge", None);
-    assert_eq!(challenge.status, 200, "{challenge:?}");
-    let challenge = challenge.json();
-    let credential = munged.credential(challenge["payload"].as_str().expect("text"));
-    let credential = format!("MUNGE {credential}");
-    // Of another connection, it is nothing, and its nonce stays good.
-    let mut other = rest(&daemon, &authority);
-    assert_eq!(
-        asked(&mut other, "POST /v1/session", Some(&credential)).status,
-        401
-    );
-    let mut other = rest(&daemon, &authority);
-    asked(&mut other, "GET /v1/challenge", None);
-    assert_eq!(
-        asked(&mut other, "POST /v1/session", Some(&credential)).status,
-        401
-    );
-    // That one was decoded, and so is spent on this host, whoever showed it; the next is good.
-    asked(&mut stream, "GET /v1/challenge", None);
-    let challenge = asked(&mut stream, "GET /v1/challenge", None).json();
-    let credential = munged.credential(challenge["payload"].as_str().expect("text"));
-    let credential = format!("MUNGE {credential}");
-    let session = asked(&mut stream, "POST /v1/session", Some(&credential));
-    assert_eq!(session.status, 200, "{session:?}");
-    let session = session.json();
-    assert_eq!(
-        (&session["tenant"], &session["role"]),
-        (&"chem".into(), &"user".into())
-    );
-    let bearer = format!("Bearer {}", session["token"].as_str().expect("text"));
-    for _ in 0..2 {
-        assert_eq!(asked(&mut stream, "GET /v1/leases", Some(&bearer)).status, 200);
-    }
-    assert_eq!(asked(&mut stream, "GET /v1/tenants", Some(&bearer)).status, 403);
-    let mut other = rest(&daemon, &authority);
-    assert_eq!(
-        asked(&mut other, "GET /v1/leases", Some(&bearer)).status,
-        401,
-        "a session of another connection"
-    );
-    assert_eq!(
-        asked(&mut stream, "GET /v1/leases", Some(&credential)).status,
-        401,
-        "a credential that was used"
-    );
-}
-
-#[test]
-fn an_agent_takes_nobody_without_a_certificate_unless_it_was_told_to() {
-    let doors = Doors::new(&[], &[]);
-    let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
-    let grant = doors.acquire(&channel, LONG).expect("a lease");
-    let error = doors
-        .session(&grant, &grant.token)
-        .map(drop)
-        .expect_err("refused");
-    assert!(
-        error.to_string().contains("nobody without a certificate"),
-        "{error}"
-    );
-}
-
-#[test]
-fn a_token_opens_its_own_living_lease_on_its_own_agent_and_nothing_else() {
-    let doors = Doors::new(&[], &OPEN);
-    let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
-    let grant = doors.acquire(&channel, LONG).expect("a lease");
-    // Another agent's, from the same manager, is of another key.
-    let elsewhere = Doors::new(&[], &OPEN);
-    let its_channel = elsewhere.channel(&Credential::KeyFile(elsewhere.key("key", &[])));
-    let other = elsewhere.acquire(&its_channel, LONG).expect("a lease");
-    assert_eq!(
-        doors.refused(&grant, &other.token),
-        Refusal::BadToken,
-        "another agent's token"
-    );
-    for cut in [0, 1, grant.token.len() / 2, grant.token.len() - 1] {
-        assert_eq!(
-            doors.refused(&grant, &grant.token[..cut]),
-            Refusal::BadToken,
-            "cut to {cut}"
-        );
-    }
-    for bit in [40, 8 * 20, 8 * grant.token.len() - 1] {
-        let mut forged = grant.token.clone();
-        forged[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(doors.refused(&grant, &forged), Refusal::BadToken, "bit {bit}");
-    }
-    let mut session = doors.attached(&grant, &grant.token);
-    session
-        .load(&fs::read(library("echo")).expect("the library"))
-        .expect("loaded");
-    let (_connection, epoch) = session.worker(0).expect("a connection to the worker");
-    assert_eq!(epoch.0, grant.epoch);
-    session.release();
-    let refusal = doors.refused(&grant, &grant.token);
-    assert!(
-        matches!(refusal, Refusal::LeaseEnded(_) | Refusal::UnknownLease),
-        "replayed after the release: {refusal}"
-    );
-    let brief = Duration::from_millis(300);
-    let expired = doors.acquire(&channel, brief).expect("a lease");
-    std::thread::sleep(brief * 2);
-    let refusal = doors.refused(&expired, &expired.token);
-    assert!(
-        matches!(refusal, Refusal::LeaseEnded(_) | Refusal::UnknownLease),
-        "of a lease that expired: {refusal}"
-    );
-}
-
-#[test]
-fn a_key_that_was_replaced_twice_opens_nothing_and_renewing_gets_a_token_of_the_present_one() {
-    let doors = Doors::new(&[], &OPEN);
-    let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
-    let grant = doors.acquire(&channel, LONG).expect("a lease");
-    let mut session = doors.attached(&grant, &grant.token);
-    let rotate = || doors.operator(&["admin", "key", "rotate"]);
-    let told = rotate();
-    assert!(told.contains("1 agents"), "{told}");
-    drop(doors.attached(&grant, &grant.token));
-    rotate();
-    let refusal = doors.refused(&grant, &grant.token);
-    assert!(refusal.to_string().contains("replaced twice"), "{refusal}");
-    // Who was let in goes on, and gets what opens now.
-    let token = match session.ask(&SessionRequest::Renew, &[]) {
-        Ok(SessionReply::Renewed { token, .. }) => token,
-        other => panic!("not renewed: {other:?}"),
-    };
-    drop(doors.attached(&grant, &token));
-    session.release();
-    let mut manager = ManagerClient::new(channel);
-    let leases = doors
-        .runtime
-        .block_on(manager.list_leases(ListRequest::default()));
-    assert!(
-        leases.is_ok(),
-        "the manager's session was replaced as well: {leases:?}"
-    );
-}
-
-#[test]
-fn a_revoked_key_ends_the_session_that_it_opened() {
-    let doors = Doors::new(&[], &OPEN);
-    let path = doors.key("key", &[]);
-    let channel = doors.channel(&Credential::KeyFile(path.clone()));
-    let info = || {
-        let mut manager = ManagerClient::new(channel.clone());
-        let asked = doors.runtime.block_on(manager.get_info(InfoRequest {}));
-        asked.map(|_| ()).map_err(hotlease_net::grpc::refusal)
-    };
-    info().expect("signed in");
-    let secret = fs::read_to_string(path).expect("a key");
-    let id = secret.split('_').nth(1).expect("an id");
-    doors.operator(&["admin", "key", "revoke", id]);
-    let refusal = info().expect_err("the key was revoked");
-    assert!(refusal.to_string().contains("revoked"), "{refusal}");
-}
-
-#[test]
-fn a_key_that_rotates_by_itself_disturbs_no_session() {
-    let doors = Doors::new(&[], &["--without-certificate", "--token-key-rotation", "1s"]);
-    let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
-    let grant = doors.acquire(&channel, LONG).expect("a lease");
-    let mut session = doors.attached(&grant, &grant.token);
-    until_true("the key is replaced twice", LIMIT, || {
-        doors
-            .agent
-            .log()
-            .matches("the key of lease tokens was replaced")
-            .count()
-            >= 2
-    });
-    assert!(
-        doors
-            .refused(&grant, &grant.token)
-            .to_string()
-            .contains("replaced twice")
-    );
-    let renewed = session.ask(&SessionRequest::Renew, &[]);
-    assert!(matches!(renewed, Ok(SessionReply::Renewed { .. })), "{renewed:?}");
-    session.release();
 }

@@ -4,7 +4,7 @@ use crate::identity::{Caller, keys};
 use crate::links::answer;
 use crate::records::bad;
 use crate::state::State;
-use hotlease_lease::manager::{AgentRecord, Quota};
+use hotlease_lease::manager::{AgentRecord, AgentState, Quota};
 use hotlease_net::peer::is_tenant_name;
 use hotlease_store::{KeyRecord, NAME_BYTES_MAX, Position, TenantRecord};
 use hotlease_wire::Refusal;
@@ -226,7 +226,10 @@ pub(crate) async fn rotate(state: &std::sync::Arc<State>, by: &Caller) -> Rotate
     state.authenticator.rotate(SystemTime::now());
     tracing::info!(by = %by.name, "the key of session tokens was rotated");
     let former_ends_ms = state.wall_ms() + crate::identity::SESSION_MS;
-    let mut agents = state.reachable_agents().into_iter();
+    // Also those that are silent just now: an operator hears who was missed.
+    let agents = state.agents().into_iter();
+    let agents = agents.filter(|(_, state, _)| *state != AgentState::Gone);
+    let mut agents = agents.map(|(record, ..)| record);
     let mut told = JoinSet::new();
     let tell = |agent: AgentRecord| {
         let state = std::sync::Arc::clone(state);
