@@ -192,6 +192,9 @@ typedef struct hotlease_options {
     uint32_t direct;             /* 1: agents are asked without the manager, where they let clients; 0: the manager is */
     uint64_t move_within_ms;     /* how long another lease is looked for when one was lost; 0: 5000 */
     uint64_t patience_ms;        /* how long the first lease is waited for where there is no room; 0: not at all */
+    uint32_t gpus;               /* of each worker: counted devices; its functions find their numbers in the environment
+                                    variable HOTLEASE_GPUS; 0: none */
+    uint32_t reserved;           /* 0 */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */

@@ -119,6 +119,7 @@ struct options {
     bool direct = false;            // asks agents without the manager, where they let clients
     std::chrono::milliseconds move_within = std::chrono::seconds(5); // looks for another lease when one was lost
     std::chrono::milliseconds patience = std::chrono::milliseconds::zero(); // waits for room
+    std::uint32_t gpus = 0; // of each worker; their numbers are in $HOTLEASE_GPUS
 };
 
 // What a lease has used.
@@ -163,6 +164,7 @@ public:
         asked.direct = options.direct ? 1 : 0;
         asked.move_within_ms = at_least_0(options.move_within);
         asked.patience_ms = at_least_0(options.patience);
+        asked.gpus = options.gpus;
         detail::alive(code.handle(), "hotlease::code was moved from");
         hotlease_invoker* allocated = nullptr;
         detail::check([&](hotlease_error** failure) {

@@ -9,6 +9,7 @@ mod direct;
 mod frames;
 mod functions;
 mod futures;
+mod gpus;
 mod invocation;
 mod invokers;
 mod leases;

@@ -46,6 +46,8 @@ pub struct Options {
     direct: u32,
     move_within_ms: u64,
     patience_ms: u64,
+    gpus: u32,
+    reserved: u32,
 }
 
 /// `hotlease_usage`.
@@ -98,6 +100,10 @@ impl Options {
             options.registered_bytes = self.registered_bytes;
         }
         options.memory_bytes = self.memory_bytes;
+        options.gpus = narrow(self.gpus, "gpus")?;
+        if self.reserved != 0 {
+            return Err(unknown("reserved", self.reserved));
+        }
         options.timeout = (self.timeout_us != 0).then(|| Duration::from_micros(self.timeout_us));
         for (asked, option) in [
             (self.depth, &mut options.depth),

@@ -85,6 +85,7 @@ fn status_of(error: &Error) -> Status {
         Error::Refused(refusal) => match refusal {
             Refusal::NoCapacity { .. }
             | Refusal::NoPlaces { .. }
+            | Refusal::NoGpus { .. }
             | Refusal::NotTogether { .. }
             | Refusal::QuotaExceeded { .. } => Status::NoCapacity,
             Refusal::NoAgent | Refusal::Unavailable { .. } | Refusal::Timeout { .. } => Status::Unavailable,

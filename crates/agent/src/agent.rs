@@ -23,7 +23,7 @@ use hotlease_net::{Address, Listener as TlsListener, Role};
 use hotlease_sandbox::Launcher;
 use hotlease_wire::grpc::agent_server::AgentServer;
 use hotlease_wire::ids::{AgentId, BootId};
-use hotlease_wire::limits::PLACES_PER_CORE_MAX;
+use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, PLACES_PER_CORE_MAX};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -160,14 +160,16 @@ impl Agent {
             pool: config.pool,
             cores: offered,
             memory_bytes: config.memory_bytes.unwrap_or_else(cores::memory_bytes),
+            gpus: config.gpus.min(GPUS_PER_AGENT_MAX),
             ttl: config.ttl,
             sharing: SharingTerms {
                 places_per_core: config.warm_slots_per_core,
                 call_limit: config.shared_call_limit,
             },
             direct: config.direct,
+            direct_gpus: config.direct_gpus,
         };
-        tracing::info!(%agent, cores = ?identity.cores, worker = %launcher.binary().display(), "agent starts");
+        tracing::info!(%agent, cores = ?identity.cores, gpus = identity.gpus, worker = %launcher.binary().display(), "agent starts");
         let node = Arc::new(Node::new(identity, launcher, Arc::new(pool), journal));
         let (registered, is_registered) = watch::channel(false);
         let manager = match (elsewhere, &config.manager_socket) {

@@ -69,6 +69,8 @@ pub struct AgentConfig {
     pub pool: Option<usize>,
     /// Memory that leases may ask for in all, bytes (default: the machine's).
     pub memory_bytes: Option<u64>,
+    /// GPUs that it offers: counted devices, numbered from 0 (default: 0; at most 1024).
+    pub gpus: u32,
     /// Time to live of leases that ask for none (default: 5 s).
     pub ttl: Duration,
     /// Warm slots that it grants on one shared core; 0: it shares none (default: 4; at most 64).
@@ -80,6 +82,8 @@ pub struct AgentConfig {
     pub direct: Option<u32>,
     /// How often the key of lease tokens is replaced (default: 24 h; 1 s at least).
     pub token_key_rotation: Duration,
+    /// GPUs that one tenant may hold so (default: 0).
+    pub direct_gpus: u32,
     /// Where it serves other hosts (default: nowhere).
     pub network: Option<Network>,
     /// Where its name and its usage journal are kept: a directory that is ours alone, on a local disk (default:
@@ -98,11 +102,13 @@ impl AgentConfig {
             cores: CoreChoice::All,
             pool: None,
             memory_bytes: None,
+            gpus: 0,
             ttl: Duration::from_secs(5),
             warm_slots_per_core: PLACES_PER_CORE_DEFAULT,
             shared_call_limit: Duration::from_secs(10),
             direct: None,
             token_key_rotation: Duration::from_secs(24 * 3600),
+            direct_gpus: 0,
             network: None,
             state_dir: None,
         }

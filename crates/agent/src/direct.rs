@@ -80,13 +80,22 @@ pub(crate) fn admit(identity: &Identity, tables: &Tables, asked: &GrantRequest) 
         .values()
         .filter(|lease| lease.terms.direct && lease.terms.tenant == asked.tenant);
     let held = own.filter_map(|lease| tables.book.active(lease.id).ok());
-    let held: usize = held.map(|lease| lease.cores().len()).sum();
+    let (held, held_gpus) = held.fold((0, 0), |(cores, gpus), lease| {
+        (cores + lease.cores().len(), gpus + lease.gpus().len())
+    });
     let wanted = asked.workers.saturating_mul(asked.slots_per_worker) as usize;
-    if held + wanted <= most as usize {
-        return Ok(());
+    let too_many = |what: &str, limit: u32| {
+        Err(Refusal::TooMany {
+            what: format!("{what} of one agent that a tenant holds without the manager"),
+            limit: limit.into(),
+        })
+    };
+    if held + wanted > most as usize {
+        return too_many("cores", most);
     }
-    Err(Refusal::TooMany {
-        what: "cores of one agent that a tenant holds without the manager".into(),
-        limit: most.into(),
-    })
+    let wanted_gpus = asked.workers.saturating_mul(asked.gpus) as usize;
+    if wanted_gpus > 0 && held_gpus + wanted_gpus > identity.direct_gpus as usize {
+        return too_many("GPUs", identity.direct_gpus);
+    }
+    Ok(())
 }

@@ -62,6 +62,7 @@ impl Node {
         Ok(Offer {
             cores,
             memory_bytes: Some(memory_bytes),
+            gpus: Some(asked.gpus.unwrap_or(self.identity.gpus)),
             until: after(asked.within_ms),
         })
     }

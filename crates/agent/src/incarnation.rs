@@ -46,6 +46,8 @@ pub(crate) struct Incarnation {
     pub epoch: Epoch,
     /// One for each slot; all the same where it is shared.
     pub cores: Vec<u32>,
+    /// Numbers of its GPUs.
+    pub gpus: Vec<u32>,
     begun: Instant,
     usage: OnceLock<UsageBlock>,
     pid: OnceLock<u32>,
@@ -64,11 +66,12 @@ enum NotUp {
 }
 
 impl Incarnation {
-    pub fn new(index: WorkerIndex, epoch: Epoch, cores: Vec<u32>) -> Self {
+    pub fn new(index: WorkerIndex, epoch: Epoch, cores: Vec<u32>, gpus: Vec<u32>) -> Self {
         Self {
             index,
             epoch,
             cores,
+            gpus,
             begun: Instant::now(),
             usage: OnceLock::new(),
             pid: OnceLock::new(),
@@ -319,6 +322,7 @@ impl Incarnation {
             shared: lease.terms.shared.then(|| SharedCore {
                 call_limit_ms: node.identity.sharing.call_limit.as_millis() as u32,
             }),
+            gpus: (node.identity.gpus > 0).then(|| self.gpus.clone()),
         };
         let claim = match self.cores.first() {
             Some(core) if lease.terms.shared => {

@@ -21,7 +21,7 @@ const GONE: &str = "gone";
 /// The agent itself; `leaving`: as it says goodbye.
 pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
     let identity = &node.identity;
-    let (availability, order, (cores, memory_bytes), free_cores) = {
+    let (availability, order, (cores, memory_bytes), free_cores, (gpus, free_gpus)) = {
         let tables = node.tables();
         let book = &tables.book;
         (
@@ -29,6 +29,7 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
             tables.order,
             book.offer_now(),
             book.free_cores(),
+            (book.offered_gpus(), book.free_gpus()),
         )
     };
     AgentInfo {
@@ -51,6 +52,11 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
         places_per_core: identity.sharing.places_per_core,
         free_places: match availability {
             Availability::Serving => node.tables().book.free_places(),
+            _ => 0,
+        },
+        gpus,
+        free_gpus: match availability {
+            Availability::Serving if !leaving => free_gpus,
             _ => 0,
         },
     }
@@ -126,6 +132,7 @@ fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
         usage: Some(message(total.usage)),
         end_reason: total.why.clone(),
         shared: false,
+        gpus: Vec::new(),
     }
 }
 
@@ -162,6 +169,7 @@ fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
         usage: Some(message(used)),
         end_reason: String::new(),
         shared: lease.sharing == Sharing::Shared,
+        gpus: lease.gpus(),
     }
 }
 
@@ -178,6 +186,7 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
         usage: Some(message(lease.usage)),
         end_reason: lease.reason.to_string(),
         shared: lease.sharing == Sharing::Shared,
+        gpus: lease.gpus.clone(),
     }
 }
 
@@ -200,6 +209,7 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
             usage: Some(message(incarnation.usage())),
             shared: lease.terms.shared,
             refused: incarnation.refused(),
+            gpus: incarnation.gpus.clone(),
         });
     }
 }
@@ -218,6 +228,7 @@ fn pooled(node: &Node) -> impl Iterator<Item = WorkerInfo> {
         usage: None,
         shared: false,
         refused: 0,
+        gpus: Vec::new(),
     })
 }
 

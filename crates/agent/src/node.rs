@@ -63,12 +63,16 @@ pub(crate) struct Identity {
     pub pool: Option<usize>,
     /// Memory that it offers unless its manager says otherwise.
     pub memory_bytes: u64,
+    /// GPUs that it has, and offers unless its manager says otherwise.
+    pub gpus: u32,
     /// Time to live of leases that ask for none.
     pub ttl: Duration,
     /// How cores are shared.
     pub sharing: SharingTerms,
     /// Cores that one tenant may hold of those that clients ask for themselves; none: they may not.
     pub direct: Option<u32>,
+    /// The same of GPUs.
+    pub direct_gpus: u32,
 }
 
 /// What changes. Locked for moments only: nothing waits under the lock, and carrying out an action means
@@ -125,6 +129,7 @@ impl Node {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
         let book = book.with_usable(identity.usable.iter().copied());
         let book = book.with_places(identity.sharing.places_per_core);
+        let book = book.with_gpus(identity.gpus);
         Self {
             identity,
             codes: CodeCache::new(),
@@ -230,9 +235,10 @@ impl Node {
                 worker,
                 epoch,
                 cores,
+                gpus,
             } => {
                 if let Some(lease) = tables.leases.get(&lease) {
-                    let incarnation = Arc::new(Incarnation::new(worker, epoch, cores));
+                    let incarnation = Arc::new(Incarnation::new(worker, epoch, cores, gpus));
                     lease.place(Arc::clone(&incarnation));
                     tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(lease)));
                 }
@@ -331,15 +337,18 @@ impl Node {
         let mut first = true;
         loop {
             let refusal = match self.grant(request.clone(), asker) {
-                Err(refusal @ (Refusal::NoCapacity { .. } | Refusal::NoPlaces { .. })) => refusal,
+                Err(
+                    refusal
+                    @ (Refusal::NoCapacity { .. } | Refusal::NoPlaces { .. } | Refusal::NoGpus { .. }),
+                ) => refusal,
                 done => return done,
             };
-            let sharing = match refusal {
-                Refusal::NoPlaces { .. } => Sharing::Shared,
-                _ => Sharing::Exclusive,
-            };
+            let (sharing, _) = sharing::asked(&request)?;
             let asked = request.workers.saturating_mul(request.slots_per_worker);
-            let may_soon_fit = self.tables().book.may_soon_fit(sharing, asked);
+            let may_soon_fit = {
+                let gpus = request.workers.saturating_mul(request.gpus);
+                self.tables().book.may_soon_fit(sharing, asked, gpus)
+            };
             if may_soon_fit {
                 match timeout_at(until, active.changed()).await {
                     Ok(Ok(())) => continue,
@@ -357,9 +366,6 @@ impl Node {
     /// Grants a lease, and starts its workers without waiting for them.
     fn grant(self: &Arc<Self>, request: AcquireRequest, asker: Asker) -> Result<Grant, Refusal> {
         let bad = |what: &str| Refusal::BadRequest { what: what.into() };
-        if request.gpus > 0 {
-            return Err(bad("this agent has no GPUs"));
-        }
         if !request.sandbox.is_empty() && request.sandbox != KIND {
             return Err(bad("the only kind of sandbox is \"process\""));
         }
@@ -371,6 +377,7 @@ impl Node {
             workers: request.workers,
             slots_per_worker: request.slots_per_worker,
             memory_bytes: request.memory_bytes,
+            gpus: request.gpus,
             sharing,
             ttl: match request.ttl_ms {
                 0 => self.identity.ttl,
@@ -402,7 +409,7 @@ impl Node {
             return Err(refusal);
         }
         let lease = tables.book.active(id)?;
-        tracing::info!(lease = %id, tenant = lease.tenant, cores = ?lease.cores(), "lease granted");
+        tracing::info!(lease = %id, tenant = lease.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), "lease granted");
         Ok(self.describe(lease))
     }
 

@@ -168,6 +168,7 @@ fn of_refusal(refusal: &Refusal) -> u8 {
     match refusal {
         Refusal::NoCapacity { .. }
         | Refusal::NoPlaces { .. }
+        | Refusal::NoGpus { .. }
         | Refusal::NotTogether { .. }
         | Refusal::NoAgent
         | Refusal::QuotaExceeded { .. } => NO_CAPACITY,

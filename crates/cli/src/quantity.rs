@@ -122,6 +122,14 @@ fn split(text: &str) -> Result<(u64, &str), String> {
     Ok((number, unit.trim()))
 }
 
+/// How many are free of how many, for a column of a table; nothing where there is none.
+pub(crate) fn free_of(free: u32, all: u32) -> String {
+    match all {
+        0 => "-".into(),
+        all => format!("{free}/{all}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -160,6 +160,7 @@ impl Manager {
             workers: grant.cores.len() as u32 / u32::from(options.slots).max(1),
             slots_per_worker: options.slots.into(),
             memory_bytes: options.memory_bytes,
+            gpus: options.gpus.into(),
             label: options.label.clone(),
             job: options.job.clone(),
             held_ms: u64::try_from(held.as_millis()).unwrap_or(u64::MAX),

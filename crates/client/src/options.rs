@@ -8,8 +8,8 @@ use hotlease_net::Credential;
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::grpc::{self, AcquireRequest};
 use hotlease_wire::limits::{
-    ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, LABEL_BYTES_MAX, REGIONS_MAX, RING_BYTES_MAX, RING_DEPTH_DEFAULT,
-    RING_DEPTH_MAX, SLOTS_MAX, WORKERS_MAX,
+    ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, REGIONS_MAX, RING_BYTES_MAX,
+    RING_DEPTH_DEFAULT, RING_DEPTH_MAX, SLOTS_MAX, WORKERS_MAX,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -73,6 +73,8 @@ pub struct LeaseOptions {
     pub spread: Spread,
     /// Address space limit of each worker, bytes; 0: none. Default: 0.
     pub memory_bytes: u64,
+    /// GPUs of each worker: counted devices, whose numbers its functions find in `$HOTLEASE_GPUS`. Default: 0; at most 64.
+    pub gpus: u16,
     /// Whose the cores are. Default: exclusive.
     pub sharing: Sharing,
     /// On shared cores: whether an invocation that no slot has a core for waits until one has, or until its deadline.
@@ -177,6 +179,7 @@ impl Default for LeaseOptions {
             workers: 1,
             slots: 1,
             memory_bytes: 0,
+            gpus: 0,
             sharing: Sharing::default(),
             wait_for_core: true,
             polling: Polling::default(),
@@ -235,6 +238,12 @@ impl LeaseOptions {
         }
         if self.slots == 0 || u32::from(self.slots) > SLOTS_MAX {
             return fail(format!("slots must be 1 to {SLOTS_MAX}, not {}", self.slots));
+        }
+        if u32::from(self.gpus) > GPUS_PER_WORKER_MAX {
+            return fail(format!(
+                "gpus must be at most {GPUS_PER_WORKER_MAX} for each worker, not {}",
+                self.gpus
+            ));
         }
         if self.sharing == Sharing::Shared && self.polling == Polling::Hot {
             return fail("polling must not be hot where cores are shared: a hot slot owns its core".into());
@@ -326,7 +335,7 @@ impl LeaseOptions {
             workers: workers.into(),
             slots_per_worker: self.slots.into(),
             memory_bytes: self.memory_bytes,
-            gpus: 0,
+            gpus: self.gpus.into(),
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
             hot_budget_us: u64::try_from(self.hot_budget.as_micros()).unwrap_or(u64::MAX),
             polling: polling.into(),
@@ -395,6 +404,7 @@ mod tests {
             },
             "slots",
         );
+        bad(LeaseOptions { gpus: 65, ..base() }, "gpus");
         bad(LeaseOptions { depth: 63, ..base() }, "depth");
         bad(
             LeaseOptions {

@@ -21,7 +21,7 @@
 //! let mut book = LeaseBook::new([0, 1], 8 << 30);
 //! let step = book.step(Event::Grant(GrantRequest {
 //!     id: LeaseId([1; 8]), tenant: "uid:1000".into(), label: String::new(),
-//!     workers: 2, slots_per_worker: 1, memory_bytes: 0, sharing: Default::default(),
+//!     workers: 2, slots_per_worker: 1, memory_bytes: 0, gpus: 0, sharing: Default::default(),
 //!     ttl: Duration::from_secs(5),
 //! }), Duration::ZERO);
 //! assert!(step.refusal.is_none());

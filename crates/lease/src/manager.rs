@@ -18,7 +18,7 @@ pub use event::{
 };
 pub use quota::{Allowance, Amount, Quota};
 pub use registry::{
-    AGENTS_MAX, AgentRecord, AgentState, Capacity, FORGOTTEN_AFTER, GONE_AFTER, Need, NotRegistered,
+    AGENTS_MAX, AgentRecord, AgentState, Capacity, Demand, FORGOTTEN_AFTER, GONE_AFTER, Need, NotRegistered,
     Offering, Registry, SUSPECTED_AFTER,
 };
 pub use wish::{NodeOrder, NodeWish, OfferWish, WISHES_MAX};

@@ -11,7 +11,7 @@ use hotlease_wire::grpc::{
     AcquireRequest, Grant, Polling, ReleaseReply, ReleaseRequest, Sharing, VouchReply, VouchRequest,
 };
 use hotlease_wire::ids::{Epoch, LeaseId};
-use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
+use hotlease_wire::limits::{GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
 use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,9 +54,12 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
         request.ttl_ms = TTL_MS_DEFAULT;
     }
     between("ttl (ms)", request.ttl_ms, TTL_MS_MIN, TTL_MS_MAX)?;
-    if request.gpus > 0 {
-        return Err(bad("GPUs are asked for, and no agent of this version offers any"));
-    }
+    between(
+        "GPUs of each worker",
+        request.gpus.into(),
+        0,
+        GPUS_PER_WORKER_MAX.into(),
+    )?;
     if request.sandbox.is_empty() {
         request.sandbox = SANDBOX_DEFAULT.into();
     }
@@ -102,6 +105,7 @@ pub(crate) async fn acquire(state: &Arc<State>, request: AcquireRequest) -> Resu
     let wanted = hotlease_lease::manager::Wanted {
         workers: request.workers,
         cores: request.slots_per_worker,
+        gpus: request.gpus,
         sharing: match Sharing::try_from(request.sharing) {
             Ok(Sharing::Shared) => Whose::Shared,
             _ => Whose::Exclusive,
@@ -143,6 +147,7 @@ pub(crate) async fn vouch(
         workers: request.workers,
         slots_per_worker: request.slots_per_worker,
         memory_bytes: request.memory_bytes,
+        gpus: request.gpus,
         label: request.label,
         job: request.job,
         ..AcquireRequest::default()
@@ -159,6 +164,7 @@ pub(crate) async fn vouch(
         label: terms.label.clone(),
         epoch: Epoch(request.epoch),
         memory_bytes: terms.memory_bytes.saturating_mul(terms.workers.into()),
+        gpus: terms.gpus.saturating_mul(terms.workers),
         cores: request.cores,
     };
     let key = RowKey {

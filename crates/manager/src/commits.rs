@@ -129,6 +129,7 @@ fn granted(lease: LeaseId, note: LeaseNote, wanted: Option<&Wanted>, at_ms: u64)
             let workers = u64::from(wanted.request.workers);
             wanted.request.memory_bytes.saturating_mul(workers)
         }),
+        gpus: note.gpus,
         granted_ms: wanted.map_or(at_ms, |wanted| wanted.granted_ms),
         state: LeaseState::Active,
     }
@@ -171,6 +172,7 @@ fn reported(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecord {
         slots: distinct(&lease.cores),
         cores: lease.cores,
         memory_bytes: 0,
+        gpus: lease.gpus,
         granted_ms: at_ms,
         state: match lease.over {
             Some(why) => LeaseState::Ended { why },

@@ -85,6 +85,7 @@ pub(crate) async fn hear(
         epoch: Epoch(request.epoch),
         free_cores: info.free_cores,
         free_places: info.free_places,
+        free_gpus: info.free_gpus,
         pool: info.pool,
         leaving: info.state == LEAVING,
         offering: offering(&info)?,
@@ -117,6 +118,7 @@ fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {
         label: lease.label,
         epoch: lease.epoch,
         cores: lease.cores,
+        gpus: lease.gpus,
         usage: row.usage,
         over: match lease.state {
             LeaseState::Active => None,
@@ -135,6 +137,7 @@ pub(crate) fn lease_note(lease: LeaseRecord) -> LeaseNote {
         epoch: lease.epoch,
         cores: lease.cores,
         memory_bytes: lease.memory_bytes,
+        gpus: lease.gpus,
     }
 }
 

@@ -14,6 +14,7 @@ use hotlease_wire::grpc::{
     OrderNodeReply, OrderNodeRequest,
 };
 use hotlease_wire::ids::AgentId;
+use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -61,6 +62,9 @@ fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Re
     if asked.cores.len() > CORES_MAX {
         return Err(bad("more cores than any machine has"));
     }
+    if asked.gpus.is_some_and(|gpus| gpus > GPUS_PER_AGENT_MAX) {
+        return Err(bad("more GPUs than an agent offers"));
+    }
     Ok(OfferWish {
         cores: match CoresWanted::try_from(asked.choice) {
             Ok(CoresWanted::CoresUnchanged) => OfferedCores::Unchanged,
@@ -70,6 +74,7 @@ fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Re
             Err(_) => return Err(bad("unknown choice of cores")),
         },
         memory_bytes: Some(asked.memory_bytes).filter(|bytes| *bytes > 0),
+        gpus: asked.gpus,
         by_ms: by_ms(asked.within_ms),
     })
 }
@@ -142,6 +147,7 @@ fn wanted(wish: &NodeWish, now_ms: u64) -> Wanted {
             count,
             cores,
             memory_bytes: offer.memory_bytes.unwrap_or(0),
+            gpus: offer.gpus,
             within_ms: offer.by_ms.saturating_sub(now_ms),
         }
     });

@@ -84,6 +84,7 @@ fn message(state: &State, tenant: TenantRecord) -> Tenant {
         held_leases,
         held_cores: held.cores,
         held_memory_bytes: held.memory_bytes,
+        held_gpus: held.gpus,
         enabled: tenant.enabled,
         role: tenant.position.to_string(),
         cores: tenant.quota.cores,

@@ -7,7 +7,7 @@ use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AgentInfo, LeaseInfo, PastUsage, Usage};
 use hotlease_wire::ids::{AgentId, BootId, Epoch};
-use hotlease_wire::limits::{LABEL_BYTES_MAX, PLACES_PER_CORE_MAX, TENANT_BYTES_MAX};
+use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, LABEL_BYTES_MAX, PLACES_PER_CORE_MAX, TENANT_BYTES_MAX};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
@@ -75,6 +75,7 @@ fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Refusal> {
 pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<AgentRecord, Refusal> {
     let (id, boot) = agent_ids(&info)?;
     within("number of cores", info.cores.len(), CORES_MAX)?;
+    let gpus = gpus(&info)?;
     Ok(AgentRecord {
         id,
         boot,
@@ -97,6 +98,8 @@ pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<Agen
         places_per_core: info.places_per_core.min(PLACES_PER_CORE_MAX),
         cores: info.cores,
         memory_bytes: info.memory_bytes,
+        gpus,
+        free_gpus: info.free_gpus.min(gpus),
         pool: info.pool,
     })
 }
@@ -107,9 +110,15 @@ pub(crate) fn offering(info: &AgentInfo) -> Result<Offering, Refusal> {
     Ok(Offering {
         cores: info.cores.clone(),
         memory_bytes: info.memory_bytes,
+        gpus: gpus(info)?,
         availability: availability(&info.state)?,
         order: info.order,
     })
+}
+
+fn gpus(info: &AgentInfo) -> Result<u32, Refusal> {
+    within("number of GPUs", info.gpus as usize, GPUS_PER_AGENT_MAX as usize)?;
+    Ok(info.gpus)
 }
 
 fn availability(state: &str) -> Result<Availability, Refusal> {
@@ -157,6 +166,8 @@ pub(crate) fn agent_info(record: &AgentRecord, state: AgentState, silent: Durati
         order: record.order,
         places_per_core: record.places_per_core,
         free_places: record.free_places,
+        gpus: record.gpus,
+        free_gpus: record.free_gpus,
     }
 }
 
@@ -190,6 +201,7 @@ pub(crate) fn lease_record(
     within("label", info.label.len(), LABEL_BYTES_MAX)?;
     within("end reason", info.end_reason.len(), TEXT_BYTES_MAX)?;
     within("number of cores", info.cores.len(), CORES_MAX)?;
+    within("number of GPUs", info.gpus.len(), GPUS_PER_AGENT_MAX as usize)?;
     let state = match info.state.as_str() {
         ACTIVE => LeaseState::Active,
         ENDED => LeaseState::Ended { why: info.end_reason },
@@ -209,6 +221,7 @@ pub(crate) fn lease_record(
         slots: distinct(&info.cores),
         cores: info.cores,
         memory_bytes: 0,
+        gpus: info.gpus.len() as u32,
         granted_ms: at_ms,
         state,
     };
@@ -256,6 +269,8 @@ pub(crate) fn lease_info(record: LeaseRecord, used: Option<UsageTotals>) -> Leas
         cores: record.cores,
         usage: used.map(usage),
         end_reason,
+        // Their numbers only the agent knows.
+        gpus: Vec::new(),
     }
 }
 
@@ -338,6 +353,7 @@ mod tests {
             }),
             end_reason: "released".into(),
             shared: false,
+            gpus: Vec::new(),
         };
         let agent = told.agent.parse().unwrap();
         let (record, row) = lease_record(agent, BootId([2; 8]), told.clone(), 5).unwrap();

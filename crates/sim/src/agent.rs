@@ -100,7 +100,8 @@ impl AgentNode {
             boot,
             clock,
             book: LeaseBook::new(0..site.scenario.agents[self.number], 0)
-                .with_places(site.scenario.places_per_core),
+                .with_places(site.scenario.places_per_core)
+                .with_gpus(site.scenario.gpus[self.number]),
             membership: Membership::new(Duration::ZERO),
             outstanding,
             sessions: BTreeMap::new(),
@@ -306,11 +307,12 @@ impl AgentNode {
                 worker,
                 epoch,
                 cores,
+                gpus,
             } => {
                 let sharing = process.book.lease(lease).map(|lease| lease.sharing);
                 let shared = sharing == Some(Sharing::Shared);
                 self.workers
-                    .start(process.boot, (lease, worker, epoch), (cores, shared), site);
+                    .start(process.boot, (lease, worker, epoch), (cores, gpus, shared), site);
             }
             Action::KillWorker {
                 lease, worker, epoch, ..

@@ -137,6 +137,7 @@ impl Durable {
             epoch: lease.epoch,
             cores: lease.cores.clone(),
             memory_bytes: 0,
+            gpus: lease.gpus,
         };
         self.put_lease(lease.lease, note, lease.over.is_some());
     }

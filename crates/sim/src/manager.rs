@@ -223,6 +223,7 @@ impl ManagerNode {
                             wanted: hotlease_lease::manager::Wanted {
                                 workers: wanted.workers,
                                 cores: wanted.cores,
+                                gpus: wanted.gpus * wanted.cores,
                                 sharing: if wanted.shared {
                                     Sharing::Shared
                                 } else {

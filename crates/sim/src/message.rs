@@ -25,6 +25,8 @@ pub struct Wanted {
     pub workers: u32,
     /// Of each.
     pub cores: u32,
+    /// GPUs for each of the cores.
+    pub gpus: u32,
     /// Places on shared cores instead.
     pub shared: bool,
     pub spread: Spread,

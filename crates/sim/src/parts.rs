@@ -45,6 +45,7 @@ pub fn wanted(plan: &ClientPlan, tenant: String, managed: bool, random: &mut Sma
         tenant,
         workers: if spread { plan.spread_workers } else { 1 },
         cores: plan.cores,
+        gpus: plan.gpus,
         shared: plan.shared,
         spread: match spread {
             true if random.random_bool(0.5) => Spread::Several { least: 1 },

@@ -53,6 +53,8 @@ pub struct Scenario {
     pub seed: u64,
     /// Cores of each agent.
     pub agents: Vec<u32>,
+    /// GPUs of each agent.
+    pub gpus: Vec<u32>,
     pub clients: Vec<ClientPlan>,
     pub drift_ppm_max: i32,
     /// Probability that a datagram is lost, or a stream's segment has to be sent again.
@@ -87,6 +89,8 @@ pub struct ClientPlan {
     /// It asks agents itself.
     pub direct: bool,
     pub cores: u32,
+    /// GPUs for each of the cores.
+    pub gpus: u32,
     /// Places on shared cores, instead of cores of its own.
     pub shared: bool,
     /// Workers of that many cores each, over several agents; 0: one, on one.
@@ -151,11 +155,24 @@ impl Scenario {
             orders: Vec::new(),
             places_per_core: random.random_range(1..=4),
             faults_end,
+            gpus: vec![0; agents.len()],
             agents,
             clients,
         };
         scenario.draw_faults(random);
+        scenario.draw_gpus();
         scenario
+    }
+
+    /// In some sites there are GPUs, and clients that want them. (Drawn apart, so that they change nothing else.)
+    fn draw_gpus(&mut self) {
+        let random = &mut SmallRng::seed_from_u64(!self.seed);
+        if random.random_bool(0.5) {
+            self.gpus.fill_with(|| random.random_range(0..=3));
+            for client in &mut self.clients {
+                client.gpus = u32::from(random.random_bool(0.4));
+            }
+        }
     }
 
     fn draw_faults(&mut self, random: &mut SmallRng) {
@@ -329,6 +346,7 @@ impl ClientPlan {
         Self {
             direct: random.random_bool(0.3),
             cores: random.random_range(1..=2),
+            gpus: 0,
             shared: random.random_bool(0.4),
             ttl: if random.random_bool(0.5) {
                 Duration::from_secs(5)

@@ -60,6 +60,8 @@ pub enum Outcome {
 #[derive(Debug, Default)]
 pub struct Truth {
     pub cores: BTreeMap<(usize, u32), Occupant>,
+    /// Which process has which GPU.
+    pub gpus: BTreeMap<(usize, u32), u64>,
     /// Processes with places on shared cores.
     pub shared: BTreeMap<(usize, u32), BTreeSet<u64>>,
     pub leases: BTreeMap<LeaseId, LeaseTruth>,

@@ -75,7 +75,7 @@ impl Workers {
         &mut self,
         boot: BootId,
         (lease, worker, epoch): (LeaseId, WorkerIndex, Epoch),
-        (cores, shared): (Vec<u32>, bool),
+        (cores, gpus, shared): (Vec<u32>, Vec<u32>, bool),
         site: &mut Site,
     ) {
         let id = site.truth.next_process();
@@ -107,6 +107,15 @@ impl Workers {
             let before = site.truth.cores.insert((self.agent, *core), occupant);
             site.promise(node, before.is_none(), || {
                 format!("core {core} serves lease {lease} in epoch {epoch} while {before:?} still lives")
+            });
+        }
+        for gpu in gpus {
+            let before = site.truth.gpus.insert((self.agent, gpu), id);
+            let there = gpu < site.scenario.gpus[self.agent];
+            site.promise(node, before.is_none() && there, || {
+                format!(
+                    "GPU {gpu} is given to lease {lease} in epoch {epoch} while process {before:?} has it"
+                )
             });
         }
         let process = Process {
@@ -171,6 +180,7 @@ impl Workers {
     pub fn reap(&mut self, id: u64, site: &mut Site) -> Option<Used> {
         let mut process = self.processes.remove(&id)?;
         site.truth.cores.retain(|_, occupant| occupant.process != id);
+        site.truth.gpus.retain(|_, process| *process != id);
         for on in site.truth.shared.values_mut() {
             on.remove(&id);
         }

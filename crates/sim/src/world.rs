@@ -161,7 +161,8 @@ impl World {
             let reaches_all = site.scenario.outages.iter().all(|outage| outage.end.is_some())
                 && others.iter().all(|other| !site.scenario.are_apart(home, *other));
             let plan = &site.scenario.clients[task.client];
-            let fits = site.scenario.agents.iter().any(|cores| *cores >= plan.cores);
+            let mut agents = site.scenario.agents.iter().zip(&site.scenario.gpus);
+            let fits = agents.any(|(cores, gpus)| *cores >= plan.cores && *gpus >= plan.gpus * plan.cores);
             if task.probe && reaches_all && fits && task.outcome != Some(Outcome::Result) {
                 broken = Some((
                     task.client,

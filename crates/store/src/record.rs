@@ -41,6 +41,8 @@ pub struct LeaseRecord {
     pub slots: u32,
     /// Memory of all its workers, bytes; 0: no limit was asked for.
     pub memory_bytes: u64,
+    /// GPUs of all its workers.
+    pub gpus: u32,
     /// When the manager asked for it, milliseconds since 1970 by its clock.
     pub granted_ms: u64,
     /// Whether it goes on.

@@ -48,6 +48,8 @@ pub enum Order {
         tenant: String,
         /// Set if the core is shared with other workers: each invocation has to claim it.
         shared: Option<SharedCore>,
+        /// Numbers of its GPUs on the node; none: the node counts no GPUs, and nothing is said about them.
+        gpus: Option<Vec<u32>>,
     },
     /// Load a library. One descriptor: a sealed memfd with its bytes.
     Load {

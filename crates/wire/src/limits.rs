@@ -33,6 +33,10 @@ pub const SLOTS_MAX: u32 = 1024;
 pub const PLACES_PER_CORE_MAX: u32 = 64;
 /// The same unless its operator says otherwise.
 pub const PLACES_PER_CORE_DEFAULT: u32 = 4;
+/// GPUs of one worker.
+pub const GPUS_PER_WORKER_MAX: u32 = 64;
+/// GPUs that one agent offers.
+pub const GPUS_PER_AGENT_MAX: u32 = 1024;
 /// Workers of one lease.
 pub const WORKERS_MAX: u32 = 1024;
 /// Bytes of one function library.

@@ -362,6 +362,18 @@ pub enum Refusal {
         /// How many there was room for.
         found: u32,
     },
+    /// Not enough free GPUs on any agent that offers the cores, too.
+    #[error(
+        "no agent that offers the cores has {asked} free GPUs (free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease agents`"
+    )]
+    NoGpus {
+        /// GPUs asked for.
+        asked: u32,
+        /// Most GPUs free on one agent.
+        free: u32,
+        /// Most GPUs offered by one agent.
+        offered: u32,
+    },
 }
 
 fn last_output(output: &str) -> String {

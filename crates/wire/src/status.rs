@@ -8,6 +8,7 @@ impl From<Refusal> for Status {
         let code = match &refusal {
             Refusal::NoCapacity { .. }
             | Refusal::NoPlaces { .. }
+            | Refusal::NoGpus { .. }
             | Refusal::NotTogether { .. }
             | Refusal::NoAgent
             | Refusal::TooMany { .. }

@@ -28,6 +28,9 @@ use std::sync::Arc;
 /// Stack of a slot's thread: what a program's main thread has, as functions expect.
 const STACK_BYTES: usize = 8 << 20;
 
+/// The environment variable in which functions find the numbers of their worker's GPUs, like `0,3`; empty: it has none.
+const GPUS: &str = "HOTLEASE_GPUS";
+
 /// Why the worker stops.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -151,6 +154,7 @@ fn configure(order: Order, usage: OwnedFd, claim: Option<OwnedFd>) -> Result<Lea
         memory_bytes,
         tenant,
         shared: sharing,
+        gpus,
         ..
     } = order
     else {
@@ -168,6 +172,9 @@ fn configure(order: Order, usage: OwnedFd, claim: Option<OwnedFd>) -> Result<Lea
     let usage = Arc::new(usage);
     fault::set_usage_block(usage.clone());
     limit_memory(memory_bytes, slots)?;
+    if let Some(gpus) = gpus {
+        tell_gpus(&gpus);
+    }
 
     let doorbell = Doorbell::create().map_err(|error| error.to_string())?;
     let watchdog = Arc::new(Watchdog::new(cores.len(), doorbell));
@@ -239,6 +246,14 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String>
         .spawn(body)
         .map(drop)
         .map_err(|error| format!("cannot start thread {name}: {error}"))
+}
+
+/// Leaves a worker's functions word of its GPUs.
+fn tell_gpus(gpus: &[u32]) {
+    let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
+    // SAFETY: the only other thread until `configure` starts more watches the control socket and never looks at the
+    // environment, and no code of a tenant is loaded yet.
+    unsafe { std::env::set_var(GPUS, numbers.join(",")) };
 }
 
 /// Limits private memory (heap, anonymous mappings) to what the lease grants beyond what the worker itself

@@ -10,7 +10,7 @@ use clap::Args;
 use hotlease_agent::{Agent, AgentConfig, CoreChoice, Network};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{Address, Identity, Role};
-use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
+use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -100,10 +100,17 @@ pub(crate) struct Offer {
     /// Workers kept started and unassigned, so that a lease begins at once [default: one for each core]
     #[arg(long, value_name = "N")]
     pool: Option<usize>,
+    /// GPUs to lease out: counted devices, numbered from 0
+    #[arg(long, value_name = "N", default_value_t = 0,
+          value_parser = clap::value_parser!(u32).range(..=i64::from(GPUS_PER_AGENT_MAX)))]
+    gpus: u32,
     /// Grant leases also to clients that ask the agent itself, at most so many cores to one tenant [default: only
     /// through the manager, which knows quotas]
     #[arg(long, value_name = "CORES")]
     direct: Option<u32>,
+    /// GPUs that one tenant may hold of leases that it asked the agent itself for
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "direct")]
+    direct_gpus: u32,
     /// The program that workers run [default: found beside this one]
     #[arg(long, value_name = "PATH")]
     worker: Option<PathBuf>,
@@ -123,6 +130,8 @@ impl Offer {
         config.cores = self.cores;
         config.pool = self.pool;
         config.direct = self.direct;
+        config.direct_gpus = self.direct_gpus;
+        config.gpus = self.gpus;
         config.worker_binary = self.worker;
         config.warm_slots_per_core = self.warm_slots_per_core;
         config.shared_call_limit = self.shared_call_limit;
@@ -137,7 +146,9 @@ impl Offer {
         }
         if let Some(direct) = self.direct {
             args.extend(["--direct".into(), direct.to_string().into()]);
+            args.extend(["--direct-gpus".into(), self.direct_gpus.to_string().into()]);
         }
+        args.extend(["--gpus".into(), self.gpus.to_string().into()]);
         if let Some(worker) = &self.worker {
             args.extend(["--worker".into(), absolute(worker).into()]);
         }
@@ -241,6 +252,12 @@ mod tests {
             "7",
             "--shared-call-limit",
             "250ms",
+            "--gpus",
+            "4",
+            "--direct",
+            "2",
+            "--direct-gpus",
+            "1",
         ];
         let offer = Line::parse_from(line).offer;
         let program = [OsString::from("x")];

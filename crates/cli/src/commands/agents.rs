@@ -13,7 +13,7 @@ use serde::Serialize;
 /// With `--json`, an object for each agent: id, boot, address, session_socket, cores, free_cores,
 /// memory_bytes, state (serving, draining, drained, standby,
 /// stopping, suspected, gone), last_heartbeat_ms (its age), pool, endpoint
-/// (for clients of other hosts, or empty), places_per_core (warm slots on a shared core; 0: none is shared), free_places.
+/// (for clients of other hosts, or empty), gpus, free_gpus, places_per_core (warm slots on a shared core; 0: none is shared), free_places.
 #[derive(Debug, Args)]
 pub(crate) struct AgentsArgs {
     #[command(flatten)]
@@ -35,6 +35,8 @@ struct Row {
     endpoint: String,
     places_per_core: u32,
     free_places: u32,
+    gpus: u32,
+    free_gpus: u32,
 }
 
 impl From<AgentInfo> for Row {
@@ -53,6 +55,8 @@ impl From<AgentInfo> for Row {
             endpoint: info.endpoint,
             places_per_core: info.places_per_core,
             free_places: info.free_places,
+            gpus: info.gpus,
+            free_gpus: info.free_gpus,
         }
     }
 }
@@ -67,6 +71,7 @@ pub(crate) fn carry_out(args: AgentsArgs, output: &mut Output) -> anyhow::Result
         Column("CORES", Left),
         Column("FREE", Right),
         Column("WARM", Right),
+        Column("GPUS", Right),
         Column("POOL", Right),
         Column("MEMORY", Right),
         Column("HEARD", Right),
@@ -83,6 +88,7 @@ pub(crate) fn carry_out(args: AgentsArgs, output: &mut Output) -> anyhow::Result
                 quantity::cores(&row.cores),
                 row.free_cores.to_string(),
                 row.free_places.to_string(),
+                quantity::free_of(row.free_gpus, row.gpus),
                 row.pool.to_string(),
                 quantity::bytes(row.memory_bytes),
                 format!(

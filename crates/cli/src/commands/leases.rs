@@ -12,7 +12,7 @@ use serde::Serialize;
 /// List leases, or end one
 ///
 /// With `--json`, an object for each lease: id, agent, tenant, label, state (active, ended), epoch,
-/// expires_in_ms, cores, usage {allocated_ns, hot_ns, compute_ns, invocations}, end_reason. With
+/// expires_in_ms, cores, gpus, usage {allocated_ns, hot_ns, compute_ns, invocations}, end_reason. With
 /// `--release`, one object: released (the lease) and usage.
 #[derive(Debug, Args)]
 pub(crate) struct LeasesArgs {
@@ -73,6 +73,7 @@ struct Row {
     epoch: u32,
     expires_in_ms: u64,
     cores: Vec<u32>,
+    gpus: Vec<u32>,
     usage: UsageRow,
     end_reason: String,
 }
@@ -88,6 +89,7 @@ impl From<LeaseInfo> for Row {
             epoch: info.epoch,
             expires_in_ms: info.expires_in_ms,
             cores: info.cores,
+            gpus: info.gpus,
             usage: info.usage.into(),
             end_reason: info.end_reason,
         }

@@ -44,6 +44,9 @@ pub(crate) struct RunArgs {
     /// Worker processes
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
+    /// GPUs of each worker; functions find their numbers in $HOTLEASE_GPUS
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    gpus: u16,
     /// Let the workers be on several agents, if at least so many of them are found [default: all on one agent]
     #[arg(long, value_name = "LEAST")]
     spread: Option<u16>,
@@ -191,6 +194,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
     };
     LeaseOptions {
         workers: args.workers,
+        gpus: args.gpus,
         spread: args.spread.map_or(Spread::OneAgent, Spread::AtLeast),
         placement: if args.direct {
             Placement::Direct

@@ -2,10 +2,12 @@
 
 mod cores;
 mod ending;
+mod gpus;
 mod offering;
 mod request;
 
 use self::cores::Cores;
+use self::gpus::Gpus;
 use super::{
     ATTACH_WITHIN, Action, Availability, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Sharing,
     Step, Worker, WorkerState,
@@ -24,6 +26,7 @@ pub struct LeaseBook {
     /// Cores that may be offered.
     usable: BTreeSet<u32>,
     cores: Cores,
+    gpus: Gpus,
     memory_bytes: u64,
     leases: BTreeMap<LeaseId, Lease>,
     ended: VecDeque<EndedLease>,
@@ -41,6 +44,7 @@ impl LeaseBook {
         Self {
             usable: offered.clone(),
             cores: Cores::new(offered, 0),
+            gpus: Gpus::default(),
             memory_bytes,
             leases: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -54,6 +58,13 @@ impl LeaseBook {
     #[must_use]
     pub fn with_places(mut self, places_per_core: u32) -> Self {
         self.cores.set_places_per_core(places_per_core);
+        self
+    }
+
+    /// The same node, before its first lease, with so many GPUs, all offered.
+    #[must_use]
+    pub fn with_gpus(mut self, gpus: u32) -> Self {
+        self.gpus = Gpus::new(gpus);
         self
     }
 
@@ -77,6 +88,21 @@ impl LeaseBook {
         self.cores.free_places()
     }
 
+    /// GPUs that are offered and that no lease holds.
+    pub fn free_gpus(&self) -> u32 {
+        self.gpus.free()
+    }
+
+    /// GPUs that are offered: the first so many of the node.
+    pub fn offered_gpus(&self) -> u32 {
+        self.gpus.offered()
+    }
+
+    /// Whether this node has GPUs, offered or not.
+    pub fn counts_gpus(&self) -> bool {
+        self.gpus.usable() > 0
+    }
+
     /// Places for warm slots on a core that is shared; 0: none is.
     pub fn places_per_core(&self) -> u32 {
         self.cores.places_per_core()
@@ -94,8 +120,13 @@ impl LeaseBook {
         ending.map(|lease| lease.cores().len() as u32).sum()
     }
 
-    /// Whether so many slots may find room once the leases that are ending now are over.
-    pub fn may_soon_fit(&self, sharing: Sharing, slots: u32) -> bool {
+    /// Whether so many slots, and GPUs, may find room once the leases that are ending now are over.
+    pub fn may_soon_fit(&self, sharing: Sharing, slots: u32, gpus: u32) -> bool {
+        let ending = self.leases.values().filter(|lease| !lease.is_active());
+        let ending_gpus: usize = ending.map(|lease| lease.gpus().len()).sum();
+        if self.free_gpus().saturating_add(ending_gpus as u32) < gpus {
+            return false;
+        }
         match sharing {
             Sharing::Exclusive => self.free_cores() + self.ending_cores() >= slots,
             Sharing::Shared => {
@@ -245,18 +276,32 @@ impl LeaseBook {
         if self.epoch.0 == u32::MAX {
             self.next_epoch()?;
         }
-        let homes = self.take_cores(&request)?;
+        let no_gpus = Refusal::NoGpus {
+            asked: request.workers.saturating_mul(request.gpus),
+            free: self.free_gpus(),
+            offered: self.offered_gpus(),
+        };
+        let gpus = self.gpus.take(request.workers, request.gpus).ok_or(no_gpus)?;
+        let homes = match self.take_cores(&request) {
+            Ok(homes) => homes,
+            Err(refusal) => {
+                self.gpus.give_back(gpus.into_iter().flatten());
+                return Err(refusal);
+            }
+        };
         let epoch = self.next_epoch()?;
         let mut workers = Vec::with_capacity(request.workers as usize);
-        for (index, cores) in homes.into_iter().enumerate() {
+        for (index, (cores, gpus)) in homes.into_iter().zip(gpus).enumerate() {
             actions.push(Action::StartWorker {
                 lease: request.id,
                 worker: WorkerIndex(index as u16),
                 epoch,
                 cores: cores.clone(),
+                gpus: gpus.clone(),
             });
             workers.push(Worker {
                 cores,
+                gpus,
                 epoch,
                 state: WorkerState::Starting,
             });
@@ -375,6 +420,7 @@ impl LeaseBook {
             worker: index,
             epoch,
             cores: worker.cores.clone(),
+            gpus: worker.gpus.clone(),
         });
         Ok(())
     }

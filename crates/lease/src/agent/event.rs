@@ -26,6 +26,8 @@ pub struct GrantRequest {
     pub slots_per_worker: u32,
     /// Memory of each worker; 0: no limit.
     pub memory_bytes: u64,
+    /// GPUs of each worker.
+    pub gpus: u32,
     /// Whose the cores shall be.
     pub sharing: Sharing,
     /// Time until it expires unless renewed.
@@ -39,6 +41,8 @@ pub struct Offer {
     pub cores: OfferedCores,
     /// How much memory, bytes; none: as now.
     pub memory_bytes: Option<u64>,
+    /// How many GPUs, the first ones; none: as now.
+    pub gpus: Option<u32>,
     /// When leases end that hold what is no longer offered (now or before: at once).
     pub until: Duration,
 }
@@ -150,6 +154,8 @@ pub enum Action {
         epoch: Epoch,
         /// One for each of its slots.
         cores: Vec<u32>,
+        /// Numbers of its GPUs.
+        gpus: Vec<u32>,
     },
     /// Kill a worker; [`Event::WorkerGone`] must follow.
     KillWorker {

@@ -57,6 +57,7 @@ impl FinalTotal {
             tenant: self.tenant.clone(),
             label: self.label.clone(),
             epoch: self.epoch,
+            gpus: 0,
             cores: self.cores.clone(),
             usage: self.usage,
             over: Some(self.why.clone()),

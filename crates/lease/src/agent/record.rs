@@ -93,6 +93,8 @@ pub enum WorkerState {
 pub struct Worker {
     /// One for each slot.
     pub cores: Vec<u32>,
+    /// Numbers of its GPUs.
+    pub gpus: Vec<u32>,
     /// Of the present incarnation.
     pub epoch: Epoch,
     /// Of the present incarnation.
@@ -141,6 +143,12 @@ impl Lease {
             .iter()
             .flat_map(|worker| worker.cores.iter().copied())
             .collect()
+    }
+
+    /// Numbers of its GPUs, those of the first worker first.
+    pub fn gpus(&self) -> Vec<u32> {
+        let workers = self.workers.iter();
+        workers.flat_map(|worker| worker.gpus.iter().copied()).collect()
     }
 
     /// Cores times the time they have been held. A shared core counts once, however many places on it are held.
@@ -199,6 +207,8 @@ pub struct EndedLease {
     pub cores: Vec<u32>,
     /// Whose they were.
     pub sharing: Sharing,
+    /// Numbers of its GPUs.
+    pub gpus: Vec<u32>,
     /// Why it ended.
     pub reason: EndReason,
     /// What it used in all.

@@ -190,6 +190,7 @@ fn may_pass(refusal: &Refusal) -> bool {
         refusal,
         Refusal::NoCapacity { .. }
             | Refusal::NoPlaces { .. }
+            | Refusal::NoGpus { .. }
             | Refusal::NotTogether { .. }
             | Refusal::NoAgent
             | Refusal::TooMany { .. }

@@ -172,7 +172,7 @@ impl Cluster {
                 allowance,
             } => {
                 self.tick(now, &mut actions);
-                let count = wanted.need(wanted.workers).count();
+                let count = wanted.need(wanted.workers).room.count();
                 match self.holdings.reserve(request, &tenant, count, &allowance) {
                     Ok(()) => self.acquire(request, (tenant, label), wanted, now, &mut actions),
                     Err(refusal) => refuse(request, refusal, &mut actions),

@@ -32,6 +32,8 @@ pub struct LeaseReport {
     pub epoch: Epoch,
     /// Cores granted.
     pub cores: Vec<u32>,
+    /// GPUs granted.
+    pub gpus: u32,
     /// Used so far: cumulative.
     pub usage: UsageTotals,
     /// Why it is over, in words; none while it goes on.
@@ -53,6 +55,8 @@ pub struct Report {
     pub free_cores: u32,
     /// Places for warm slots that are left.
     pub free_places: u32,
+    /// GPUs that no lease holds.
+    pub free_gpus: u32,
     /// Workers waiting in its warm pool.
     pub pool: u32,
     /// What it offers.
@@ -104,6 +108,8 @@ pub struct LeaseNote {
     pub cores: Vec<u32>,
     /// Memory of all its workers, bytes; 0: no bound was asked for.
     pub memory_bytes: u64,
+    /// GPUs of all its workers.
+    pub gpus: u32,
 }
 
 /// What happened.

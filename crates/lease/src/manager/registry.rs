@@ -1,9 +1,11 @@
 //! Agents: who is registered, who is silent, and whom to ask for cores first.
 
+mod need;
 mod share;
 
 use crate::agent::Availability;
 use hotlease_wire::ids::{AgentId, BootId};
+pub use need::{Demand, Need};
 pub(super) use share::Share;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,6 +54,10 @@ pub struct AgentRecord {
     pub places_per_core: u32,
     /// How many of them are left, on shared and on free cores.
     pub free_places: u32,
+    /// GPUs that it offers.
+    pub gpus: u32,
+    /// How many of them no lease holds.
+    pub free_gpus: u32,
 }
 
 impl AgentRecord {
@@ -63,35 +69,15 @@ impl AgentRecord {
             Need::Places(_) => (self.free_places, cores.saturating_mul(self.places_per_core)),
         }
     }
-}
 
-/// What a lease needs of one agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
-    /// So many cores of its own.
-    Cores(u32),
-    /// Places for so many warm slots on shared cores.
-    Places(u32),
-}
-
-impl Need {
-    /// What a lease had whose slots ran on these cores: those of a shared one come several times. (One with a single
-    /// slot is taken for an exclusive one, until the agent reports again.)
-    pub(super) fn of(cores: &[u32]) -> Self {
-        let count = cores.len() as u32;
-        let different: BTreeSet<&u32> = cores.iter().collect();
-        if different.len() < cores.len() {
-            Self::Places(count)
-        } else {
-            Self::Cores(count)
-        }
+    /// Whether it offers all of it.
+    fn offers(&self, demand: Demand) -> bool {
+        self.room(demand.room).1 >= demand.room.count() && self.gpus >= demand.gpus
     }
 
-    /// How many.
-    pub fn count(self) -> u32 {
-        match self {
-            Self::Cores(count) | Self::Places(count) => count,
-        }
+    /// Whether all of it is free, as far as is known.
+    fn has_free(&self, demand: Demand) -> bool {
+        self.room(demand.room).0 >= demand.room.count() && self.free_gpus >= demand.gpus
     }
 }
 
@@ -102,6 +88,8 @@ pub struct Offering {
     pub cores: Vec<u32>,
     /// Memory, bytes.
     pub memory_bytes: u64,
+    /// GPUs.
+    pub gpus: u32,
     /// Whether it takes leases.
     pub availability: Availability,
     /// The last order of an operator that it has carried out; 0: none in this run.
@@ -165,11 +153,11 @@ impl Entry {
         self.state != AgentState::Gone && self.record.availability == Availability::Serving
     }
 
-    fn rooms(&self) -> Option<[Room; 2]> {
+    fn rooms(&self) -> Option<[Room; 3]> {
         let record = &self.record;
         let room = |free| (self.state, free, Reverse(record.pool), record.id);
         self.takes_leases()
-            .then(|| [room(record.free_cores), room(record.free_places)])
+            .then(|| [record.free_cores, record.free_places, record.free_gpus].map(room))
     }
 }
 
@@ -189,6 +177,8 @@ pub struct Registry {
     rooms: BTreeSet<Room>,
     /// The same, by their free places on shared cores.
     places: BTreeSet<Room>,
+    /// Those of them that offer GPUs, by how many of these are free.
+    gpus: BTreeSet<Room>,
     /// When each was last heard, the longest silent first.
     silence: BTreeSet<(Duration, AgentId)>,
     over: BTreeSet<BootId>,
@@ -247,9 +237,12 @@ impl Registry {
     }
 
     fn put(&mut self, entry: Entry) {
-        if let Some([cores, places]) = entry.rooms() {
+        if let Some([cores, places, gpus]) = entry.rooms() {
             self.rooms.insert(cores);
             self.places.insert(places);
+            if entry.record.gpus > 0 {
+                self.gpus.insert(gpus);
+            }
         }
         self.silence.insert((entry.heard, entry.record.id));
         self.agents.insert(entry.record.id, entry);
@@ -257,9 +250,10 @@ impl Registry {
 
     fn take(&mut self, id: AgentId) -> Option<Entry> {
         let entry = self.agents.remove(&id)?;
-        if let Some([cores, places]) = entry.rooms() {
+        if let Some([cores, places, gpus]) = entry.rooms() {
             self.rooms.remove(&cores);
             self.places.remove(&places);
+            self.gpus.remove(&gpus);
         }
         self.silence.remove(&(entry.heard, id));
         Some(entry)
@@ -294,7 +288,7 @@ impl Registry {
         &mut self,
         id: AgentId,
         boot: BootId,
-        (free_cores, free_places): (u32, u32),
+        (free_cores, free_places, free_gpus): (u32, u32, u32),
         pool: u32,
         now: Duration,
     ) -> bool {
@@ -306,6 +300,7 @@ impl Registry {
             if known {
                 entry.record.free_cores = free_cores;
                 entry.record.free_places = free_places;
+                entry.record.free_gpus = free_gpus;
                 entry.record.pool = pool;
                 entry.state = AgentState::Serving;
                 entry.heard = now;
@@ -315,21 +310,27 @@ impl Registry {
     }
 
     /// An agent granted this: until it reports again, it has so much less.
-    pub fn granted(&mut self, id: AgentId, need: Need) {
-        self.change(id, |Entry { record, .. }| match need {
-            Need::Cores(cores) => {
-                record.free_cores = record.free_cores.saturating_sub(cores);
-                let places = cores.saturating_mul(record.places_per_core);
-                record.free_places = record.free_places.saturating_sub(places);
+    pub fn granted(&mut self, id: AgentId, demand: impl Into<Demand>) {
+        let Demand { room, gpus } = demand.into();
+        self.change(id, |Entry { record, .. }| {
+            record.free_gpus = record.free_gpus.saturating_sub(gpus);
+            match room {
+                Need::Cores(cores) => {
+                    record.free_cores = record.free_cores.saturating_sub(cores);
+                    let places = cores.saturating_mul(record.places_per_core);
+                    record.free_places = record.free_places.saturating_sub(places);
+                }
+                // How many cores became shared by it, it will say.
+                Need::Places(places) => record.free_places = record.free_places.saturating_sub(places),
             }
-            // How many cores became shared by it, it will say.
-            Need::Places(places) => record.free_places = record.free_places.saturating_sub(places),
         });
     }
 
     /// A lease with this is over.
-    pub fn released(&mut self, id: AgentId, need: Need) {
+    pub fn released(&mut self, id: AgentId, demand: impl Into<Demand>) {
+        let Demand { room: need, gpus } = demand.into();
         self.change(id, |Entry { record, .. }| {
+            record.free_gpus = record.free_gpus.saturating_add(gpus).min(record.gpus);
             let (free, offered) = record.room(need);
             let free = free.saturating_add(need.count()).min(offered);
             match need {
@@ -347,12 +348,20 @@ impl Registry {
         });
     }
 
+    /// An agent has no more free GPUs than this: it said so.
+    pub fn no_gpus(&mut self, id: AgentId, free: u32) {
+        self.change(id, |Entry { record, .. }| {
+            record.free_gpus = free.min(record.free_gpus)
+        });
+    }
+
     /// What a registered agent offers now.
     pub fn offers(&mut self, id: AgentId, offering: Offering) {
         let same = self.agents.get(&id).is_some_and(|entry| {
             let record = &entry.record;
             record.cores == offering.cores
                 && record.memory_bytes == offering.memory_bytes
+                && record.gpus == offering.gpus
                 && record.availability == offering.availability
                 && record.order == offering.order
         });
@@ -364,6 +373,8 @@ impl Registry {
             record.cores = offering.cores;
             record.free_cores = record.free_cores.min(record.cores.len() as u32);
             record.memory_bytes = offering.memory_bytes;
+            record.gpus = offering.gpus;
+            record.free_gpus = record.free_gpus.min(record.gpus);
             record.availability = offering.availability;
             record.order = offering.order;
         });
@@ -432,49 +443,63 @@ impl Registry {
             .map(|entry| (&entry.record, entry.state, entry.heard))
     }
 
-    /// Whom to ask for this many cores or places, in this order. Only nodes that take leases.
+    /// Whom to ask for this many cores or places, and GPUs, in this order. Only nodes that take leases.
     ///
     /// The tightest fit first, so that large gaps stay for large leases; among equals the one with the
     /// most pooled workers. Serving agents come before suspected ones, and gone ones are not asked. The
     /// number of free cores is as old as the last heartbeat, and only the agent knows; so a few agents that
-    /// offer enough cores but seem to lack free ones come last instead of not at all.
-    pub fn candidates(&self, need: Need) -> Vec<AgentId> {
-        let count = need.count();
-        let rooms = match need {
-            Need::Cores(_) => &self.rooms,
-            Need::Places(_) => &self.places,
+    /// offer enough cores but seem to lack free ones come last instead of not at all. Where GPUs are wanted, only agents
+    /// that offer them are looked at, and their GPUs are what is to fit tightly.
+    pub fn candidates(&self, demand: impl Into<Demand>) -> Vec<AgentId> {
+        let demand = demand.into();
+        let (rooms, count) = match demand {
+            Demand {
+                room: Need::Cores(count),
+                gpus: 0,
+            } => (&self.rooms, count),
+            Demand {
+                room: Need::Places(count),
+                gpus: 0,
+            } => (&self.places, count),
+            Demand { gpus, .. } => (&self.gpus, gpus),
         };
         // The least room of all that have so many free.
         let from = |state, free| (state, free, Reverse(u32::MAX), AgentId([0; 8]));
         let most = |state| (state, u32::MAX, Reverse(0), AgentId([u8::MAX; 8]));
-        let fitting = |state| rooms.range(from(state, count)..=most(state));
-        let lacking = |state| rooms.range(from(state, 0)..from(state, count)).rev();
-        let offers = |room: &&Room| {
-            let entry = self.agents.get(&room.3);
-            entry.is_some_and(|entry| entry.record.room(need).1 >= count)
-        };
+        let fits = |state| rooms.range(from(state, count)..=most(state));
+        let lacks = |state| rooms.range(from(state, 0)..from(state, count)).rev();
+        let record = |room: &Room| self.agents.get(&room.3).map(|entry| &entry.record);
+        let offers = |room: &&Room| record(room).is_some_and(|record| record.offers(demand));
+        let has_free = |room: &&Room| record(room).is_some_and(|record| record.has_free(demand));
         let heard = [AgentState::Serving, AgentState::Suspected];
-        let fitting = heard
-            .into_iter()
-            .flat_map(fitting)
-            .filter(offers)
-            .take(CANDIDATES_MAX);
-        let lacking = heard.into_iter().flat_map(lacking).filter(offers).take(HOPES_MAX);
-        fitting.chain(lacking).map(|room| room.3).collect()
+        let fitting = heard.into_iter().flat_map(fits).filter(offers).filter(has_free);
+        // They have the GPUs, and seem to lack the cores.
+        let coreless = heard.into_iter().filter(|_| demand.gpus > 0).flat_map(fits);
+        let coreless = coreless.filter(offers).filter(|room| !has_free(room));
+        let lacking = heard.into_iter().flat_map(lacks).filter(offers);
+        let hopes = coreless.chain(lacking).take(HOPES_MAX);
+        let all = fitting.take(CANDIDATES_MAX).chain(hopes);
+        all.map(|room| room.3).collect()
     }
 
     /// The most that any agent which takes leases has of what is needed, for a refusal.
     pub fn capacity(&self, need: Need) -> Capacity {
-        self.agents
-            .values()
-            .filter(|entry| entry.takes_leases())
-            .fold(Capacity::default(), |most, entry| {
-                let (free, offered) = entry.record.room(need);
-                Capacity {
-                    free: most.free.max(free),
-                    offered: most.offered.max(offered),
-                }
-            })
+        self.most(|record| Some(record.room(need)))
+    }
+
+    /// The most GPUs that any agent has which takes leases and offers the cores or places, too.
+    pub fn gpu_capacity(&self, beside: Need) -> Capacity {
+        let offers = |record: &AgentRecord| record.room(beside).1 >= beside.count();
+        self.most(|record| offers(record).then_some((record.free_gpus, record.gpus)))
+    }
+
+    fn most(&self, of: impl Fn(&AgentRecord) -> Option<(u32, u32)>) -> Capacity {
+        let serving = self.agents.values().filter(|entry| entry.takes_leases());
+        let figures = serving.filter_map(|entry| of(&entry.record));
+        figures.fold(Capacity::default(), |most, (free, offered)| Capacity {
+            free: most.free.max(free),
+            offered: most.offered.max(offered),
+        })
     }
 }
 

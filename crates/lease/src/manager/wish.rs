@@ -32,6 +32,8 @@ pub struct OfferWish {
     pub cores: OfferedCores,
     /// How much memory, bytes; none: what the agent finds.
     pub memory_bytes: Option<u64>,
+    /// How many GPUs, the first ones; none: what the agent says.
+    pub gpus: Option<u32>,
     /// When leases end that hold what is no longer offered.
     pub by_ms: u64,
 }

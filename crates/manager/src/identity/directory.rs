@@ -220,7 +220,7 @@ impl Directory {
                 .map(|tenant| tenant.quota)
                 .unwrap_or_default(),
             memory_bytes: request.memory_bytes.saturating_mul(request.workers.into()),
-            gpus: request.gpus.into(),
+            gpus: u64::from(request.gpus) * u64::from(request.workers),
             core_seconds_used: self.core_seconds(tenant),
         }
     }

@@ -34,6 +34,10 @@ pub(super) struct Agent {
     free_cores: u32,
     /// Memory that it offers, bytes.
     memory_bytes: u64,
+    /// GPUs that it offers: counted devices.
+    gpus: u32,
+    /// How many of them no lease holds.
+    free_gpus: u32,
     /// Workers waiting in its warm pool.
     pool: u32,
     /// Since it was heard, milliseconds.
@@ -63,6 +67,8 @@ impl From<AgentInfo> for Agent {
             cores: info.cores,
             free_cores: info.free_cores,
             memory_bytes: info.memory_bytes,
+            gpus: info.gpus,
+            free_gpus: info.free_gpus,
             pool: info.pool,
             silent_ms: info.last_heartbeat_ms,
         }

@@ -66,6 +66,8 @@ pub(super) struct Lease {
     expires_in_ms: Option<u64>,
     /// Its cores.
     cores: Vec<u32>,
+    /// Numbers of its GPUs on its agent; empty also where only its agent knows them.
+    gpus: Vec<u32>,
     /// What was used so far; null: nothing was reported yet.
     usage: Option<Usage>,
 }
@@ -82,6 +84,7 @@ impl From<LeaseInfo> for Lease {
             end_reason: info.end_reason,
             epoch: info.epoch,
             cores: info.cores,
+            gpus: info.gpus,
             usage: info.usage.map(Usage::from),
         }
     }

@@ -88,6 +88,9 @@ pub(super) struct Offer {
     #[schema(minimum = 1)]
     #[serde(default, deserialize_with = "whole")]
     memory_bytes: Option<u64>,
+    /// The first so many GPUs of the node. Default: what its agent says itself.
+    #[schema(maximum = 1024)]
+    gpus: Option<u32>,
     /// When leases end that hold what is no longer offered, milliseconds from now (default: at once).
     #[serde(default, deserialize_with = "whole")]
     within_ms: Option<u64>,
@@ -167,6 +170,7 @@ pub(super) async fn offer(
             cores,
             memory_bytes: offer.memory_bytes.unwrap_or(0),
             within_ms: offer.within_ms.unwrap_or(0),
+            gpus: offer.gpus,
         }),
     };
     order(&state, request, &caller.name).await

@@ -61,6 +61,7 @@ fn kind(refusal: &Refusal) -> Kind {
             "Not enough places beside shared cores",
             StatusCode::CONFLICT,
         ),
+        Refusal::NoGpus { .. } => ("no-gpus", "Not enough free GPUs", StatusCode::CONFLICT),
         Refusal::NotTogether { .. } => (
             "not-together",
             "Not enough free cores on all agents together",

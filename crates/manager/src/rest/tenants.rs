@@ -57,6 +57,7 @@ pub(super) struct Held {
     leases: u64,
     cores: u64,
     memory_bytes: u64,
+    gpus: u64,
     /// In the window, where there is a quota of them; measured every few seconds.
     core_seconds: u64,
 }
@@ -94,6 +95,7 @@ impl From<Message> for Tenant {
                 leases: tenant.held_leases,
                 cores: tenant.held_cores,
                 memory_bytes: tenant.held_memory_bytes,
+                gpus: tenant.held_gpus,
                 core_seconds: tenant.used_core_seconds,
             },
         }

@@ -51,6 +51,8 @@ impl AgentNode {
                     places_per_core: process.book.places_per_core(),
                     free_places: process.book.free_places(),
                     memory_bytes: 0,
+                    gpus: process.book.offered_gpus(),
+                    free_gpus: process.book.free_gpus(),
                     pool: 0,
                 };
                 process.ask_manager(ask, Request::Register(record), node, site);
@@ -102,6 +104,7 @@ impl Process {
         Offering {
             cores: self.book.offer_now().0,
             memory_bytes: 0,
+            gpus: self.book.offered_gpus(),
             availability: self.book.availability(),
             order: self.order,
         }
@@ -144,6 +147,7 @@ impl Process {
             epoch: self.book.epoch(),
             free_cores: self.book.free_cores(),
             free_places: self.book.free_places(),
+            free_gpus: self.book.free_gpus(),
             pool: 0,
             offering: self.offering(),
             leaving,

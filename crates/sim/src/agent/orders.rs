@@ -37,6 +37,7 @@ impl AgentNode {
                     let offer = Offer {
                         cores,
                         memory_bytes: None,
+                        gpus: None,
                         until: now + within,
                     };
                     self.step(Event::Offer(offer), site)?

@@ -19,6 +19,7 @@ impl AgentNode {
             tenant,
             workers,
             cores,
+            gpus,
             shared,
             ttl,
             ..
@@ -49,6 +50,7 @@ impl AgentNode {
             workers: cores,
             slots_per_worker: 1,
             memory_bytes: 0,
+            gpus,
             sharing: if shared {
                 Sharing::Shared
             } else {

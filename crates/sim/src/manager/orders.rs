@@ -119,6 +119,7 @@ impl ManagerNode {
             NodeOrder::Add(OfferWish {
                 cores,
                 memory_bytes: None,
+                gpus: None,
                 by_ms: now_ms + ms(within),
             })
         };

@@ -118,7 +118,7 @@ pub(crate) fn leases(sql: &mut dyn Sql, lines: Lines<'_>) -> Result<Vec<LeaseRec
     };
     let statement = format!(
         "SELECT id, agent, boot, tenant, label, job, epoch, cores, slots, memory_bytes, granted_ms, \
-         ended_order, why FROM leases {condition} ORDER BY id"
+         gpus, ended_order, why FROM leases {condition} ORDER BY id"
     );
     let values: Vec<Value<'_>> = value.as_deref().map(Value::Text).into_iter().collect();
     let mut leases = Vec::new();
@@ -136,6 +136,7 @@ pub(crate) fn leases(sql: &mut dyn Sql, lines: Lines<'_>) -> Result<Vec<LeaseRec
             slots: row.number()?,
             memory_bytes: row.number()?,
             granted_ms: row.number()?,
+            gpus: row.number()?,
             state: match row.number_or_null::<i64>()? {
                 None => LeaseState::Active,
                 Some(_) => LeaseState::Ended { why: row.text()? },

@@ -5,7 +5,7 @@ use crate::StoreError;
 
 /// Each step takes a database to the next version, in one transaction. A step that was released is never
 /// changed: a new one is added.
-pub(crate) const MIGRATIONS: [&[&str]; 4] = [
+pub(crate) const MIGRATIONS: [&[&str]; 5] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
         "CREATE TABLE agents (id TEXT PRIMARY KEY, boot TEXT NOT NULL, address TEXT NOT NULL, \
@@ -51,6 +51,10 @@ pub(crate) const MIGRATIONS: [&[&str]; 4] = [
         "CREATE TABLE keys (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, position TEXT NOT NULL, \
          hash TEXT NOT NULL, label TEXT NOT NULL, created_ms BIGINT NOT NULL, expires_ms BIGINT, \
          revoked_ms BIGINT, used_ms BIGINT)",
+    ],
+    &[
+        "ALTER TABLE leases ADD COLUMN gpus BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE wishes ADD COLUMN gpus BIGINT",
     ],
 ];
 

@@ -233,11 +233,13 @@ fn note_lease(sql: &mut dyn Sql, rules: &Rules, lease: &LeaseRecord) -> Result<(
 /// An end is written by [`end_lease`] alone.
 fn write_lease(sql: &mut dyn Sql, lease: &LeaseRecord) -> Result<(), StoreError> {
     let statement = "INSERT INTO leases (id, agent, boot, tenant, label, job, epoch, cores, slots, \
-                     memory_bytes, granted_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+                     memory_bytes, granted_ms, gpus) \
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
                      ON CONFLICT (id) DO UPDATE SET agent = excluded.agent, boot = excluded.boot, \
                      tenant = excluded.tenant, label = excluded.label, job = excluded.job, \
                      epoch = excluded.epoch, cores = excluded.cores, slots = excluded.slots, \
-                     memory_bytes = excluded.memory_bytes, granted_ms = excluded.granted_ms";
+                     memory_bytes = excluded.memory_bytes, granted_ms = excluded.granted_ms, \
+                     gpus = excluded.gpus";
     let (id, agent, boot) = (
         lease.id.to_string(),
         lease.agent.to_string(),
@@ -256,6 +258,7 @@ fn write_lease(sql: &mut dyn Sql, lease: &LeaseRecord) -> Result<(), StoreError>
         Value::Int(lease.slots.into()),
         int(lease.memory_bytes),
         int(lease.granted_ms),
+        Value::Int(lease.gpus.into()),
     ];
     sql.run(statement, &values)
 }

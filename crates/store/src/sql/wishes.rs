@@ -30,11 +30,11 @@ pub(crate) fn put(
             limit: rules.limits.agents,
         });
     }
-    let statement = "INSERT INTO wishes (agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms) \
-                     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (agent) DO UPDATE SET \
+    let statement = "INSERT INTO wishes (agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms, \
+                     gpus) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (agent) DO UPDATE SET \
                      number = excluded.number, drained_by_ms = excluded.drained_by_ms, \
                      cores = excluded.cores, memory_bytes = excluded.memory_bytes, \
-                     offer_by_ms = excluded.offer_by_ms";
+                     offer_by_ms = excluded.offer_by_ms, gpus = excluded.gpus";
     let offer = wish.offer.as_ref();
     let (id, cores) = (agent.to_string(), written(offer));
     let values = [
@@ -44,6 +44,7 @@ pub(crate) fn put(
         Value::Text(&cores),
         number(offer.and_then(|offer| offer.memory_bytes)),
         number(offer.map(|offer| offer.by_ms)),
+        number(offer.and_then(|offer| offer.gpus).map(u64::from)),
     ];
     sql.run(statement, &values)
 }
@@ -55,16 +56,17 @@ pub(crate) fn remove(sql: &mut dyn Sql, agent: AgentId) -> Result<(), StoreError
 
 pub(crate) fn all(sql: &mut dyn Sql) -> Result<Vec<(AgentId, NodeWish)>, StoreError> {
     let mut wishes = Vec::new();
-    let statement =
-        "SELECT agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms FROM wishes ORDER BY agent";
+    let statement = "SELECT agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms, gpus FROM wishes ORDER BY agent";
     sql.query(statement, &[], &mut |cells| {
         let mut row = Reader::of(cells);
         let (agent, number, drained_by_ms) = (row.id()?, row.number()?, row.number_or_null()?);
         let cores = read(&row.text()?)?;
         let (memory_bytes, by_ms) = (row.number_or_null()?, row.number_or_null()?);
+        let gpus = row.number_or_null()?;
         let offer = cores.map(|cores| OfferWish {
             cores,
             memory_bytes,
+            gpus,
             by_ms: by_ms.unwrap_or(0),
         });
         let wish = NodeWish {

@@ -18,6 +18,7 @@ pub(crate) fn lease(number: u64) -> LeaseRecord {
         cores: vec![0],
         slots: 1,
         memory_bytes: 0,
+        gpus: 0,
         granted_ms: START_MS,
         state: LeaseState::Active,
     }

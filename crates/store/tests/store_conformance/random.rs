@@ -25,6 +25,7 @@ fn some_lease(random: &mut StdRng) -> LeaseRecord {
         tenant: format!("uid:{}", number % 5),
         job: format!("{}", number % 3),
         memory_bytes: u64::from(number) << 28,
+        gpus: u32::from(number) % 3,
         state: match over {
             true => LeaseState::Ended { why: "over".into() },
             false => LeaseState::Active,
@@ -81,6 +82,7 @@ fn some_wish(random: &mut StdRng, at_ms: u64) -> NodeWish {
     let offer = OfferWish {
         cores,
         memory_bytes: random.random_bool(0.5).then_some(1 << 40),
+        gpus: random.random_bool(0.5).then_some(4),
         by_ms: at_ms,
     };
     NodeWish {

@@ -10,6 +10,7 @@ fn offer(cores: OfferedCores) -> NodeOrder {
     NodeOrder::Add(OfferWish {
         cores,
         memory_bytes: Some(1 << 30),
+        gpus: Some(2),
         by_ms: START_MS,
     })
 }

@@ -48,6 +48,11 @@ pub fn refusals() -> Vec<Refusal> {
             free: 0,
             offered: 8,
         },
+        Refusal::NoGpus {
+            asked: 2,
+            free: 1,
+            offered: 4,
+        },
         Refusal::NoAgent,
         Refusal::NotTogether { asked: 9, found: 3 },
         Refusal::BadToken,

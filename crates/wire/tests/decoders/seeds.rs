@@ -209,6 +209,7 @@ pub fn order() -> Vec<Vec<u8>> {
         shared: (polling == Polling::Warm).then_some(SharedCore {
             call_limit_ms: 10_000,
         }),
+        gpus: (polling != Polling::Warm).then(|| vec![0, 7]),
     };
     [
         configure(Polling::Adaptive, 500_000, vec![0]),

@@ -127,6 +127,7 @@ impl Agent {
             }),
             end_reason: String::new(),
             shared: false,
+            gpus: Vec::new(),
         }
     }
 
@@ -143,6 +144,7 @@ impl Agent {
             usage: Some(message(total.usage)),
             end_reason: total.why.clone(),
             shared: false,
+            gpus: Vec::new(),
         }
     }
 
@@ -186,6 +188,7 @@ impl Agent {
             workers: request.workers,
             slots_per_worker: request.slots_per_worker,
             memory_bytes: request.memory_bytes,
+            gpus: request.gpus,
             sharing: Sharing::Exclusive,
             ttl,
         };
@@ -217,6 +220,7 @@ impl Agent {
             places_per_core: 0,
             workers: request.workers,
             others: Vec::new(),
+            gpus: Vec::new(),
         })
     }
 

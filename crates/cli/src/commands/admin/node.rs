@@ -34,7 +34,7 @@ enum NodeCommand {
 /// List nodes, and what is wanted of them
 ///
 /// With `--json`, an object for each: host, agent, state (serving, draining, drained, standby, stopping;
-/// suspected, gone, away), cores, free_cores, memory_bytes, leases, drained (an operator wants it so),
+/// suspected, gone, away), cores, free_cores, gpus, free_gpus, memory_bytes, leases, drained (an operator wants it so),
 /// drain_left_ms, pending (an order that it has not carried out yet), endpoint.
 #[derive(Debug, Args)]
 struct ListArgs {
@@ -74,6 +74,10 @@ struct AddArgs {
     /// Memory, like 64G [default: what its agent finds]
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory: Option<usize>,
+    /// GPUs: the first so many of the node's; leases that hold others end within the notice [default: what its agent
+    /// says]
+    #[arg(long, value_name = "N")]
+    gpus: Option<u32>,
     /// Notice for leases that hold what is no longer offered
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_notice)]
     within: Duration,
@@ -116,6 +120,8 @@ struct Row {
     state: String,
     cores: Vec<u32>,
     free_cores: u32,
+    gpus: u32,
+    free_gpus: u32,
     memory_bytes: u64,
     leases: u32,
     drained: bool,
@@ -133,6 +139,8 @@ impl From<NodeInfo> for Row {
             state: agent.state,
             cores: agent.cores,
             free_cores: agent.free_cores,
+            gpus: agent.gpus,
+            free_gpus: agent.free_gpus,
             memory_bytes: agent.memory_bytes,
             leases: node.leases,
             drained: node.drained,
@@ -209,6 +217,7 @@ fn offer(args: &AddArgs) -> OfferWanted {
         count,
         cores,
         memory_bytes: args.memory.unwrap_or(0) as u64,
+        gpus: args.gpus,
         within_ms: args.within.as_millis() as u64,
     }
 }
@@ -226,6 +235,7 @@ fn list(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
         Column("STATE", Left),
         Column("CORES", Left),
         Column("FREE", Right),
+        Column("GPUS", Right),
         Column("MEMORY", Right),
         Column("LEASES", Right),
         Column("WANTED", Left),
@@ -246,6 +256,7 @@ fn list(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
             node.state.clone(),
             quantity::cores(&node.cores),
             node.free_cores.to_string(),
+            quantity::free_of(node.free_gpus, node.gpus),
             quantity::bytes(node.memory_bytes),
             node.leases.to_string(),
             wanted,

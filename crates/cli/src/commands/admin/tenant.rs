@@ -15,7 +15,7 @@ use std::str::FromStr;
 /// Members are users of the manager's machine and of a MUNGE cluster (uid:1000), tenants of certificates
 /// (cert:alice) and subjects of tokens (jwt:alice@example.org). With `--json`, an object for each tenant: name,
 /// enabled, role, quotas (cores, leases, memory_bytes, gpus, core_seconds, window_hours; null: no bound),
-/// members, and what it holds now: held_leases, held_cores, held_memory_bytes, used_core_seconds.
+/// members, and what it holds now: held_leases, held_cores, held_memory_bytes, held_gpus, used_core_seconds.
 #[derive(Debug, Args)]
 pub(crate) struct TenantArgs {
     #[command(subcommand)]
@@ -167,6 +167,7 @@ struct Row {
     held_leases: u64,
     held_cores: u64,
     held_memory_bytes: u64,
+    held_gpus: u64,
     used_core_seconds: u64,
 }
 
@@ -186,6 +187,7 @@ impl From<Tenant> for Row {
             held_leases: tenant.held_leases,
             held_cores: tenant.held_cores,
             held_memory_bytes: tenant.held_memory_bytes,
+            held_gpus: tenant.held_gpus,
             used_core_seconds: tenant.used_core_seconds,
         }
     }

@@ -133,6 +133,8 @@ impl LeaseBook {
             Sharing::Exclusive => self.cores.give_back_own(cores.iter().copied()),
             Sharing::Shared => self.cores.give_back_places(cores.iter().copied()),
         }
+        let gpus = lease.gpus();
+        self.gpus.give_back(gpus.iter().copied());
         actions.push(Action::LeaseEnded {
             lease: id,
             reason,
@@ -149,6 +151,7 @@ impl LeaseBook {
             epoch: lease.epoch,
             cores,
             sharing: lease.sharing,
+            gpus,
             reason,
             usage,
             ended: now,

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Default)]
 struct World {
     /// Workers with a process: (lease, worker, epoch) to cores.
-    living: HashMap<(LeaseId, u16, u32), Vec<u32>>,
+    living: HashMap<(LeaseId, u16, u32), (Vec<u32>, Vec<u32>)>,
     started: HashSet<(LeaseId, u16, u32)>,
     /// Died, and the book learns of it in this step; it may not know yet and want it killed.
     reported: Option<(LeaseId, u16, u32)>,
@@ -29,6 +29,7 @@ impl World {
                     worker,
                     epoch,
                     cores,
+                    gpus,
                 } => {
                     let first = *self.grant_epoch.entry(lease).or_insert(epoch.0);
                     if self.epochs.insert(epoch.0) {
@@ -43,13 +44,17 @@ impl World {
                         self.started.insert((lease, worker.0, epoch.0)),
                         "{lease}/{worker} started twice in epoch {epoch}"
                     );
-                    for (other, held) in &self.living {
+                    for (other, (held, devices)) in &self.living {
                         assert!(
                             held.iter().all(|core| !cores.contains(core)),
                             "{lease}/{worker} got a core of {other:?}"
                         );
+                        assert!(
+                            devices.iter().all(|gpu| !gpus.contains(gpu)),
+                            "{lease}/{worker} got a GPU of {other:?}"
+                        );
                     }
-                    self.living.insert((lease, worker.0, epoch.0), cores);
+                    self.living.insert((lease, worker.0, epoch.0), (cores, gpus));
                 }
                 Action::KillWorker {
                     lease, worker, epoch, ..
@@ -93,6 +98,14 @@ fn check_invariants(book: &LeaseBook, now: Duration) {
         book.offered_cores(),
         "a core was lost or made"
     );
+    let gpus: Vec<u32> = book.leases().flat_map(|lease| lease.gpus()).collect();
+    let different: HashSet<_> = gpus.iter().collect();
+    assert_eq!(gpus.len(), different.len(), "a GPU is in two leases");
+    assert_eq!(
+        gpus.len() as u32 + book.free_gpus(),
+        book.offered_gpus(),
+        "a GPU was lost or made"
+    );
 }
 
 #[test]
@@ -104,7 +117,7 @@ fn random_histories_keep_every_promise() {
     eprintln!("run this history again with HOTLEASE_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     for _history in 0..20 {
-        let mut book = LeaseBook::new(0..random.random_range(1..12), 0);
+        let mut book = LeaseBook::new(0..random.random_range(1..12), 0).with_gpus(random.random_range(0..6));
         let mut world = World::default();
         let mut now = Duration::ZERO;
         let mut leases = 0_u64;
@@ -117,6 +130,7 @@ fn random_histories_keep_every_promise() {
                     leases += 1;
                     Event::Grant(GrantRequest {
                         ttl: Duration::from_millis(random.random_range(100..3000)),
+                        gpus: random.random_range(0..3),
                         ..request(leases, random.random_range(1..4), random.random_range(1..4))
                     })
                 }
@@ -195,8 +209,8 @@ fn random_histories_keep_every_promise() {
             world.carry_out(step.actions);
         }
         assert_eq!(
-            (book.leases().count(), book.free_cores()),
-            (0, book.offered_cores())
+            (book.leases().count(), book.free_cores(), book.free_gpus()),
+            (0, book.offered_cores(), book.offered_gpus())
         );
         assert_eq!(world.ended.len(), world.grant_epoch.len(), "every lease ended");
     }

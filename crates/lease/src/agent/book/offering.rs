@@ -31,11 +31,18 @@ impl LeaseBook {
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
         let offered = self.wanted(&offer.cores)?;
+        let gpus = offer.gpus.unwrap_or(self.gpus.offered());
+        if gpus > self.gpus.usable() {
+            let what = format!("the agent has {} GPUs, not {gpus}", self.gpus.usable());
+            return Err(Refusal::BadRequest { what });
+        }
+        self.gpus.offer(gpus);
         let held: BTreeSet<u32> = self.leases.values().flat_map(Lease::cores).collect();
         self.cores.offer(offered.clone(), &held);
         self.memory_bytes = offer.memory_bytes.unwrap_or(self.memory_bytes);
         for lease in self.leases.values_mut() {
-            let kept = lease.cores().iter().all(|core| offered.contains(core));
+            let kept = lease.cores().iter().all(|core| offered.contains(core))
+                && lease.gpus().iter().all(|gpu| *gpu < gpus);
             lease.leaving = match (kept, lease.leaving) {
                 (true, _) => None,
                 (false, earlier) => Some(earlier.map_or(offer.until, |by| by.min(offer.until))),

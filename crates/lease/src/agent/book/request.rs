@@ -2,7 +2,7 @@
 
 use crate::agent::{GrantRequest, TTL_MAX, TTL_MIN};
 use hotlease_wire::Refusal;
-use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, TENANT_BYTES_MAX, WORKERS_MAX};
+use hotlease_wire::limits::{GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, SLOTS_MAX, TENANT_BYTES_MAX, WORKERS_MAX};
 
 /// What is wrong with a request on any node.
 pub(super) fn check(request: &GrantRequest) -> Result<(), Refusal> {
@@ -21,6 +21,9 @@ pub(super) fn check(request: &GrantRequest) -> Result<(), Refusal> {
     }
     if request.slots_per_worker > SLOTS_MAX {
         return too_many("slots of one worker", SLOTS_MAX);
+    }
+    if request.gpus > GPUS_PER_WORKER_MAX {
+        return too_many("GPUs of one worker", GPUS_PER_WORKER_MAX);
     }
     if request.ttl < TTL_MIN || request.ttl > TTL_MAX {
         return bad(format!(

@@ -154,6 +154,7 @@ fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
     let offer = NodeOrder::Add(OfferWish {
         cores: OfferedCores::These([99].into()),
         memory_bytes: None,
+        gpus: None,
         by_ms: 0,
     });
     let (commit_id, _) = ordered(&mut cluster, 4, offer, 2000);
@@ -180,6 +181,7 @@ fn a_node_that_cannot_do_an_order_is_told_the_one_before_again() {
     let offer = NodeOrder::Add(OfferWish {
         cores: OfferedCores::Count(99),
         memory_bytes: None,
+        gpus: None,
         by_ms: 0,
     });
     let (second, _) = ordered(&mut cluster, 3, offer, 2000);

@@ -12,7 +12,7 @@ use super::{Asked, Cluster, Then, answer, refuse};
 use crate::agent::Sharing;
 use crate::manager::registry::Share;
 use crate::manager::{
-    Action, Amount, Answer, AskId, Capacity, Granted, LeaseNote, Need, Release, RequestId, Write,
+    Action, Amount, Answer, AskId, Capacity, Demand, Granted, LeaseNote, Need, Release, RequestId, Write,
 };
 use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::{EndReason, Refusal};
@@ -34,6 +34,8 @@ pub struct Wanted {
     pub workers: u32,
     /// Cores of each of them, or places on shared ones.
     pub cores: u32,
+    /// GPUs of each of them.
+    pub gpus: u32,
     /// Whose the cores are.
     pub sharing: Sharing,
     /// Over how many agents; shared cores are all on one.
@@ -46,6 +48,7 @@ impl Wanted {
         Self {
             workers: 1,
             cores: need.count(),
+            gpus: 0,
             sharing: match need {
                 Need::Cores(_) => Sharing::Exclusive,
                 Need::Places(_) => Sharing::Shared,
@@ -55,11 +58,14 @@ impl Wanted {
     }
 
     /// What so many of its workers need.
-    pub fn need(&self, workers: u32) -> Need {
+    pub fn need(&self, workers: u32) -> Demand {
         let count = workers.saturating_mul(self.cores);
-        match self.sharing {
-            Sharing::Exclusive => Need::Cores(count),
-            Sharing::Shared => Need::Places(count),
+        Demand {
+            room: match self.sharing {
+                Sharing::Exclusive => Need::Cores(count),
+                Sharing::Shared => Need::Places(count),
+            },
+            gpus: workers.saturating_mul(self.gpus),
         }
     }
 }
@@ -88,6 +94,8 @@ pub(super) struct Placement {
     serving: bool,
     /// The largest figures of agents that have no room; they know better than the registry.
     full: Option<Capacity>,
+    /// The same of agents that have no GPUs.
+    no_gpus: Option<Capacity>,
     /// Another reason, of the agent asked last.
     other: Option<Refusal>,
     /// Of a request that is spread: who was asked, and how many workers it has room for if it said so.
@@ -119,14 +127,20 @@ pub(super) struct Handing {
 impl Placement {
     /// Goes on to the next agent, except where that one would say the same.
     fn add(&mut self, agent: AgentId, refusal: Refusal) -> Result<(), Refusal> {
+        let (most, each) = match refusal {
+            Refusal::NoGpus { .. } => (&mut self.no_gpus, self.wanted.gpus),
+            _ => (&mut self.full, self.wanted.cores),
+        };
         match refusal {
-            Refusal::NoCapacity { free, offered, .. } | Refusal::NoPlaces { free, offered, .. } => {
-                let most = self.full.get_or_insert_default();
+            Refusal::NoCapacity { free, offered, .. }
+            | Refusal::NoPlaces { free, offered, .. }
+            | Refusal::NoGpus { free, offered, .. } => {
+                let most = most.get_or_insert_default();
                 most.free = most.free.max(free);
                 most.offered = most.offered.max(offered);
                 // It may have room for some: it is asked for them, once.
                 if let Some(room @ None) = self.asked.get_mut(&agent) {
-                    *room = Some(free / self.wanted.cores.max(1));
+                    *room = Some(free / each.max(1));
                 }
             }
             Refusal::BadRequest { .. } => return Err(refusal),
@@ -139,7 +153,8 @@ impl Placement {
         self.parts.iter().map(|part| part.workers).sum()
     }
 
-    fn sum_up(&self, registered: Capacity) -> Refusal {
+    fn sum_up(&self, registered: Capacity, registered_gpus: Capacity) -> Refusal {
+        let Demand { room, gpus } = self.wanted.need(self.wanted.workers);
         match (&self.full, &self.other, self.wanted.spread) {
             _ if !self.anybody => Refusal::NoAgent,
             _ if !self.serving => Refusal::Unavailable {
@@ -150,10 +165,19 @@ impl Placement {
                 asked: least,
                 found: self.granted_workers(),
             },
+            // Cores are what is short if some agent that has the GPUs says so.
+            (full, ..) if gpus > 0 && (full.is_none() || registered_gpus.free < gpus) => {
+                let capacity = self.no_gpus.unwrap_or(registered_gpus);
+                Refusal::NoGpus {
+                    asked: gpus,
+                    free: capacity.free,
+                    offered: capacity.offered.max(registered_gpus.offered),
+                }
+            }
             (full, ..) => {
                 let capacity = full.unwrap_or(registered);
                 let (free, offered) = (capacity.free, capacity.offered.max(registered.offered));
-                match self.wanted.need(self.wanted.workers) {
+                match room {
                     Need::Cores(asked) => Refusal::NoCapacity { asked, free, offered },
                     Need::Places(asked) => Refusal::NoPlaces { asked, free, offered },
                 }
@@ -188,6 +212,7 @@ impl Cluster {
             serving: self.registry.candidates(any).iter().any(takes),
             anybody: self.reachable().next().is_some(),
             full: None,
+            no_gpus: None,
             other: None,
             asked: BTreeMap::new(),
             asks: 0,
@@ -221,7 +246,7 @@ impl Cluster {
                     && placement.parts.len() < PARTS_MAX
                     && placement.asks < ASKS_MAX
                     && now < placement.until;
-                let share = |asked| self.registry.share(missing, wanted.cores, asked, serves);
+                let share = |asked| self.registry.share(missing, wanted.need(1), asked, serves);
                 goes_on.then(|| share(&placement.asked)).flatten()
             }
         };
@@ -252,13 +277,11 @@ impl Cluster {
         now: Duration,
         actions: &mut Vec<Action>,
     ) {
-        let left = match refusal {
-            Refusal::NoCapacity { free, .. } => Some(Need::Cores(free)),
-            Refusal::NoPlaces { free, .. } => Some(Need::Places(free)),
-            _ => None,
-        };
-        if let Some(left) = left {
-            self.registry.full(agent, left);
+        match refusal {
+            Refusal::NoCapacity { free, .. } => self.registry.full(agent, Need::Cores(free)),
+            Refusal::NoPlaces { free, .. } => self.registry.full(agent, Need::Places(free)),
+            Refusal::NoGpus { free, .. } => self.registry.no_gpus(agent, free),
+            _ => {}
         }
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
@@ -318,10 +341,8 @@ impl Cluster {
             return self.refuse_all(request, refusal, actions);
         }
         if placement.granted_workers() < least.max(1) {
-            let refusal = placement.sum_up(
-                self.registry
-                    .capacity(placement.wanted.need(placement.wanted.workers)),
-            );
+            let Demand { room, .. } = placement.wanted.need(placement.wanted.workers);
+            let refusal = placement.sum_up(self.registry.capacity(room), self.registry.gpu_capacity(room));
             return self.refuse_all(request, refusal, actions);
         }
         let Some(placement) = self.placements.remove(&request) else {
@@ -378,12 +399,13 @@ impl Cluster {
                 label: placement.label.clone(),
                 epoch,
                 memory_bytes: share(whole.memory_bytes),
+                gpus: share(whole.gpus) as u32,
                 cores,
             };
             let amount = Amount {
                 cores: note.cores.len() as u64,
                 memory_bytes: note.memory_bytes,
-                gpus: share(whole.gpus),
+                gpus: note.gpus.into(),
             };
             let noted = super::reports::Noted {
                 agent,
@@ -450,6 +472,10 @@ impl Cluster {
             let what = format!("agent {agent} does not offer these cores");
             return refuse(request, Refusal::BadRequest { what }, actions);
         }
+        if note.gpus > record.gpus {
+            let what = format!("agent {agent} offers {} GPUs, not {}", record.gpus, note.gpus);
+            return refuse(request, Refusal::BadRequest { what }, actions);
+        }
         let noted = super::reports::Noted {
             agent,
             boot,
@@ -460,7 +486,7 @@ impl Cluster {
                 amount: Amount {
                     cores: note.cores.len() as u64,
                     memory_bytes: note.memory_bytes,
-                    gpus: 0,
+                    gpus: note.gpus.into(),
                 },
             }],
             over: Vec::new(),

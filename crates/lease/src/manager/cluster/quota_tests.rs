@@ -63,6 +63,7 @@ fn heartbeat(cluster: &mut Cluster, request: u64, named: &[(u8, &str, usize)]) {
         label: String::new(),
         epoch: Epoch((*lease).into()),
         cores: vec![0; *cores],
+        gpus: 0,
         usage: UsageTotals::default(),
         over: None,
     });
@@ -167,12 +168,13 @@ fn what_agents_report_and_what_was_noted_before_a_start_counts() {
         epoch: Epoch(1),
         cores: vec![0, 1],
         memory_bytes: 7,
+        gpus: 1,
     };
     let restarted = Cluster::new([AGENT], [(LeaseId([1; 8]), note)], Duration::ZERO);
     let held = Amount {
         cores: 2,
         memory_bytes: 7,
-        gpus: 0,
+        gpus: 1,
     };
     assert_eq!(
         restarted.held(ALICE),

@@ -1,7 +1,9 @@
 //! Ending a lease: at the agent that granted it where that is known, else wherever it is found.
 
 use super::{Asked, Cluster, Then, answer, refuse};
-use crate::manager::{Action, Answer, AskId, LeaseNote, LeaseReport, Need, Release, RequestId, Write};
+use crate::manager::{
+    Action, Answer, AskId, Demand, LeaseNote, LeaseReport, Need, Release, RequestId, Write,
+};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
@@ -76,7 +78,11 @@ impl Cluster {
             return answer(request, reply, actions);
         };
         let lease = releasing.release.lease;
-        self.registry.released(note.agent, Need::of(&note.cores));
+        let demand = Demand {
+            room: Need::of(&note.cores),
+            gpus: note.gpus,
+        };
+        self.registry.released(note.agent, demand);
         let noted = super::reports::Noted {
             agent: note.agent,
             boot: note.boot,
@@ -90,6 +96,7 @@ impl Cluster {
             label: note.label,
             epoch: note.epoch,
             cores: note.cores,
+            gpus: note.gpus,
             usage,
             over: Some(releasing.release.reason.to_string()),
         };

@@ -40,7 +40,7 @@ impl Cluster {
             && self.registry.heartbeat(
                 agent,
                 boot,
-                (report.free_cores, report.free_places),
+                (report.free_cores, report.free_places, report.free_gpus),
                 report.pool,
                 now,
             );
@@ -70,6 +70,7 @@ impl Cluster {
                     tenant: lease.tenant.clone(),
                     amount: Amount {
                         cores: lease.cores.len() as u64,
+                        gpus: lease.gpus.into(),
                         ..Amount::default()
                     },
                 }),
@@ -143,7 +144,7 @@ impl Cluster {
             let amount = Amount {
                 cores: note.cores.len() as u64,
                 memory_bytes: note.memory_bytes,
-                ..Amount::default()
+                gpus: note.gpus.into(),
             };
             self.holdings.hold(lease, &note.tenant, amount);
         }

@@ -36,6 +36,8 @@ fn record(number: u8, cores: u32) -> AgentRecord {
         host: String::new(),
         availability: Availability::Serving,
         order: 0,
+        gpus: 0,
+        free_gpus: 0,
     }
 }
 
@@ -83,6 +85,7 @@ fn acquire(cluster: &mut Cluster, workers: u32, cores: u32, least: u32) -> Vec<A
         wanted: Wanted {
             workers,
             cores,
+            gpus: 0,
             sharing: Sharing::Exclusive,
             spread: Spread::Several { least },
         },

@@ -25,6 +25,8 @@ pub(super) fn record(boot: u8) -> AgentRecord {
         host: String::new(),
         availability: Availability::Serving,
         order: 0,
+        gpus: 2,
+        free_gpus: 2,
     }
 }
 
@@ -36,9 +38,11 @@ pub(super) fn report(epoch: u32, leases: Vec<LeaseReport>) -> Report {
         epoch: Epoch(epoch),
         free_cores: 2,
         free_places: 8,
+        free_gpus: 2,
         pool: 0,
         offering: Offering {
             cores: vec![0, 1],
+            gpus: 2,
             ..Offering::default()
         },
         leaving: false,
@@ -54,6 +58,7 @@ fn lease(over: Option<&str>) -> LeaseReport {
         label: String::new(),
         epoch: Epoch(1),
         cores: vec![0],
+        gpus: 0,
         usage: UsageTotals::default(),
         over: over.map(Into::into),
     }
@@ -265,6 +270,7 @@ fn agents_of_the_durable_state_have_time_to_come_back() {
         epoch: Epoch(1),
         cores: vec![0],
         memory_bytes: 0,
+        gpus: 0,
     };
     let mut cluster = Cluster::new([AGENT], [(LEASE, note)], Duration::ZERO);
     assert!(cluster.step(Event::Tick, SUSPECTED_AFTER).is_empty());
@@ -352,6 +358,7 @@ fn the_more_leases_there_are_the_less_often_they_are_reported() {
         epoch: Epoch(1),
         cores: vec![0],
         memory_bytes: 0,
+        gpus: 0,
     };
     let leases = (0..2000_u64).map(|number| (LeaseId(number.to_be_bytes()), note.clone()));
     let mut cluster = Cluster::new([AGENT], leases, Duration::ZERO);

@@ -17,6 +17,8 @@ fn agent(number: u8, offered: u32, free_cores: u32) -> AgentRecord {
         host: String::new(),
         availability: Availability::Serving,
         order: 0,
+        gpus: 0,
+        free_gpus: 0,
     }
 }
 
@@ -55,7 +57,7 @@ fn a_heartbeat_brings_a_gone_agent_back_with_what_it_says() {
         registry.candidates(Need::Cores(1)).is_empty(),
         "a gone agent is not asked"
     );
-    assert!(registry.heartbeat(AgentId([1; 8]), BootId([1; 8]), (2, 2), 7, GONE_AFTER));
+    assert!(registry.heartbeat(AgentId([1; 8]), BootId([1; 8]), (2, 2, 0), 7, GONE_AFTER));
     let (record, state, heard) = registry.agent(AgentId([1; 8])).expect("registered");
     assert_eq!((record.free_cores, record.pool), (2, 7));
     assert_eq!((state, heard), (AgentState::Serving, GONE_AFTER));
@@ -64,8 +66,8 @@ fn a_heartbeat_brings_a_gone_agent_back_with_what_it_says() {
 #[test]
 fn an_unknown_agent_or_boot_is_told_to_register() {
     let mut registry = registry(&[agent(1, 4, 4)]);
-    assert!(!registry.heartbeat(AgentId([2; 8]), BootId([1; 8]), (4, 4), 0, Duration::ZERO));
-    assert!(!registry.heartbeat(AgentId([1; 8]), BootId([9; 8]), (4, 4), 0, Duration::ZERO));
+    assert!(!registry.heartbeat(AgentId([2; 8]), BootId([1; 8]), (4, 4, 0), 0, Duration::ZERO));
+    assert!(!registry.heartbeat(AgentId([1; 8]), BootId([9; 8]), (4, 4, 0), 0, Duration::ZERO));
     registry.deregister(AgentId([1; 8]), BootId([9; 8]));
     assert_eq!(
         registry.agents().count(),
@@ -95,7 +97,7 @@ fn the_tightest_fit_is_asked_first_and_the_suspected_later() {
     assert_eq!(first_bytes(&registry, 4), [4, 2, 1, 3], "5 offers too few");
     let later = SUSPECTED_AFTER;
     for number in [1, 2, 3, 5] {
-        assert!(registry.heartbeat(AgentId([number; 8]), BootId([number; 8]), (8, 8), 0, later));
+        assert!(registry.heartbeat(AgentId([number; 8]), BootId([number; 8]), (8, 8, 0), 0, later));
     }
     assert!(registry.tick(later).is_empty());
     assert_eq!(state(&registry, 4), Some(AgentState::Suspected));
@@ -174,7 +176,7 @@ fn what_was_just_granted_is_not_offered_again_before_the_next_report() {
         Some(4),
         "no more are free than are offered"
     );
-    assert!(registry.heartbeat(two, BootId([2; 8]), (3, 3), 0, Duration::ZERO));
+    assert!(registry.heartbeat(two, BootId([2; 8]), (3, 3, 0), 0, Duration::ZERO));
     assert_eq!(
         registry.candidates(Need::Cores(3)),
         [two, one],
@@ -228,7 +230,7 @@ fn the_kept_orders_are_those_of_all_agents() {
             4 => now += Duration::from_millis(draw(900)),
             5 => drop(registry.tick(now)),
             6 if draw(50) == 0 => registry.deregister(id, boot),
-            _ => drop(registry.heartbeat(id, boot, (cores, cores), draw(3) as u32, now)),
+            _ => drop(registry.heartbeat(id, boot, (cores, cores, 0), draw(3) as u32, now)),
         }
         for count in [0, 1, 5, 8, 9, 30, 33] {
             for need in [Need::Cores(count), Need::Places(count)] {
@@ -238,4 +240,88 @@ fn the_kept_orders_are_those_of_all_agents() {
         assert_eq!(registry.silence.len(), registry.agents.len());
     }
     assert!(registry.agents().count() > 10, "most came back");
+}
+
+/// What a lease needs that has GPUs beside its cores.
+fn with_gpus(cores: u32, gpus: u32) -> Demand {
+    Demand {
+        room: Need::Cores(cores),
+        gpus,
+    }
+}
+
+#[test]
+fn gpus_are_asked_of_agents_that_have_enough_and_the_full_ones_come_last() {
+    let gpus = |number, cores, free_cores, gpus, free_gpus| AgentRecord {
+        gpus,
+        free_gpus,
+        ..agent(number, cores, free_cores)
+    };
+    let mut registry = registry(&[
+        gpus(1, 8, 8, 0, 0),
+        gpus(2, 8, 8, 8, 8),
+        gpus(3, 8, 8, 2, 2),
+        gpus(4, 8, 8, 4, 1),
+        gpus(5, 8, 1, 4, 4),
+        gpus(6, 1, 1, 4, 4),
+    ]);
+    let first_bytes = |registry: &Registry, cores, gpus| {
+        let candidates = registry.candidates(with_gpus(cores, gpus));
+        candidates.iter().map(|id| id.0[0]).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        first_bytes(&registry, 2, 2),
+        [3, 2, 5, 4],
+        "the tightest fit first; 5 lacks cores and 4 GPUs just now; 1 and 6 do not offer it"
+    );
+    assert_eq!(
+        registry.candidates(Need::Cores(8)).len(),
+        5,
+        "cores alone are asked of all"
+    );
+    let (two, three) = (AgentId([2; 8]), AgentId([3; 8]));
+    registry.granted(three, with_gpus(1, 1));
+    assert_eq!(first_bytes(&registry, 2, 2), [2, 5, 3, 4], "3 has one left");
+    registry.no_gpus(two, 1);
+    assert_eq!(
+        registry.gpu_capacity(Need::Cores(2)),
+        Capacity { free: 4, offered: 8 },
+        "of those that offer the cores"
+    );
+    registry.released(three, with_gpus(1, 9));
+    assert_eq!(
+        registry.agent(three).expect("there").0.free_gpus,
+        2,
+        "no more than it has"
+    );
+    registry.offers(
+        two,
+        Offering {
+            cores: (0..8).collect(),
+            memory_bytes: 1 << 30,
+            ..Offering::default()
+        },
+    );
+    assert_eq!(first_bytes(&registry, 2, 2), [3, 5, 4], "2 offers none any more");
+    assert!(registry.gpus.iter().all(|room| room.3 != two));
+}
+
+#[test]
+fn a_share_has_gpus_for_all_its_workers() {
+    let record = |number, cores, gpus| AgentRecord {
+        gpus,
+        free_gpus: gpus,
+        ..agent(number, cores, cores)
+    };
+    let registry = registry(&[record(1, 8, 0), record(2, 8, 3), record(3, 2, 8)]);
+    let share = |asked: &BTreeMap<AgentId, Option<u32>>| {
+        let share = registry.share(4, with_gpus(1, 1), asked, |_| true);
+        share.map(|share| (share.agent.0[0], share.workers))
+    };
+    let mut asked = BTreeMap::new();
+    assert_eq!(share(&asked), Some((3, 2)), "it has the GPUs, and two cores");
+    asked.insert(AgentId([3; 8]), Some(0));
+    assert_eq!(share(&asked), Some((2, 3)));
+    asked.insert(AgentId([2; 8]), Some(0));
+    assert_eq!(share(&asked), None, "1 has none");
 }

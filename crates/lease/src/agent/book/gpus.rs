@@ -1,0 +1,108 @@
+//! Which GPUs of a node are free. They are counted devices: numbered from 0, each held by one worker's place at a time.
+
+use std::collections::BTreeSet;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Gpus {
+    usable: u32,
+    /// The first so many are offered.
+    offered: u32,
+    held: BTreeSet<u32>,
+}
+
+impl Gpus {
+    /// All offered, all free.
+    pub(super) fn new(usable: u32) -> Self {
+        Self {
+            usable,
+            offered: usable,
+            held: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn usable(&self) -> u32 {
+        self.usable
+    }
+
+    pub(super) fn offered(&self) -> u32 {
+        self.offered
+    }
+
+    pub(super) fn free(&self) -> u32 {
+        self.offered - self.held.range(..self.offered).count() as u32
+    }
+
+    /// So many for each of the workers, different ones. None, and nothing changed, if there are too few.
+    pub(super) fn take(&mut self, workers: u32, each: u32) -> Option<Vec<Vec<u32>>> {
+        let asked = workers.checked_mul(each).filter(|asked| *asked <= self.free())?;
+        let free = (0..self.offered).filter(|gpu| !self.held.contains(gpu));
+        let taken: Vec<u32> = free.take(asked as usize).collect();
+        self.held.extend(&taken);
+        let mut taken = taken.into_iter();
+        let worker = |_| taken.by_ref().take(each as usize).collect();
+        Some((0..workers).map(worker).collect())
+    }
+
+    pub(super) fn give_back(&mut self, gpus: impl IntoIterator<Item = u32>) {
+        for gpu in gpus {
+            self.held.remove(&gpu);
+        }
+    }
+
+    /// Offers the first so many from now on, at most those that there are. What is held of the others goes back to its
+    /// owner with its lease.
+    pub(super) fn offer(&mut self, gpus: u32) {
+        self.offered = gpus.min(self.usable);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    #[test]
+    fn a_worker_gets_gpus_of_its_own_or_nobody_gets_any() {
+        let mut gpus = Gpus::new(5);
+        assert_eq!(gpus.take(2, 2), Some(vec![vec![0, 1], vec![2, 3]]));
+        assert_eq!(gpus.take(2, 1), None, "one is left");
+        assert_eq!(gpus.free(), 1, "a refusal takes nothing");
+        assert_eq!(gpus.take(3, 0), Some(vec![vec![]; 3]));
+        gpus.give_back([1]);
+        assert_eq!(gpus.take(1, 2), Some(vec![vec![1, 4]]));
+        assert_eq!(gpus.take(u32::MAX, u32::MAX), None, "a product that overflows");
+    }
+
+    /// Over random histories no GPU is held twice, and none that is not offered is given out.
+    #[test]
+    fn gpus_are_never_over_granted() {
+        for seed in 0..300 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let mut gpus = Gpus::new(8);
+            let mut held: Vec<Vec<u32>> = Vec::new();
+            for _ in 0..100 {
+                match random.random_range(0..5) {
+                    0 | 1 => {
+                        let taken = gpus.take(random.random_range(1..4), random.random_range(0..4));
+                        let taken = taken.into_iter().flatten();
+                        for worker in taken {
+                            let offered = worker.iter().all(|gpu| *gpu < gpus.offered());
+                            assert!(offered, "seed {seed}: {worker:?} of {}", gpus.offered());
+                            held.push(worker);
+                        }
+                    }
+                    2 => gpus.offer(random.random_range(0..10)),
+                    _ if held.is_empty() => {}
+                    _ => gpus.give_back(held.swap_remove(random.random_range(0..held.len()))),
+                }
+                let all: Vec<u32> = held.concat();
+                let different: BTreeSet<u32> = all.iter().copied().collect();
+                assert_eq!(all.len(), different.len(), "seed {seed}: {held:?}");
+                let offered = all.iter().filter(|gpu| **gpu < gpus.offered()).count() as u32;
+                assert_eq!(gpus.free(), gpus.offered() - offered, "seed {seed}: {held:?}");
+            }
+        }
+    }
+}
