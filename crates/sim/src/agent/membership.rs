@@ -135,7 +135,8 @@ impl Process {
                 tenant: lease.tenant.clone(),
                 label: lease.label.clone(),
                 epoch: lease.epoch,
-                cores: lease.cores(),
+                gpus: lease.gpus().len() as u32,
+            cores: lease.cores(),
                 usage,
                 over: None,
             }

@@ -92,6 +92,7 @@ impl Worker {
             memory_bytes: 0,
             tenant: "uid:0".into(),
             shared: None,
+            gpus: None,
         };
         let usage_fd = worker.usage.fd().try_clone_to_owned().unwrap();
         worker.order(&configure, usage_fd);
