@@ -16,6 +16,7 @@ mod leases;
 mod libraries;
 mod moves;
 mod nodes;
+mod offers;
 mod parts;
 mod registrations;
 mod removal;

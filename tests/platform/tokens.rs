@@ -61,6 +61,7 @@ fn token_minted_with_another_key_is_refused() {
         epoch: hotlease_wire::ids::Epoch(grant.epoch),
         attach_until_ms: u64::MAX,
         rights: Rights::HOLDER,
+        delegation: 0,
     };
     for secret in [[0; 32], [255; 32], rand::random()] {
         let token = TokenKey::new(secret).mint(&claims);

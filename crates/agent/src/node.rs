@@ -3,6 +3,7 @@
 
 mod bearing;
 mod describing;
+mod lending;
 
 use crate::active_lease::{ActiveLease, Terms};
 use crate::caller::{Caller, Origin, Tenants};
@@ -296,6 +297,12 @@ impl Node {
                 }
                 self.tell_end(outboxes, SessionReply::LeaseEnded { reason, usage });
             }
+            Action::DelegationEnded {
+                lease,
+                delegation,
+                reason,
+                sessions,
+            } => self.end_lending(tables, lease, (delegation, reason), &sessions),
             Action::Drained => self.clean(),
         }
     }
@@ -436,25 +443,34 @@ impl Node {
         let mut tables = self.tables();
         tables.last_session += 1;
         let session = SessionId(tables.last_session);
-        self.step_locked(
-            &mut tables,
-            Event::Attach {
+        let (lease, epoch, delegation) = (claims.lease, claims.epoch, claims.delegation);
+        let attach = match delegation {
+            0 => Event::Attach {
                 session,
-                lease: claims.lease,
-                epoch: claims.epoch,
+                lease,
+                epoch,
                 tenant,
                 until: Duration::from_millis(claims.attach_until_ms),
             },
-        )?;
+            delegation => Event::AttachPeer {
+                session,
+                lease,
+                epoch,
+                tenant,
+                delegation,
+            },
+        };
+        self.step_locked(&mut tables, attach)?;
         let lease = tables.leases.get(&claims.lease).cloned();
         let lease = lease.ok_or(Refusal::UnknownLease)?;
         tables.outboxes.insert(session, Arc::clone(outbox));
-        tracing::debug!(lease = %lease.id, session = session.0, "session attached");
+        tracing::debug!(lease = %lease.id, session = session.0, delegation, "session attached");
         Ok(Attachment {
             node: Arc::clone(self),
             session,
             lease,
             rights: claims.rights,
+            delegation,
         })
     }
 
@@ -472,6 +488,8 @@ pub(crate) struct Attachment {
     pub lease: Arc<ActiveLease>,
     /// What the bearer of the token may do.
     pub rights: Rights,
+    /// Which delegation of the holder's it is for; 0: it is the holder's own.
+    delegation: u32,
 }
 
 impl Drop for Attachment {

@@ -113,12 +113,15 @@ impl Session {
                 let incarnations = lease.incarnations();
                 let workers = incarnations.iter().map(|worker| worker.cores.clone());
                 let workers = workers.collect();
-                let reply = match self.ttl_ms(&attachment) {
-                    Ok(ttl_ms) => SessionReply::Attached {
+                let lent = attachment.lent(&self.node.tables());
+                let ttl_ms = self.ttl_ms(&attachment);
+                let reply = match lent.and_then(|lent| Ok((lent, ttl_ms?))) {
+                    Ok((lent, ttl_ms)) => SessionReply::Attached {
                         lease: lease.id,
                         ttl_ms,
                         workers,
                         start,
+                        lent,
                     },
                     // The end of the lease is told as an event.
                     Err(refusal) => SessionReply::Refused(refusal),
@@ -167,7 +170,7 @@ impl Session {
             let mut renewal = interval_at(Instant::now() + period, period);
             loop {
                 renewal.tick().await;
-                if receiving.load(Ordering::Relaxed) {
+                if receiving.load(Ordering::Relaxed) && attachment.is_holder() {
                     // Refused if it ended; then that is told.
                     let _ = node.step(Event::Renew { lease });
                 }
@@ -206,7 +209,7 @@ impl Session {
                     self.ahead.push_back(request);
                 }
                 // Refused if it ended; then that is told.
-                _ = renewal.tick() => drop(self.node.step(Event::Renew { lease })),
+                _ = renewal.tick(), if attachment.is_holder() => drop(self.node.step(Event::Renew { lease })),
             }
         }
     }
@@ -247,7 +250,12 @@ async fn answer(
     let lease = &attachment.lease;
     let needed = match &request {
         SessionRequest::Attach { .. } | SessionRequest::Connect { .. } => Rights::INVOKE,
-        SessionRequest::Load { .. } | SessionRequest::Renew | SessionRequest::Release => Rights::HOLDER,
+        // Of a peer it only asks where the library is that the holder has loaded.
+        SessionRequest::Load { .. } => Rights::INVOKE,
+        SessionRequest::Renew
+        | SessionRequest::Release
+        | SessionRequest::Delegate { .. }
+        | SessionRequest::Revoke { .. } => Rights::HOLDER,
     };
     if !attachment.rights.include(needed) {
         return Err(Refusal::NotPermitted {
@@ -280,6 +288,15 @@ async fn answer(
             node.step(Event::End { lease, reason })?;
             Ok(None)
         }
+        SessionRequest::Delegate { places, within_ms } => {
+            let (delegation, token) = node.lend(lease.id, &places, within_ms)?;
+            Ok(Some((SessionReply::Delegated { delegation, token }, Vec::new())))
+        }
+        SessionRequest::Revoke { delegation } => {
+            let lease = lease.id;
+            node.step(Event::Revoke { lease, delegation })?;
+            Ok(Some((SessionReply::Revoked { delegation }, Vec::new())))
+        }
     }
 }
 
@@ -291,6 +308,14 @@ async fn load(
     fds: Vec<OwnedFd>,
 ) -> Result<(u16, u64), Refusal> {
     node.is_active(attachment.lease.id)?;
+    if !attachment.rights.include(Rights::HOLDER) {
+        let codes = attachment.lease.codes.lock().await;
+        let loaded = codes.iter().find(|loaded| loaded.code.hash == hash);
+        let loaded = loaded.ok_or_else(|| Refusal::NotPermitted {
+            what: "to load a library into slots that were lent; their holder has not loaded it".into(),
+        })?;
+        return Ok((loaded.base, 0));
+    }
     let mut fds = fds.into_iter();
     let code = match (fds.next(), fds.next()) {
         (None, _) => node.codes.get(hash).ok_or(Refusal::NeedCode(hash))?,
@@ -317,12 +342,19 @@ async fn connect(
     index: WorkerIndex,
 ) -> Result<(Epoch, Socket), Refusal> {
     let mut death = None;
+    // Before a dead worker is started again for somebody who may not use it.
+    attachment.lent_of(&node.tables(), index)?;
     for _ in 0..CONNECT_ATTEMPTS {
         let (incarnation, worker) = attachment.lease.worker(node, index).await?;
         let (ours, theirs) = Socket::pair().map_err(|error| Refusal::Unavailable {
             what: format!("a socket to the worker: {error}"),
         })?;
-        let introduced = worker.send(&Order::Introduce, &[theirs.as_fd()]);
+        let introduced = {
+            // Under the lock, so that what is taken back now is taken from this connection, too.
+            let tables = node.tables();
+            let lent = attachment.lent_of(&tables, index)?;
+            worker.send(&Order::Introduce { lent }, &[theirs.as_fd()])
+        };
         drop(theirs);
         match introduced.done(ORDER_LIMIT).await {
             Ok(()) => return Ok((incarnation.epoch, ours)),

@@ -49,6 +49,11 @@ pub(crate) enum OrderError {
 pub(crate) struct Sent(Result<oneshot::Receiver<Answer>, OrderError>);
 
 impl Sent {
+    /// Whether it is on its way.
+    pub fn is_sent(&self) -> bool {
+        self.0.is_ok()
+    }
+
     /// Waits for its answer.
     pub async fn done(self, limit: Duration) -> Result<(), OrderError> {
         match timeout(limit, self.0?).await {

@@ -178,6 +178,7 @@ impl Shared {
                     ttl_ms: 5000,
                     workers: vec![vec![0; usize::from(slots)]; usize::from(workers)],
                     start: StartPhases::default(),
+                    lent: None,
                 },
                 SessionRequest::Load { .. } => SessionReply::Loaded {
                     hash: CodeHash::of(b"pretend"),
@@ -199,6 +200,9 @@ impl Shared {
                     ttl_ms: 5000,
                     token: Vec::new(),
                 },
+                SessionRequest::Delegate { .. } | SessionRequest::Revoke { .. } => {
+                    SessionReply::Refused(Refusal::UnknownLease)
+                }
                 SessionRequest::Release => {
                     if self.overtaken_release.load(Ordering::SeqCst) {
                         let refused = SessionReply::Refused(Refusal::LeaseEnded(EndReason::Released));

@@ -77,6 +77,10 @@ impl Invoker {
         }
     }
 
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
     /// A handle to a function of the code.
     ///
     /// # Errors

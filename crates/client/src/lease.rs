@@ -7,13 +7,15 @@ use crate::code::Code;
 use crate::connection::{NEWS_LIMIT, Rings, Watched};
 use crate::direct;
 use crate::manager::Manager;
+use crate::offer::not_the_holder;
 use crate::options::LeaseOptions;
 use crate::session::{End, Session, Shared};
 use crate::transport::{self, Transport};
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::grpc::{AgentInfo, Grant};
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
-use hotlease_wire::session::{StartPhases, UsageTotals};
+use hotlease_wire::limits::{DELEGATED_SLOTS_MAX, WORKERS_MAX};
+use hotlease_wire::session::{Place, StartPhases, UsageTotals};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,8 +67,19 @@ pub(crate) struct Lease {
     /// Index of the code's first function in every worker of the lease.
     base: u16,
     workers: Vec<Option<Watched>>,
+    /// Where the slots of each of them are.
+    homes: Vec<Home>,
+    /// How peers get to the agent; without a token.
+    way: Grant,
     /// While the manager does not know of it.
     vouching: Option<JoinHandle<()>>,
+}
+
+/// A worker of the agent's, and the slots of it that are used.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    worker: WorkerIndex,
+    slots: Vec<SlotIndex>,
 }
 
 /// A connected worker, and the rings exchanged with its slots, in their order.
@@ -175,7 +188,12 @@ impl Lease {
             }
         };
         let attach = lap();
-        let (lease, channels, rest) = Self::begin(plan, session, workers).await?;
+        let (mut lease, channels, rest) = Self::begin(plan, session, workers).await?;
+        lease.way = Grant {
+            token: Vec::new(),
+            others: Vec::new(),
+            ..grant
+        };
         let phases = ColdPhases {
             acquire,
             attach,
@@ -186,13 +204,46 @@ impl Lease {
 
     /// Makes an attached lease usable, or gives it back.
     pub(crate) async fn begin(plan: &Plan, session: Session, workers: u16) -> Result<Taken, Error> {
-        let (opened, base, mut phases) = match Self::prepare(plan, &session, workers).await {
+        let slots: Vec<SlotIndex> = (0..plan.options.slots).map(SlotIndex).collect();
+        let home = |worker| Home {
+            worker: WorkerIndex(worker),
+            slots: slots.clone(),
+        };
+        match check_workers(&session, workers, plan.options.slots) {
+            Ok(()) => Self::begin_at(plan, session, (0..workers).map(home).collect()).await,
+            Err(error) => {
+                give_back(session).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Attaches to slots that somebody else's lease lends, and makes them usable: each as a worker of its own.
+    pub(crate) async fn join(plan: &Plan, manager: &Manager, grant: Grant) -> Result<Taken, Error> {
+        let mut lap = stopwatch();
+        transport::prepare(&plan.options);
+        let session = Session::attach(&grant, manager.site(), WORKERS_MAX as usize).await?;
+        let attach = lap();
+        let lent = session.attached.lent.clone().unwrap_or_default();
+        if lent.is_empty() || lent.len() > DELEGATED_SLOTS_MAX {
+            return Err(Error::protocol(
+                "the agent has lent no slots, or more than there are",
+            ));
+        }
+        let home = |place: Place| Home {
+            worker: place.worker,
+            slots: vec![place.slot],
+        };
+        let homes = lent.into_iter().map(home).collect();
+        let (lease, channels, rest) = Self::begin_at(plan, session, homes).await?;
+        Ok((lease, channels, ColdPhases { attach, ..rest }))
+    }
+
+    async fn begin_at(plan: &Plan, session: Session, homes: Vec<Home>) -> Result<Taken, Error> {
+        let (opened, base, mut phases) = match Self::prepare(plan, &session, &homes).await {
             Ok(prepared) => prepared,
             Err(error) => {
-                // Waiting for its end, so that the caller's next try finds the cores free.
-                if let Err(error) = session.release().await {
-                    tracing::debug!(%error, "a lease that could not be used was not released");
-                }
+                give_back(session).await;
                 return Err(error);
             }
         };
@@ -201,9 +252,11 @@ impl Lease {
             session,
             base,
             workers: Vec::new(),
+            homes,
+            way: Grant::default(),
             vouching: None,
         };
-        let mut channels = Vec::with_capacity(usize::from(workers) * usize::from(plan.options.slots));
+        let mut channels = Vec::with_capacity(lease.homes.len() * usize::from(plan.options.slots));
         for opened in opened {
             phases.connect = phases.connect.max(opened.connect);
             channels.extend(lease.channels(&opened.watched, opened.rings));
@@ -217,10 +270,9 @@ impl Lease {
     async fn prepare(
         plan: &Plan,
         session: &Session,
-        workers: u16,
+        homes: &[Home],
     ) -> Result<(Vec<Opened>, u16, ColdPhases), Error> {
         let mut lap = stopwatch();
-        check_workers(session, workers, plan.options.slots)?;
         let mut phases = ColdPhases {
             start: session.attached.start,
             ..ColdPhases::default()
@@ -229,8 +281,8 @@ impl Lease {
         // Workers are connected and loaded at the same time. The connects go first, so that rings are made
         // here and there while the agent sees to the library.
         let mut opening = JoinSet::new();
-        for worker in 0..workers {
-            let opened = Self::open(session.shared().clone(), plan.clone(), worker);
+        for (worker, home) in homes.iter().enumerate() {
+            let opened = Self::open(session.shared().clone(), plan.clone(), home.clone());
             opening.spawn(async move { (worker, opened.await) });
         }
         // So that the tasks above have sent their requests.
@@ -253,8 +305,8 @@ impl Lease {
     }
 
     /// Connects to a worker and exchanges rings with all its slots.
-    async fn open(session: Arc<Shared>, plan: Plan, worker: u16) -> Result<Opened, Error> {
-        let index = WorkerIndex(worker);
+    async fn open(session: Arc<Shared>, plan: Plan, home: Home) -> Result<Opened, Error> {
+        let index = home.worker;
         let mut lap = stopwatch();
         let (socket, epoch) = session.connect(index).await?;
         let connect = lap();
@@ -262,9 +314,9 @@ impl Lease {
         let limits = plan.options.registration_limits(&transport);
         let doorbell = plan.doorbell.clone();
         let watched = Watched::start(socket, index, epoch, session, doorbell, transport, limits)?;
-        let mut rings = Vec::with_capacity(usize::from(plan.options.slots));
-        for slot in 0..plan.options.slots {
-            rings.push(watched.connection().open(SlotIndex(slot), &plan.options).await?);
+        let mut rings = Vec::with_capacity(home.slots.len());
+        for slot in home.slots {
+            rings.push(watched.connection().open(slot, &plan.options).await?);
         }
         Ok(Opened {
             watched,
@@ -288,8 +340,9 @@ impl Lease {
     pub(crate) async fn reconnect(&mut self, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
         // The old connection first, so that it does not count against the worker's limit.
         self.workers[usize::from(worker)] = None;
+        let home = self.homes[usize::from(worker)].clone();
         let Opened { watched, rings, .. } =
-            Self::open(self.session.shared().clone(), self.plan.clone(), worker).await?;
+            Self::open(self.session.shared().clone(), self.plan.clone(), home).await?;
         let channels = self.channels(&watched, rings);
         self.workers[usize::from(worker)] = Some(watched);
         Ok(channels)
@@ -303,6 +356,33 @@ impl Lease {
 
     pub(crate) fn id(&self) -> LeaseId {
         self.session.attached.lease
+    }
+
+    /// Lends slots of its workers to peers; returns the delegation's number, and what a peer attaches to.
+    pub(crate) async fn lend(
+        &self,
+        places: &[(u16, u16)],
+        lasts: Option<Duration>,
+    ) -> Result<(u32, Grant), Error> {
+        if self.session.attached.lent.is_some() {
+            return Err(not_the_holder());
+        }
+        let place = |(worker, slot): &(u16, u16)| Place {
+            worker: WorkerIndex(*worker),
+            slot: SlotIndex(*slot),
+        };
+        let places = places.iter().map(place).collect();
+        let (delegation, token) = self.session.shared().delegate(places, lasts).await?;
+        let grant = Grant {
+            token,
+            ..self.way.clone()
+        };
+        Ok((delegation, grant))
+    }
+
+    /// Takes lent slots back.
+    pub(crate) async fn revoke(&self, delegation: u32) -> Result<(), Error> {
+        self.session.shared().revoke(delegation).await
     }
 
     /// How it ended, if it has.
@@ -328,6 +408,13 @@ impl Lease {
             let _ = tokio::time::timeout(VOUCH_LIMIT, vouching).await;
         }
         self.session.release().await
+    }
+}
+
+/// Waits for the end of a lease that is of no use, so that the caller's next try finds the cores free.
+async fn give_back(session: Session) {
+    if let Err(error) = session.release().await {
+        tracing::debug!(%error, "a lease that could not be used was not released");
     }
 }
 

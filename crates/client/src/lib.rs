@@ -61,6 +61,7 @@ mod lease;
 mod link;
 mod manager;
 mod model;
+mod offer;
 mod options;
 mod parts;
 mod pipeline;
@@ -85,6 +86,7 @@ pub use invoker::Invoker;
 pub use learned::Learned;
 pub use lease::ColdPhases;
 pub use model::{Measured, Model, Plan, Work};
+pub use offer::{Invitation, Offer};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
 pub use pipeline::Pipeline;
 

@@ -7,7 +7,10 @@ use hotlease_net::{NetError, Proof, Role, Site, SiteChannel, Wanted, grpc};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
-use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant, ListRequest, ReleaseRequest, VouchRequest};
+use hotlease_wire::grpc::{
+    AcquireRequest, AgentInfo, FindOffersRequest, Grant, ListRequest, ReleaseRequest, SlotOffer,
+    VouchRequest, WithdrawOfferRequest,
+};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
 use hyper_util::rt::TokioIo;
@@ -167,6 +170,30 @@ impl Manager {
         };
         let mut client = self.client.clone();
         self.ask(REQUEST_LIMIT, client.vouch(Request::new(vouch))).await?;
+        Ok(())
+    }
+
+    /// Publishes slots that this client lends.
+    pub(crate) async fn put_offer(&self, offer: SlotOffer) -> Result<(), Error> {
+        let mut client = self.client.clone();
+        self.ask(REQUEST_LIMIT, client.put_offer(Request::new(offer)))
+            .await?;
+        Ok(())
+    }
+
+    /// What others of the same tenant and job lend.
+    pub(crate) async fn find_offers(&self, job: String) -> Result<Vec<SlotOffer>, Error> {
+        let mut client = self.client.clone();
+        let find = client.find_offers(Request::new(FindOffersRequest { job }));
+        Ok(self.ask(REQUEST_LIMIT, find).await?.offers)
+    }
+
+    /// Takes back what was published.
+    pub(crate) async fn withdraw_offer(&self, lease: String, delegation: u32) -> Result<(), Error> {
+        let mut client = self.client.clone();
+        let withdraw = WithdrawOfferRequest { lease, delegation };
+        self.ask(REQUEST_LIMIT, client.withdraw_offer(Request::new(withdraw)))
+            .await?;
         Ok(())
     }
 

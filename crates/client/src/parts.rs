@@ -5,11 +5,13 @@ use crate::acquiring::{self, Taken};
 use crate::channel::Channel;
 use crate::invoker::Inner;
 use crate::lease::{ColdPhases, Lease};
+use crate::offer::Lent;
 use crate::session::End;
 use crate::{Error, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Ran, Refusal};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -106,6 +108,20 @@ impl Parts {
         *locked(&self.phases)
     }
 
+    /// Takes lent slots back, unless their lease is over.
+    pub(crate) async fn revoke(&self, worker: u16, lease: LeaseId, delegation: u32) -> Result<(), Error> {
+        let Some(part) = self.of(worker) else {
+            return Ok(());
+        };
+        let holding = part.holding.lock().await;
+        match &*holding {
+            Holding::Lease(held) if held.id() == lease && held.end().is_none() => {
+                held.revoke(delegation).await
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whoever looks for another lease stops.
     pub(crate) fn stop_moving(&self) {
         self.closing.send_replace(true);
@@ -152,6 +168,48 @@ impl Parts {
 }
 
 impl Inner {
+    /// Lends slots of one part to peers.
+    pub(crate) async fn lend(&self, slots: &[usize], lasts: Option<Duration>) -> Result<Lent, Error> {
+        let each = usize::from(self.plan.options.slots);
+        let no_such = |index: usize| Error::NoSuchSlot {
+            index,
+            slots: self.slots(),
+        };
+        let options = |what: &str| Error::Options { what: what.into() };
+        let first = *slots
+            .first()
+            .ok_or_else(|| options("an offer is of at least one slot"))?;
+        if let Some(beyond) = slots.iter().find(|slot| **slot >= self.slots()) {
+            return Err(no_such(*beyond));
+        }
+        if lasts.is_some_and(|lasts| lasts < Duration::from_millis(1)) {
+            return Err(options("an offer lasts 1 ms at least"));
+        }
+        let worker = (first / each) as u16;
+        let part = self.parts.of(worker).ok_or_else(|| no_such(first))?;
+        let holding = part.holding.lock().await;
+        let lease = match &*holding {
+            Holding::Lease(lease) => lease,
+            Holding::Ended(reason) => return Err(ended(*reason)),
+            Holding::Replaced | Holding::Deallocated => return Err(ended(EndReason::Released)),
+        };
+        let mut places = Vec::with_capacity(slots.len());
+        for slot in slots {
+            let of = (slot / each) as u16;
+            if !part.has(of) {
+                return Err(options("the slots of one offer are all on one agent"));
+            }
+            places.push((of - part.first, (slot % each) as u16));
+        }
+        let (delegation, grant) = lease.lend(&places, lasts).await?;
+        Ok(Lent {
+            lease: lease.id(),
+            worker,
+            delegation,
+            grant,
+        })
+    }
+
     /// Opens a slot's channel again: on a new incarnation of its worker, or on a new lease.
     pub(crate) async fn repair(self: Arc<Self>, slot: usize) -> Result<Arc<Channel>, Error> {
         let slots = usize::from(self.plan.options.slots);

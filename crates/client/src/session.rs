@@ -13,7 +13,7 @@ use hotlease_net::{Site, node_id};
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::limits::PROTOCOL_VERSION;
-use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
+use hotlease_wire::session::{Place, SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::{EndReason, Refusal};
 use std::collections::HashMap;
 use std::io;
@@ -33,6 +33,7 @@ const LOAD_LIMIT: Duration = Duration::from_secs(30);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+const LEND_LIMIT: Duration = Duration::from_secs(5);
 const AGENT: &str = "the agent";
 
 /// How a session ended.
@@ -53,7 +54,7 @@ struct News {
 /// A session with an agent on one lease. Ends, and with it the lease, when dropped.
 pub(crate) struct Session {
     shared: Arc<Shared>,
-    tasks: [AbortHandle; 2],
+    tasks: Vec<AbortHandle>,
     /// What the agent said to the attach.
     pub(crate) attached: Attached,
 }
@@ -64,6 +65,8 @@ pub(crate) struct Attached {
     /// Slots of each worker.
     pub(crate) slots: Vec<usize>,
     pub(crate) start: StartPhases,
+    /// The slots that the holder of the lease lends us; none: we hold it.
+    pub(crate) lent: Option<Vec<Place>>,
 }
 
 /// The part that outlives the session for those who wait for its news.
@@ -167,6 +170,7 @@ impl Session {
                     ttl_ms,
                     workers,
                     start,
+                    lent,
                 },
                 _,
             )) => (
@@ -174,6 +178,7 @@ impl Session {
                     lease,
                     slots: workers.iter().map(Vec::len).collect(),
                     start,
+                    lent,
                 },
                 ttl_ms,
             ),
@@ -185,10 +190,14 @@ impl Session {
         // The agent keeps a lease alive while its workers start, and answers once they have: it counts from then.
         let now = start.elapsed();
         let renewal = Renewal::new(Duration::from_millis(ttl_ms), now, now);
-        let renewer = tokio::spawn(shared.clone().renew(renewal, start)).abort_handle();
+        let mut tasks = vec![reader];
+        // What is lent is kept by its holder; its end is told, and an agent that is gone closes the session.
+        if attached.lent.is_none() {
+            tasks.push(tokio::spawn(shared.clone().renew(renewal, start)).abort_handle());
+        }
         Ok(Self {
             shared,
-            tasks: [reader, renewer],
+            tasks,
             attached,
         })
     }
@@ -205,6 +214,10 @@ impl Session {
 
     /// Ends the lease; returns what it used.
     pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
+        if self.attached.lent.is_some() {
+            // It goes on, and what was used of it is the holder's.
+            return Ok(UsageTotals::default());
+        }
         let mut changed = self.shared.changed.subscribe();
         let answer = self
             .shared
@@ -308,6 +321,31 @@ impl Shared {
                 }
             }
             other => Err(unexpected("Connect", other)),
+        }
+    }
+
+    /// Lends slots: the delegation's number, and the token for peers.
+    pub(crate) async fn delegate(
+        &self,
+        places: Vec<Place>,
+        lasts: Option<Duration>,
+    ) -> Result<(u32, Vec<u8>), Error> {
+        let delegate = SessionRequest::Delegate {
+            places,
+            within_ms: lasts.map_or(0, |lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX)),
+        };
+        match self.link.ask(&delegate, &[], AGENT, LEND_LIMIT).await {
+            Ok((SessionReply::Delegated { delegation, token }, _)) => Ok((delegation, token)),
+            other => Err(unexpected("Delegate", other)),
+        }
+    }
+
+    /// Takes lent slots back.
+    pub(crate) async fn revoke(&self, delegation: u32) -> Result<(), Error> {
+        let revoke = SessionRequest::Revoke { delegation };
+        match self.link.ask(&revoke, &[], AGENT, LEND_LIMIT).await {
+            Ok((SessionReply::Revoked { .. }, _)) => Ok(()),
+            other => Err(unexpected("Revoke", other)),
         }
     }
 

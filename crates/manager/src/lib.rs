@@ -42,6 +42,7 @@ mod membership;
 mod metrics;
 mod nodes;
 mod observed;
+mod offers;
 mod people;
 mod records;
 mod rest;

@@ -2,16 +2,18 @@
 
 use crate::identity::caller_of;
 use crate::state::State;
-use crate::{acquire, billing, listing, membership, nodes, people};
+use crate::{acquire, billing, listing, membership, nodes, offers, people};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{
-    AcquireRequest, AddKeyRequest, AgentList, BillReply, BillRequest, CodeList, Grant, HeartbeatReply,
-    HeartbeatRequest, Info, InfoRequest, KeyInfo, KeyList, LeaseList, ListKeysRequest, ListRequest,
-    ListTenantsRequest, NewKey, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply, PastUsageRequest,
-    PutTenantRequest, RegisterReply, RegisterRequest, ReleaseReply, ReleaseRequest, RemoveTenantReply,
-    RemoveTenantRequest, RevokeKeyRequest, RotateKeyReply, RotateKeyRequest, ShutdownReply, ShutdownRequest,
-    Tenant, TenantList, VerifyReply, VerifyRequest, VouchReply, VouchRequest, WorkerList,
+    AcquireRequest, AddKeyRequest, AgentList, BillReply, BillRequest, CodeList, FindOffersRequest, Grant,
+    HeartbeatReply, HeartbeatRequest, Info, InfoRequest, KeyInfo, KeyList, LeaseList, ListKeysRequest,
+    ListRequest, ListTenantsRequest, NewKey, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply,
+    PastUsageRequest, PutOfferReply, PutTenantRequest, RegisterReply, RegisterRequest, ReleaseReply,
+    ReleaseRequest, RemoveTenantReply, RemoveTenantRequest, RevokeKeyRequest, RotateKeyReply,
+    RotateKeyRequest, ShutdownReply, ShutdownRequest, SlotOffer, SlotOfferList, Tenant, TenantList,
+    VerifyReply, VerifyRequest, VouchReply, VouchRequest, WithdrawOfferReply, WithdrawOfferRequest,
+    WorkerList,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -44,6 +46,27 @@ impl Manager for Service {
     async fn vouch(&self, request: Request<VouchRequest>) -> Result<Response<VouchReply>, Status> {
         let tenant = caller_of(&request)?.tenant()?.to_owned();
         reply(acquire::vouch(&self.0, request.into_inner(), tenant).await)
+    }
+
+    async fn put_offer(&self, request: Request<SlotOffer>) -> Result<Response<PutOfferReply>, Status> {
+        let tenant = caller_of(&request)?.tenant()?.to_owned();
+        reply(offers::put(&self.0, request.into_inner(), tenant))
+    }
+
+    async fn find_offers(
+        &self,
+        request: Request<FindOffersRequest>,
+    ) -> Result<Response<SlotOfferList>, Status> {
+        let caller = caller_of(&request)?;
+        reply(offers::find(&self.0, &request.into_inner(), caller.tenant()?))
+    }
+
+    async fn withdraw_offer(
+        &self,
+        request: Request<WithdrawOfferRequest>,
+    ) -> Result<Response<WithdrawOfferReply>, Status> {
+        let tenant = caller_of(&request)?.tenant()?.to_owned();
+        reply(offers::withdraw(&self.0, &request.into_inner(), tenant))
     }
 
     async fn list_agents(&self, _: Request<ListRequest>) -> Result<Response<AgentList>, Status> {

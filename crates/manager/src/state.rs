@@ -5,6 +5,7 @@ use crate::identity::{Authenticator, Directory};
 use crate::links::Links;
 use crate::machine::Machine;
 use crate::metrics::Metrics;
+use crate::offers::Offers;
 use crate::records::bad;
 use crate::rest::Readiness;
 use hotlease_lease::manager::{AgentRecord, AgentState, Event};
@@ -32,6 +33,8 @@ pub(crate) struct State {
     started_ms: u64,
     /// Names what is in the ledger, to agents: another process may have lost what this one acknowledged.
     pub(crate) ledger: u64,
+    /// Slots that holders of leases lend.
+    pub(crate) offers: Offers,
     machine: Mutex<Machine>,
 }
 
@@ -67,6 +70,7 @@ impl State {
             started: Instant::now(),
             started_ms: wall_ms.max(latest_ms),
             ledger: rand::random(),
+            offers: Offers::default(),
             machine: Mutex::new(machine),
         }
     }

@@ -355,7 +355,8 @@ impl AgentNode {
                     respond(site, node, (to, run, call), Response::Released(usage));
                 }
             }
-            Action::Drained => {}
+            // Nobody lends anything here.
+            Action::DelegationEnded { .. } | Action::Drained => {}
         }
     }
 

@@ -3,7 +3,7 @@
 //! A worker is started with nothing but this socket; end of file on it means that the agent is gone and
 //! the worker exits. Orders are answered in turn, one answer each.
 
-use crate::ids::{CodeHash, Epoch, LeaseId};
+use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex};
 use serde::{Deserialize, Serialize};
 
 /// How a slot waits for its next request.
@@ -22,6 +22,15 @@ pub enum Polling {
 pub struct SharedCore {
     /// No invocation lasts longer, whatever it asks for, milliseconds.
     pub call_limit_ms: u32,
+}
+
+/// What a peer of the holder's may use of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lent {
+    /// Of which delegation.
+    pub delegation: u32,
+    /// Which slots.
+    pub slots: Vec<SlotIndex>,
 }
 
 /// What the agent orders.
@@ -61,7 +70,15 @@ pub enum Order {
         base: u16,
     },
     /// Serve a client. One descriptor: its connection socket.
-    Introduce,
+    Introduce {
+        /// Set for a peer of the holder's.
+        lent: Option<Lent>,
+    },
+    /// Drop all connections of a delegation. What runs for them runs to its end.
+    Dismiss {
+        /// Which.
+        delegation: u32,
+    },
 }
 
 /// What the worker answers.

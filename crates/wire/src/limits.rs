@@ -49,6 +49,14 @@ pub const FUNCTIONS_MAX: usize = 4096;
 pub const FUNCTION_NAME_BYTES_MAX: usize = 1024;
 /// The last output of a dead worker that is kept and sent, bytes.
 pub const LAST_OUTPUT_BYTES_MAX: usize = 4096;
+/// Delegations of one lease at a time.
+pub const DELEGATIONS_MAX: usize = 64;
+/// Sessions of peers on one delegation.
+pub const PEERS_MAX: usize = 64;
+/// Slots of one delegation.
+pub const DELEGATED_SLOTS_MAX: usize = 1024;
+/// Connections of one worker that peers may have, and channels of one slot: the rest is its holder's.
+pub const PEER_CONNECTIONS_MAX: usize = 48;
 /// Bytes of a tenant's name.
 pub const TENANT_BYTES_MAX: usize = 64;
 /// Bytes of a lease's label.

@@ -169,6 +169,10 @@ pub enum EndReason {
     AgentStopping,
     /// The node is given back to its owner.
     Reclaimed,
+    /// The holder took back the slots that it had lent: the lease itself may go on.
+    TakenBack,
+    /// The time is over for which its holder had lent the slots.
+    NoLongerLent,
 }
 
 impl fmt::Display for EndReason {
@@ -180,6 +184,8 @@ impl fmt::Display for EndReason {
             Self::Revoked => "revoked by an operator",
             Self::AgentStopping => "the agent is stopping",
             Self::Reclaimed => "its node is given back",
+            Self::TakenBack => "its holder has taken back the slots that it had lent",
+            Self::NoLongerLent => "the time is over for which its holder had lent the slots",
         })
     }
 }

@@ -5,7 +5,7 @@
 //! and [`SessionReply::LeaseEnded`] are events that may come between them. When the last session of a
 //! lease closes without [`SessionRequest::Release`], the lease ends with `ClientGone`.
 
-use crate::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
+use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex, WorkerIndex};
 use crate::refusal::{Cause, EndReason, Refusal};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,27 @@ pub enum SessionRequest {
     Renew,
     /// End the lease. Answer: [`SessionReply::LeaseEnded`], after the workers are gone.
     Release,
+    /// Lend slots to peers. Answer: [`SessionReply::Delegated`].
+    Delegate {
+        /// Which; at least one.
+        places: Vec<Place>,
+        /// For how long at most; 0: as long as the lease lasts.
+        within_ms: u64,
+    },
+    /// Take them back. Answer: [`SessionReply::Revoked`], also where the delegation is over already.
+    Revoke {
+        /// Which.
+        delegation: u32,
+    },
+}
+
+/// A slot of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// Of which worker.
+    pub worker: WorkerIndex,
+    /// Which of its slots.
+    pub slot: SlotIndex,
 }
 
 /// What the agent answers.
@@ -52,6 +73,8 @@ pub enum SessionReply {
         workers: Vec<Vec<u32>>,
         /// How the workers came to be.
         start: StartPhases,
+        /// The slots that a peer may use; none: all, it is the holder's session.
+        lent: Option<Vec<Place>>,
     },
     /// To `Load`.
     Loaded {
@@ -95,6 +118,18 @@ pub enum SessionReply {
         reason: EndReason,
         /// What it used in all.
         usage: UsageTotals,
+    },
+    /// To `Delegate`.
+    Delegated {
+        /// Its number, to take it back.
+        delegation: u32,
+        /// What peers attach with: whoever has it may invoke on these slots.
+        token: Vec<u8>,
+    },
+    /// To `Revoke`.
+    Revoked {
+        /// Which.
+        delegation: u32,
     },
 }
 

@@ -42,6 +42,8 @@ pub struct Claims {
     pub attach_until_ms: u64,
     /// What the bearer may do.
     pub rights: Rights,
+    /// Which of the holder's delegations it is for; 0: it is the holder's own.
+    pub delegation: u32,
 }
 
 /// What the bearer of a token may do with the lease.
@@ -60,7 +62,7 @@ impl Rights {
 }
 
 /// Current [`Claims::version`].
-pub const CLAIMS_VERSION: u8 = 1;
+pub const CLAIMS_VERSION: u8 = 2;
 
 /// Why a token opened nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -220,6 +222,7 @@ mod tests {
             epoch: Epoch(4),
             attach_until_ms: 5000,
             rights: Rights::HOLDER,
+            delegation: 0,
         }
     }
 

@@ -52,6 +52,7 @@ fn token_over_its_limits_is_refused_though_its_code_is_right() {
         epoch: hotlease_wire::ids::Epoch(u32::MAX),
         attach_until_ms: u64::MAX,
         rights: Rights::HOLDER,
+        delegation: u32::MAX,
     };
     let fits = key.mint(&claims(TENANT_BYTES_MAX, CLAIMS_VERSION));
     assert!(fits.len() <= TOKEN_BYTES_MAX);

@@ -13,9 +13,10 @@ use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Refusal;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
+use hotlease_wire::control::Lent;
 use hotlease_wire::fabric::{ChannelEnd, PortAddress};
 use hotlease_wire::ids::{RegionId, SlotIndex};
-use hotlease_wire::limits::{CHANNELS_PER_SLOT_MAX, REGION_BYTES_MAX, REGIONS_MAX};
+use hotlease_wire::limits::{CHANNELS_PER_SLOT_MAX, PEER_CONNECTIONS_MAX, REGION_BYTES_MAX, REGIONS_MAX};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,6 +35,8 @@ pub struct Connection {
     regions: Regions,
     /// Of each open channel its slot.
     channels: Vec<usize>,
+    /// What it may use, if its client is a peer of the holder's.
+    lent: Option<Lent>,
     /// By key: the slot, and the client's port as the slot's port knows it.
     links: BTreeMap<u64, (SlotIndex, Arc<Peer>)>,
 }
@@ -43,15 +46,27 @@ type Answered = Result<(ConnectionReply, Vec<OwnedFd>), Refusal>;
 
 impl Connection {
     /// On a socket from the agent.
-    pub fn new(id: ConnectionId, socket: Socket) -> std::io::Result<Self> {
+    pub fn new(id: ConnectionId, socket: Socket, lent: Option<Lent>) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self {
             id,
             socket,
             regions: Regions::new(),
             channels: Vec::new(),
+            lent,
             links: BTreeMap::new(),
         })
+    }
+
+    /// Whether its client is a peer of the holder's.
+    pub fn is_peer(&self) -> bool {
+        self.lent.is_some()
+    }
+
+    /// Whether its client uses slots of this delegation.
+    pub fn is_of(&self, delegation: u32) -> bool {
+        let lent = self.lent.as_ref();
+        lent.is_some_and(|lent| lent.delegation == delegation)
     }
 
     /// To wait for.
@@ -119,7 +134,7 @@ impl Connection {
     }
 
     /// The slot of a new channel, if there may be one more.
-    fn slot(lease: &Lease, slot: SlotIndex) -> Result<usize, Refusal> {
+    fn slot(&self, lease: &Lease, slot: SlotIndex) -> Result<usize, Refusal> {
         let index = usize::from(slot.0);
         if index >= lease.slots.len() {
             return Err(Refusal::UnknownSlot {
@@ -127,8 +142,17 @@ impl Connection {
                 slots: lease.slots.len() as u16,
             });
         }
-        if lease.channels[index] >= CHANNELS_PER_SLOT_MAX {
-            return Err(too_many("channels to one slot", CHANNELS_PER_SLOT_MAX as u64));
+        let most = match &self.lent {
+            None => CHANNELS_PER_SLOT_MAX,
+            Some(lent) if lent.slots.contains(&slot) => PEER_CONNECTIONS_MAX,
+            Some(_) => {
+                return Err(Refusal::NotPermitted {
+                    what: format!("slot {slot} was not lent to this client"),
+                });
+            }
+        };
+        if lease.channels[index] >= most {
+            return Err(too_many("channels to one slot", most as u64));
         }
         Ok(index)
     }
@@ -141,7 +165,7 @@ impl Connection {
         reply: RingShape,
         fds: Vec<OwnedFd>,
     ) -> Answered {
-        let index = Self::slot(lease, slot)?;
+        let index = self.slot(lease, slot)?;
         let [reply_ring, doorbell] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|fds| bad_request(format!("open needs 2 descriptors, got {}", fds.len())))?;
         let requests = RequestRing::create(request).map_err(refused_memory)?;
@@ -175,7 +199,7 @@ impl Connection {
         key: u64,
         host: Option<IpAddr>,
     ) -> Answered {
-        let index = Self::slot(lease, slot)?;
+        let index = self.slot(lease, slot)?;
         if self.links.len() >= LINKS_MAX {
             return Err(too_many("links", LINKS_MAX as u64));
         }
@@ -196,7 +220,7 @@ impl Connection {
         key: u64,
         client: &ChannelEnd,
     ) -> Answered {
-        let index = Self::slot(lease, slot)?;
+        let index = self.slot(lease, slot)?;
         let peer = match self.links.get(&key) {
             Some((linked, peer)) if *linked == slot => peer.clone(),
             _ => return Err(bad_request("a channel over a link that is not there".into())),

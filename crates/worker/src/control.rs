@@ -16,7 +16,7 @@ use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_wire::control::{Answer, Order};
-use hotlease_wire::limits::{CONNECTIONS_MAX, PROTOCOL_VERSION, SLOTS_MAX};
+use hotlease_wire::limits::{CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, PROTOCOL_VERSION, SLOTS_MAX};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::resource::{Resource, setrlimit};
@@ -130,14 +130,26 @@ fn carry_out(
                 slot.put(Letter::Functions(functions.clone()));
             }
         }
-        (Order::Introduce, Some(lease)) => {
+        (Order::Introduce { lent }, Some(lease)) => {
             if connections.len() >= CONNECTIONS_MAX {
                 return Err(format!("this worker has {CONNECTIONS_MAX} clients already"));
             }
+            let peers = connections.iter().filter(|connection| connection.is_peer());
+            if lent.is_some() && peers.count() >= PEER_CONNECTIONS_MAX {
+                return Err(format!("this worker serves {PEER_CONNECTIONS_MAX} peers already"));
+            }
             lease.connections_made += 1;
             let id = ConnectionId(lease.connections_made);
-            let connection = Connection::new(id, Socket::from(fd?));
+            let connection = Connection::new(id, Socket::from(fd?), lent);
             connections.push(connection.map_err(|error| error.to_string())?);
+        }
+        (Order::Dismiss { delegation }, Some(lease)) => {
+            // From the last on, so that removal does not move those still to be looked at.
+            for at in (0..connections.len()).rev() {
+                if connections[at].is_of(delegation) {
+                    connections.swap_remove(at).close(lease);
+                }
+            }
         }
     }
     Ok(())

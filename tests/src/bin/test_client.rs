@@ -1,9 +1,10 @@
 //! A client that can be killed: leases, says `ready`, and does as its last argument says.
 //!
 //! `hotlease-test-client RUNTIME_DIR LIBRARY TTL_MS ACTION`, where ACTION is
-//! `hold` (a lease), `hold-many` (as many as the variable LEASES says), `compute` (a call in flight for ever), `keep-calling` (a line `called PID` each time).
+//! `join` (slots that somebody lends, whose invitation is its input; then as `keep-calling`), `find` (the same, as the manager
+//! has them for `$HOTLEASE_JOB`), `hold` (a lease), `hold-many` (as many as the variable LEASES says), `compute` (a call in flight for ever), `keep-calling` (a line `called PID` each time).
 
-use hotlease_client::{Code, Error, Invoker, LeaseOptions};
+use hotlease_client::{Code, Error, Invitation, Invoker, LeaseOptions};
 use std::io::Write;
 use std::time::Duration;
 
@@ -43,7 +44,22 @@ fn main() -> Result<(), Error> {
         let leases = std::env::var("LEASES").ok().and_then(|text| text.parse().ok());
         return hold_many(&code, &options, leases.unwrap_or(1));
     }
-    let invoker = Invoker::allocate(&code, options)?;
+    let invoker = match action.as_str() {
+        "join" => {
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).unwrap_or_default();
+            Invoker::join(&code, &line.parse()?, options)?
+        }
+        "find" => {
+            let found = Invitation::find(&options)?;
+            say(&format!("found {}", found.len()));
+            let first = found.first().ok_or(Error::Options {
+                what: "nobody offers anything".into(),
+            })?;
+            Invoker::join(&code, first, options)?
+        }
+        _ => Invoker::allocate(&code, options)?,
+    };
     match action.as_str() {
         "hold" => say("ready"),
         "compute" => {

@@ -21,9 +21,15 @@ impl Node {
             epoch: lease.epoch,
             attach_until_ms: lease.expires.as_millis() as u64,
             rights,
+            delegation: 0,
         };
+        self.minted(&claims)
+    }
+
+    /// With the present key.
+    pub(super) fn minted(&self, claims: &Claims) -> Vec<u8> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
-        keys.mint(&claims)
+        keys.mint(claims)
     }
 
     /// The same, of a lease that was renewed.
@@ -55,6 +61,11 @@ impl Node {
     /// now.
     pub fn bearer_of(&self, token: &[u8]) -> Result<(String, LeaseId), Refusal> {
         let claims = self.opened(token)?;
+        if claims.delegation != 0 {
+            return Err(Refusal::NotPermitted {
+                what: "to be known by a token of slots that were lent; show who you are".into(),
+            });
+        }
         let tables = self.tables();
         let lease = tables.book.active(claims.lease)?;
         if lease.epoch != claims.epoch {

@@ -1,6 +1,7 @@
 //! The book itself: one step per event.
 
 mod cores;
+mod delegations;
 mod ending;
 mod gpus;
 mod offering;
@@ -166,7 +167,7 @@ impl LeaseBook {
         self.leases
             .values()
             .filter(|lease| lease.is_active())
-            .map(Lease::ends_at)
+            .map(Lease::next_end)
             .min()
     }
 
@@ -207,6 +208,17 @@ impl LeaseBook {
                 self.session_closed(session, lease, now, actions);
                 Ok(())
             }
+            Event::Delegate { lease, places, until } => self.delegate(lease, places, until, now),
+            Event::Revoke { lease, delegation } => {
+                self.revoke(lease, delegation, EndReason::TakenBack, actions)
+            }
+            Event::AttachPeer {
+                session,
+                lease,
+                epoch,
+                tenant,
+                delegation,
+            } => self.attach_peer(session, lease, epoch, &tenant, delegation),
             Event::Renew { lease } => {
                 let lease = self.active_mut(lease)?;
                 lease.renew(now);
@@ -321,6 +333,8 @@ impl LeaseBook {
             phase: Phase::Starting,
             workers,
             sessions: BTreeSet::new(),
+            delegations: BTreeMap::new(),
+            last_delegation: 0,
             retired: UsageTotals::default(),
         };
         self.leases.insert(lease.id, lease);
@@ -393,6 +407,9 @@ impl LeaseBook {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
+        for delegation in lease.delegations.values_mut() {
+            delegation.sessions.remove(&session);
+        }
         let was_last = lease.sessions.remove(&session) && lease.sessions.is_empty();
         if was_last && lease.is_active() {
             self.end(id, EndReason::ClientGone, now, actions);
@@ -464,7 +481,7 @@ impl LeaseBook {
                 lease: id,
                 worker: index,
                 epoch,
-                sessions: lease.sessions.iter().copied().collect(),
+                sessions: lease.all_sessions(),
             });
         } else {
             self.finish(id, now, actions);

@@ -2,7 +2,7 @@
 
 use super::Sharing;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
-use hotlease_wire::session::UsageTotals;
+use hotlease_wire::session::{Place, UsageTotals};
 use hotlease_wire::{EndReason, Refusal};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -85,6 +85,35 @@ pub enum Event {
         /// What it was attached to.
         lease: LeaseId,
     },
+    /// The holder lends slots to peers; the lease then has the delegation's number.
+    Delegate {
+        /// Of which lease.
+        lease: LeaseId,
+        /// Which slots.
+        places: BTreeSet<Place>,
+        /// Until when, at most.
+        until: Duration,
+    },
+    /// The holder takes them back.
+    Revoke {
+        /// Of which lease.
+        lease: LeaseId,
+        /// Which delegation.
+        delegation: u32,
+    },
+    /// A session presents a token of a delegation that is genuine.
+    AttachPeer {
+        /// The session.
+        session: SessionId,
+        /// Which lease the token names.
+        lease: LeaseId,
+        /// The epoch that it names.
+        epoch: Epoch,
+        /// Who the peer of the session is.
+        tenant: String,
+        /// Which delegation.
+        delegation: u32,
+    },
     /// The holder pushes the expiry.
     Renew {
         /// Of which lease.
@@ -156,6 +185,17 @@ pub enum Action {
         cores: Vec<u32>,
         /// Numbers of its GPUs.
         gpus: Vec<u32>,
+    },
+    /// Tell peers that a delegation is over, and have workers drop their connections.
+    DelegationEnded {
+        /// Of which lease.
+        lease: LeaseId,
+        /// Which.
+        delegation: u32,
+        /// Why.
+        reason: EndReason,
+        /// The peers' sessions.
+        sessions: Vec<SessionId>,
     },
     /// Kill a worker; [`Event::WorkerGone`] must follow.
     KillWorker {

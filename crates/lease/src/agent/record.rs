@@ -3,8 +3,8 @@
 use super::SessionId;
 use hotlease_wire::EndReason;
 use hotlease_wire::ids::{Epoch, LeaseId};
-use hotlease_wire::session::UsageTotals;
-use std::collections::BTreeSet;
+use hotlease_wire::session::{Place, UsageTotals};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -101,6 +101,17 @@ pub struct Worker {
     pub state: WorkerState,
 }
 
+/// Slots of a lease that its holder lends to peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delegation {
+    /// Which.
+    pub places: BTreeSet<Place>,
+    /// Until when.
+    pub until: Duration,
+    /// Its peers' attached sessions.
+    pub sessions: BTreeSet<SessionId>,
+}
+
 /// A lease that holds cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
@@ -132,6 +143,10 @@ pub struct Lease {
     pub workers: Vec<Worker>,
     /// Its attached sessions.
     pub sessions: BTreeSet<SessionId>,
+    /// What its holder lends to peers, by number.
+    pub delegations: BTreeMap<u32, Delegation>,
+    /// The number of the latest one; 0: there was none.
+    pub last_delegation: u32,
     /// What its workers that are gone have used; `allocated_ns` is 0 here.
     pub retired: UsageTotals,
 }
@@ -168,6 +183,18 @@ impl Lease {
     /// When it ends unless something happens before.
     pub fn ends_at(&self) -> Duration {
         self.cut.map_or(self.expires, |cut| cut.min(self.expires))
+    }
+
+    /// The same, or the end of a delegation before.
+    pub(super) fn next_end(&self) -> Duration {
+        let delegations = self.delegations.values().map(|lent| lent.until);
+        delegations.fold(self.ends_at(), Duration::min)
+    }
+
+    /// Its holders' sessions, and its peers'.
+    pub(super) fn all_sessions(&self) -> Vec<SessionId> {
+        let peers = self.delegations.values().flat_map(|lent| &lent.sessions);
+        self.sessions.iter().chain(peers).copied().collect()
     }
 
     /// How much longer it lasts unless something happens before.

@@ -153,6 +153,11 @@ impl Cluster {
         self.holdings.of(tenant)
     }
 
+    /// Who holds a lease that goes on.
+    pub fn holder(&self, lease: LeaseId) -> Option<&str> {
+        self.holdings.holder(lease)
+    }
+
     /// Requests that wait for an answer.
     pub fn requests(&self) -> usize {
         self.placements.len() + self.releases.len() + self.commits.len() + self.orders_asked

@@ -180,6 +180,11 @@ impl Holdings {
         }
     }
 
+    /// Who holds a lease.
+    pub fn holder(&self, lease: LeaseId) -> Option<&str> {
+        self.leases.get(&lease).map(|(tenant, _)| tenant.as_str())
+    }
+
     /// Leases and amounts of a tenant, requests under way included.
     pub fn of(&self, tenant: &str) -> (u64, Amount) {
         let held = self.tenants.get(tenant).copied().unwrap_or_default();

@@ -12,6 +12,10 @@ pub enum Operation {
     Release,
     /// To say that one holds a lease which an agent granted directly.
     Vouch,
+    /// To offer slots of one's lease to others of one's job, and to take an offer back.
+    OfferSlots,
+    /// To find what others of one's job offer.
+    FindOffers,
     /// To see which agents there are.
     ListAgents,
     /// To see leases.
@@ -92,6 +96,8 @@ impl fmt::Display for Operation {
             Self::Acquire => "getting a lease",
             Self::Release => "ending a lease",
             Self::Vouch => "vouching for a lease",
+            Self::OfferSlots => "offering slots",
+            Self::FindOffers => "finding offers of slots",
             Self::ListAgents => "listing agents",
             Self::ListLeases => "listing leases",
             Self::ListWorkers => "listing workers",
@@ -124,6 +130,8 @@ impl Operation {
             Self::Acquire
             | Self::Release
             | Self::Vouch
+            | Self::OfferSlots
+            | Self::FindOffers
             | Self::ListLeases
             | Self::ListWorkers
             | Self::ListFunctions
@@ -166,6 +174,8 @@ impl Operation {
             "Manager/Acquire" => Self::Acquire,
             "Manager/Release" => Self::Release,
             "Manager/Vouch" => Self::Vouch,
+            "Manager/PutOffer" | "Manager/WithdrawOffer" => Self::OfferSlots,
+            "Manager/FindOffers" => Self::FindOffers,
             "Manager/ListAgents" => Self::ListAgents,
             "Manager/ListLeases" => Self::ListLeases,
             "Manager/ListWorkers" => Self::ListWorkers,
@@ -267,6 +277,9 @@ mod tests {
             "Acquire",
             "Release",
             "Vouch",
+            "PutOffer",
+            "FindOffers",
+            "WithdrawOffer",
             "ListAgents",
             "ListLeases",
             "ListWorkers",

@@ -3,7 +3,7 @@
 use super::refusals::{causes, refusals};
 use super::token_key;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::{Answer, Order, Polling, SharedCore};
+use hotlease_wire::control::{Answer, Lent, Order, Polling, SharedCore};
 use hotlease_wire::fabric::{ChannelEnd, Kind, PortAddress, Prefix, RemoteMemory};
 use hotlease_wire::frame::{Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{
@@ -13,7 +13,7 @@ use hotlease_wire::limits::{
     CODE_BYTES_MAX, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX,
     TENANT_BYTES_MAX,
 };
-use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
+use hotlease_wire::session::{Place, SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
 use hotlease_wire::tunnel::{Attachment, Frame, PREFIX_BYTES, Ticket};
 use hotlease_wire::{EndReason, encode};
@@ -143,6 +143,11 @@ pub fn session_request() -> Vec<Vec<u8>> {
         },
         SessionRequest::Renew,
         SessionRequest::Release,
+        SessionRequest::Delegate {
+            places: vec![PLACE, PLACE],
+            within_ms: 60_000,
+        },
+        SessionRequest::Revoke { delegation: 3 },
     ]
     .iter()
     .map(encode)
@@ -167,7 +172,20 @@ pub fn session_reply() -> Vec<Vec<u8>> {
                 start_us: 4000,
                 configure_us: 150,
             },
+            lent: None,
         },
+        SessionReply::Attached {
+            lease: LEASE,
+            ttl_ms: 100,
+            workers: vec![vec![3]],
+            start: StartPhases::default(),
+            lent: Some(vec![PLACE]),
+        },
+        SessionReply::Delegated {
+            delegation: 3,
+            token: token().remove(0),
+        },
+        SessionReply::Revoked { delegation: u32::MAX },
         SessionReply::Loaded {
             hash: HASH,
             base: 12,
@@ -220,7 +238,14 @@ pub fn order() -> Vec<Vec<u8>> {
             size_bytes: 1 << 20,
             base: u16::MAX,
         },
-        Order::Introduce,
+        Order::Introduce { lent: None },
+        Order::Introduce {
+            lent: Some(Lent {
+                delegation: 3,
+                slots: vec![SlotIndex(0), SlotIndex(1023)],
+            }),
+        },
+        Order::Dismiss { delegation: 3 },
     ]
     .iter()
     .map(encode)
@@ -327,6 +352,7 @@ fn holder() -> Claims {
         epoch: Epoch(4),
         attach_until_ms: 5000,
         rights: Rights::HOLDER,
+        delegation: 0,
     }
 }
 
@@ -337,6 +363,7 @@ pub fn token() -> Vec<Vec<u8>> {
         epoch: Epoch(u32::MAX),
         attach_until_ms: u64::MAX,
         rights: Rights::INVOKE,
+        delegation: u32::MAX,
         ..holder.clone()
     };
     // A token, then bare claims: the check mints these itself.
@@ -417,11 +444,18 @@ pub fn code() -> Vec<Vec<u8>> {
     ]
 }
 
-pub const END_REASONS: [EndReason; 6] = [
+const PLACE: Place = Place {
+    worker: WorkerIndex(1),
+    slot: SlotIndex(2),
+};
+
+pub const END_REASONS: [EndReason; 8] = [
     EndReason::Released,
     EndReason::Expired,
     EndReason::ClientGone,
     EndReason::Revoked,
     EndReason::AgentStopping,
     EndReason::Reclaimed,
+    EndReason::TakenBack,
+    EndReason::NoLongerLent,
 ];

@@ -116,7 +116,7 @@ impl Worker {
 
     fn connect(&mut self) -> (Socket, ClientChannel) {
         let (socket, theirs) = Socket::pair().unwrap();
-        self.order(&Order::Introduce, theirs.into());
+        self.order(&Order::Introduce { lent: None }, theirs.into());
         let replies = ReplyRing::create(SHAPE).unwrap();
         let doorbell = Doorbell::create().unwrap();
         let open = ConnectionRequest::Open {

@@ -39,7 +39,7 @@ impl Client {
         let provider = provider.inspect_err(|error| eprintln!("skipped: {error}")).ok()?;
         let port = Port::open(&provider).unwrap();
         let (socket, theirs) = Socket::pair().unwrap();
-        worker.order(&Order::Introduce, theirs.into());
+        worker.order(&Order::Introduce { lent: None }, theirs.into());
         let slot = SlotIndex(0);
         let key = 0x1234_5678_9abc_def0;
         let link = ConnectionRequest::Link {

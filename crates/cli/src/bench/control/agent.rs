@@ -172,7 +172,7 @@ impl Agent {
                     }
                     continue;
                 }
-                Action::TellWorkerDied { .. } | Action::Drained => continue,
+                Action::TellWorkerDied { .. } | Action::DelegationEnded { .. } | Action::Drained => continue,
             };
             self.step(tables, follows)?;
         }

@@ -91,6 +91,7 @@ impl LeaseBook {
             };
             self.end(lease, reason, now, actions);
         }
+        self.expire_delegations(now, actions);
     }
 
     /// Begins to end an active lease.
@@ -139,7 +140,7 @@ impl LeaseBook {
             lease: id,
             reason,
             usage,
-            sessions: lease.sessions.into_iter().collect(),
+            sessions: lease.all_sessions(),
         });
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();

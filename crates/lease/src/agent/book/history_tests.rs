@@ -2,6 +2,8 @@
 
 use super::tests::{SECOND, gone, id, request, up};
 use super::*;
+use hotlease_wire::ids::SlotIndex;
+use hotlease_wire::session::Place;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{HashMap, HashSet};
@@ -75,6 +77,10 @@ impl World {
                     assert_eq!(survivor, None, "{lease} ended before its workers");
                     self.sessions.remove(&lease);
                 }
+                Action::DelegationEnded { lease, sessions, .. } => {
+                    assert!(!self.ended.contains(&lease), "{lease} lends although it is over");
+                    assert!(sessions.is_empty(), "no peer has attached");
+                }
                 Action::Drained => {
                     assert!(self.living.is_empty(), "drained with {:?} alive", self.living);
                 }
@@ -90,6 +96,12 @@ fn check_invariants(book: &LeaseBook, now: Duration) {
             assert!(held.insert(core), "core {core} is in two leases");
         }
         if lease.is_active() {
+            let mut lent = lease.delegations.values();
+            assert!(
+                lent.all(|lent| lent.until > now),
+                "{} lends for too long",
+                lease.id
+            );
             assert!(lease.ends_at() > now, "{} outlives its expiry", lease.id);
         }
     }
@@ -125,7 +137,7 @@ fn random_histories_keep_every_promise() {
         for _event in 0..2000 {
             now += Duration::from_millis(random.random_range(0..200));
             let lease = id(random.random_range(leases.saturating_sub(8)..=leases));
-            let event = match random.random_range(0..10) {
+            let event = match random.random_range(0..12) {
                 0 => {
                     leases += 1;
                     Event::Grant(GrantRequest {
@@ -165,6 +177,19 @@ fn random_histories_keep_every_promise() {
                     until: now + Duration::from_millis(random.random_range(0..1000)),
                 },
                 9 => Event::Resume,
+                10 => Event::Delegate {
+                    lease,
+                    places: [Place {
+                        worker: WorkerIndex(random.random_range(0..4)),
+                        slot: SlotIndex(random.random_range(0..4)),
+                    }]
+                    .into(),
+                    until: now + Duration::from_millis(random.random_range(0..2000)),
+                },
+                11 => Event::Revoke {
+                    lease,
+                    delegation: random.random_range(0..4),
+                },
                 // A worker comes up or dies: any of the living, including those told to die.
                 choice => {
                     let mut living: Vec<_> = world.living.keys().copied().collect();

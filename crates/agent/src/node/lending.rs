@@ -1,0 +1,124 @@
+//! Slots that the holder of a lease lends to its peers: a token for them, what it opens, and its end.
+
+use super::{Attachment, Node, Tables};
+use crate::incarnation::State as WorkerState;
+use hotlease_lease::agent::{Event, SessionId};
+use hotlease_wire::control::{Lent, Order};
+use hotlease_wire::ids::{LeaseId, WorkerIndex};
+use hotlease_wire::limits::DELEGATED_SLOTS_MAX;
+use hotlease_wire::session::{Place, SessionReply, UsageTotals};
+use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
+use hotlease_wire::{EndReason, Refusal};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest time for which slots are lent that are not lent for as long as the lease lasts.
+const WITHIN_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+impl Node {
+    /// Lends slots of a lease: the delegation's number, and the token for peers.
+    pub(crate) fn lend(
+        self: &Arc<Self>,
+        lease: LeaseId,
+        places: &[Place],
+        within_ms: u64,
+    ) -> Result<(u32, Vec<u8>), Refusal> {
+        if places.len() > DELEGATED_SLOTS_MAX {
+            return Err(Refusal::TooMany {
+                what: "slots of one delegation".into(),
+                limit: DELEGATED_SLOTS_MAX as u64,
+            });
+        }
+        let until = match within_ms {
+            0 => Duration::MAX,
+            ms => self.now() + Duration::from_millis(ms).min(WITHIN_MAX),
+        };
+        let mut tables = self.tables();
+        let delegate = Event::Delegate {
+            lease,
+            places: places.iter().copied().collect(),
+            until,
+        };
+        self.step_locked(&mut tables, delegate)?;
+        let lease = tables.book.active(lease)?;
+        let claims = Claims {
+            version: CLAIMS_VERSION,
+            lease: lease.id,
+            tenant: lease.tenant.clone(),
+            agent: self.identity.agent,
+            boot: self.identity.boot,
+            epoch: lease.epoch,
+            attach_until_ms: u64::try_from(until.as_millis()).unwrap_or(u64::MAX),
+            rights: Rights::INVOKE,
+            delegation: lease.last_delegation,
+        };
+        tracing::info!(lease = %lease.id, delegation = claims.delegation, slots = places.len(), "slots lent");
+        Ok((claims.delegation, self.minted(&claims)))
+    }
+
+    /// Tells peers that what they were lent is over, and has the workers drop their connections.
+    pub(super) fn end_lending(
+        &self,
+        tables: &mut Tables,
+        lease: LeaseId,
+        (delegation, reason): (u32, EndReason),
+        sessions: &[SessionId],
+    ) {
+        tracing::info!(%lease, delegation, %reason, peers = sessions.len(), "slots are lent no longer");
+        // First, so that peers know why when their connections close.
+        for session in sessions {
+            if let Some(outbox) = tables.outboxes.remove(session) {
+                // What they used is the holder's.
+                let usage = UsageTotals::default();
+                outbox.close(SessionReply::LeaseEnded { reason, usage });
+            }
+        }
+        let Some(lease) = tables.leases.get(&lease) else {
+            return;
+        };
+        for incarnation in lease.incarnations() {
+            if let WorkerState::Up(worker) = incarnation.state() {
+                // A worker that takes no orders cannot be left to somebody who may not use it any more.
+                if !worker.send(&Order::Dismiss { delegation }, &[]).is_sent() {
+                    worker.kill();
+                }
+            }
+        }
+    }
+}
+
+impl Attachment {
+    /// Whether its client holds the lease, rather than being lent slots of it.
+    pub(crate) fn is_holder(&self) -> bool {
+        self.delegation == 0
+    }
+
+    /// The slots that its client may use; none: all.
+    pub(crate) fn lent(&self, tables: &Tables) -> Result<Option<Vec<Place>>, Refusal> {
+        if self.is_holder() {
+            return Ok(None);
+        }
+        let lease = tables.book.active(self.lease.id)?;
+        let lent = lease.delegations.get(&self.delegation);
+        let lent = lent.ok_or(Refusal::LeaseEnded(EndReason::TakenBack))?;
+        Ok(Some(lent.places.iter().copied().collect()))
+    }
+
+    /// The slots of a worker that its client may use; none: all. Refused if there are none.
+    pub(crate) fn lent_of(&self, tables: &Tables, worker: WorkerIndex) -> Result<Option<Lent>, Refusal> {
+        let Some(places) = self.lent(tables)? else {
+            return Ok(None);
+        };
+        let of_worker = places.iter().filter(|place| place.worker == worker);
+        let lent = Lent {
+            delegation: self.delegation,
+            slots: of_worker.map(|place| place.slot).collect(),
+        };
+        if lent.slots.is_empty() {
+            return Err(Refusal::NotPermitted {
+                what: format!("worker {worker} was not lent to this client"),
+            });
+        }
+        Ok(Some(lent))
+    }
+}

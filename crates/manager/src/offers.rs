@@ -1,0 +1,223 @@
+//! Slots that holders of leases lend, for the other ranks of their jobs to find.
+//!
+//! An offer is an invitation that its holder made with its agent, kept here under the name of a job. It is told to the same
+//! tenant only, and until its lease is over, its time is over, or it is withdrawn. It is held in memory: a manager that
+//! is started again knows none, as it keeps no secrets of others on disk.
+
+use crate::records::bad;
+use crate::state::State;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{
+    FindOffersRequest, PutOfferReply, SlotOffer, SlotOfferList, WithdrawOfferReply, WithdrawOfferRequest,
+};
+use hotlease_wire::ids::LeaseId;
+use hotlease_wire::limits::{DELEGATED_SLOTS_MAX, LABEL_BYTES_MAX};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Offers of one tenant.
+const OF_TENANT_MAX: usize = 256;
+/// Of all.
+const ALL_MAX: usize = 16 * 1024;
+/// Bytes of an invitation.
+const INVITATION_BYTES_MAX: usize = 4096 + 64;
+/// The longest time that an offer lasts which does not last as long as its lease.
+const LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Whose, of which lease, which delegation.
+type Key = (String, LeaseId, u32);
+
+struct Kept {
+    offer: SlotOffer,
+    /// By the manager's clock; none: with the lease.
+    until: Option<Duration>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Offers(Mutex<BTreeMap<Key, Kept>>);
+
+impl Offers {
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, Kept>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what is over. `holds`: whether a tenant holds a lease.
+    fn forget(&self, now: Duration, holds: impl Fn(&str, LeaseId) -> bool) {
+        self.kept().retain(|(tenant, lease, _), kept| {
+            kept.until.is_none_or(|until| now < until) && holds(tenant, *lease)
+        });
+    }
+
+    fn put(&self, key: Key, kept: Kept) -> Result<(), Refusal> {
+        let mut all = self.kept();
+        if !all.contains_key(&key) {
+            let too_many = |what: &str, limit: usize| {
+                Err(Refusal::TooMany {
+                    what: what.into(),
+                    limit: limit as u64,
+                })
+            };
+            if all.keys().filter(|(tenant, ..)| *tenant == key.0).count() >= OF_TENANT_MAX {
+                return too_many("offers of slots of one tenant", OF_TENANT_MAX);
+            }
+            if all.len() >= ALL_MAX {
+                return too_many("offers of slots", ALL_MAX);
+            }
+        }
+        all.insert(key, kept);
+        Ok(())
+    }
+
+    fn of(&self, tenant: &str, job: &str) -> Vec<SlotOffer> {
+        let all = self.kept();
+        let own = all
+            .iter()
+            .filter(|((whose, ..), kept)| whose == tenant && kept.offer.job == job);
+        own.map(|(_, kept)| kept.offer.clone()).collect()
+    }
+}
+
+fn lease_id(text: &str) -> Result<LeaseId, Refusal> {
+    text.parse().map_err(|_| bad("not a lease id"))
+}
+
+fn job(job: &str) -> Result<(), Refusal> {
+    if job.is_empty() || job.len() > LABEL_BYTES_MAX || job.chars().any(char::is_control) {
+        return Err(bad(format!(
+            "offers have the name of a job of 1 to {LABEL_BYTES_MAX} bytes; set `job`, or $HOTLEASE_JOB"
+        )));
+    }
+    Ok(())
+}
+
+fn forget(state: &State) {
+    // The machine's lock is not taken under that of the offers.
+    let leases: Vec<Key> = state.offers.kept().keys().cloned().collect();
+    let held: Vec<(String, LeaseId)> = {
+        let machine = state.machine();
+        let held = leases
+            .into_iter()
+            .filter(|(tenant, lease, _)| machine.cluster.holder(*lease) == Some(tenant));
+        held.map(|(tenant, lease, _)| (tenant, lease)).collect()
+    };
+    let holds = |tenant: &str, lease| held.iter().any(|(whose, held)| whose == tenant && *held == lease);
+    state.offers.forget(state.now(), holds);
+}
+
+pub(crate) fn put(state: &State, offer: SlotOffer, tenant: String) -> Result<PutOfferReply, Refusal> {
+    job(&offer.job)?;
+    let lease = lease_id(&offer.lease)?;
+    if offer.invitation.is_empty() || offer.invitation.len() > INVITATION_BYTES_MAX {
+        return Err(bad("the invitation is missing, or too long"));
+    }
+    if offer.slots == 0 || offer.slots as usize > DELEGATED_SLOTS_MAX {
+        return Err(bad("an offer is of no slots, or of more than a lease lends"));
+    }
+    // Of other tenants' leases nothing is told.
+    if state.machine().cluster.holder(lease) != Some(&tenant) {
+        return Err(Refusal::UnknownLease);
+    }
+    forget(state);
+    let until = match offer.lasts_ms {
+        0 => None,
+        ms => Some(state.now() + Duration::from_millis(ms).min(LASTS_MAX)),
+    };
+    let key = (tenant, lease, offer.delegation);
+    state.offers.put(key, Kept { offer, until })?;
+    Ok(PutOfferReply {})
+}
+
+pub(crate) fn find(
+    state: &State,
+    request: &FindOffersRequest,
+    tenant: &str,
+) -> Result<SlotOfferList, Refusal> {
+    job(&request.job)?;
+    forget(state);
+    Ok(SlotOfferList {
+        offers: state.offers.of(tenant, &request.job),
+    })
+}
+
+pub(crate) fn withdraw(
+    state: &State,
+    request: &WithdrawOfferRequest,
+    tenant: String,
+) -> Result<WithdrawOfferReply, Refusal> {
+    let key = (tenant, lease_id(&request.lease)?, request.delegation);
+    // It may be over already.
+    state.offers.kept().remove(&key);
+    Ok(WithdrawOfferReply {})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(job: &str, until: Option<Duration>) -> Kept {
+        Kept {
+            offer: SlotOffer {
+                job: job.into(),
+                ..SlotOffer::default()
+            },
+            until,
+        }
+    }
+
+    fn key(tenant: &str, lease: u8, delegation: u32) -> Key {
+        (tenant.into(), LeaseId([lease; 8]), delegation)
+    }
+
+    #[test]
+    fn offers_are_told_to_their_own_tenant_and_job_until_they_are_over() {
+        let offers = Offers::default();
+        let second = Duration::from_secs(1);
+        offers.put(key("alice", 1, 1), kept("md", None)).expect("room");
+        offers
+            .put(key("alice", 1, 2), kept("md", Some(second)))
+            .expect("room");
+        offers.put(key("alice", 2, 1), kept("fluid", None)).expect("room");
+        assert_eq!(offers.of("alice", "md").len(), 2);
+        assert_eq!(
+            (offers.of("bob", "md").len(), offers.of("alice", "other").len()),
+            (0, 0)
+        );
+        offers.forget(second, |tenant, lease| {
+            tenant == "alice" && lease == LeaseId([1; 8])
+        });
+        assert_eq!(
+            offers.of("alice", "md").len(),
+            1,
+            "the time of the second is over"
+        );
+        assert_eq!(offers.of("alice", "fluid").len(), 0, "its lease is over");
+    }
+
+    #[test]
+    fn offers_are_bounded() {
+        let offers = Offers::default();
+        for number in 0..OF_TENANT_MAX as u32 {
+            offers
+                .put(key("alice", 1, number), kept("md", None))
+                .expect("room");
+        }
+        let more = offers.put(key("alice", 2, 0), kept("md", None));
+        assert!(matches!(more, Err(Refusal::TooMany { .. })), "{more:?}");
+        offers
+            .put(key("alice", 1, 0), kept("md", None))
+            .expect("it is there already");
+        offers
+            .put(key("bob", 2, 0), kept("md", None))
+            .expect("others have room");
+    }
+
+    #[test]
+    fn an_offer_without_a_job_is_refused() {
+        for bad in ["", "a\nb", &"x".repeat(LABEL_BYTES_MAX + 1)] {
+            assert!(job(bad).is_err(), "{bad:?}");
+        }
+        job("4711").expect("a job");
+    }
+}
