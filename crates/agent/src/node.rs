@@ -1,9 +1,12 @@
 //! The agent's state, and the one way to change it: a step of the book, and the carrying out of what the
 //! book says.
 
+mod attachment;
 mod bearing;
 mod describing;
 mod lending;
+
+pub(crate) use attachment::Attachment;
 
 use crate::active_lease::{ActiveLease, Terms};
 use crate::caller::{Caller, Origin, Tenants};
@@ -24,7 +27,7 @@ use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::SessionReply;
-use hotlease_wire::token::{Rights, TokenKeys};
+use hotlease_wire::token::TokenKeys;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -477,31 +480,5 @@ impl Node {
     /// Refused unless the lease is neither ending nor over.
     pub fn is_active(&self, lease: LeaseId) -> Result<(), Refusal> {
         self.tables().book.active(lease).map(|_| ())
-    }
-}
-
-/// A session's hold on its lease; given back when dropped.
-pub(crate) struct Attachment {
-    node: Arc<Node>,
-    session: SessionId,
-    /// The lease.
-    pub lease: Arc<ActiveLease>,
-    /// What the bearer of the token may do.
-    pub rights: Rights,
-    /// Which delegation of the holder's it is for; 0: it is the holder's own.
-    delegation: u32,
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        let mut tables = self.node.tables();
-        tables.outboxes.remove(&self.session);
-        let closed = Event::SessionClosed {
-            session: self.session,
-            lease: self.lease.id,
-        };
-        tracing::debug!(lease = %self.lease.id, session = self.session.0, "session closed");
-        // Never refused: it only reports.
-        let _ = self.node.step_locked(&mut tables, closed);
     }
 }

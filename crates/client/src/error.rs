@@ -308,10 +308,8 @@ impl From<RuntimeDirError> for Error {
 fn may_pass(refusal: &Refusal) -> bool {
     use Refusal as R;
     match refusal {
-        R::NoCapacity { .. } | R::NoPlaces { .. } | R::NoGpus { .. } | R::NotTogether { .. } | R::NoAgent => {
-            true
-        }
-        R::Timeout { .. } | R::Unavailable { .. } | R::LeaseEnded(_) | R::UnknownLease => true,
+        R::NoCapacity { .. } | R::NoPlaces { .. } | R::NoGpus { .. } | R::NotTogether { .. } => true,
+        R::NoAgent | R::Timeout { .. } | R::Unavailable { .. } | R::LeaseEnded(_) | R::UnknownLease => true,
         refusal => matches!(refusal, R::WorkerDied { .. }),
     }
 }

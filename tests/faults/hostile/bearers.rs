@@ -29,6 +29,7 @@ fn first_bytes(random: &mut StdRng) -> Vec<u8> {
         epoch: Epoch(random.random()),
         attach_until_ms: u64::MAX,
         rights: Rights::HOLDER,
+        delegation: 0,
     };
     let frame = match random.random_range(0..6) {
         0..3 => Frame::Bearer {

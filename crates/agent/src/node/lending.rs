@@ -1,10 +1,10 @@
 //! Slots that the holder of a lease lends to its peers: a token for them, what it opens, and its end.
 
-use super::{Attachment, Node, Tables};
+use super::{Node, Tables};
 use crate::incarnation::State as WorkerState;
 use hotlease_lease::agent::{Event, SessionId};
-use hotlease_wire::control::{Lent, Order};
-use hotlease_wire::ids::{LeaseId, WorkerIndex};
+use hotlease_wire::control::Order;
+use hotlease_wire::ids::LeaseId;
 use hotlease_wire::limits::DELEGATED_SLOTS_MAX;
 use hotlease_wire::session::{Place, SessionReply, UsageTotals};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
@@ -84,41 +84,5 @@ impl Node {
                 }
             }
         }
-    }
-}
-
-impl Attachment {
-    /// Whether its client holds the lease, rather than being lent slots of it.
-    pub(crate) fn is_holder(&self) -> bool {
-        self.delegation == 0
-    }
-
-    /// The slots that its client may use; none: all.
-    pub(crate) fn lent(&self, tables: &Tables) -> Result<Option<Vec<Place>>, Refusal> {
-        if self.is_holder() {
-            return Ok(None);
-        }
-        let lease = tables.book.active(self.lease.id)?;
-        let lent = lease.delegations.get(&self.delegation);
-        let lent = lent.ok_or(Refusal::LeaseEnded(EndReason::TakenBack))?;
-        Ok(Some(lent.places.iter().copied().collect()))
-    }
-
-    /// The slots of a worker that its client may use; none: all. Refused if there are none.
-    pub(crate) fn lent_of(&self, tables: &Tables, worker: WorkerIndex) -> Result<Option<Lent>, Refusal> {
-        let Some(places) = self.lent(tables)? else {
-            return Ok(None);
-        };
-        let of_worker = places.iter().filter(|place| place.worker == worker);
-        let lent = Lent {
-            delegation: self.delegation,
-            slots: of_worker.map(|place| place.slot).collect(),
-        };
-        if lent.slots.is_empty() {
-            return Err(Refusal::NotPermitted {
-                what: format!("worker {worker} was not lent to this client"),
-            });
-        }
-        Ok(Some(lent))
     }
 }

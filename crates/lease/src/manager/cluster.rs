@@ -18,6 +18,7 @@ mod orders;
 mod placement;
 mod releasing;
 mod reports;
+mod vouching;
 
 use super::quota::Holdings;
 use super::registry::{AgentState, NotRegistered, Registry};

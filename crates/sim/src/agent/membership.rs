@@ -136,7 +136,7 @@ impl Process {
                 label: lease.label.clone(),
                 epoch: lease.epoch,
                 gpus: lease.gpus().len() as u32,
-            cores: lease.cores(),
+                cores: lease.cores(),
                 usage,
                 over: None,
             }

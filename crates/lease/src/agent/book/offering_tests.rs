@@ -108,32 +108,3 @@ fn memory_that_is_taken_away_costs_the_youngest_leases() {
     let cuts: Vec<_> = book.leases().map(|lease| lease.cut.is_some()).collect();
     assert_eq!(cuts, [false, true, true]);
 }
-
-#[test]
-fn the_first_gpus_stay_and_who_holds_others_goes_by_the_notice() {
-    let mut book = LeaseBook::new(0..3, 0).with_gpus(3);
-    for number in 1..=3_u64 {
-        let asked = GrantRequest {
-            gpus: 1,
-            ..request(number, 1, 1)
-        };
-        granted(&mut book, asked, SECOND * number as u32);
-    }
-    let first = |gpus| {
-        Event::Offer(Offer {
-            cores: OfferedCores::Unchanged,
-            memory_bytes: None,
-            gpus: Some(gpus),
-            until: 9 * SECOND,
-        })
-    };
-    let more = book.step(first(4), 4 * SECOND).refusal;
-    assert!(matches!(more, Some(Refusal::BadRequest { .. })), "{more:?}");
-    assert_eq!(book.offered_gpus(), 3, "a refused order changed nothing");
-    assert_eq!(book.step(first(1), 4 * SECOND).refusal, None);
-    let cuts: Vec<_> = book.leases().map(|lease| lease.cut.is_some()).collect();
-    assert_eq!(cuts, [false, true, true]);
-    assert_eq!((book.free_gpus(), book.offered_gpus()), (0, 1));
-    assert_eq!(book.step(first(2), 5 * SECOND).refusal, None);
-    assert_eq!(book.lease(id(2)).expect("there").cut, None, "it is offered again");
-}

@@ -1,0 +1,107 @@
+//! GPUs in leases and offers.
+
+use super::tests::{SECOND, gone, granted, id, request};
+use super::*;
+use crate::agent::{Offer, OfferedCores};
+use hotlease_wire::limits::GPUS_PER_WORKER_MAX;
+
+#[test]
+fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
+    let mut book = LeaseBook::new(0..8, 0).with_gpus(4);
+    let gpus = |number, workers, gpus| GrantRequest {
+        gpus,
+        ..request(number, workers, 1)
+    };
+    let step = book.step(Event::Grant(gpus(1, 2, 1)), Duration::ZERO);
+    let started = step.actions.into_iter().map(|action| match action {
+        Action::StartWorker { gpus, .. } => gpus,
+        other => panic!("{other:?}"),
+    });
+    let started: Vec<_> = started.collect();
+    assert_eq!(started, [[0], [1]], "each worker has a device of its own");
+    assert_eq!((book.free_gpus(), book.free_cores()), (2, 6));
+    let refused = Event::Grant(gpus(2, 1, 3));
+    assert_eq!(
+        book.step(refused, Duration::ZERO).refusal,
+        Some(Refusal::NoGpus {
+            asked: 3,
+            free: 2,
+            offered: 4
+        })
+    );
+    let refused = book.step(Event::Grant(gpus(2, 7, 0)), Duration::ZERO).refusal;
+    assert!(matches!(refused, Some(Refusal::NoCapacity { .. })), "{refused:?}");
+    let no_cores = GrantRequest {
+        slots_per_worker: 7,
+        ..gpus(2, 1, 2)
+    };
+    assert!(
+        book.step(Event::Grant(no_cores), Duration::ZERO)
+            .refusal
+            .is_some()
+    );
+    assert_eq!(
+        (book.free_gpus(), book.free_cores()),
+        (2, 6),
+        "a refusal takes nothing"
+    );
+    let too_many = book.step(Event::Grant(gpus(2, 1, GPUS_PER_WORKER_MAX + 1)), Duration::ZERO);
+    assert!(
+        matches!(too_many.refusal, Some(Refusal::TooMany { .. })),
+        "{too_many:?}"
+    );
+    // A worker that is started again has what it had.
+    let epoch = book.lease(id(1)).expect("granted").epoch;
+    assert_eq!(book.step(gone(id(1), 1, epoch), SECOND).refusal, None);
+    let replace = Event::Replace {
+        lease: id(1),
+        worker: WorkerIndex(1),
+    };
+    let again = book.step(replace, SECOND).actions;
+    assert!(
+        matches!(&again[..], [Action::StartWorker { gpus, .. }] if *gpus == [1]),
+        "{again:?}"
+    );
+    let second = book.lease(id(1)).expect("granted").workers[1].epoch;
+    assert!(!book.may_soon_fit(Sharing::Exclusive, 1, 3));
+    let end = Event::End {
+        lease: id(1),
+        reason: EndReason::Reclaimed,
+    };
+    assert_eq!(book.step(end, SECOND).refusal, None);
+    assert!(book.may_soon_fit(Sharing::Exclusive, 1, 3));
+    let _ = book.step(gone(id(1), 0, epoch), SECOND);
+    assert_eq!(book.free_gpus(), 2, "GPUs wait for their workers");
+    let _ = book.step(gone(id(1), 1, second), SECOND);
+    assert_eq!(book.free_gpus(), 4);
+    assert_eq!(book.ended().next_back().expect("ended").gpus, [0, 1]);
+}
+
+#[test]
+fn the_first_gpus_stay_and_who_holds_others_goes_by_the_notice() {
+    let mut book = LeaseBook::new(0..3, 0).with_gpus(3);
+    for number in 1..=3_u64 {
+        let asked = GrantRequest {
+            gpus: 1,
+            ..request(number, 1, 1)
+        };
+        granted(&mut book, asked, SECOND * number as u32);
+    }
+    let first = |gpus| {
+        Event::Offer(Offer {
+            cores: OfferedCores::Unchanged,
+            memory_bytes: None,
+            gpus: Some(gpus),
+            until: 9 * SECOND,
+        })
+    };
+    let more = book.step(first(4), 4 * SECOND).refusal;
+    assert!(matches!(more, Some(Refusal::BadRequest { .. })), "{more:?}");
+    assert_eq!(book.offered_gpus(), 3, "a refused order changed nothing");
+    assert_eq!(book.step(first(1), 4 * SECOND).refusal, None);
+    let cuts: Vec<_> = book.leases().map(|lease| lease.cut.is_some()).collect();
+    assert_eq!(cuts, [false, true, true]);
+    assert_eq!((book.free_gpus(), book.offered_gpus()), (0, 1));
+    assert_eq!(book.step(first(2), 5 * SECOND).refusal, None);
+    assert_eq!(book.lease(id(2)).expect("there").cut, None, "it is offered again");
+}

@@ -1,0 +1,97 @@
+//! Workers that come up, die, and are started again in their place.
+
+use super::LeaseBook;
+use crate::agent::{Action, Lease, Phase, WorkerState};
+use hotlease_wire::Refusal;
+use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
+use hotlease_wire::session::UsageTotals;
+use std::time::Duration;
+
+impl LeaseBook {
+    pub(super) fn replace(
+        &mut self,
+        id: LeaseId,
+        index: WorkerIndex,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let lease = self.active(id)?;
+        let worker = lease
+            .workers
+            .get(usize::from(index.0))
+            .ok_or(Refusal::UnknownWorker {
+                index: index.0,
+                workers: lease.workers.len() as u16,
+            })?;
+        if worker.state != WorkerState::Gone {
+            return Ok(());
+        }
+        let epoch = self.next_epoch()?;
+        let worker = &mut self.active_mut(id)?.workers[usize::from(index.0)];
+        worker.epoch = epoch;
+        worker.state = WorkerState::Starting;
+        actions.push(Action::StartWorker {
+            lease: id,
+            worker: index,
+            epoch,
+            cores: worker.cores.clone(),
+            gpus: worker.gpus.clone(),
+        });
+        Ok(())
+    }
+
+    /// The worker of this incarnation, and its lease.
+    fn incarnation(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) -> Option<&mut Lease> {
+        self.leases.get_mut(&id).filter(|lease| {
+            lease
+                .workers
+                .get(usize::from(index.0))
+                .is_some_and(|worker| worker.epoch == epoch && worker.state != WorkerState::Gone)
+        })
+    }
+
+    pub(super) fn worker_up(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) {
+        if let Some(lease) = self.incarnation(id, index, epoch) {
+            lease.workers[usize::from(index.0)].state = WorkerState::Serving;
+            settle(lease);
+        }
+    }
+
+    pub(super) fn worker_gone(
+        &mut self,
+        id: LeaseId,
+        index: WorkerIndex,
+        epoch: Epoch,
+        used: UsageTotals,
+        now: Duration,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(lease) = self.incarnation(id, index, epoch) else {
+            return;
+        };
+        lease.workers[usize::from(index.0)].state = WorkerState::Gone;
+        lease.retired.hot_ns = lease.retired.hot_ns.saturating_add(used.hot_ns);
+        lease.retired.compute_ns = lease.retired.compute_ns.saturating_add(used.compute_ns);
+        lease.retired.invocations = lease.retired.invocations.saturating_add(used.invocations);
+        if lease.is_active() {
+            settle(lease);
+            actions.push(Action::TellWorkerDied {
+                lease: id,
+                worker: index,
+                epoch,
+                sessions: lease.all_sessions(),
+            });
+        } else {
+            self.finish(id, now, actions);
+        }
+    }
+}
+
+fn settle(lease: &mut Lease) {
+    let settled = lease
+        .workers
+        .iter()
+        .all(|worker| worker.state != WorkerState::Starting);
+    if lease.phase == Phase::Starting && settled {
+        lease.phase = Phase::Serving;
+    }
+}
