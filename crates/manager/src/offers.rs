@@ -12,7 +12,7 @@ use hotlease_wire::grpc::{
 };
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::limits::{DELEGATED_SLOTS_MAX, LABEL_BYTES_MAX};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,11 +43,10 @@ impl Offers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what is over. `holds`: whether a tenant holds a lease.
-    fn forget(&self, now: Duration, holds: impl Fn(&str, LeaseId) -> bool) {
-        self.kept().retain(|(tenant, lease, _), kept| {
-            kept.until.is_none_or(|until| now < until) && holds(tenant, *lease)
-        });
+    /// Forgets what is over. `is_over`: whether a lease is.
+    fn forget(&self, now: Duration, is_over: impl Fn(LeaseId) -> bool) {
+        self.kept()
+            .retain(|(_, lease, _), kept| kept.until.is_none_or(|until| now < until) && !is_over(*lease));
     }
 
     fn put(&self, key: Key, kept: Kept) -> Result<(), Refusal> {
@@ -95,15 +94,15 @@ fn job(job: &str) -> Result<(), Refusal> {
 fn forget(state: &State) {
     // The machine's lock is not taken under that of the offers.
     let leases: Vec<Key> = state.offers.kept().keys().cloned().collect();
-    let held: Vec<(String, LeaseId)> = {
+    let over: BTreeSet<LeaseId> = {
         let machine = state.machine();
-        let held = leases
-            .into_iter()
-            .filter(|(tenant, lease, _)| machine.cluster.holder(*lease) == Some(tenant));
-        held.map(|(tenant, lease, _)| (tenant, lease)).collect()
+        let over = leases
+            .iter()
+            .filter(|(tenant, lease, _)| machine.cluster.holder(*lease) != Some(tenant));
+        over.map(|(_, lease, _)| *lease).collect()
     };
-    let holds = |tenant: &str, lease| held.iter().any(|(whose, held)| whose == tenant && *held == lease);
-    state.offers.forget(state.now(), holds);
+    // What came meanwhile was looked at when it came.
+    state.offers.forget(state.now(), |lease| over.contains(&lease));
 }
 
 pub(crate) fn put(state: &State, offer: SlotOffer, tenant: String) -> Result<PutOfferReply, Refusal> {
