@@ -168,7 +168,12 @@ fn absurd_lease_requests_are_refused_by_name() {
         assert!(
             matches!(
                 refusal,
-                Some(Refusal::BadRequest { .. } | Refusal::TooMany { .. } | Refusal::NoCapacity { .. })
+                Some(
+                    Refusal::BadRequest { .. }
+                        | Refusal::TooMany { .. }
+                        | Refusal::NoCapacity { .. }
+                        | Refusal::NoGpus { .. }
+                )
             ),
             "{what}: {refusal:?}"
         );
