@@ -70,7 +70,7 @@ pub(crate) struct Lease {
     /// Where the slots of each of them are.
     homes: Vec<Home>,
     /// How peers get to the agent; without a token.
-    way: Grant,
+    way: Box<Grant>,
     /// While the manager does not know of it.
     vouching: Option<JoinHandle<()>>,
 }
@@ -189,11 +189,11 @@ impl Lease {
         };
         let attach = lap();
         let (mut lease, channels, rest) = Self::begin(plan, session, workers).await?;
-        lease.way = Grant {
+        lease.way = Box::new(Grant {
             token: Vec::new(),
             others: Vec::new(),
             ..grant
-        };
+        });
         let phases = ColdPhases {
             acquire,
             attach,
@@ -253,7 +253,7 @@ impl Lease {
             base,
             workers: Vec::new(),
             homes,
-            way: Grant::default(),
+            way: Box::default(),
             vouching: None,
         };
         let mut channels = Vec::with_capacity(lease.homes.len() * usize::from(plan.options.slots));
@@ -375,7 +375,7 @@ impl Lease {
         let (delegation, token) = self.session.shared().delegate(places, lasts).await?;
         let grant = Grant {
             token,
-            ..self.way.clone()
+            ..Grant::clone(&self.way)
         };
         Ok((delegation, grant))
     }
