@@ -67,12 +67,17 @@ pub(crate) struct Lease {
     /// Index of the code's first function in every worker of the lease.
     base: u16,
     workers: Vec<Option<Watched>>,
-    /// Where the slots of each of them are.
-    homes: Vec<Home>,
-    /// How peers get to the agent; without a token.
-    way: Box<Grant>,
+    at: Box<At>,
     /// While the manager does not know of it.
     vouching: Option<JoinHandle<()>>,
+}
+
+/// Where a lease is.
+struct At {
+    /// Where the slots of each worker are.
+    homes: Vec<Home>,
+    /// How peers get to the agent; without a token.
+    way: Grant,
 }
 
 /// A worker of the agent's, and the slots of it that are used.
@@ -189,11 +194,11 @@ impl Lease {
         };
         let attach = lap();
         let (mut lease, channels, rest) = Self::begin(plan, session, workers).await?;
-        lease.way = Box::new(Grant {
+        lease.at.way = Grant {
             token: Vec::new(),
             others: Vec::new(),
             ..grant
-        });
+        };
         let phases = ColdPhases {
             acquire,
             attach,
@@ -252,11 +257,13 @@ impl Lease {
             session,
             base,
             workers: Vec::new(),
-            homes,
-            way: Box::default(),
+            at: Box::new(At {
+                homes,
+                way: Grant::default(),
+            }),
             vouching: None,
         };
-        let mut channels = Vec::with_capacity(lease.homes.len() * usize::from(plan.options.slots));
+        let mut channels = Vec::with_capacity(lease.at.homes.len() * usize::from(plan.options.slots));
         for opened in opened {
             phases.connect = phases.connect.max(opened.connect);
             channels.extend(lease.channels(&opened.watched, opened.rings));
@@ -340,7 +347,7 @@ impl Lease {
     pub(crate) async fn reconnect(&mut self, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
         // The old connection first, so that it does not count against the worker's limit.
         self.workers[usize::from(worker)] = None;
-        let home = self.homes[usize::from(worker)].clone();
+        let home = self.at.homes[usize::from(worker)].clone();
         let Opened { watched, rings, .. } =
             Self::open(self.session.shared().clone(), self.plan.clone(), home).await?;
         let channels = self.channels(&watched, rings);
@@ -375,7 +382,7 @@ impl Lease {
         let (delegation, token) = self.session.shared().delegate(places, lasts).await?;
         let grant = Grant {
             token,
-            ..Grant::clone(&self.way)
+            ..self.at.way.clone()
         };
         Ok((delegation, grant))
     }
