@@ -9,8 +9,9 @@ use crate::cause::{Evidence, KillReason};
 use crate::node::Node;
 use crate::usage;
 use crate::worker::{OrderError, Sent, Worker};
-use hotlease_fabric::usage::{Running, UsageBlock};
+use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
 use hotlease_lease::agent::Event;
+use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::control::{Order, SharedCore};
 use hotlease_wire::ids::{Epoch, WorkerIndex};
 use hotlease_wire::session::{StartPhases, UsageTotals};
@@ -147,6 +148,12 @@ impl Incarnation {
         }
     }
 
+    /// What its functions have used so far, by its own word.
+    pub fn functions(&self) -> Vec<UsedByFunction> {
+        let block = self.usage.get();
+        block.map(usage::functions_of_living).unwrap_or_default()
+    }
+
     /// Cores times time. All slots on a shared core have that one together.
     fn held(&self) -> u64 {
         let shared = self.cores.windows(2).any(|pair| pair[0] == pair[1]);
@@ -207,9 +214,14 @@ impl Incarnation {
         }
         self.state.send_replace(State::Gone { cause, output });
         let held = self.held();
-        let used = match self.usage.get() {
-            Some(block) => usage::of_dead(block, held),
-            None => usage::only_allocated(held),
+        let (used, functions) = match self.usage.get() {
+            Some(block) => {
+                // Before the totals, within which they stay.
+                let counted = usage::functions_of_dead(block);
+                let used = usage::of_dead(block, held);
+                (used, lease.attribution().of_worker(&counted, used))
+            }
+            None => (usage::only_allocated(held), FunctionTotals::default()),
         };
         // Never refused: it only reports.
         let _ = node.step(Event::WorkerGone {
@@ -217,6 +229,7 @@ impl Incarnation {
             worker: self.index,
             epoch: self.epoch,
             used,
+            functions,
         });
     }
 

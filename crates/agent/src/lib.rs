@@ -28,6 +28,7 @@
 mod active_lease;
 mod agent;
 mod caller;
+mod attribution;
 mod cause;
 mod code;
 mod config;

@@ -4,7 +4,7 @@
 //! about polling and computing is believed up to that, and what is billed never shrinks.
 
 use hotlease_fabric::clock::monotonic_ns;
-use hotlease_fabric::usage::UsageBlock;
+use hotlease_fabric::usage::{UsageBlock, UsedByFunction};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
@@ -29,6 +29,31 @@ pub(crate) fn of_living(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
 /// Of a worker that is gone: the function that it died in counts until now.
 pub(crate) fn of_dead(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
     totals(block, allocated_ns, Some(monotonic_ns()))
+}
+
+/// What each function has used, as the worker says, of one that lives.
+pub(crate) fn functions_of_living(block: &UsageBlock) -> Vec<UsedByFunction> {
+    functions(block, None)
+}
+
+/// The same of one that is gone: the function that it died in counts until now.
+pub(crate) fn functions_of_dead(block: &UsageBlock) -> Vec<UsedByFunction> {
+    functions(block, Some(monotonic_ns()))
+}
+
+fn functions(block: &UsageBlock, died_ns: Option<u64>) -> Vec<UsedByFunction> {
+    let mut rows = Vec::new();
+    for slot in 0..block.slots() {
+        rows.extend(block.functions(slot).filter(|row| row.invocations > 0));
+        if let (Some(running), Some(died)) = (block.read(slot).running, died_ns) {
+            rows.push(UsedByFunction {
+                function: Some(running.function),
+                compute_ns: died.saturating_sub(running.since_ns),
+                invocations: 0,
+            });
+        }
+    }
+    rows
 }
 
 fn totals(block: &UsageBlock, allocated_ns: u64, died_ns: Option<u64>) -> UsageTotals {

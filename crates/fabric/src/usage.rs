@@ -6,6 +6,7 @@
 
 use crate::clock::{TickClock, monotonic_ns, ticks};
 use crate::memory::{Memory, MemoryError};
+use hotlease_wire::limits::FUNCTIONS_BILLED_MAX;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
@@ -26,6 +27,19 @@ struct SlotCells {
     /// Invocations that found no core.
     refused: AtomicU64,
 }
+
+/// What one function has used in one slot.
+#[repr(C)]
+struct FunctionCells {
+    /// Function index + 1; 0: free.
+    function: AtomicU64,
+    compute_ns: AtomicU64,
+    invocations: AtomicU64,
+}
+
+/// Rows of one slot: the first functions that it ran, and behind them all others together.
+#[repr(C, align(128))]
+struct FunctionRows([FunctionCells; FUNCTIONS_BILLED_MAX + 1]);
 
 #[repr(C, align(128))]
 struct Head {
@@ -60,6 +74,21 @@ pub struct SlotUsage {
     /// The one running now.
     pub running: Option<Running>,
 }
+
+/// What a function has used in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsedByFunction {
+    /// Which; `None`: those without a row of their own.
+    pub function: Option<u16>,
+    /// Time spent in it.
+    pub compute_ns: u64,
+    /// How often it was run.
+    pub invocations: u64,
+}
+
+/// Which row of its slot counts a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FunctionRow(u8);
 
 /// A function that is running. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +126,7 @@ pub struct UsageBlock {
 
 impl UsageBlock {
     fn bytes(slots: u16) -> u64 {
-        (size_of::<Head>() + usize::from(slots) * size_of::<SlotCells>()) as u64
+        (size_of::<Head>() + usize::from(slots) * (size_of::<SlotCells>() + size_of::<FunctionRows>())) as u64
     }
 
     /// A zeroed block; the agent's side.
@@ -146,6 +175,22 @@ impl UsageBlock {
         }
     }
 
+    /// # Panics
+    /// As [`cells`](Self::cells).
+    fn rows(&self, slot: u16) -> &FunctionRows {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        // SAFETY: the rows of all slots follow the cells of all slots; both have the alignment of the head and sizes
+        // that are multiples of it; the index was just checked; atomics as above.
+        unsafe {
+            self.memory
+                .start()
+                .add(size_of::<Head>() + usize::from(self.slots) * size_of::<SlotCells>())
+                .cast::<FunctionRows>()
+                .add(slot.into())
+                .as_ref()
+        }
+    }
+
     /// Worker: fixes what ticks mean. Before any slot runs.
     pub fn set_clock(&self, tick_hz: u64) {
         self.head().tick_hz.store(tick_hz, Relaxed);
@@ -157,6 +202,50 @@ impl UsageBlock {
     #[inline]
     pub fn meter(&self, slot: u16) -> SlotMeter<'_> {
         SlotMeter(self.cells(slot))
+    }
+
+    /// Worker: which row counts what a function uses in a slot, from now on. Called by the slot's thread only, before
+    /// it counts anything of the function; not on the way of an invocation.
+    pub fn row_for(&self, slot: u16, function: u16) -> FunctionRow {
+        let named = u64::from(function) + 1;
+        let (rows, _others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
+        for (row, number) in rows.iter().zip(0..) {
+            match row.function.load(Relaxed) {
+                known if known == named => return FunctionRow(number),
+                0 => {
+                    row.function.store(named, Relaxed);
+                    return FunctionRow(number);
+                }
+                _ => {}
+            }
+        }
+        FunctionRow(FUNCTIONS_BILLED_MAX as u8)
+    }
+
+    /// Worker: a function has returned after so long, in this row of the slot; two plain stores.
+    #[inline]
+    pub fn count(&self, slot: u16, row: FunctionRow, compute_ns: u64) {
+        // A row is one that `row_for` gave.
+        let cells = &self.rows(slot).0[usize::from(row.0)];
+        add(&cells.compute_ns, compute_ns);
+        add(&cells.invocations, 1);
+    }
+
+    /// Agent: what functions have used in a slot, by the worker's own word. What a slot does meanwhile may be counted
+    /// or not.
+    pub fn functions(&self, slot: u16) -> impl Iterator<Item = UsedByFunction> {
+        let (rows, others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
+        let used = |row: &FunctionCells, function| UsedByFunction {
+            function,
+            compute_ns: row.compute_ns.load(Relaxed),
+            invocations: row.invocations.load(Relaxed),
+        };
+        // A number that is no function's counts for the others.
+        let named = rows.iter().map_while(move |row| match row.function.load(Relaxed) {
+            0 => None,
+            named => Some(used(row, u16::try_from(named - 1).ok())),
+        });
+        named.chain(others.iter().map(move |row| used(row, None)))
     }
 
     fn ns_of(&self, at_ticks: u64) -> u64 {
@@ -251,7 +340,7 @@ pub struct SlotMeter<'a>(&'a SlotCells);
 /// Adds without a locked instruction: the slot's thread is the only writer.
 #[inline]
 fn add(cell: &AtomicU64, amount: u64) {
-    cell.store(cell.load(Relaxed) + amount, Relaxed);
+    cell.store(cell.load(Relaxed).wrapping_add(amount), Relaxed);
 }
 
 impl SlotMeter<'_> {
@@ -320,6 +409,27 @@ mod tests {
     }
 
     #[test]
+    fn agent_sees_what_each_function_used_and_the_surplus_together() {
+        let (agent, worker) = pair();
+        for function in 0..FUNCTIONS_BILLED_MAX as u16 + 2 {
+            let row = worker.row_for(1, 1000 + function);
+            assert_eq!(row, worker.row_for(1, 1000 + function), "a row is for ever");
+            worker.count(1, row, 5);
+            worker.count(1, row, 6);
+        }
+        let seen: Vec<_> = agent.functions(1).collect();
+        assert_eq!(seen.len(), FUNCTIONS_BILLED_MAX + 1);
+        let used = |function, compute_ns, invocations| UsedByFunction {
+            function,
+            compute_ns,
+            invocations,
+        };
+        assert_eq!(seen[0], used(Some(1000), 11, 2));
+        assert_eq!(seen[FUNCTIONS_BILLED_MAX], used(None, 22, 4));
+        assert!(agent.functions(0).all(|row| row.invocations == 0), "slots are kept apart");
+    }
+
+    #[test]
     fn overrun_is_told_from_other_faults() {
         for (address, overrun) in [
             (0x5000, Some(4096)),
@@ -353,5 +463,7 @@ mod tests {
                 .write_bytes(0xff, UsageBlock::bytes(2) as usize)
         };
         let _ = (agent.read(0), agent.read(1), agent.crash());
+        assert!(agent.functions(1).all(|row| row.function.is_none()));
+        worker.count(0, worker.row_for(0, 7), 1);
     }
 }

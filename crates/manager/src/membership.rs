@@ -118,6 +118,7 @@ fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {
         epoch: lease.epoch,
         cores: lease.cores,
         usage: row.usage,
+        functions: row.functions,
         over: match lease.state {
             LeaseState::Active => None,
             LeaseState::Ended { why } => Some(why),

@@ -174,6 +174,7 @@ impl AgentNode {
                 worker,
                 epoch,
                 used,
+                functions,
             }) => {
                 self.step(
                     Event::WorkerGone {
@@ -181,6 +182,7 @@ impl AgentNode {
                         worker,
                         epoch,
                         used,
+                        functions,
                     },
                     site,
                 )?;

@@ -5,14 +5,14 @@
 
 mod people;
 
-use crate::bill::Biller;
+use crate::bill::{Biller, FunctionRow};
 use crate::limits::Limits;
-use crate::row::{self, Changed};
+use crate::row::{self, Changed, FunctionsSeen};
 use crate::{
     AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState, PERIOD_MS, Report, Reported,
     RowKey, Standing, Store, StoreError,
 };
-use hotlease_lease::ledger::{TOTAL_MAX, sum};
+use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse, TOTAL_MAX, sum};
 use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -30,6 +30,37 @@ pub struct MemoryStore {
 struct Row {
     standing: Standing,
     periods: Vec<(u64, UsageTotals)>,
+    functions: FunctionTotals,
+    function_periods: BTreeMap<FunctionId, Vec<(u64, FunctionUse)>>,
+}
+
+impl Row {
+    /// What was told of the functions of the lease arrives.
+    fn merge_functions(&mut self, told: &FunctionTotals, at_ms: u64) {
+        if self.standing.disputed {
+            return;
+        }
+        for id in self.functions.merge(told, self.standing.usage) {
+            let used = self.functions.get(&id);
+            let periods = self.function_periods.entry(id).or_default();
+            let period = at_ms / PERIOD_MS;
+            match periods.last_mut() {
+                Some((last, known)) if *last >= period => *known = used,
+                _ => periods.push((period, used)),
+            }
+        }
+    }
+
+    fn functions(&self) -> impl Iterator<Item = FunctionRow<'_>> {
+        self.functions.iter().map(|(id, used)| FunctionRow {
+            tenant: &self.standing.tenant,
+            job: &self.standing.job,
+            disputed: self.standing.disputed,
+            function: id,
+            used,
+            periods: self.function_periods.get(id).map_or(&[], Vec::as_slice),
+        })
+    }
 }
 
 #[derive(Default)]
@@ -131,6 +162,8 @@ impl State {
                 ..standing.clone()
             },
             periods: Vec::new(),
+            functions: FunctionTotals::default(),
+            function_periods: BTreeMap::new(),
         });
         if standing.settled && !known.standing.settled {
             self.settled.push_back(key);
@@ -366,8 +399,11 @@ impl Store for MemoryStore {
             .filter(|key| state.rows.contains_key(key) || latest.contains_key(key))
             .collect();
         state.check_rows(&changes, &known_ends, &self.limits)?;
-        for changed in changes {
+        for (changed, told) in changes.into_iter().zip(&report.usage) {
             state.put_row(changed.row, at_ms);
+            if let Some(row) = state.rows.get_mut(&told.key) {
+                row.merge_functions(&told.functions, at_ms);
+            }
         }
         for lease in report.leases {
             state.note(lease);
@@ -389,9 +425,20 @@ impl Store for MemoryStore {
         Ok(keys.iter().map(row).collect())
     }
 
+    fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError> {
+        let state = self.state();
+        let functions = |key| state.rows.get(key).map(|row: &Row| row.functions.clone());
+        Ok(keys.iter().map(|key| functions(key).unwrap_or_default()).collect())
+    }
+
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
         let state = self.state();
         let mut biller = Biller::new(query);
+        if biller.is_by_function() {
+            for row in state.rows.values().flat_map(Row::functions) {
+                biller.function(&row)?;
+            }
+        }
         for row in state.rows.values() {
             biller.add(&row.standing, &row.periods)?;
         }
@@ -414,6 +461,14 @@ impl Store for MemoryStore {
                 .extend(row::problems(&row.standing, &row.periods, now_ms));
             audit.problems.truncate(FINDINGS_MAX);
         }
+        let mut seen = FunctionsSeen::default();
+        for (key, row) in &state.rows {
+            let lease = row.standing.usage.into();
+            let problem =
+                |of: FunctionRow<'_>| seen.problem(*key, lease, of.function, of.used, of.periods);
+            audit.problems.extend(row.functions().filter_map(problem));
+        }
+        audit.problems.truncate(FINDINGS_MAX);
         Ok(audit)
     }
 

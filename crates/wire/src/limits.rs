@@ -45,6 +45,10 @@ pub const FUNCTIONS_MAX: usize = 4096;
 pub const FUNCTION_NAME_BYTES_MAX: usize = 1024;
 /// The last output of a dead worker that is kept and sent, bytes.
 pub const LAST_OUTPUT_BYTES_MAX: usize = 4096;
+/// Functions of one lease whose use is counted one by one; that of the others is counted together.
+pub const FUNCTIONS_BILLED_MAX: usize = 64;
+/// Bytes of a function's name on a bill.
+pub const FUNCTION_LABEL_BYTES_MAX: usize = 128;
 /// Bytes of a tenant's name.
 pub const TENANT_BYTES_MAX: usize = 64;
 /// Bytes of a lease's label.

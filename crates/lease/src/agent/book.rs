@@ -10,6 +10,7 @@ use super::{
     ATTACH_WITHIN, Action, Availability, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Sharing,
     Step, Worker, WorkerState,
 };
+use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -196,8 +197,9 @@ impl LeaseBook {
                 worker,
                 epoch,
                 used,
+                functions,
             } => {
-                self.worker_gone(lease, worker, epoch, used, now, actions);
+                self.worker_gone(lease, worker, epoch, (used, &functions), now, actions);
                 Ok(())
             }
             Event::Drain { until } => {
@@ -277,6 +279,7 @@ impl LeaseBook {
             workers,
             sessions: BTreeSet::new(),
             retired: UsageTotals::default(),
+            retired_functions: FunctionTotals::default(),
         };
         self.leases.insert(lease.id, lease);
         Ok(())
@@ -401,7 +404,7 @@ impl LeaseBook {
         id: LeaseId,
         index: WorkerIndex,
         epoch: Epoch,
-        used: UsageTotals,
+        (used, functions): (UsageTotals, &FunctionTotals),
         now: Duration,
         actions: &mut Vec<Action>,
     ) {
@@ -412,6 +415,7 @@ impl LeaseBook {
         lease.retired.hot_ns = lease.retired.hot_ns.saturating_add(used.hot_ns);
         lease.retired.compute_ns = lease.retired.compute_ns.saturating_add(used.compute_ns);
         lease.retired.invocations = lease.retired.invocations.saturating_add(used.invocations);
+        lease.retired_functions.add_all(functions);
         if lease.is_active() {
             settle(lease);
             actions.push(Action::TellWorkerDied {

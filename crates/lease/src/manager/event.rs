@@ -1,5 +1,6 @@
 //! What a manager is told, and what it wants done.
 
+use crate::ledger::FunctionTotals;
 use super::{AgentRecord, Allowance, NodeOrder, NodeWish, Offering, Wanted};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -34,6 +35,8 @@ pub struct LeaseReport {
     pub cores: Vec<u32>,
     /// Used so far: cumulative.
     pub usage: UsageTotals,
+    /// What its functions used of that: cumulative too, and not in every report.
+    pub functions: FunctionTotals,
     /// Why it is over, in words; none while it goes on.
     pub over: Option<String>,
 }

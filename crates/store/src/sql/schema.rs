@@ -5,7 +5,7 @@ use crate::StoreError;
 
 /// Each step takes a database to the next version, in one transaction. A step that was released is never
 /// changed: a new one is added.
-pub(crate) const MIGRATIONS: [&[&str]; 4] = [
+pub(crate) const MIGRATIONS: [&[&str]; 5] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
         "CREATE TABLE agents (id TEXT PRIMARY KEY, boot TEXT NOT NULL, address TEXT NOT NULL, \
@@ -51,6 +51,15 @@ pub(crate) const MIGRATIONS: [&[&str]; 4] = [
         "CREATE TABLE keys (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, position TEXT NOT NULL, \
          hash TEXT NOT NULL, label TEXT NOT NULL, created_ms BIGINT NOT NULL, expires_ms BIGINT, \
          revoked_ms BIGINT, used_ms BIGINT)",
+    ],
+    // What was used before is nobody's function's.
+    &[
+        "CREATE TABLE functions (agent TEXT NOT NULL, boot TEXT NOT NULL, lease TEXT NOT NULL, \
+         library TEXT NOT NULL, name TEXT NOT NULL, compute_ns BIGINT NOT NULL, invocations BIGINT NOT NULL, \
+         PRIMARY KEY (agent, boot, lease, library, name))",
+        "CREATE TABLE function_periods (agent TEXT NOT NULL, boot TEXT NOT NULL, lease TEXT NOT NULL, \
+         library TEXT NOT NULL, name TEXT NOT NULL, period BIGINT NOT NULL, compute_ns BIGINT NOT NULL, \
+         invocations BIGINT NOT NULL, PRIMARY KEY (agent, boot, lease, library, name, period))",
     ],
 ];
 

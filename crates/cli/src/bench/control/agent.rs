@@ -127,6 +127,7 @@ impl Agent {
             }),
             end_reason: String::new(),
             shared: false,
+            functions: Vec::new(),
         }
     }
 
@@ -143,6 +144,7 @@ impl Agent {
             usage: Some(message(total.usage)),
             end_reason: total.why.clone(),
             shared: false,
+            functions: Vec::new(),
         }
     }
 
@@ -162,6 +164,7 @@ impl Agent {
                     worker,
                     epoch,
                     used: UsageTotals::default(),
+                    functions: Default::default(),
                 },
                 Action::LeaseEnded { .. } => {
                     let ended = tables.book.ended().next_back();

@@ -1,6 +1,7 @@
 //! The ways in which leases end, and in which a node stops taking new ones.
 
 use super::LeaseBook;
+use crate::ledger::FunctionTotals;
 use crate::agent::{Action, Availability, ENDED_MAX, EndedLease, Lease, Phase, Sharing, WorkerState};
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
@@ -127,6 +128,8 @@ impl LeaseBook {
         let Some(lease) = self.leases.remove(&id) else {
             return;
         };
+        let mut functions = FunctionTotals::default();
+        functions.merge(&lease.retired_functions, usage);
         let cores = lease.cores();
         // What is no longer offered goes back to its owner.
         match lease.sharing {
@@ -151,6 +154,7 @@ impl LeaseBook {
             sharing: lease.sharing,
             reason,
             usage,
+            functions,
             ended: now,
         });
     }

@@ -64,6 +64,7 @@ fn heartbeat(cluster: &mut Cluster, request: u64, named: &[(u8, &str, usize)]) {
         epoch: Epoch((*lease).into()),
         cores: vec![0; *cores],
         usage: UsageTotals::default(),
+        functions: Default::default(),
         over: None,
     });
     let report = report(200, leases.collect());

@@ -2,6 +2,7 @@
 
 use super::{Asked, Cluster, Then, answer, refuse};
 use crate::manager::{Action, Answer, AskId, LeaseNote, LeaseReport, Need, Release, RequestId, Write};
+use crate::ledger::FunctionTotals;
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
@@ -91,6 +92,8 @@ impl Cluster {
             epoch: note.epoch,
             cores: note.cores,
             usage,
+            // They come with the agent's next report.
+            functions: FunctionTotals::default(),
             over: Some(releasing.release.reason.to_string()),
         };
         let write = Write::Report {

@@ -55,6 +55,7 @@ fn lease(over: Option<&str>) -> LeaseReport {
         epoch: Epoch(1),
         cores: vec![0],
         usage: UsageTotals::default(),
+        functions: Default::default(),
         over: over.map(Into::into),
     }
 }
