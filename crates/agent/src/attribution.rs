@@ -34,6 +34,12 @@ impl Attribution {
         self.codes.push((base, code));
     }
 
+    /// Its name, for a log.
+    pub fn name_of(&self, function: u16) -> Option<&str> {
+        let (base, code) = self.codes.iter().rev().find(|(base, _)| *base <= function)?;
+        code.functions.get(usize::from(function - base)).map(String::as_str)
+    }
+
     fn id_of(&mut self, function: u16) -> FunctionId {
         if let Some(known) = self.named.get(&function) {
             return known.clone();

@@ -6,6 +6,7 @@
 
 use crate::active_lease::{ActiveLease, LoadedCode};
 use crate::cause::{Evidence, KillReason};
+use crate::failures::{self, Told};
 use crate::node::Node;
 use crate::usage;
 use crate::worker::{OrderError, Sent, Worker};
@@ -13,10 +14,11 @@ use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
 use hotlease_lease::agent::Event;
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::control::{Order, SharedCore};
+use hotlease_wire::frame::InvocationId;
 use hotlease_wire::ids::{Epoch, WorkerIndex};
 use hotlease_wire::session::{StartPhases, UsageTotals};
 use hotlease_wire::{Cause, Refusal};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -54,6 +56,7 @@ pub(crate) struct Incarnation {
     killed: watch::Sender<Option<KillReason>>,
     phases: Mutex<StartPhases>,
     was_up: OnceLock<()>,
+    told: Mutex<Told>,
 }
 
 /// Why an incarnation did not come up.
@@ -69,6 +72,7 @@ impl Incarnation {
         Self {
             index,
             epoch,
+            told: Mutex::new(Told::new(cores.len())),
             cores,
             begun: Instant::now(),
             usage: OnceLock::new(),
@@ -127,6 +131,24 @@ impl Incarnation {
 
     fn is_killed(&self) -> bool {
         self.killed.borrow().is_some()
+    }
+
+    /// What it and its worker share; none before it is configured.
+    pub fn block(&self) -> Option<&UsageBlock> {
+        self.usage.get()
+    }
+
+    /// Which of its failures were logged.
+    pub fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The invocation that it died in, as far as that is known.
+    fn died_in(&self) -> Option<InvocationId> {
+        let crash = self.block().and_then(UsageBlock::crash);
+        let mut running = self.running().map(|(_, running)| running.invocation);
+        let only = running.next().filter(|_| running.next().is_none());
+        crash.and_then(|crash| crash.invocation).or(only)
     }
 
     /// Where its start's time went.
@@ -210,7 +232,11 @@ impl Incarnation {
             (None, _) => (self.stopped_early(), String::new()),
         };
         if !matches!(cause, Cause::LeaseEnded(_)) {
-            tracing::info!(lease = %lease.id, worker = %self.index, epoch = %self.epoch, %cause, "worker died");
+            failures::log(&lease, &self);
+            tracing::info!(
+                lease = %lease.id, worker = %self.index, epoch = %self.epoch,
+                invocation = self.died_in().map(tracing::field::display), %cause, "worker died"
+            );
         }
         self.state.send_replace(State::Gone { cause, output });
         let held = self.held();

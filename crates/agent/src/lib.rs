@@ -36,6 +36,7 @@ mod cores;
 mod direct;
 mod error;
 mod giving_back;
+mod failures;
 mod incarnation;
 mod journalling;
 mod listener;

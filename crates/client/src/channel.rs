@@ -15,7 +15,7 @@ use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
 use hotlease_wire::DecodeError;
 use hotlease_wire::Ran;
-use hotlease_wire::frame::{Flags, ReplyHeader, Status};
+use hotlease_wire::frame::{Flags, InvocationId, ReplyHeader, Status};
 use hotlease_wire::ids::FunctionIndex;
 use std::any::Any;
 use std::collections::HashMap;
@@ -303,6 +303,37 @@ impl Channel {
     #[cold]
     pub(crate) fn failure(
         &self,
+        id: InvocationId,
+        reply: &Reply,
+        output: Vec<u8>,
+        capacity: u64,
+        timeout: Option<Duration>,
+    ) -> Error {
+        self.logged(id, self.failure_in(reply, output, capacity, timeout))
+    }
+
+    /// By the name that the agent's log gives it, too.
+    fn logged(&self, invocation: InvocationId, error: Error) -> Error {
+        let (lease, worker, epoch) = self.connection.place();
+        let lease = lease.map(tracing::field::display);
+        tracing::debug!(lease, %worker, %epoch, %invocation, %error, "an invocation failed");
+        error
+    }
+
+    /// The name in logs of an invocation that went through the ring.
+    pub(crate) fn invocation(&self, seq: u64) -> InvocationId {
+        self.invocation_in(Lane::Ring(seq))
+    }
+
+    fn invocation_in(&self, lane: Lane) -> InvocationId {
+        match lane {
+            Lane::Ring(seq) => self.ring.invocation(seq),
+            Lane::Express(number) => self.ring.express().invocation(number),
+        }
+    }
+
+    fn failure_in(
+        &self,
         reply: &Reply,
         output: Vec<u8>,
         capacity: u64,
@@ -364,12 +395,13 @@ impl Channel {
             Lane::Ring(seq) => seq == 0 || self.is_answered(seq - 1),
             Lane::Express(_) => true,
         };
-        match self.connection.death() {
+        let error = match self.connection.death() {
             Some(death) => self.named(death.error(first, self.connection.is_shm())),
             None => Error::OutcomeUnknown {
                 why: "the channel was closed".into(),
             },
-        }
+        };
+        self.logged(self.invocation_in(lane), error)
     }
 
     /// Puts the name of the function into the error of a death.

@@ -6,9 +6,10 @@
 
 use crate::clock::{TickClock, monotonic_ns, ticks};
 use crate::memory::{Memory, MemoryError};
+use hotlease_wire::frame::{InvocationId, Status};
 use hotlease_wire::limits::FUNCTIONS_BILLED_MAX;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Of one slot; two cache lines, so that neighbours do not share one.
 #[repr(C, align(128))]
@@ -16,7 +17,7 @@ struct SlotCells {
     hot_ns: AtomicU64,
     compute_ns: AtomicU64,
     invocations: AtomicU64,
-    /// Function index + 1 while one runs, 0 otherwise.
+    /// While a function runs its index + 1, and above these 16 bits its invocation; 0 otherwise.
     running: AtomicU64,
     since_ticks: AtomicU64,
     deadline_ticks: AtomicU64,
@@ -41,6 +42,26 @@ struct FunctionCells {
 #[repr(C, align(128))]
 struct FunctionRows([FunctionCells; FUNCTIONS_BILLED_MAX + 1]);
 
+/// Records of failures, of which a slot keeps so many.
+const FAILURES_KEPT: usize = 16;
+
+/// An invocation that failed.
+#[repr(C)]
+struct FailureCells {
+    /// As `running` of the slot.
+    which: AtomicU64,
+    /// Status, and above these 32 bits the function's own error number.
+    how: AtomicU64,
+}
+
+/// Of one slot; apart from its counters, as it is touched only when something goes wrong.
+#[repr(C, align(128))]
+struct Failures {
+    /// How many there were; the last [`FAILURES_KEPT`] are there.
+    count: AtomicU64,
+    last: [FailureCells; FAILURES_KEPT],
+}
+
 #[repr(C, align(128))]
 struct Head {
     tick_hz: AtomicU64,
@@ -49,7 +70,7 @@ struct Head {
     /// Signal + 1, or `EXITED`; written last.
     crash: AtomicU64,
     crash_slot: AtomicU64,
-    /// Function index + 1.
+    /// What `running` of the slot was.
     crash_function: AtomicU64,
     /// Capacity + 1.
     crash_overrun: AtomicU64,
@@ -95,12 +116,38 @@ pub struct FunctionRow(u8);
 pub struct Running {
     /// Which.
     pub function: u16,
+    /// In which invocation.
+    pub invocation: InvocationId,
     /// Since when.
     pub since_ns: u64,
     /// Until when it may.
     pub deadline_ns: Option<u64>,
     /// The time it was given.
     pub timeout_us: u64,
+}
+
+/// An invocation that failed, by its worker's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// Which.
+    pub invocation: InvocationId,
+    /// The function that it asked for.
+    pub function: u16,
+    /// The status in its reply; none: a number that means nothing.
+    pub status: Option<Status>,
+    /// The function's own error number.
+    pub code: i32,
+}
+
+/// A function's index + 1, and its invocation.
+fn packed(function: u16, invocation: InvocationId) -> u64 {
+    // Indices end below 65535, as the functions of a lease are counted by 16 bits.
+    invocation.bits() << 16 | u64::from(function.wrapping_add(1))
+}
+
+fn unpacked(word: u64) -> Option<(u16, InvocationId)> {
+    let function = (word as u16).checked_sub(1)?;
+    Some((function, InvocationId::from_bits(word >> 16)))
 }
 
 /// What a dying worker wrote down.
@@ -112,6 +159,8 @@ pub struct Crash {
     pub signal: i32,
     /// What it was running.
     pub function: Option<u16>,
+    /// In which invocation.
+    pub invocation: Option<InvocationId>,
     /// Set if it wrote past an output of this capacity.
     pub overrun_capacity: Option<u64>,
     /// Whether a function called `exit`.
@@ -125,8 +174,11 @@ pub struct UsageBlock {
 }
 
 impl UsageBlock {
+    /// Counters, rows of functions, failures: of all slots the one behind those of the other.
+    const SLOT_BYTES: usize = size_of::<SlotCells>() + size_of::<FunctionRows>() + size_of::<Failures>();
+
     fn bytes(slots: u16) -> u64 {
-        (size_of::<Head>() + usize::from(slots) * (size_of::<SlotCells>() + size_of::<FunctionRows>())) as u64
+        (size_of::<Head>() + usize::from(slots) * Self::SLOT_BYTES) as u64
     }
 
     /// A zeroed block; the agent's side.
@@ -189,6 +241,56 @@ impl UsageBlock {
                 .add(slot.into())
                 .as_ref()
         }
+    }
+
+    /// # Panics
+    /// As [`cells`](Self::cells).
+    fn failures(&self, slot: u16) -> &Failures {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        let before = size_of::<SlotCells>() + size_of::<FunctionRows>();
+        // SAFETY: the failures of all slots follow the rows of all slots; as `rows` otherwise.
+        unsafe {
+            self.memory
+                .start()
+                .add(size_of::<Head>() + usize::from(self.slots) * before)
+                .cast::<Failures>()
+                .add(slot.into())
+                .as_ref()
+        }
+    }
+
+    /// Worker: an invocation failed, and its reply is out. Called by the slot's thread only.
+    #[cold]
+    pub fn fail(&self, slot: u16, failure: Failure) {
+        let failures = self.failures(slot);
+        let number = failures.count.load(Relaxed);
+        let cells = &failures.last[number as usize % FAILURES_KEPT];
+        let status = failure.status.map_or(u32::MAX, |status| u32::from(status as u16));
+        cells.which.store(packed(failure.function, failure.invocation), Relaxed);
+        let code = u64::from(failure.code as u32);
+        cells.how.store(u64::from(status) | code << 32, Relaxed);
+        // After the record: who sees the number finds it.
+        failures.count.store(number.wrapping_add(1), Release);
+    }
+
+    /// Agent: what failed in a slot since it had failed `seen` times, and how often it has failed now. Of many only the
+    /// last are there. One that fails meanwhile may be told instead of the oldest.
+    pub fn failed_since(&self, slot: u16, seen: u64) -> (u64, Vec<Failure>) {
+        let failures = self.failures(slot);
+        let count = failures.count.load(Acquire);
+        let new = count.wrapping_sub(seen).min(FAILURES_KEPT as u64);
+        let told = (0..new).rev().filter_map(|back| {
+            let cells = &failures.last[count.wrapping_sub(back + 1) as usize % FAILURES_KEPT];
+            let (function, invocation) = unpacked(cells.which.load(Relaxed))?;
+            let how = cells.how.load(Relaxed);
+            Some(Failure {
+                invocation,
+                function,
+                status: u16::try_from(how as u32).ok().and_then(Status::from_number),
+                code: (how >> 32) as i32,
+            })
+        });
+        (count, told.collect())
     }
 
     /// Worker: fixes what ticks mean. Before any slot runs.
@@ -259,10 +361,10 @@ impl UsageBlock {
     /// may be counted or shown either way.
     pub fn read(&self, slot: u16) -> SlotUsage {
         let cells = self.cells(slot);
-        let running = u16::try_from(cells.running.load(Relaxed).wrapping_sub(1))
-            .ok()
-            .map(|function| Running {
+        let running = unpacked(cells.running.load(Relaxed));
+        let running = running.map(|(function, invocation)| Running {
                 function,
+                invocation,
                 since_ns: self.ns_of(cells.since_ticks.load(Relaxed)),
                 deadline_ns: match cells.deadline_ticks.load(Relaxed) {
                     0 => None,
@@ -298,6 +400,7 @@ impl UsageBlock {
             return None;
         }
         let number = |cell: &AtomicU64| u16::try_from(cell.load(Relaxed).wrapping_sub(1)).ok();
+        let running = unpacked(head.crash_function.load(Relaxed));
         Some(Crash {
             slot: number(&head.crash_slot),
             signal: if written == EXITED {
@@ -305,7 +408,8 @@ impl UsageBlock {
             } else {
                 (written - 1) as i32
             },
-            function: number(&head.crash_function),
+            function: running.map(|(function, _)| function),
+            invocation: running.map(|(_, invocation)| invocation),
             overrun_capacity: head.crash_overrun.load(Relaxed).checked_sub(1),
             exited: written == EXITED,
         })
@@ -346,11 +450,18 @@ fn add(cell: &AtomicU64, amount: u64) {
 impl SlotMeter<'_> {
     /// A function starts.
     #[inline]
-    pub fn start(&self, function: u16, now_ticks: u64, deadline_ticks: u64, timeout_us: u32) {
+    pub fn start(
+        &self,
+        (function, invocation): (u16, InvocationId),
+        now_ticks: u64,
+        deadline_ticks: u64,
+        timeout_us: u32,
+    ) {
         self.0.since_ticks.store(now_ticks, Relaxed);
         self.0.deadline_ticks.store(deadline_ticks, Relaxed);
         self.0.timeout_us.store(timeout_us.into(), Relaxed);
-        self.0.running.store(u64::from(function) + 1, Relaxed);
+        // One store for both: what a crash leaves behind says which invocation it was, for two instructions more.
+        self.0.running.store(packed(function, invocation), Relaxed);
     }
 
     /// Its output area, for the diagnosis of overruns; 0, 0 for none.
@@ -396,8 +507,10 @@ mod tests {
     fn agent_sees_what_a_slot_does() {
         let (agent, worker) = pair();
         let meter = worker.meter(1);
-        meter.start(7, ticks(), 0, 0);
-        assert_eq!(agent.read(1).running.unwrap().function, 7);
+        let invocation = InvocationId::from_bits(0x8000_1234_5678);
+        meter.start((7, invocation), ticks(), 0, 0);
+        let running = agent.read(1).running.unwrap();
+        assert_eq!((running.function, running.invocation), (7, invocation));
         assert_eq!(agent.read(0).running, None);
         meter.stop();
         meter.add_ns(10, 20);
@@ -440,16 +553,39 @@ mod tests {
         ] {
             let (agent, worker) = pair();
             let meter = worker.meter(0);
-            meter.start(3, ticks(), 0, 0);
+            let invocation = InvocationId::from_bits(9);
+            meter.start((3, invocation), ticks(), 0, 0);
             meter.output(0x5000, 4096);
             worker.record_crash(Some(0), 11, address, 4096);
             let crash = agent.crash().unwrap();
+            assert_eq!(crash.invocation, Some(invocation));
             assert_eq!(
                 (crash.signal, crash.function, crash.overrun_capacity),
                 (11, Some(3), overrun),
                 "{address:#x}"
             );
         }
+    }
+
+    #[test]
+    fn failures_are_told_once_and_of_many_the_last() {
+        let (agent, worker) = pair();
+        let failure = |number: u64| Failure {
+            invocation: InvocationId::from_bits(number),
+            function: 3,
+            status: Some(Status::FunctionError),
+            code: -(number as i32),
+        };
+        assert_eq!(agent.failed_since(0, 0), (0, vec![]));
+        worker.fail(0, failure(1));
+        worker.fail(0, failure(2));
+        assert_eq!(agent.failed_since(0, 0), (2, vec![failure(1), failure(2)]));
+        assert_eq!(agent.failed_since(0, 2), (2, vec![]));
+        (3..=40).for_each(|number| worker.fail(0, failure(number)));
+        let (count, last) = agent.failed_since(0, 2);
+        assert_eq!((count, last.len()), (40, FAILURES_KEPT));
+        assert_eq!((last[0], last[15]), (failure(25), failure(40)));
+        assert_eq!(agent.failed_since(1, 0).0, 0, "slots are kept apart");
     }
 
     #[test]
@@ -464,6 +600,7 @@ mod tests {
         };
         let _ = (agent.read(0), agent.read(1), agent.crash());
         assert!(agent.functions(1).all(|row| row.function.is_none()));
+        assert!(agent.failed_since(1, 5).1.len() <= FAILURES_KEPT);
         worker.count(0, worker.row_for(0, 7), 1);
     }
 }

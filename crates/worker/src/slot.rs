@@ -16,8 +16,8 @@ use crate::watchdog::Watchdog;
 use hotlease_fabric::channel::Request;
 use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
 use hotlease_fabric::ofi::Port;
-use hotlease_fabric::usage::{FunctionRow, SlotMeter, UsageBlock};
-use hotlease_wire::frame::{Flags, Status};
+use hotlease_fabric::usage::{Failure, FunctionRow, SlotMeter, UsageBlock};
+use hotlease_wire::frame::{Flags, InvocationId, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use std::sync::Arc;
 use std::time::Duration;
@@ -190,6 +190,7 @@ impl<C: Core> Slot<C> {
         let ran = self.run_function(position, request);
         if let Err(status) = ran {
             self.clients[position].channel.reply(request, status, 0, 0);
+            self.note_failure(request, status, 0);
         }
         // After the reply, whose way out is longer than this.
         self.core.give_up();
@@ -337,7 +338,8 @@ impl<C: Core> Slot<C> {
             }
         };
         usage.output(arguments.guard, arguments.output.bytes);
-        usage.start(header.function.0, started, deadline_ticks, timeout_us);
+        let which = (header.function.0, InvocationId::new(header.seq, header.reply_entry));
+        usage.start(which, started, deadline_ticks, timeout_us);
         if deadline_ticks != 0 {
             self.shared.watchdog.watch(self.index, deadline_ticks);
         }
@@ -375,6 +377,23 @@ impl<C: Core> Slot<C> {
             channel.reply(request, outcome.status, outcome.code, outcome.bytes);
         }
         usage.stop();
+        if outcome.status != Status::Ok {
+            self.note_failure(request, outcome.status, outcome.code);
+        }
         Ok(())
+    }
+
+    /// For the node's log, once the reply is out.
+    #[cold]
+    #[inline(never)]
+    fn note_failure(&self, request: &Request, status: Status, code: i32) {
+        let header = &request.header;
+        let failure = Failure {
+            invocation: InvocationId::new(header.seq, header.reply_entry),
+            function: header.function.0,
+            status: Some(status),
+            code,
+        };
+        self.shared.usage.fail(self.index, failure);
     }
 }
