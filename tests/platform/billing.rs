@@ -164,7 +164,10 @@ fn by_function(platform: &Platform, more: &[&str]) -> (BTreeMap<String, UsageTot
     let mut rows = BTreeMap::new();
     for row in platform.json(&[&["bill", "--by", "function"], more].concat()) {
         let name = row["function"].as_str().expect("a name").to_owned();
-        assert!(rows.insert(name, used(&row)).is_none(), "a function has one row: {row}");
+        assert!(
+            rows.insert(name, used(&row)).is_none(),
+            "a function has one row: {row}"
+        );
     }
     let rest = rows.remove("");
     (rows, rest)
@@ -191,26 +194,53 @@ fn each_function_is_billed_for_its_own_calls_whatever_is_killed() {
         platform.up_again();
         until_settled(&platform);
         let (functions, rest) = by_function(&platform, &[]);
-        let counted: BTreeMap<_, _> = functions.iter().map(|(name, usage)| (name.clone(), usage.invocations)).collect();
+        let counted: BTreeMap<_, _> = functions
+            .iter()
+            .map(|(name, usage)| (name.clone(), usage.invocations))
+            .collect();
         assert_eq!(counted, calls, "after round {round}");
         let rest = rest.expect("what no function used");
         let all = functions.values().fold(rest, |all, one| sum(all, *one));
-        assert_eq!(all, used(&platform.json(&["bill"])[0]), "the rows are the whole bill");
+        assert_eq!(
+            all,
+            used(&platform.json(&["bill"])[0]),
+            "the rows are the whole bill"
+        );
         assert_eq!(rest.invocations, 0);
-        assert!(functions.values().all(|usage| usage.compute_ns > 0 && usage.allocated_ns == 0));
+        assert!(
+            functions
+                .values()
+                .all(|usage| usage.compute_ns > 0 && usage.allocated_ns == 0)
+        );
     }
     let hash = hotlease_wire::ids::CodeHash::of(&fs::read(library("behaved")).unwrap()).to_string();
     let rows = platform.json(&["bill", "--by", "function", "--since", "2h"]);
-    let libraries: Vec<_> = rows.iter().filter(|row| row["function"] != "").map(|row| &row["library"]).collect();
+    let libraries: Vec<_> = rows
+        .iter()
+        .filter(|row| row["function"] != "")
+        .map(|row| &row["library"])
+        .collect();
     assert_eq!(libraries, [hash.as_str(), hash.as_str()]);
     let nobodys = by_function(&platform, &["--job", "no-such-job"]);
     assert_eq!(nobodys, (BTreeMap::new(), None));
     let csv = platform.run(&["bill", "--by", "function", "--csv"]);
     let csv = String::from_utf8(csv.stdout).unwrap();
-    assert!(csv.lines().next().is_some_and(|heading| heading.ends_with(",function,library")), "{csv}");
-    assert_eq!(csv.lines().filter(|line| line.ends_with(&hash)).count(), 2, "{csv}");
+    assert!(
+        csv.lines()
+            .next()
+            .is_some_and(|heading| heading.ends_with(",function,library")),
+        "{csv}"
+    );
+    assert_eq!(
+        csv.lines().filter(|line| line.ends_with(&hash)).count(),
+        2,
+        "{csv}"
+    );
     let table = String::from_utf8(platform.run(&["bill", "--by", "function"]).stdout).unwrap();
-    assert!(table.contains("FUNCTION") && table.contains("(no function)"), "{table}");
+    assert!(
+        table.contains("FUNCTION") && table.contains("(no function)"),
+        "{table}"
+    );
 }
 
 #[test]
@@ -226,7 +256,9 @@ fn functions_of_a_running_lease_are_billed_while_it_runs() {
         functions.get("echo").is_some_and(|usage| usage.invocations > 0)
     });
     invoker.deallocate().unwrap();
-    until_true("all of them", LIMIT, || by_function(&platform, &[]).0["echo"].invocations == 7);
+    until_true("all of them", LIMIT, || {
+        by_function(&platform, &[]).0["echo"].invocations == 7
+    });
 }
 
 #[test]
@@ -267,7 +299,10 @@ fn a_function_that_is_billed_for_more_than_was_written_down_is_found() {
     let copy = platform.directory().join("copy.journal");
     let mut forged = Vec::new();
     let mut functions = 0;
-    for frame in read(&path).unwrap().chunks_exact(hotlease_journal::frame::FRAME_BYTES) {
+    for frame in read(&path)
+        .unwrap()
+        .chunks_exact(hotlease_journal::frame::FRAME_BYTES)
+    {
         let frame = frame.try_into().unwrap();
         match hotlease_journal::frame::FunctionRecord::decode(frame) {
             Some(mut record) => {

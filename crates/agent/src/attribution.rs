@@ -37,7 +37,9 @@ impl Attribution {
     /// Its name, for a log.
     pub fn name_of(&self, function: u16) -> Option<&str> {
         let (base, code) = self.codes.iter().rev().find(|(base, _)| *base <= function)?;
-        code.functions.get(usize::from(function - base)).map(String::as_str)
+        code.functions
+            .get(usize::from(function - base))
+            .map(String::as_str)
     }
 
     fn id_of(&mut self, function: u16) -> FunctionId {
@@ -62,7 +64,9 @@ impl Attribution {
     pub fn of_worker(&mut self, rows: &[UsedByFunction], within: UsageTotals) -> FunctionTotals {
         let mut told = FunctionTotals::default();
         for row in rows {
-            let id = row.function.map_or_else(FunctionId::others, |function| self.id_of(function));
+            let id = row
+                .function
+                .map_or_else(FunctionId::others, |function| self.id_of(function));
             let used = FunctionUse {
                 compute_ns: row.compute_ns,
                 invocations: row.invocations,
@@ -121,7 +125,11 @@ mod tests {
     #[test]
     fn a_worker_that_lies_about_functions_gives_them_no_more_than_it_used() {
         let mut attribution = Attribution::default();
-        let lies = [row(Some(3), u64::MAX), row(None, u64::MAX), row(Some(u16::MAX), 7)];
+        let lies = [
+            row(Some(3), u64::MAX),
+            row(None, u64::MAX),
+            row(Some(u16::MAX), 7),
+        ];
         let believed = attribution.of_worker(&lies, used(100, 2));
         let sum = believed.sum();
         assert_eq!((sum.compute_ns, sum.invocations), (100, 2), "{believed:?}");

@@ -119,6 +119,10 @@ mod tests {
         let now = told.since;
         let _ = told.next(0, now, |_| (u64::MAX, vec![failure(1)]));
         let _ = told.next(0, now, |_| (0, vec![failure(1); 16]));
-        assert_eq!(told.next(7, now, |_| (1, vec![failure(1)])), [], "a slot that it has not");
+        assert_eq!(
+            told.next(7, now, |_| (1, vec![failure(1)])),
+            [],
+            "a slot that it has not"
+        );
     }
 }

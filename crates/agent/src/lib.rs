@@ -27,16 +27,16 @@
 
 mod active_lease;
 mod agent;
-mod caller;
 mod attribution;
+mod caller;
 mod cause;
 mod code;
 mod config;
 mod cores;
 mod direct;
 mod error;
-mod giving_back;
 mod failures;
+mod giving_back;
 mod incarnation;
 mod journalling;
 mod listener;

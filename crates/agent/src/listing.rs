@@ -175,7 +175,9 @@ fn add_functions(node: &Node, tables: &Tables, leases: &mut [LeaseInfo]) {
     let now = node.now();
     let mut due = Vec::new();
     for (lease, info) in tables.book.leases().zip(&mut *leases) {
-        let Some(active) = tables.leases.get(&lease.id) else { continue };
+        let Some(active) = tables.leases.get(&lease.id) else {
+            continue;
+        };
         let functions = functions_so_far(tables, lease, used_so_far(node, tables, lease));
         let attribution = active.attribution();
         if attribution.is_due(&functions, now) {

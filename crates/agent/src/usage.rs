@@ -102,7 +102,9 @@ mod tests {
         let (agent, worker) = blocks();
         for slot in [0, 1] {
             worker.meter(slot).add_ns(10, 20);
-            worker.meter(slot).start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
+            worker
+                .meter(slot)
+                .start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
             worker.meter(slot).stop();
         }
         let expected = UsageTotals {
@@ -122,7 +124,9 @@ mod tests {
     #[test]
     fn a_function_that_never_returned_counts_once_its_worker_is_dead() {
         let (agent, worker) = blocks();
-        worker.meter(0).start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
+        worker
+            .meter(0)
+            .start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
         assert_eq!(of_living(&agent, u64::MAX).compute_ns, 0);
         std::thread::sleep(Duration::from_millis(2));
         assert!(of_dead(&agent, u64::MAX).compute_ns > 0);

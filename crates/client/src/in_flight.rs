@@ -188,7 +188,13 @@ impl InFlight {
                 recalled = channel.recall(self.seq);
                 Err(channel.failure(channel.invocation(self.seq), reply, Vec::new(), capacity, timeout))
             }
-            Ok(header) if in_ring => Err(channel.failure(channel.invocation(self.seq), reply, source.to_vec(header), capacity, timeout)),
+            Ok(header) if in_ring => Err(channel.failure(
+                channel.invocation(self.seq),
+                reply,
+                source.to_vec(header),
+                capacity,
+                timeout,
+            )),
             reply => {
                 let message = match (reply, staged) {
                     (Ok(header), Some(piece)) if header.status == Status::FunctionError => {

@@ -154,7 +154,10 @@ impl Table {
                 (known.usage, known.ended) = (usage, ended);
             }
             None => {
-                let functions = entry.functions.iter().map(|(function, _)| (key, function.clone()));
+                let functions = entry
+                    .functions
+                    .iter()
+                    .map(|(function, _)| (key, function.clone()));
                 self.changed_functions.extend(functions);
                 self.waiting.insert(key, entry);
             }
@@ -224,7 +227,10 @@ impl Table {
         for (key, function) in std::mem::take(&mut self.changed_functions) {
             // Acknowledged already, or, if so long ago that it is forgotten, not needed.
             let acknowledged = || self.acknowledged.iter().find(|(known, _)| *known == key);
-            let entry = self.waiting.get(&key).or_else(|| acknowledged().map(|(_, entry)| entry));
+            let entry = self
+                .waiting
+                .get(&key)
+                .or_else(|| acknowledged().map(|(_, entry)| entry));
             if let Some(used) = entry.map(|entry| entry.functions.get(&function)) {
                 frames.extend(self.function_frame(key, function, used));
             }

@@ -254,7 +254,13 @@ fn functions_are_read_back_and_damage_gives_them_no_more_than_their_lease() {
                 .chain(table.waiting().map(|(key, entry)| (*key, entry.clone())))
                 .collect()
         };
-        let most = |key: &Key| noted[key].iter().map(|usage| usage.invocations).max().unwrap_or(0);
+        let most = |key: &Key| {
+            noted[key]
+                .iter()
+                .map(|usage| usage.invocations)
+                .max()
+                .unwrap_or(0)
+        };
         for (key, entry) in entries(&Table::recover(&whole).0) {
             // Else it is an acknowledged total of a lease of which more was noted since.
             if entry.usage.invocations < most(&key) {

@@ -121,7 +121,9 @@ pub(crate) async fn verify(state: &State, request: VerifyRequest) -> Result<Veri
         match reconcile(key, measured, total, row.as_ref(), now_ms) {
             Finding::Agrees => {
                 reply.agreeing += 1;
-                reply.problems.extend(misattributed(key, total, by_function, row.as_ref(), billed));
+                reply
+                    .problems
+                    .extend(misattributed(key, total, by_function, row.as_ref(), billed));
             }
             Finding::Waits => reply.waiting += 1,
             Finding::Capped => reply.capped += 1,
@@ -151,7 +153,13 @@ fn misattributed(
             return Some(format!(
                 "function {} of lease {} of agent {} (boot {}) is billed for {} ns and {} invocations, and its agent \
                  measured {} ns and {}",
-                id.name, key.lease, key.agent, key.boot, found.compute_ns, found.invocations, used.compute_ns,
+                id.name,
+                key.lease,
+                key.agent,
+                key.boot,
+                found.compute_ns,
+                found.invocations,
+                used.compute_ns,
                 used.invocations
             ));
         }

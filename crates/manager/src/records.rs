@@ -8,7 +8,9 @@ use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AgentInfo, FunctionUsage, LeaseInfo, PastUsage, Usage};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch};
-use hotlease_wire::limits::{FUNCTION_LABEL_BYTES_MAX, FUNCTIONS_BILLED_MAX, LABEL_BYTES_MAX, PLACES_PER_CORE_MAX, TENANT_BYTES_MAX};
+use hotlease_wire::limits::{
+    FUNCTION_LABEL_BYTES_MAX, FUNCTIONS_BILLED_MAX, LABEL_BYTES_MAX, PLACES_PER_CORE_MAX, TENANT_BYTES_MAX,
+};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
@@ -182,7 +184,11 @@ pub(crate) fn usage(totals: UsageTotals) -> Usage {
 
 /// What functions used, as an agent reports it.
 pub(crate) fn functions(told: Vec<FunctionUsage>) -> Result<FunctionTotals, Refusal> {
-    within("number of functions of a lease", told.len(), FUNCTIONS_BILLED_MAX + 1)?;
+    within(
+        "number of functions of a lease",
+        told.len(),
+        FUNCTIONS_BILLED_MAX + 1,
+    )?;
     let function = |told: FunctionUsage| {
         within("function's name", told.name.len(), FUNCTION_LABEL_BYTES_MAX)?;
         let library = told.library.try_into();
@@ -349,7 +355,10 @@ mod tests {
             compute_ns: 1,
             invocations: 1,
         };
-        assert_eq!(functions(vec![told(32, 1), told(32, 128)]).expect("taken").len(), 2);
+        assert_eq!(
+            functions(vec![told(32, 1), told(32, 128)]).expect("taken").len(),
+            2
+        );
         for wrong in [told(31, 1), told(0, 1), told(32, 129)] {
             assert!(functions(vec![wrong]).is_err());
         }

@@ -448,8 +448,7 @@ impl ManagerNode {
 
     /// Writes reach the disk.
     fn write(&mut self, writes: Vec<Write>, site: &mut Site) {
-        let mut billed = Vec::new();
-        let mut reported = Vec::new();
+        let (mut billed, mut reported) = (Vec::new(), Vec::new());
         for write in &writes {
             if let Write::Report { leases, .. } = write {
                 billed.extend(leases.iter().map(|lease| lease.tenant.clone()));

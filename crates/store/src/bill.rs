@@ -62,7 +62,8 @@ impl<'a> Biller<'a> {
     }
 
     fn is_wanted(&self, tenant: &str, job: &str) -> bool {
-        let wanted = |filter: &Option<String>, value: &str| filter.as_deref().is_none_or(|only| only == value);
+        let wanted =
+            |filter: &Option<String>, value: &str| filter.as_deref().is_none_or(|only| only == value);
         wanted(&self.query.tenant, tenant) && wanted(&self.query.job, job)
     }
 

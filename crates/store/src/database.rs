@@ -107,7 +107,9 @@ impl Store for DatabaseStore {
 
     fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError> {
         let mut reader = self.reader();
-        keys.iter().map(|key| functions::of(&mut **reader, *key)).collect()
+        keys.iter()
+            .map(|key| functions::of(&mut **reader, *key))
+            .collect()
     }
 
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {

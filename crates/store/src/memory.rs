@@ -4,15 +4,17 @@
 //! leases it does not know: running leases survive a manager that is started again.
 
 mod people;
+mod row;
 
+use self::row::Row;
 use crate::bill::{Biller, FunctionRow};
 use crate::limits::Limits;
-use crate::row::{self, Changed, FunctionsSeen};
+use crate::row::{self as rows, Changed, FunctionsSeen};
 use crate::{
     AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState, PERIOD_MS, Report, Reported,
     RowKey, Standing, Store, StoreError,
 };
-use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse, TOTAL_MAX, sum};
+use hotlease_lease::ledger::{FunctionTotals, TOTAL_MAX, sum};
 use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -24,43 +26,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct MemoryStore {
     limits: Limits,
     state: Mutex<State>,
-}
-
-#[derive(Clone)]
-struct Row {
-    standing: Standing,
-    periods: Vec<(u64, UsageTotals)>,
-    functions: FunctionTotals,
-    function_periods: BTreeMap<FunctionId, Vec<(u64, FunctionUse)>>,
-}
-
-impl Row {
-    /// What was told of the functions of the lease arrives.
-    fn merge_functions(&mut self, told: &FunctionTotals, at_ms: u64) {
-        if self.standing.disputed {
-            return;
-        }
-        for id in self.functions.merge(told, self.standing.usage) {
-            let used = self.functions.get(&id);
-            let periods = self.function_periods.entry(id).or_default();
-            let period = at_ms / PERIOD_MS;
-            match periods.last_mut() {
-                Some((last, known)) if *last >= period => *known = used,
-                _ => periods.push((period, used)),
-            }
-        }
-    }
-
-    fn functions(&self) -> impl Iterator<Item = FunctionRow<'_>> {
-        self.functions.iter().map(|(id, used)| FunctionRow {
-            tenant: &self.standing.tenant,
-            job: &self.standing.job,
-            disputed: self.standing.disputed,
-            function: id,
-            used,
-            periods: self.function_periods.get(id).map_or(&[], Vec::as_slice),
-        })
-    }
 }
 
 #[derive(Default)]
@@ -131,7 +96,7 @@ impl State {
     fn settle_rows(&mut self, of: AgentId, except: Option<BootId>, ended: bool, at_ms: u64) {
         for (key, known) in &mut self.rows {
             if key.agent == of && Some(key.boot) != except && !known.standing.settled {
-                known.standing = row::settled(known.standing.clone(), ended, at_ms);
+                known.standing = rows::settled(known.standing.clone(), ended, at_ms);
                 self.settled.push_back(*key);
             }
         }
@@ -319,7 +284,7 @@ impl Store for MemoryStore {
             });
         }
         let known = state.rows.get(&lease.key()).map(|row| row.standing.clone());
-        let row = row::opened(&lease, known, at_ms);
+        let row = rows::opened(&lease, known, at_ms);
         let changed = Changed {
             row: row.clone(),
             capped: false,
@@ -371,7 +336,7 @@ impl Store for MemoryStore {
                 None => state.rows.get(&told.key).map(|row| row.standing.clone()),
             };
             let lease = named.get(&told.key.lease).copied();
-            let changed = row::reported(told, lease, known, true, at_ms)?;
+            let changed = rows::reported(told, lease, known, true, at_ms)?;
             if changed.capped {
                 outcome.capped.push(told.key);
             }
@@ -411,7 +376,7 @@ impl Store for MemoryStore {
         for key in ends {
             state.end(key.lease, "its agent no longer reports it");
             if let Some(known) = state.rows.get(&key).map(|row| row.standing.clone()) {
-                state.put_row(row::settled(known, true, at_ms), at_ms);
+                state.put_row(rows::settled(known, true, at_ms), at_ms);
             }
         }
         state.make_room(&self.limits);
@@ -428,7 +393,10 @@ impl Store for MemoryStore {
     fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError> {
         let state = self.state();
         let functions = |key| state.rows.get(key).map(|row: &Row| row.functions.clone());
-        Ok(keys.iter().map(|key| functions(key).unwrap_or_default()).collect())
+        Ok(keys
+            .iter()
+            .map(|key| functions(key).unwrap_or_default())
+            .collect())
     }
 
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
@@ -458,14 +426,13 @@ impl Store for MemoryStore {
             }
             audit
                 .problems
-                .extend(row::problems(&row.standing, &row.periods, now_ms));
+                .extend(rows::problems(&row.standing, &row.periods, now_ms));
             audit.problems.truncate(FINDINGS_MAX);
         }
         let mut seen = FunctionsSeen::default();
         for (key, row) in &state.rows {
             let lease = row.standing.usage.into();
-            let problem =
-                |of: FunctionRow<'_>| seen.problem(*key, lease, of.function, of.used, of.periods);
+            let problem = |of: FunctionRow<'_>| seen.problem(*key, lease, of.function, of.used, of.periods);
             audit.problems.extend(row.functions().filter_map(problem));
         }
         audit.problems.truncate(FINDINGS_MAX);

@@ -16,10 +16,13 @@
 //! A receiver copies the line to private memory first and decodes the copy: the sender may be hostile
 //! and go on writing.
 
+mod invocation;
+
+pub use invocation::InvocationId;
+
 use crate::DecodeError;
 use crate::ids::{Epoch, FunctionIndex, RegionId};
 use crate::limits::{INLINE_BYTES, PARTS_MAX, REGION_BYTES_MAX};
-use std::fmt;
 
 /// The number of the express entry of a ring: see the fabric crate's `channel`.
 pub const EXPRESS_ENTRY: u32 = u32::MAX;
@@ -46,44 +49,6 @@ impl Seq {
     #[inline]
     pub fn word(self) -> u64 {
         self.0
-    }
-}
-
-/// How an invocation is called in logs and messages, alike by its client and its agent: `GENERATION.NUMBER`, and with
-/// an `e` before the number if it went through the express entry, which counts its own. Unique on a worker (while it
-/// lives) until a channel has had 2^32 invocations; generations beyond 15 bits are cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct InvocationId(u64);
-
-impl InvocationId {
-    /// How many bits it has.
-    pub const BITS: u32 = 48;
-
-    /// Of what stands in a frame.
-    #[inline]
-    pub fn new(seq: Seq, reply_entry: u32) -> Self {
-        let express = u64::from(reply_entry == EXPRESS_ENTRY);
-        Self::from_bits(seq.0 << 1 | express)
-    }
-
-    /// From a number, of which the lowest [`BITS`](Self::BITS) count.
-    #[inline]
-    pub fn from_bits(bits: u64) -> Self {
-        Self(bits & ((1 << Self::BITS) - 1))
-    }
-
-    /// As a number.
-    #[inline]
-    pub fn bits(self) -> u64 {
-        self.0
-    }
-}
-
-impl fmt::Display for InvocationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let express = if self.0 & 1 == 1 { "e" } else { "" };
-        let (generation, number) = (self.0 >> 33, (self.0 >> 1) as u32);
-        write!(f, "{generation}.{express}{number}")
     }
 }
 

@@ -338,7 +338,10 @@ impl<C: Core> Slot<C> {
             }
         };
         usage.output(arguments.guard, arguments.output.bytes);
-        let which = (header.function.0, InvocationId::new(header.seq, header.reply_entry));
+        let which = (
+            header.function.0,
+            InvocationId::new(header.seq, header.reply_entry),
+        );
         usage.start(which, started, deadline_ticks, timeout_us);
         if deadline_ticks != 0 {
             self.shared.watchdog.watch(self.index, deadline_ticks);

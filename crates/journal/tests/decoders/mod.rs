@@ -49,8 +49,14 @@ fn with_sum(bytes: &[u8]) -> [u8; FRAME_BYTES] {
 fn accepts(frame: &[u8; FRAME_BYTES]) -> bool {
     if let Some(record) = FunctionRecord::decode(frame) {
         let used = record.used;
-        assert!(used.compute_ns.max(used.invocations) <= TOTAL_MAX, "a total beyond the limit: {record:?}");
-        assert!(record.function.name.len() <= FUNCTION_LABEL_BYTES_MAX, "{record:?}");
+        assert!(
+            used.compute_ns.max(used.invocations) <= TOTAL_MAX,
+            "a total beyond the limit: {record:?}"
+        );
+        assert!(
+            record.function.name.len() <= FUNCTION_LABEL_BYTES_MAX,
+            "{record:?}"
+        );
         assert_eq!(FunctionRecord::decode(&record.encode()), Some(record));
         assert_eq!(Record::decode(frame), None, "a frame is of one kind");
         return true;

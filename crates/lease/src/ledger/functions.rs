@@ -24,7 +24,7 @@
 
 use super::TOTAL_MAX;
 use hotlease_wire::ids::CodeHash;
-use hotlease_wire::limits::{FUNCTIONS_BILLED_MAX, FUNCTION_LABEL_BYTES_MAX};
+use hotlease_wire::limits::{FUNCTION_LABEL_BYTES_MAX, FUNCTIONS_BILLED_MAX};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -168,7 +168,9 @@ impl FunctionTotals {
 
     /// All rows together.
     pub fn sum(&self) -> FunctionUse {
-        self.0.values().fold(FunctionUse::default(), |all, one| all.plus(*one))
+        self.0
+            .values()
+            .fold(FunctionUse::default(), |all, one| all.plus(*one))
     }
 
     /// Whether each of the other's rows is here, and as large.
@@ -240,7 +242,10 @@ mod tests {
             let mut truth = FunctionTotals::default();
             let mut reports = vec![truth.clone()];
             for _ in 0..20 {
-                truth.add(&id(random.random_range(0..5)), used(random.random_range(0..1000), 1));
+                truth.add(
+                    &id(random.random_range(0..5)),
+                    used(random.random_range(0..1000), 1),
+                );
                 reports.push(truth.clone());
             }
             let mut kept = FunctionTotals::default();
@@ -248,7 +253,10 @@ mod tests {
             for _ in 0..200 {
                 let report = &reports[random.random_range(0..reports.len())];
                 let sum = report.sum();
-                most = used(most.compute_ns.max(sum.compute_ns), most.invocations.max(sum.invocations));
+                most = used(
+                    most.compute_ns.max(sum.compute_ns),
+                    most.invocations.max(sum.invocations),
+                );
                 kept.merge(report, lease(most));
             }
             kept.merge(&truth, lease(truth.sum()));
@@ -274,15 +282,24 @@ mod tests {
                 let before = kept.clone();
                 kept.merge(&told, lease(all));
                 assert!(kept.covers(&before), "seed {seed}, step {step}: a row fell");
-                assert!(all.covers(kept.sum()), "seed {seed}, step {step}: {:?} of {all:?}", kept.sum());
-                assert!(kept.len() <= FUNCTIONS_BILLED_MAX + 1, "seed {seed}: the table grew");
+                assert!(
+                    all.covers(kept.sum()),
+                    "seed {seed}, step {step}: {:?} of {all:?}",
+                    kept.sum()
+                );
+                assert!(
+                    kept.len() <= FUNCTIONS_BILLED_MAX + 1,
+                    "seed {seed}: the table grew"
+                );
             }
         }
     }
 
     #[test]
     fn functions_beyond_the_table_are_counted_together() {
-        let all: FunctionTotals = (0..FUNCTIONS_BILLED_MAX + 3).map(|number| (id(number), used(10, 1))).collect();
+        let all: FunctionTotals = (0..FUNCTIONS_BILLED_MAX + 3)
+            .map(|number| (id(number), used(10, 1)))
+            .collect();
         assert_eq!(all.len(), FUNCTIONS_BILLED_MAX + 1);
         assert_eq!(all.get(&FunctionId::others()), used(30, 3));
     }
@@ -292,6 +309,9 @@ mod tests {
         let long = "ü".repeat(400);
         let one = FunctionId::new(CodeHash([1; 32]), &format!("{long}a"));
         let other = FunctionId::new(CodeHash([1; 32]), &format!("{long}b"));
-        assert!(one.name.len() <= FUNCTION_LABEL_BYTES_MAX && one != other, "{one:?} {other:?}");
+        assert!(
+            one.name.len() <= FUNCTION_LABEL_BYTES_MAX && one != other,
+            "{one:?} {other:?}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! What a manager is told, and what it wants done.
 
-use crate::ledger::FunctionTotals;
 use super::{AgentRecord, Allowance, NodeOrder, NodeWish, Offering, Wanted};
+use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};

@@ -26,14 +26,21 @@ impl ManagerNode {
     /// No function is billed for more than was spent in it, and all of a lease for no more than the lease.
     pub(super) fn check_functions(&self, reported: &[LeaseId], site: &mut Site) {
         for (lease, usage, functions) in self.durable.functions() {
-            let Some(truth) = site.truth.leases.get(&lease).filter(|_| reported.contains(&lease)) else {
+            let Some(truth) = site
+                .truth
+                .leases
+                .get(&lease)
+                .filter(|_| reported.contains(&lease))
+            else {
                 continue;
             };
             let sum = functions.sum();
             let sound = truth.functions.covers(functions) && FunctionUse::from(usage).covers(sum);
             let truly = truth.functions.clone();
             site.promise(NODE, sound, || {
-                format!("functions of lease {lease} are billed {functions:?} of {usage:?} and have used {truly:?}")
+                format!(
+                    "functions of lease {lease} are billed {functions:?} of {usage:?} and have used {truly:?}"
+                )
             });
         }
     }

@@ -98,7 +98,16 @@ fn put(
                      invocations) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
                      ON CONFLICT (agent, boot, lease, library, name, period) DO UPDATE SET \
                      compute_ns = excluded.compute_ns, invocations = excluded.invocations";
-    let values = [agent, boot, lease, library, name, int(period), compute_ns, invocations];
+    let values = [
+        agent,
+        boot,
+        lease,
+        library,
+        name,
+        int(period),
+        compute_ns,
+        invocations,
+    ];
     sql.run(statement, &values)
 }
 
@@ -125,10 +134,7 @@ struct Read {
 }
 
 /// Every function of every row with its periods, in the order of keys and names.
-fn each(
-    sql: &mut dyn Sql,
-    mut each: impl FnMut(&Read) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
+fn each(sql: &mut dyn Sql, mut each: impl FnMut(&Read) -> Result<(), StoreError>) -> Result<(), StoreError> {
     let statement = "SELECT f.agent, f.boot, f.lease, l.tenant, l.job, l.disputed, l.compute_ns, l.invocations, \
                      f.library, f.name, f.compute_ns, f.invocations, p.period, p.compute_ns, p.invocations \
                      FROM functions f JOIN ledger l \
@@ -198,7 +204,10 @@ pub(crate) fn audit(sql: &mut dyn Sql, audit: &mut Audit) -> Result<(), StoreErr
     })?;
     let all = all.ok_or_else(|| damaged("count of functions"))?;
     if all != rows {
-        problems.push(format!("{} functions are of leases that have no row", all.abs_diff(rows)));
+        problems.push(format!(
+            "{} functions are of leases that have no row",
+            all.abs_diff(rows)
+        ));
     }
     audit.problems.extend(problems);
     audit.problems.truncate(FINDINGS_MAX);

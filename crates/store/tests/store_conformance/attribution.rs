@@ -19,14 +19,20 @@ fn bill(scene: &Scene, query: BillQuery) -> Vec<BillLine> {
 /// The lines by function, and that they are what the lines by tenant are.
 fn by_function(scene: &Scene, query: BillQuery) -> Vec<BillLine> {
     let by = |by| bill(scene, BillQuery { by, ..query.clone() });
-    let all = |lines: &[BillLine]| lines.iter().fold(UsageTotals::default(), |all, line| sum(all, line.usage));
+    let all = |lines: &[BillLine]| {
+        lines
+            .iter()
+            .fold(UsageTotals::default(), |all, line| sum(all, line.usage))
+    };
     let (functions, tenants) = (by(By::Function), by(By::Tenant));
     assert_eq!(all(&functions), all(&tenants), "{}: {functions:?}", scene.name);
     functions
 }
 
 fn named(lines: &[BillLine]) -> FunctionTotals {
-    let named = lines.iter().filter_map(|line| Some((line.function.clone()?, line.usage.into())));
+    let named = lines
+        .iter()
+        .filter_map(|line| Some((line.function.clone()?, line.usage.into())));
     named.collect()
 }
 
@@ -41,8 +47,16 @@ fn reports_in_any_order_and_any_number_bill_functions_once() {
         }
         let lines = by_function(&scene, BillQuery::default());
         assert_eq!(named(&lines), functions(9), "{}", scene.name);
-        assert_eq!(lines.len(), 3, "{}: two functions and the rest: {lines:?}", scene.name);
-        let rest = lines.iter().find(|line| line.function.is_none()).expect("the rest");
+        assert_eq!(
+            lines.len(),
+            3,
+            "{}: two functions and the rest: {lines:?}",
+            scene.name
+        );
+        let rest = lines
+            .iter()
+            .find(|line| line.function.is_none())
+            .expect("the rest");
         assert_eq!(
             rest.usage,
             UsageTotals {
@@ -71,7 +85,12 @@ fn a_report_without_functions_takes_none_away() {
         }
         let lines = by_function(&scene, BillQuery::default());
         assert_eq!(named(&lines), functions(5), "{}", scene.name);
-        assert_eq!(scene.store.functions(&[key]).unwrap(), [functions(5)], "{}", scene.name);
+        assert_eq!(
+            scene.store.functions(&[key]).unwrap(),
+            [functions(5)],
+            "{}",
+            scene.name
+        );
     }
 }
 
@@ -89,7 +108,10 @@ fn functions_are_billed_no_more_than_their_lease() {
                 functions: [(id(name), most)].into_iter().collect(),
                 ..row(key, 7, false)
             };
-            scene.store.report(report(LATER_MS, vec![], vec![greedy])).unwrap();
+            scene
+                .store
+                .report(report(LATER_MS, vec![], vec![greedy]))
+                .unwrap();
         }
         let lines = by_function(&scene, BillQuery::default());
         assert_eq!(named(&lines).sum(), used(7).into(), "{}: {lines:?}", scene.name);
@@ -127,11 +149,27 @@ fn functions_are_filtered_by_tenant_job_and_time() {
             let lines = by_function(&scene, query);
             assert!(lines.iter().all(|line| line.job.is_empty()));
             let f = lines.iter().filter(|line| line.function == Some(id("f")));
-            f.map(|line| (line.leases, line.usage.compute_ns)).collect::<Vec<_>>()
+            f.map(|line| (line.leases, line.usage.compute_ns))
+                .collect::<Vec<_>>()
         };
-        assert_eq!(only(None, None, None), [(2, 360_000), (1, 180_000)], "{}", scene.name);
-        assert_eq!(only(Some(TENANT), Some("b"), None), [(1, 180_000)], "{}", scene.name);
-        assert_eq!(only(Some("uid:2"), None, Some(hour(2))), [(1, 120_000)], "{}", scene.name);
+        assert_eq!(
+            only(None, None, None),
+            [(2, 360_000), (1, 180_000)],
+            "{}",
+            scene.name
+        );
+        assert_eq!(
+            only(Some(TENANT), Some("b"), None),
+            [(1, 180_000)],
+            "{}",
+            scene.name
+        );
+        assert_eq!(
+            only(Some("uid:2"), None, Some(hour(2))),
+            [(1, 120_000)],
+            "{}",
+            scene.name
+        );
         assert_eq!(only(Some("uid:3"), None, None), [], "{}", scene.name);
     }
 }
@@ -147,8 +185,14 @@ fn what_a_function_is_late_with_is_not_billed_twice() {
             functions: FunctionTotals::default(),
             ..row(key, 10, false)
         };
-        scene.store.report(report(hour(1) + 1, vec![], vec![early])).unwrap();
-        scene.store.report(report(hour(2) + 1, vec![], vec![row(key, 12, false)])).unwrap();
+        scene
+            .store
+            .report(report(hour(1) + 1, vec![], vec![early]))
+            .unwrap();
+        scene
+            .store
+            .report(report(hour(2) + 1, vec![], vec![row(key, 12, false)]))
+            .unwrap();
         for (since_ms, until_ms) in [(None, Some(hour(2))), (Some(hour(2)), None), (Some(0), None)] {
             by_function(
                 &scene,
@@ -172,7 +216,14 @@ fn functions_of_a_folded_row_are_the_tenants_own() {
             scene.store.report(report).unwrap();
         }
         let lines = by_function(&scene, BillQuery::default());
-        assert_eq!(lines.iter().filter(|line| line.function.is_some()).map(|line| line.leases).max(), Some(8));
+        assert_eq!(
+            lines
+                .iter()
+                .filter(|line| line.function.is_some())
+                .map(|line| line.leases)
+                .max(),
+            Some(8)
+        );
         let folded = scene.store.functions(&[lease(1, 1).key()]).unwrap();
         assert!(folded[0].is_empty(), "{}: {folded:?}", scene.name);
         scene.is_sound(LATER_MS);

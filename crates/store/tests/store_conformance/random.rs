@@ -54,7 +54,10 @@ fn some_usage(random: &mut StdRng, lease: &LeaseRecord) -> LedgerRow {
 fn some_functions(random: &mut StdRng) -> FunctionTotals {
     let mut told = FunctionTotals::default();
     for _ in 0..random.random_range(0..5) {
-        let id = FunctionId::new(CodeHash([random.random_range(1..3); 32]), &format!("f{}", random.random_range(0..40)));
+        let id = FunctionId::new(
+            CodeHash([random.random_range(1..3); 32]),
+            &format!("f{}", random.random_range(0..40)),
+        );
         let used = FunctionUse {
             compute_ns: random.random_range(0..1_000_000_000),
             invocations: random.random_range(0..100_000_000),

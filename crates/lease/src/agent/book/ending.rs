@@ -1,8 +1,8 @@
 //! The ways in which leases end, and in which a node stops taking new ones.
 
 use super::LeaseBook;
-use crate::ledger::FunctionTotals;
 use crate::agent::{Action, Availability, ENDED_MAX, EndedLease, Lease, Phase, Sharing, WorkerState};
+use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};

@@ -1,8 +1,8 @@
 //! Ending a lease: at the agent that granted it where that is known, else wherever it is found.
 
 use super::{Asked, Cluster, Then, answer, refuse};
-use crate::manager::{Action, Answer, AskId, LeaseNote, LeaseReport, Need, Release, RequestId, Write};
 use crate::ledger::FunctionTotals;
+use crate::manager::{Action, Answer, AskId, LeaseNote, LeaseReport, Need, Release, RequestId, Write};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
