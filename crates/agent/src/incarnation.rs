@@ -231,8 +231,8 @@ impl Incarnation {
             (None, Err(NotUp::Because(why))) => (Cause::NotStarted { why }, String::new()),
             (None, _) => (self.stopped_early(), String::new()),
         };
+        failures::log(&lease, &self);
         if !matches!(cause, Cause::LeaseEnded(_)) {
-            failures::log(&lease, &self);
             tracing::info!(
                 lease = %lease.id, worker = %self.index, epoch = %self.epoch,
                 invocation = self.died_in().map(tracing::field::display), %cause, "worker died"

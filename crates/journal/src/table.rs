@@ -226,7 +226,7 @@ impl Table {
         // Before what says that they are acknowledged, and behind the record of their lease.
         for (key, function) in std::mem::take(&mut self.changed_functions) {
             // Acknowledged already, or, if so long ago that it is forgotten, not needed.
-            let acknowledged = || self.acknowledged.iter().find(|(known, _)| *known == key);
+            let acknowledged = || self.acknowledged.iter().rev().find(|(known, _)| *known == key);
             let entry = self
                 .waiting
                 .get(&key)

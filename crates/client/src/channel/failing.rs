@@ -21,7 +21,7 @@ impl Channel {
     }
 
     /// By the name that the agent's log gives it, too.
-    fn logged(&self, invocation: InvocationId, error: Error) -> Error {
+    pub(super) fn logged(&self, invocation: InvocationId, error: Error) -> Error {
         let (lease, worker, epoch) = self.connection.place();
         let lease = lease.map(tracing::field::display);
         tracing::debug!(lease, %worker, %epoch, %invocation, %error, "an invocation failed");
@@ -33,7 +33,7 @@ impl Channel {
         self.invocation_in(Lane::Ring(seq))
     }
 
-    fn invocation_in(&self, lane: Lane) -> InvocationId {
+    pub(super) fn invocation_in(&self, lane: Lane) -> InvocationId {
         match lane {
             Lane::Ring(seq) => self.ring.invocation(seq),
             Lane::Express(number) => self.ring.express().invocation(number),
@@ -82,7 +82,7 @@ impl Channel {
     }
 
     #[cold]
-    fn unanswered_in(&self, lane: Lane) -> Error {
+    pub(super) fn unanswered_in(&self, lane: Lane) -> Error {
         // The worker takes the ring's in order, and the express entry's at any time.
         let first = match lane {
             Lane::Ring(seq) => seq == 0 || self.is_answered(seq - 1),
