@@ -17,8 +17,8 @@ use hotlease_tests::session::RawSession;
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, agent};
 use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, BillRequest, HeartbeatRequest, JournalTotal, LeaseInfo, ListRequest,
-    PastUsage, PastUsageRequest, RegisterRequest, ReleaseRequest, Usage, VerifyRequest,
+    AcquireRequest, AgentInfo, BillRequest, FunctionUsage, HeartbeatRequest, JournalTotal, LeaseInfo,
+    ListRequest, PastUsage, PastUsageRequest, RegisterRequest, ReleaseRequest, Usage, VerifyRequest,
 };
 use prost::Message;
 use prost::bytes::{Buf, BufMut};
