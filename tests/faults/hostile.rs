@@ -17,8 +17,8 @@ use hotlease_tests::session::RawSession;
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, agent};
 use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, BillRequest, HeartbeatRequest, JournalTotal, LeaseInfo, ListRequest,
-    PastUsage, PastUsageRequest, RegisterRequest, ReleaseRequest, Usage, VerifyRequest,
+    AcquireRequest, AgentInfo, BillRequest, FunctionUsage, HeartbeatRequest, JournalTotal, LeaseInfo,
+    ListRequest, PastUsage, PastUsageRequest, RegisterRequest, ReleaseRequest, Usage, VerifyRequest,
 };
 use prost::Message;
 use prost::bytes::{Buf, BufMut};
@@ -185,6 +185,7 @@ fn nonsense(random: &mut StdRng) -> Vec<u8> {
                     id: text(random),
                     tenant: text(random),
                     usage: usage(random),
+                    functions: functions(random),
                     ..LeaseInfo::default()
                 })
                 .collect(),
@@ -201,11 +202,22 @@ fn nonsense(random: &mut StdRng) -> Vec<u8> {
                     lease: text(random),
                     tenant: text(random),
                     usage: usage(random),
+                    functions: functions(random),
                 })
                 .collect(),
         }
         .encode_to_vec(),
     }
+}
+
+fn functions(random: &mut StdRng) -> Vec<FunctionUsage> {
+    let function = |_| FunctionUsage {
+        library: vec![1; random.random_range(0..40)],
+        name: text(random),
+        compute_ns: number(random),
+        invocations: number(random),
+    };
+    (0..80).map(function).collect()
 }
 
 /// Asks something; whether the daemon answered, and be it that it refuses.

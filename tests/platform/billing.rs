@@ -159,6 +159,108 @@ fn bills_are_grouped_filtered_priced_and_exported() {
     );
 }
 
+/// Calls by function, and the row of what no function used.
+fn by_function(platform: &Platform, more: &[&str]) -> (BTreeMap<String, UsageTotals>, Option<UsageTotals>) {
+    let mut rows = BTreeMap::new();
+    for row in platform.json(&[&["bill", "--by", "function"], more].concat()) {
+        let name = row["function"].as_str().expect("a name").to_owned();
+        assert!(
+            rows.insert(name, used(&row)).is_none(),
+            "a function has one row: {row}"
+        );
+    }
+    let rest = rows.remove("");
+    (rows, rest)
+}
+
+#[test]
+fn each_function_is_billed_for_its_own_calls_whatever_is_killed() {
+    let mut platform = Platform::start();
+    let mut calls = BTreeMap::from([("echo".to_owned(), 0), ("count".to_owned(), 0)]);
+    for round in 1..=2 {
+        let invoker = platform.invoker("behaved");
+        for (name, times) in [("echo", 30), ("count", 12)] {
+            let function = invoker.function(name).unwrap();
+            for _ in 0..times {
+                function.call(b"hello").unwrap();
+            }
+            *calls.get_mut(name).expect("named") += times;
+        }
+        // Neither a function that does not exist nor one that fails takes from another's row.
+        assert!(invoker.function("no_such_function").is_err());
+        invoker.deallocate().unwrap();
+        platform.kill();
+        platform.nothing_runs(LIMIT);
+        platform.up_again();
+        until_settled(&platform);
+        let (functions, rest) = by_function(&platform, &[]);
+        let counted: BTreeMap<_, _> = functions
+            .iter()
+            .map(|(name, usage)| (name.clone(), usage.invocations))
+            .collect();
+        assert_eq!(counted, calls, "after round {round}");
+        let rest = rest.expect("what no function used");
+        let all = functions.values().fold(rest, |all, one| sum(all, *one));
+        assert_eq!(
+            all,
+            used(&platform.json(&["bill"])[0]),
+            "the rows are the whole bill"
+        );
+        assert_eq!(rest.invocations, 0);
+        assert!(
+            functions
+                .values()
+                .all(|usage| usage.compute_ns > 0 && usage.allocated_ns == 0)
+        );
+    }
+    let hash = hotlease_wire::ids::CodeHash::of(&fs::read(library("behaved")).unwrap()).to_string();
+    let rows = platform.json(&["bill", "--by", "function", "--since", "2h"]);
+    let libraries: Vec<_> = rows
+        .iter()
+        .filter(|row| row["function"] != "")
+        .map(|row| &row["library"])
+        .collect();
+    assert_eq!(libraries, [hash.as_str(), hash.as_str()]);
+    let nobodys = by_function(&platform, &["--job", "no-such-job"]);
+    assert_eq!(nobodys, (BTreeMap::new(), None));
+    let csv = platform.run(&["bill", "--by", "function", "--csv"]);
+    let csv = String::from_utf8(csv.stdout).unwrap();
+    assert!(
+        csv.lines()
+            .next()
+            .is_some_and(|heading| heading.ends_with(",function,library")),
+        "{csv}"
+    );
+    assert_eq!(
+        csv.lines().filter(|line| line.ends_with(&hash)).count(),
+        2,
+        "{csv}"
+    );
+    let table = String::from_utf8(platform.run(&["bill", "--by", "function"]).stdout).unwrap();
+    assert!(
+        table.contains("FUNCTION") && table.contains("(no function)"),
+        "{table}"
+    );
+}
+
+#[test]
+fn functions_of_a_running_lease_are_billed_while_it_runs() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("behaved");
+    let echo = invoker.function("echo").unwrap();
+    for _ in 0..7 {
+        echo.call(b"hello").unwrap();
+    }
+    until_true("its calls are on the bill", LIMIT, || {
+        let (functions, _) = by_function(&platform, &[]);
+        functions.get("echo").is_some_and(|usage| usage.invocations > 0)
+    });
+    invoker.deallocate().unwrap();
+    until_true("all of them", LIMIT, || {
+        by_function(&platform, &[]).0["echo"].invocations == 7
+    });
+}
+
 #[test]
 fn an_agent_that_wrote_down_less_than_is_billed_is_found() {
     let platform = Platform::start();
@@ -171,6 +273,10 @@ fn an_agent_that_wrote_down_less_than_is_billed_is_found() {
     let mut forged = Vec::new();
     for frame in bytes.chunks_exact(hotlease_journal::frame::FRAME_BYTES) {
         let frame = frame.try_into().unwrap();
+        if hotlease_journal::frame::FunctionRecord::decode(frame).is_some() {
+            forged.extend_from_slice(frame);
+            continue;
+        }
         let mut record = hotlease_journal::frame::Record::decode(frame).expect("a whole journal");
         record.usage.allocated_ns /= 2;
         forged.extend(record.encode());
@@ -180,6 +286,39 @@ fn an_agent_that_wrote_down_less_than_is_billed_is_found() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("WRONG: lease"), "{text}");
+}
+
+#[test]
+fn a_function_that_is_billed_for_more_than_was_written_down_is_found() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("behaved");
+    invoker.function("echo").unwrap().call(b"x").unwrap();
+    invoker.deallocate().unwrap();
+    until_settled(&platform);
+    let path = platform.directory().join("state/agent").join(JOURNAL_FILE);
+    let copy = platform.directory().join("copy.journal");
+    let mut forged = Vec::new();
+    let mut functions = 0;
+    for frame in read(&path)
+        .unwrap()
+        .chunks_exact(hotlease_journal::frame::FRAME_BYTES)
+    {
+        let frame = frame.try_into().unwrap();
+        match hotlease_journal::frame::FunctionRecord::decode(frame) {
+            Some(mut record) => {
+                record.used.compute_ns /= 2;
+                forged.extend(record.encode());
+                functions += 1;
+            }
+            None => forged.extend_from_slice(frame),
+        }
+    }
+    assert!(functions > 0, "its function was written down");
+    fs::write(&copy, forged).unwrap();
+    let output = platform.run(&["bill", "verify", "--journal", copy.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("WRONG: function echo of lease"), "{text}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod invocation;
 mod invokers;
 mod leases;
 mod libraries;
+mod logs;
 mod moves;
 mod nodes;
 mod offers;

@@ -1,5 +1,6 @@
 //! A lease that holds cores, with what the book does not keep: its terms, incarnations and libraries.
 
+use crate::attribution::Attribution;
 use crate::cause::KillReason;
 use crate::code::Code;
 use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
@@ -52,6 +53,7 @@ pub(crate) struct ActiveLease {
     /// In the order of their loading. Locked while workers load: each library is loaded by a worker once.
     pub codes: tokio::sync::Mutex<Vec<LoadedCode>>,
     incarnations: Mutex<Vec<Arc<Incarnation>>>,
+    attribution: Mutex<Attribution>,
     ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
 }
 
@@ -62,12 +64,18 @@ impl ActiveLease {
             terms,
             codes: tokio::sync::Mutex::default(),
             incarnations: Mutex::default(),
+            attribution: Mutex::default(),
             ended: watch::Sender::new(None),
         }
     }
 
     fn places(&self) -> MutexGuard<'_, Vec<Arc<Incarnation>>> {
         self.incarnations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What its functions have used. Nothing is awaited, and no other lock taken, while this one is held.
+    pub fn attribution(&self) -> MutexGuard<'_, Attribution> {
+        self.attribution.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts an incarnation in its place. The book starts the first ones in the order of their indices.
@@ -206,6 +214,7 @@ impl ActiveLease {
                 });
             }
             let base = new.base;
+            self.attribution().loaded(base, Arc::clone(&new.code));
             codes.push(new);
             return Ok((base, begun.elapsed().as_micros() as u64));
         };

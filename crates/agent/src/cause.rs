@@ -93,6 +93,7 @@ mod tests {
             slot: Some(0),
             signal,
             function: Some(3),
+            invocation: None,
             overrun_capacity,
             exited: signal == 0,
         })

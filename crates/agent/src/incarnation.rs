@@ -6,16 +6,19 @@
 
 use crate::active_lease::{ActiveLease, LoadedCode};
 use crate::cause::{Evidence, KillReason};
+use crate::failures::{self, Told};
 use crate::node::Node;
 use crate::usage;
 use crate::worker::{OrderError, Sent, Worker};
-use hotlease_fabric::usage::{Running, UsageBlock};
+use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
 use hotlease_lease::agent::Event;
+use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::control::{Order, SharedCore};
+use hotlease_wire::frame::InvocationId;
 use hotlease_wire::ids::{Epoch, WorkerIndex};
 use hotlease_wire::session::{StartPhases, UsageTotals};
 use hotlease_wire::{Cause, Refusal};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -55,6 +58,7 @@ pub(crate) struct Incarnation {
     killed: watch::Sender<Option<KillReason>>,
     phases: Mutex<StartPhases>,
     was_up: OnceLock<()>,
+    told: Mutex<Told>,
 }
 
 /// Why an incarnation did not come up.
@@ -70,6 +74,7 @@ impl Incarnation {
         Self {
             index,
             epoch,
+            told: Mutex::new(Told::new(cores.len())),
             cores,
             gpus,
             begun: Instant::now(),
@@ -131,6 +136,24 @@ impl Incarnation {
         self.killed.borrow().is_some()
     }
 
+    /// What it and its worker share; none before it is configured.
+    pub fn block(&self) -> Option<&UsageBlock> {
+        self.usage.get()
+    }
+
+    /// Which of its failures were logged.
+    pub fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The invocation that it died in, as far as that is known.
+    fn died_in(&self) -> Option<InvocationId> {
+        let crash = self.block().and_then(UsageBlock::crash);
+        let mut running = self.running().map(|(_, running)| running.invocation);
+        let only = running.next().filter(|_| running.next().is_none());
+        crash.and_then(|crash| crash.invocation).or(only)
+    }
+
     /// Where its start's time went.
     pub fn phases(&self) -> StartPhases {
         *self.phases.lock().unwrap_or_else(PoisonError::into_inner)
@@ -148,6 +171,12 @@ impl Incarnation {
             Some(block) => usage::of_living(block, held),
             None => usage::only_allocated(held),
         }
+    }
+
+    /// What its functions have used so far, by its own word.
+    pub fn functions(&self) -> Vec<UsedByFunction> {
+        let block = self.usage.get();
+        block.map(usage::functions_of_living).unwrap_or_default()
     }
 
     /// Cores times time. All slots on a shared core have that one together.
@@ -205,14 +234,23 @@ impl Incarnation {
             (None, Err(NotUp::Because(why))) => (Cause::NotStarted { why }, String::new()),
             (None, _) => (self.stopped_early(), String::new()),
         };
+        failures::log(&lease, &self);
         if !matches!(cause, Cause::LeaseEnded(_)) {
-            tracing::info!(lease = %lease.id, worker = %self.index, epoch = %self.epoch, %cause, "worker died");
+            tracing::info!(
+                lease = %lease.id, worker = %self.index, epoch = %self.epoch,
+                invocation = self.died_in().map(tracing::field::display), %cause, "worker died"
+            );
         }
         self.state.send_replace(State::Gone { cause, output });
         let held = self.held();
-        let used = match self.usage.get() {
-            Some(block) => usage::of_dead(block, held),
-            None => usage::only_allocated(held),
+        let (used, functions) = match self.usage.get() {
+            Some(block) => {
+                // Before the totals, within which they stay.
+                let counted = usage::functions_of_dead(block);
+                let used = usage::of_dead(block, held);
+                (used, lease.attribution().of_worker(&counted, used))
+            }
+            None => (usage::only_allocated(held), FunctionTotals::default()),
         };
         // Never refused: it only reports.
         let _ = node.step(Event::WorkerGone {
@@ -220,6 +258,7 @@ impl Incarnation {
             worker: self.index,
             epoch: self.epoch,
             used,
+            functions,
         });
     }
 

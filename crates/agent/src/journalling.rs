@@ -1,13 +1,15 @@
 //! What leases have used is noted in the journal: at their end, and now and then while they go on.
 //!
 //! After a crash of the agent its leases are over, and what was noted last is what is billed: a lease loses at
-//! most [`NOTE_EVERY`] of its use. No manager is needed for any of this.
+//! most [`NOTE_EVERY`] of its use. What of it was whose function is noted less often while they go on: up to two seconds
+//! of computing may be billed to a lease and to none of its functions. No manager is needed for any of this.
 
 use crate::active_lease::ActiveLease;
 use crate::listing;
 use crate::node::{Node, Tables};
 use crate::outbox::Outbox;
 use hotlease_journal::{Entry, Key};
+use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::{SessionReply, UsageTotals};
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// How often running leases are noted.
 const NOTE_EVERY: Duration = Duration::from_millis(250);
+/// Each so many of these notes also say what functions used: a record for each that was called.
+const FUNCTIONS_EVERY: u64 = 8;
 /// How long the answer to a release waits for the journal's disk. Longer, and the answer is given without:
 /// the journal has told why.
 const DURABLE_WITHIN: Duration = Duration::from_secs(1);
@@ -31,18 +35,29 @@ impl Node {
         let Some(journal) = &self.journal else { return };
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease.id);
         let slots = ended.map_or(0, |ended| ended.cores.len());
-        journal.note(self.journal_key(lease.id), entry(lease, slots, usage, true));
+        let functions = ended.map(|ended| ended.functions.clone()).unwrap_or_default();
+        journal.note(
+            self.journal_key(lease.id),
+            entry(lease, slots, (usage, functions), true),
+        );
     }
 
-    /// Notes the present total of each running lease.
-    fn note_leases(&self) {
+    /// Notes the present total of each running lease; `by_function`: and what its functions used of that.
+    fn note_leases(&self, by_function: bool) {
         let Some(journal) = &self.journal else { return };
         let tables = self.tables();
         for lease in tables.book.leases() {
             if let Some(active) = tables.leases.get(&lease.id) {
                 let usage = listing::used_so_far(self, &tables, lease);
                 let slots = lease.cores().len();
-                journal.note(self.journal_key(lease.id), entry(active, slots, usage, false));
+                let functions = match by_function {
+                    true => listing::functions_so_far(&tables, lease, usage),
+                    false => FunctionTotals::default(),
+                };
+                journal.note(
+                    self.journal_key(lease.id),
+                    entry(active, slots, (usage, functions), false),
+                );
             }
         }
     }
@@ -81,11 +96,17 @@ impl Node {
     }
 }
 
-fn entry(lease: &ActiveLease, slots: usize, usage: UsageTotals, ended: bool) -> Entry {
+fn entry(
+    lease: &ActiveLease,
+    slots: usize,
+    (usage, functions): (UsageTotals, FunctionTotals),
+    ended: bool,
+) -> Entry {
     let workers = lease.incarnations().len() as u64;
     Entry {
         tenant: lease.terms.tenant.clone(),
         usage,
+        functions,
         slots: slots as u32,
         memory_bytes: lease.terms.memory_bytes.saturating_mul(workers),
         ended,
@@ -100,10 +121,10 @@ pub(crate) async fn note_running(node: Arc<Node>) {
     let mut active = node.active_leases();
     let mut notes = interval(NOTE_EVERY);
     notes.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    for note in 0_u64.. {
         // Fails never: the sender lives in the node. Costs nothing while no lease is active.
         let _ = active.wait_for(|leases| *leases > 0).await;
         notes.tick().await;
-        node.note_leases();
+        node.note_leases(note.is_multiple_of(FUNCTIONS_EVERY));
     }
 }

@@ -27,6 +27,7 @@
 
 mod active_lease;
 mod agent;
+mod attribution;
 mod caller;
 mod cause;
 mod code;
@@ -34,6 +35,7 @@ mod config;
 mod cores;
 mod direct;
 mod error;
+mod failures;
 mod giving_back;
 mod incarnation;
 mod journalling;

@@ -6,7 +6,8 @@ use crate::incarnation::State;
 use crate::node::{Node, Tables};
 use crate::usage;
 use hotlease_lease::agent::{Ask, Availability, EndedLease, FinalTotal, Lease, Sharing};
-use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, LeaseInfo, Usage, WorkerInfo};
+use hotlease_lease::ledger::FunctionTotals;
+use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, FunctionUsage, LeaseInfo, Usage, WorkerInfo};
 use hotlease_wire::ids::{AgentId, CodeHash, Epoch};
 use hotlease_wire::session::UsageTotals;
 use std::collections::HashSet;
@@ -114,8 +115,12 @@ pub(crate) fn report(node: &Node, ask: Ask, whole: bool) -> (Vec<LeaseInfo>, Epo
         .report(ask)
         .map(|total| owed(agent, total))
         .collect();
-    let active = tables.book.leases().filter(|_| whole);
-    leases.extend(active.map(|lease| active_lease(node, tables, lease)));
+    if whole {
+        let owed = leases.len();
+        let active = tables.book.leases();
+        leases.extend(active.map(|lease| active_lease(node, tables, lease)));
+        add_functions(node, tables, &mut leases[owed..]);
+    }
     (leases, tables.book.epoch())
 }
 
@@ -133,6 +138,7 @@ fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
         end_reason: total.why.clone(),
         shared: false,
         gpus: Vec::new(),
+        functions: rows(&total.functions),
     }
 }
 
@@ -154,6 +160,51 @@ pub(crate) fn used_so_far(node: &Node, tables: &Tables, lease: &Lease) -> UsageT
     used
 }
 
+/// What the functions of a running lease have used of that.
+pub(crate) fn functions_so_far(tables: &Tables, lease: &Lease, used: UsageTotals) -> FunctionTotals {
+    let Some(active) = tables.leases.get(&lease.id) else {
+        return FunctionTotals::default();
+    };
+    let mut counted = lease.retired_functions.clone();
+    for incarnation in active.incarnations() {
+        // Those of the dead are in the book.
+        if !matches!(incarnation.state(), State::Gone { .. }) {
+            let (rows, within) = (incarnation.functions(), incarnation.usage());
+            counted.add_all(&active.attribution().of_worker(&rows, within));
+        }
+    }
+    active.attribution().so_far(&counted, used)
+}
+
+/// Adds what is due of functions of running leases, those first that have waited longest: not many more rows than
+/// leases, so that a report makes at most twice the work that it would without.
+fn add_functions(node: &Node, tables: &Tables, leases: &mut [LeaseInfo]) {
+    let now = node.now();
+    let mut due = Vec::new();
+    for (lease, info) in tables.book.leases().zip(&mut *leases) {
+        let Some(active) = tables.leases.get(&lease.id) else {
+            continue;
+        };
+        let functions = functions_so_far(tables, lease, used_so_far(node, tables, lease));
+        let attribution = active.attribution();
+        if attribution.is_due(&functions, now) {
+            let at = attribution.reported_at();
+            drop(attribution);
+            due.push((at, active, info, functions));
+        }
+    }
+    due.sort_by_key(|(at, ..)| *at);
+    let mut room = due.len();
+    for (_, active, info, functions) in due {
+        if room == 0 {
+            break;
+        }
+        room = room.saturating_sub(functions.len());
+        active.attribution().reported(&functions, now);
+        info.functions = rows(&functions);
+    }
+}
+
 fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
     let now = node.now();
     let used = used_so_far(node, tables, lease);
@@ -170,6 +221,7 @@ fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
         end_reason: String::new(),
         shared: lease.sharing == Sharing::Shared,
         gpus: lease.gpus(),
+        functions: Vec::new(),
     }
 }
 
@@ -187,6 +239,7 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
         end_reason: lease.reason.to_string(),
         shared: lease.sharing == Sharing::Shared,
         gpus: lease.gpus.clone(),
+        functions: Vec::new(),
     }
 }
 
@@ -267,6 +320,17 @@ pub(crate) fn message(totals: UsageTotals) -> Usage {
         compute_ns: totals.compute_ns,
         invocations: totals.invocations,
     }
+}
+
+/// What functions have used, as gRPC messages.
+pub(crate) fn rows(functions: &FunctionTotals) -> Vec<FunctionUsage> {
+    let rows = functions.iter().map(|(id, used)| FunctionUsage {
+        library: id.library.0.to_vec(),
+        name: id.name.to_string(),
+        compute_ns: used.compute_ns,
+        invocations: used.invocations,
+    });
+    rows.collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use crate::listing;
 use crate::node::Node;
 use hotlease_lease::agent::{
-    ANSWER_LIMIT, Ask, FinalTotal, Membership as Machine, MembershipAction, MembershipEvent,
+    ANSWER_LIMIT, Ask, FUNCTIONS_AT_ONCE_MAX, FinalTotal, Membership as Machine, MembershipAction,
+    MembershipEvent,
 };
 use hotlease_net::grpc::refusal;
 use hotlease_wire::Refusal;
@@ -211,7 +212,16 @@ impl Past {
         }
         let boot = self.node.identity.boot;
         let running: HashSet<LeaseId> = self.node.tables().leases.keys().copied().collect();
-        let past = journal.unacknowledged(PAST_MAX, |(run, lease)| *run != boot || !running.contains(lease));
+        let mut past =
+            journal.unacknowledged(PAST_MAX, |(run, lease)| *run != boot || !running.contains(lease));
+        let mut functions = 0;
+        let fit = past.iter().take_while(|(_, entry)| {
+            let fits = functions < FUNCTIONS_AT_ONCE_MAX;
+            functions += entry.functions.len();
+            fits
+        });
+        let fit = fit.count();
+        past.truncate(fit);
         if past.is_empty() {
             return;
         }
@@ -220,6 +230,7 @@ impl Past {
             lease: lease.to_string(),
             tenant: entry.tenant.clone(),
             usage: Some(listing::message(entry.usage)),
+            functions: listing::rows(&entry.functions),
         });
         let request = PastUsageRequest {
             agent: self.node.identity.agent.to_string(),

@@ -4,7 +4,7 @@
 //! about polling and computing is believed up to that, and what is billed never shrinks.
 
 use hotlease_fabric::clock::monotonic_ns;
-use hotlease_fabric::usage::UsageBlock;
+use hotlease_fabric::usage::{UsageBlock, UsedByFunction};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
@@ -29,6 +29,31 @@ pub(crate) fn of_living(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
 /// Of a worker that is gone: the function that it died in counts until now.
 pub(crate) fn of_dead(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
     totals(block, allocated_ns, Some(monotonic_ns()))
+}
+
+/// What each function has used, as the worker says, of one that lives.
+pub(crate) fn functions_of_living(block: &UsageBlock) -> Vec<UsedByFunction> {
+    functions(block, None)
+}
+
+/// The same of one that is gone: the function that it died in counts until now.
+pub(crate) fn functions_of_dead(block: &UsageBlock) -> Vec<UsedByFunction> {
+    functions(block, Some(monotonic_ns()))
+}
+
+fn functions(block: &UsageBlock, died_ns: Option<u64>) -> Vec<UsedByFunction> {
+    let mut rows = Vec::new();
+    for slot in 0..block.slots() {
+        rows.extend(block.functions(slot).filter(|row| row.invocations > 0));
+        if let (Some(running), Some(died)) = (block.read(slot).running, died_ns) {
+            rows.push(UsedByFunction {
+                function: Some(running.function),
+                compute_ns: died.saturating_sub(running.since_ns),
+                invocations: 0,
+            });
+        }
+    }
+    rows
 }
 
 fn totals(block: &UsageBlock, allocated_ns: u64, died_ns: Option<u64>) -> UsageTotals {
@@ -62,6 +87,7 @@ pub(crate) fn add(lease: &mut UsageTotals, worker: UsageTotals) {
 mod tests {
     use super::*;
     use hotlease_fabric::clock::ticks;
+    use hotlease_wire::frame::InvocationId;
 
     fn blocks() -> (UsageBlock, UsageBlock) {
         let agent = UsageBlock::create(2).expect("memory");
@@ -76,7 +102,9 @@ mod tests {
         let (agent, worker) = blocks();
         for slot in [0, 1] {
             worker.meter(slot).add_ns(10, 20);
-            worker.meter(slot).start(0, ticks(), 0, 0);
+            worker
+                .meter(slot)
+                .start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
             worker.meter(slot).stop();
         }
         let expected = UsageTotals {
@@ -96,7 +124,9 @@ mod tests {
     #[test]
     fn a_function_that_never_returned_counts_once_its_worker_is_dead() {
         let (agent, worker) = blocks();
-        worker.meter(0).start(0, ticks(), 0, 0);
+        worker
+            .meter(0)
+            .start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
         assert_eq!(of_living(&agent, u64::MAX).compute_ns, 0);
         std::thread::sleep(Duration::from_millis(2));
         assert!(of_dead(&agent, u64::MAX).compute_ns > 0);

@@ -1,6 +1,8 @@
-//! What has to happen although nobody asks: expiry, and the end of functions that ignore their deadline.
+//! What has to happen although nobody asks: expiry, the end of functions that ignore their deadline, and the log of
+//! invocations that failed.
 
 use crate::cause::KillReason;
+use crate::failures;
 use crate::incarnation::Incarnation;
 use crate::node::Node;
 use hotlease_fabric::clock::monotonic_ns;
@@ -47,6 +49,7 @@ pub(crate) async fn enforce_deadlines(node: Arc<Node>) {
         let leases: Vec<_> = node.tables().leases.values().cloned().collect();
         for lease in leases {
             for incarnation in lease.incarnations() {
+                failures::log(&lease, &incarnation);
                 if let Some(reason) = overdue(&incarnation, monotonic_ns()) {
                     incarnation.kill(reason);
                 }

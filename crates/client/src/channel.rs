@@ -1,6 +1,7 @@
 //! The client's end of a channel: claim an entry, publish, wait, harvest.
 
 mod call;
+mod failing;
 
 use self::call::Lane;
 use crate::Error;
@@ -15,7 +16,7 @@ use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
 use hotlease_wire::DecodeError;
 use hotlease_wire::Ran;
-use hotlease_wire::frame::{Flags, ReplyHeader, Status};
+use hotlease_wire::frame::{Flags, ReplyHeader};
 use hotlease_wire::ids::FunctionIndex;
 use std::any::Any;
 use std::collections::HashMap;
@@ -299,49 +300,6 @@ impl Channel {
         self.entries.free(occupied.seq);
     }
 
-    /// The error in a reply that is not a success with an output of at most `capacity` bytes.
-    #[cold]
-    pub(crate) fn failure(
-        &self,
-        reply: &Reply,
-        output: Vec<u8>,
-        capacity: u64,
-        timeout: Option<Duration>,
-    ) -> Error {
-        let header = match reply {
-            Ok(header) => header,
-            Err(error) => return self.broken(&error.to_string()),
-        };
-        // A message, or a pipeline, is offered more than its caller has room for: up to an entry.
-        let offered = capacity.max(self.ring.reply_bytes() as u64);
-        match header.status {
-            Status::FunctionError if header.length <= offered => Error::Function {
-                code: header.code,
-                output,
-            },
-            Status::Ok if header.length > capacity && header.length <= offered => Error::OutputTooLarge {
-                produced: header.length,
-                capacity,
-            },
-            Status::OutputTooLarge => Error::OutputTooLarge {
-                produced: header.length,
-                capacity,
-            },
-            Status::DeadlineExceeded => Error::Deadline {
-                // On a shared core the worker may have a shorter one, in milliseconds.
-                timeout: match header.code {
-                    0 => timeout.unwrap_or_default(),
-                    limit_ms => Duration::from_millis(limit_ms.unsigned_abs().into()),
-                },
-                ran: Ran::Yes,
-            },
-            Status::OutputUnreachable => Error::OutputLost,
-            Status::Busy => Error::NoCore,
-            Status::Ok | Status::FunctionError => self.broken("a reply is longer than its output may be"),
-            status => Error::NotRun { status },
-        }
-    }
-
     /// Closes the connection over a breach of the protocol.
     fn broken(&self, what: &str) -> Error {
         self.connection.close(Death {
@@ -349,38 +307,6 @@ impl Channel {
             gone: false,
         });
         Error::protocol(what)
-    }
-
-    /// The error of an invocation that was unanswered when the channel closed.
-    #[cold]
-    pub(crate) fn unanswered(&self, seq: u64) -> Error {
-        self.unanswered_in(Lane::Ring(seq))
-    }
-
-    #[cold]
-    fn unanswered_in(&self, lane: Lane) -> Error {
-        // The worker takes the ring's in order, and the express entry's at any time.
-        let first = match lane {
-            Lane::Ring(seq) => seq == 0 || self.is_answered(seq - 1),
-            Lane::Express(_) => true,
-        };
-        match self.connection.death() {
-            Some(death) => self.named(death.error(first, self.connection.is_shm())),
-            None => Error::OutcomeUnknown {
-                why: "the channel was closed".into(),
-            },
-        }
-    }
-
-    /// Puts the name of the function into the error of a death.
-    fn named(&self, mut error: Error) -> Error {
-        if let Error::WorkerDied { cause, function, .. } = &mut error {
-            let index = cause.function().and_then(|index| index.checked_sub(self.base));
-            // The worker may hold libraries of others, too.
-            let ours = index.and_then(|index| self.code.functions().get(usize::from(index)));
-            *function = ours.map(|ours| ours.name.clone());
-        }
-        error
     }
 
     /// Publishes a request without waiting; its reply belongs to a future.

@@ -18,7 +18,7 @@ use hotlease_fabric::socket::Socket;
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Refusal;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::ids::{Epoch, SlotIndex, WorkerIndex};
+use hotlease_wire::ids::{Epoch, LeaseId, SlotIndex, WorkerIndex};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -109,6 +109,11 @@ impl Connection {
 
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Which worker it leads to: its lease, index and epoch.
+    pub(crate) fn place(&self) -> (Option<LeaseId>, WorkerIndex, Epoch) {
+        (self.session.lease(), self.worker, self.epoch)
     }
 
     /// Whether the lease of its worker is over: nothing more is sent to it, although how it ends is not known yet.

@@ -186,9 +186,15 @@ impl InFlight {
             Ok(header) if matches!(header.status, Status::StaleEpoch | Status::Draining) => {
                 // Its entry is somebody else's after this.
                 recalled = channel.recall(self.seq);
-                Err(channel.failure(reply, Vec::new(), capacity, timeout))
+                Err(channel.failure(channel.invocation(self.seq), reply, Vec::new(), capacity, timeout))
             }
-            Ok(header) if in_ring => Err(channel.failure(reply, source.to_vec(header), capacity, timeout)),
+            Ok(header) if in_ring => Err(channel.failure(
+                channel.invocation(self.seq),
+                reply,
+                source.to_vec(header),
+                capacity,
+                timeout,
+            )),
             reply => {
                 let message = match (reply, staged) {
                     (Ok(header), Some(piece)) if header.status == Status::FunctionError => {
@@ -197,7 +203,7 @@ impl InFlight {
                     }
                     _ => Vec::new(),
                 };
-                Err(channel.failure(reply, message, capacity, timeout))
+                Err(channel.failure(channel.invocation(self.seq), reply, message, capacity, timeout))
             }
         })?;
         self.resolved = true;

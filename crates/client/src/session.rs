@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     /// To the agent's host, if it is another one.
     route: Option<Route>,
     workers: usize,
+    /// Once the agent has said so.
+    lease: OnceLock<LeaseId>,
     news: Mutex<News>,
     changed: watch::Sender<()>,
     /// Whether there is an end among the news: without their lock.
@@ -148,6 +150,7 @@ impl Session {
             link: Link::new(socket)?,
             route,
             workers,
+            lease: OnceLock::new(),
             news: Mutex::new(News {
                 deaths: HashMap::new(),
                 end: None,
@@ -187,6 +190,7 @@ impl Session {
                 return Err(unexpected("Attach", other));
             }
         };
+        let _ = shared.lease.set(attached.lease);
         // The agent keeps a lease alive while its workers start, and answers once they have: it counts from then.
         let now = start.elapsed();
         let renewal = Renewal::new(Duration::from_millis(ttl_ms), now, now);
@@ -260,6 +264,11 @@ impl Drop for Session {
 }
 
 impl Shared {
+    /// Which lease it is about.
+    pub(crate) fn lease(&self) -> Option<LeaseId> {
+        self.lease.get().copied()
+    }
+
     fn news(&self) -> MutexGuard<'_, News> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,8 +6,10 @@
 
 use crate::clock::{TickClock, monotonic_ns, ticks};
 use crate::memory::{Memory, MemoryError};
+use hotlease_wire::frame::{InvocationId, Status};
+use hotlease_wire::limits::FUNCTIONS_BILLED_MAX;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Of one slot; two cache lines, so that neighbours do not share one.
 #[repr(C, align(128))]
@@ -15,7 +17,7 @@ struct SlotCells {
     hot_ns: AtomicU64,
     compute_ns: AtomicU64,
     invocations: AtomicU64,
-    /// Function index + 1 while one runs, 0 otherwise.
+    /// While a function runs its index + 1, and above these 16 bits its invocation; 0 otherwise.
     running: AtomicU64,
     since_ticks: AtomicU64,
     deadline_ticks: AtomicU64,
@@ -27,6 +29,39 @@ struct SlotCells {
     refused: AtomicU64,
 }
 
+/// What one function has used in one slot.
+#[repr(C)]
+struct FunctionCells {
+    /// Function index + 1; 0: free.
+    function: AtomicU64,
+    compute_ns: AtomicU64,
+    invocations: AtomicU64,
+}
+
+/// Rows of one slot: the first functions that it ran, and behind them all others together.
+#[repr(C, align(128))]
+struct FunctionRows([FunctionCells; FUNCTIONS_BILLED_MAX + 1]);
+
+/// Records of failures, of which a slot keeps so many.
+const FAILURES_KEPT: usize = 16;
+
+/// An invocation that failed.
+#[repr(C)]
+struct FailureCells {
+    /// As `running` of the slot.
+    which: AtomicU64,
+    /// Status, and above these 32 bits the function's own error number.
+    how: AtomicU64,
+}
+
+/// Of one slot; apart from its counters, as it is touched only when something goes wrong.
+#[repr(C, align(128))]
+struct Failures {
+    /// How many there were; the last [`FAILURES_KEPT`] are there.
+    count: AtomicU64,
+    last: [FailureCells; FAILURES_KEPT],
+}
+
 #[repr(C, align(128))]
 struct Head {
     tick_hz: AtomicU64,
@@ -35,7 +70,7 @@ struct Head {
     /// Signal + 1, or `EXITED`; written last.
     crash: AtomicU64,
     crash_slot: AtomicU64,
-    /// Function index + 1.
+    /// What `running` of the slot was.
     crash_function: AtomicU64,
     /// Capacity + 1.
     crash_overrun: AtomicU64,
@@ -61,17 +96,58 @@ pub struct SlotUsage {
     pub running: Option<Running>,
 }
 
+/// What a function has used in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsedByFunction {
+    /// Which; `None`: those without a row of their own.
+    pub function: Option<u16>,
+    /// Time spent in it.
+    pub compute_ns: u64,
+    /// How often it was run.
+    pub invocations: u64,
+}
+
+/// Which row of its slot counts a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FunctionRow(u8);
+
 /// A function that is running. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Running {
     /// Which.
     pub function: u16,
+    /// In which invocation.
+    pub invocation: InvocationId,
     /// Since when.
     pub since_ns: u64,
     /// Until when it may.
     pub deadline_ns: Option<u64>,
     /// The time it was given.
     pub timeout_us: u64,
+}
+
+/// An invocation that failed, by its worker's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// Which.
+    pub invocation: InvocationId,
+    /// The function that it asked for.
+    pub function: u16,
+    /// The status in its reply; none: a number that means nothing.
+    pub status: Option<Status>,
+    /// The function's own error number.
+    pub code: i32,
+}
+
+/// A function's index + 1, and its invocation.
+fn packed(function: u16, invocation: InvocationId) -> u64 {
+    // Indices end below 65535, as the functions of a lease are counted by 16 bits.
+    invocation.bits() << 16 | u64::from(function.wrapping_add(1))
+}
+
+fn unpacked(word: u64) -> Option<(u16, InvocationId)> {
+    let function = (word as u16).checked_sub(1)?;
+    Some((function, InvocationId::from_bits(word >> 16)))
 }
 
 /// What a dying worker wrote down.
@@ -83,6 +159,8 @@ pub struct Crash {
     pub signal: i32,
     /// What it was running.
     pub function: Option<u16>,
+    /// In which invocation.
+    pub invocation: Option<InvocationId>,
     /// Set if it wrote past an output of this capacity.
     pub overrun_capacity: Option<u64>,
     /// Whether a function called `exit`.
@@ -96,8 +174,11 @@ pub struct UsageBlock {
 }
 
 impl UsageBlock {
+    /// Counters, rows of functions, failures: of all slots the one behind those of the other.
+    const SLOT_BYTES: usize = size_of::<SlotCells>() + size_of::<FunctionRows>() + size_of::<Failures>();
+
     fn bytes(slots: u16) -> u64 {
-        (size_of::<Head>() + usize::from(slots) * size_of::<SlotCells>()) as u64
+        (size_of::<Head>() + usize::from(slots) * Self::SLOT_BYTES) as u64
     }
 
     /// A zeroed block; the agent's side.
@@ -146,6 +227,74 @@ impl UsageBlock {
         }
     }
 
+    /// # Panics
+    /// As [`cells`](Self::cells).
+    fn rows(&self, slot: u16) -> &FunctionRows {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        // SAFETY: the rows of all slots follow the cells of all slots; both have the alignment of the head and sizes
+        // that are multiples of it; the index was just checked; atomics as above.
+        unsafe {
+            self.memory
+                .start()
+                .add(size_of::<Head>() + usize::from(self.slots) * size_of::<SlotCells>())
+                .cast::<FunctionRows>()
+                .add(slot.into())
+                .as_ref()
+        }
+    }
+
+    /// # Panics
+    /// As [`cells`](Self::cells).
+    fn failures(&self, slot: u16) -> &Failures {
+        assert!(slot < self.slots, "slot {slot} of {}", self.slots);
+        let before = size_of::<SlotCells>() + size_of::<FunctionRows>();
+        // SAFETY: the failures of all slots follow the rows of all slots; as `rows` otherwise.
+        unsafe {
+            self.memory
+                .start()
+                .add(size_of::<Head>() + usize::from(self.slots) * before)
+                .cast::<Failures>()
+                .add(slot.into())
+                .as_ref()
+        }
+    }
+
+    /// Worker: an invocation failed, and its reply is out. Called by the slot's thread only.
+    #[cold]
+    pub fn fail(&self, slot: u16, failure: Failure) {
+        let failures = self.failures(slot);
+        let number = failures.count.load(Relaxed);
+        let cells = &failures.last[number as usize % FAILURES_KEPT];
+        let status = failure.status.map_or(u32::MAX, |status| u32::from(status as u16));
+        cells
+            .which
+            .store(packed(failure.function, failure.invocation), Relaxed);
+        let code = u64::from(failure.code as u32);
+        cells.how.store(u64::from(status) | code << 32, Relaxed);
+        // After the record: who sees the number finds it.
+        failures.count.store(number.wrapping_add(1), Release);
+    }
+
+    /// Agent: what failed in a slot since it had failed `seen` times, and how often it has failed now. Of many only the
+    /// last are there. One that fails meanwhile may be told instead of the oldest.
+    pub fn failed_since(&self, slot: u16, seen: u64) -> (u64, Vec<Failure>) {
+        let failures = self.failures(slot);
+        let count = failures.count.load(Acquire);
+        let new = count.wrapping_sub(seen).min(FAILURES_KEPT as u64);
+        let told = (0..new).rev().filter_map(|back| {
+            let cells = &failures.last[count.wrapping_sub(back + 1) as usize % FAILURES_KEPT];
+            let (function, invocation) = unpacked(cells.which.load(Relaxed))?;
+            let how = cells.how.load(Relaxed);
+            Some(Failure {
+                invocation,
+                function,
+                status: u16::try_from(how as u32).ok().and_then(Status::from_number),
+                code: (how >> 32) as i32,
+            })
+        });
+        (count, told.collect())
+    }
+
     /// Worker: fixes what ticks mean. Before any slot runs.
     pub fn set_clock(&self, tick_hz: u64) {
         self.head().tick_hz.store(tick_hz, Relaxed);
@@ -159,6 +308,52 @@ impl UsageBlock {
         SlotMeter(self.cells(slot))
     }
 
+    /// Worker: which row counts what a function uses in a slot, from now on. Called by the slot's thread only, before
+    /// it counts anything of the function; not on the way of an invocation.
+    pub fn row_for(&self, slot: u16, function: u16) -> FunctionRow {
+        let named = u64::from(function) + 1;
+        let (rows, _others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
+        for (row, number) in rows.iter().zip(0..) {
+            match row.function.load(Relaxed) {
+                known if known == named => return FunctionRow(number),
+                0 => {
+                    row.function.store(named, Relaxed);
+                    return FunctionRow(number);
+                }
+                _ => {}
+            }
+        }
+        FunctionRow(FUNCTIONS_BILLED_MAX as u8)
+    }
+
+    /// Worker: a function has returned after so long, in this row of the slot; two plain stores.
+    #[inline]
+    pub fn count(&self, slot: u16, row: FunctionRow, compute_ns: u64) {
+        // A row is one that `row_for` gave.
+        let cells = &self.rows(slot).0[usize::from(row.0)];
+        add(&cells.compute_ns, compute_ns);
+        add(&cells.invocations, 1);
+    }
+
+    /// Agent: what functions have used in a slot, by the worker's own word. What a slot does meanwhile may be counted
+    /// or not.
+    pub fn functions(&self, slot: u16) -> impl Iterator<Item = UsedByFunction> {
+        let (rows, others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
+        let used = |row: &FunctionCells, function| UsedByFunction {
+            function,
+            compute_ns: row.compute_ns.load(Relaxed),
+            invocations: row.invocations.load(Relaxed),
+        };
+        // A number that is no function's counts for the others.
+        let named = rows
+            .iter()
+            .map_while(move |row| match row.function.load(Relaxed) {
+                0 => None,
+                named => Some(used(row, u16::try_from(named - 1).ok())),
+            });
+        named.chain(others.iter().map(move |row| used(row, None)))
+    }
+
     fn ns_of(&self, at_ticks: u64) -> u64 {
         let head = self.head();
         let clock = TickClock::new(head.tick_hz.load(Relaxed));
@@ -170,17 +365,17 @@ impl UsageBlock {
     /// may be counted or shown either way.
     pub fn read(&self, slot: u16) -> SlotUsage {
         let cells = self.cells(slot);
-        let running = u16::try_from(cells.running.load(Relaxed).wrapping_sub(1))
-            .ok()
-            .map(|function| Running {
-                function,
-                since_ns: self.ns_of(cells.since_ticks.load(Relaxed)),
-                deadline_ns: match cells.deadline_ticks.load(Relaxed) {
-                    0 => None,
-                    deadline => Some(self.ns_of(deadline)),
-                },
-                timeout_us: cells.timeout_us.load(Relaxed),
-            });
+        let running = unpacked(cells.running.load(Relaxed));
+        let running = running.map(|(function, invocation)| Running {
+            function,
+            invocation,
+            since_ns: self.ns_of(cells.since_ticks.load(Relaxed)),
+            deadline_ns: match cells.deadline_ticks.load(Relaxed) {
+                0 => None,
+                deadline => Some(self.ns_of(deadline)),
+            },
+            timeout_us: cells.timeout_us.load(Relaxed),
+        });
         SlotUsage {
             hot_ns: cells.hot_ns.load(Relaxed),
             compute_ns: cells.compute_ns.load(Relaxed),
@@ -209,6 +404,7 @@ impl UsageBlock {
             return None;
         }
         let number = |cell: &AtomicU64| u16::try_from(cell.load(Relaxed).wrapping_sub(1)).ok();
+        let running = unpacked(head.crash_function.load(Relaxed));
         Some(Crash {
             slot: number(&head.crash_slot),
             signal: if written == EXITED {
@@ -216,7 +412,8 @@ impl UsageBlock {
             } else {
                 (written - 1) as i32
             },
-            function: number(&head.crash_function),
+            function: running.map(|(function, _)| function),
+            invocation: running.map(|(_, invocation)| invocation),
             overrun_capacity: head.crash_overrun.load(Relaxed).checked_sub(1),
             exited: written == EXITED,
         })
@@ -251,17 +448,24 @@ pub struct SlotMeter<'a>(&'a SlotCells);
 /// Adds without a locked instruction: the slot's thread is the only writer.
 #[inline]
 fn add(cell: &AtomicU64, amount: u64) {
-    cell.store(cell.load(Relaxed) + amount, Relaxed);
+    cell.store(cell.load(Relaxed).wrapping_add(amount), Relaxed);
 }
 
 impl SlotMeter<'_> {
     /// A function starts.
     #[inline]
-    pub fn start(&self, function: u16, now_ticks: u64, deadline_ticks: u64, timeout_us: u32) {
+    pub fn start(
+        &self,
+        (function, invocation): (u16, InvocationId),
+        now_ticks: u64,
+        deadline_ticks: u64,
+        timeout_us: u32,
+    ) {
         self.0.since_ticks.store(now_ticks, Relaxed);
         self.0.deadline_ticks.store(deadline_ticks, Relaxed);
         self.0.timeout_us.store(timeout_us.into(), Relaxed);
-        self.0.running.store(u64::from(function) + 1, Relaxed);
+        // One store for both: what a crash leaves behind says which invocation it was, for two instructions more.
+        self.0.running.store(packed(function, invocation), Relaxed);
     }
 
     /// Its output area, for the diagnosis of overruns; 0, 0 for none.
@@ -293,65 +497,4 @@ impl SlotMeter<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pair() -> (UsageBlock, UsageBlock) {
-        let agent = UsageBlock::create(2).unwrap();
-        let worker = UsageBlock::attach(agent.fd().try_clone_to_owned().unwrap(), 2).unwrap();
-        worker.set_clock(1_000_000_000);
-        (agent, worker)
-    }
-
-    #[test]
-    fn agent_sees_what_a_slot_does() {
-        let (agent, worker) = pair();
-        let meter = worker.meter(1);
-        meter.start(7, ticks(), 0, 0);
-        assert_eq!(agent.read(1).running.unwrap().function, 7);
-        assert_eq!(agent.read(0).running, None);
-        meter.stop();
-        meter.add_ns(10, 20);
-        let usage = agent.read(1);
-        assert_eq!(
-            (usage.hot_ns, usage.compute_ns, usage.invocations, usage.running),
-            (10, 20, 1, None)
-        );
-    }
-
-    #[test]
-    fn overrun_is_told_from_other_faults() {
-        for (address, overrun) in [
-            (0x5000, Some(4096)),
-            (0x5fff, Some(4096)),
-            (0x6000, None),
-            (0x4fff, None),
-            (0, None),
-        ] {
-            let (agent, worker) = pair();
-            let meter = worker.meter(0);
-            meter.start(3, ticks(), 0, 0);
-            meter.output(0x5000, 4096);
-            worker.record_crash(Some(0), 11, address, 4096);
-            let crash = agent.crash().unwrap();
-            assert_eq!(
-                (crash.signal, crash.function, crash.overrun_capacity),
-                (11, Some(3), overrun),
-                "{address:#x}"
-            );
-        }
-    }
-
-    #[test]
-    fn block_filled_with_ones_is_read_without_panic() {
-        let (agent, worker) = pair();
-        // SAFETY: fills the block's own memory, as a hostile worker could.
-        unsafe {
-            worker
-                .memory
-                .start()
-                .write_bytes(0xff, UsageBlock::bytes(2) as usize)
-        };
-        let _ = (agent.read(0), agent.read(1), agent.crash());
-    }
-}
+mod tests;

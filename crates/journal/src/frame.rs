@@ -9,6 +9,10 @@
 //! itself: whoever reads goes on with the next place where a frame can be. The sum is BLAKE3 over the
 //! rest, cut to 64 bits; a frame with any other bytes is none.
 
+mod function;
+
+pub use function::FunctionRecord;
+
 use hotlease_lease::ledger::TOTAL_MAX;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::limits::TENANT_BYTES_MAX;

@@ -258,6 +258,7 @@ mod tests {
                 invocations,
                 ..UsageTotals::default()
             },
+            functions: Default::default(),
             slots: 1,
             memory_bytes: 0,
             ended,

@@ -1,7 +1,7 @@
 //! What the journal knows: totals that the manager may not have yet. Pure; the disk is elsewhere.
 
-use crate::frame::{FRAME_BYTES, Kind, Record};
-use hotlease_lease::ledger::{covers, larger};
+use crate::frame::{FRAME_BYTES, FunctionRecord, Kind, Record};
+use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse, covers, larger};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,6 +21,8 @@ pub struct Entry {
     pub tenant: String,
     /// Used so far: a cumulative total.
     pub usage: UsageTotals,
+    /// What its functions used of that, as far as it was noted.
+    pub functions: FunctionTotals,
     /// Slots of the lease.
     pub slots: u32,
     /// Memory of all its workers, bytes.
@@ -51,6 +53,8 @@ pub struct Table {
     acknowledged: VecDeque<(Key, Entry)>,
     /// Changed since the last [`Table::take_changes`].
     changed: BTreeSet<Key>,
+    /// The same for functions of leases that wait.
+    changed_functions: BTreeSet<(Key, FunctionId)>,
     /// The same for acknowledgements.
     newly_acknowledged: VecDeque<(Key, Entry)>,
 }
@@ -61,25 +65,40 @@ impl Table {
     pub fn recover(bytes: &[u8]) -> (Self, Recovery) {
         let mut table = Self::default();
         let mut recovery = Recovery::default();
+        let mut functions = BTreeMap::new();
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            match rest.first_chunk().and_then(Record::decode) {
-                Some(record) => {
-                    recovery.records += 1;
-                    table.sequence = table.sequence.max(record.sequence);
-                    table.agent = Some(record.agent);
-                    table.replay(record);
-                    at += FRAME_BYTES;
-                }
-                None => {
-                    // Any place may be the beginning of the next one.
-                    recovery.damaged_bytes += 1;
-                    at += 1;
-                }
+            let frame = rest.first_chunk();
+            if let Some(record) = frame.and_then(Record::decode) {
+                table.sequence = table.sequence.max(record.sequence);
+                table.agent = Some(record.agent);
+                table.replay(record);
+            } else if let Some(record) = frame.and_then(FunctionRecord::decode) {
+                table.sequence = table.sequence.max(record.sequence);
+                let of_lease: &mut BTreeMap<_, _> = functions.entry((record.boot, record.lease)).or_default();
+                let known = of_lease.entry(record.function).or_insert(record.used);
+                *known = known.plus(record.used.minus(*known));
+            } else {
+                // Any place may be the beginning of the next one.
+                recovery.damaged_bytes += 1;
+                at += 1;
+                continue;
             }
+            recovery.records += 1;
+            at += FRAME_BYTES;
         }
         recovery.agent = table.agent;
+        // Only now: the record of a function may come before what is left of its lease's.
+        let acknowledged = table.acknowledged.iter_mut();
+        let acknowledged = acknowledged.map(|(key, entry)| (&*key, entry));
+        for (key, entry) in table.waiting.iter_mut().chain(acknowledged) {
+            if let Some(functions) = functions.get(key) {
+                let functions = functions.iter().map(|(id, used)| (id.clone(), *used));
+                entry.functions.merge(&functions.collect(), entry.usage);
+            }
+        }
         table.changed.clear();
+        table.changed_functions.clear();
         table.newly_acknowledged.clear();
         (table, recovery)
     }
@@ -89,6 +108,7 @@ impl Table {
         let entry = Entry {
             tenant: record.tenant,
             usage: record.usage,
+            functions: FunctionTotals::default(),
             slots: record.slots,
             memory_bytes: record.memory_bytes,
             ended: matches!(record.kind, Kind::Ended | Kind::Acknowledged),
@@ -125,12 +145,20 @@ impl Table {
             Some(known) => {
                 let usage = larger(known.usage, entry.usage);
                 let ended = known.ended || entry.ended;
+                let functions = known.functions.merge(&entry.functions, usage);
+                let functions = functions.into_iter().map(|function| (key, function));
+                self.changed_functions.extend(functions);
                 if usage == known.usage && ended == known.ended {
                     return;
                 }
                 (known.usage, known.ended) = (usage, ended);
             }
             None => {
+                let functions = entry
+                    .functions
+                    .iter()
+                    .map(|(function, _)| (key, function.clone()));
+                self.changed_functions.extend(functions);
                 self.waiting.insert(key, entry);
             }
         }
@@ -174,12 +202,15 @@ impl Table {
 
     /// Whether something is to be written.
     pub fn is_changed(&self) -> bool {
-        !self.changed.is_empty() || !self.newly_acknowledged.is_empty()
+        !self.changed.is_empty() || !self.changed_functions.is_empty() || !self.newly_acknowledged.is_empty()
     }
 
     /// Bytes of [`Table::snapshot`].
     pub fn snapshot_bytes(&self) -> u64 {
-        ((self.waiting.len() + self.acknowledged.len()) * FRAME_BYTES) as u64
+        let waiting = self.waiting.values();
+        let entries = waiting.chain(self.acknowledged.iter().map(|(_, entry)| entry));
+        let frames: usize = entries.map(|entry| 1 + entry.functions.len()).sum();
+        (frames * FRAME_BYTES) as u64
     }
 
     /// Records of what changed, to append; and whether some lease ended, which should not wait for a sync.
@@ -192,6 +223,18 @@ impl Table {
                 frames.extend(self.frame(key, entry, false));
             }
         }
+        // Before what says that they are acknowledged, and behind the record of their lease.
+        for (key, function) in std::mem::take(&mut self.changed_functions) {
+            // Acknowledged already, or, if so long ago that it is forgotten, not needed.
+            let acknowledged = || self.acknowledged.iter().rev().find(|(known, _)| *known == key);
+            let entry = self
+                .waiting
+                .get(&key)
+                .or_else(|| acknowledged().map(|(_, entry)| entry));
+            if let Some(used) = entry.map(|entry| entry.functions.get(&function)) {
+                frames.extend(self.function_frame(key, function, used));
+            }
+        }
         for (key, entry) in std::mem::take(&mut self.newly_acknowledged) {
             frames.extend(self.frame(key, entry, true));
         }
@@ -201,6 +244,7 @@ impl Table {
     /// Everything, for a new file.
     pub fn snapshot(&mut self) -> Vec<u8> {
         self.changed.clear();
+        self.changed_functions.clear();
         self.newly_acknowledged.clear();
         let acknowledged = self
             .acknowledged
@@ -212,10 +256,33 @@ impl Table {
             .iter()
             .map(|(key, entry)| (*key, entry.clone(), false));
         let all: Vec<_> = acknowledged.chain(waiting).collect();
-        let frames = all
-            .into_iter()
-            .flat_map(|(key, entry, done)| self.frame(key, entry, done));
-        frames.collect()
+        let mut frames = Vec::new();
+        for (key, entry, done) in all {
+            let functions = entry.functions.clone();
+            frames.extend(self.frame(key, entry, done));
+            for (function, used) in functions.iter() {
+                frames.extend(self.function_frame(key, function.clone(), used));
+            }
+        }
+        frames
+    }
+
+    fn function_frame(
+        &mut self,
+        (boot, lease): Key,
+        function: FunctionId,
+        used: FunctionUse,
+    ) -> [u8; FRAME_BYTES] {
+        self.sequence += 1;
+        let record = FunctionRecord {
+            sequence: self.sequence,
+            agent: self.agent.unwrap_or(AgentId([0; 8])),
+            boot,
+            lease,
+            function,
+            used,
+        };
+        record.encode()
     }
 
     fn frame(&mut self, (boot, lease): Key, entry: Entry, acknowledged: bool) -> [u8; FRAME_BYTES] {

@@ -4,10 +4,10 @@
 //! are cut, flipped, shifted and overwritten. Whatever comes of it: no total is ever accepted that was not
 //! written, every whole record counts, and what was made durable is there.
 
-use hotlease_journal::frame::FRAME_BYTES;
+use hotlease_journal::frame::{FRAME_BYTES, FunctionRecord};
 use hotlease_journal::{ACKNOWLEDGED_MAX, Disk, Entry, Key, Medium, Table};
-use hotlease_lease::ledger::covers;
-use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse, covers};
+use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -103,10 +103,24 @@ fn entry(total: u64, ended: bool) -> Entry {
             compute_ns: total * 10,
             invocations: total,
         },
+        functions: functions(total),
         slots: 1,
         memory_bytes: 0,
         ended,
     }
+}
+
+/// What two functions have used of a total; a part of it is nobody's.
+fn functions(total: u64) -> FunctionTotals {
+    let used = |compute_ns, invocations| FunctionUse {
+        compute_ns,
+        invocations,
+    };
+    let id = |name| FunctionId::new(CodeHash([1; 32]), name);
+    FunctionTotals::from_iter([
+        (id("f"), used(total * 6, total - total / 3)),
+        (id("g"), used(total * 3, total / 3)),
+    ])
 }
 
 /// Random work of an agent: totals grow, leases end, some ends are acknowledged. Returns each total that was
@@ -227,6 +241,70 @@ fn no_damage_makes_a_wrong_total_and_what_is_before_it_counts() {
         damaged >= 200,
         "only {damaged} of the journals were really damaged"
     );
+}
+
+#[test]
+fn functions_are_read_back_and_damage_gives_them_no_more_than_their_lease() {
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let (whole, noted) = written(&mut random);
+        let entries = |table: &Table| -> Vec<_> {
+            let acknowledged = table.acknowledged().cloned();
+            acknowledged
+                .chain(table.waiting().map(|(key, entry)| (*key, entry.clone())))
+                .collect()
+        };
+        let most = |key: &Key| {
+            noted[key]
+                .iter()
+                .map(|usage| usage.invocations)
+                .max()
+                .unwrap_or(0)
+        };
+        for (key, entry) in entries(&Table::recover(&whole).0) {
+            // Else it is an acknowledged total of a lease of which more was noted since.
+            if entry.usage.invocations < most(&key) {
+                continue;
+            }
+            assert_eq!(
+                entry.functions,
+                functions(entry.usage.invocations),
+                "seed {seed}: functions of {key:?} after no damage"
+            );
+        }
+        let mut bytes = whole;
+        let (what, at) = damage(&mut random, &mut bytes);
+        for (key, entry) in entries(&Table::recover(&bytes).0) {
+            let sum = entry.functions.sum();
+            assert!(
+                FunctionUse::from(entry.usage).covers(sum),
+                "seed {seed}: {what} at byte {at}: functions used {sum:?} of {:?}",
+                entry.usage
+            );
+            assert!(
+                functions(most(&key)).covers(&entry.functions),
+                "seed {seed}: {what} at byte {at} made {:?}",
+                entry.functions
+            );
+        }
+    }
+}
+
+#[test]
+fn a_journal_without_functions_is_read_as_before() {
+    let mut random = StdRng::seed_from_u64(1);
+    let (bytes, _) = written(&mut random);
+    let old: Vec<u8> = bytes
+        .chunks_exact(FRAME_BYTES)
+        .filter(|frame| FunctionRecord::decode((*frame).try_into().expect("a frame")).is_none())
+        .flatten()
+        .copied()
+        .collect();
+    assert!(old.len() < bytes.len(), "functions were noted");
+    let (table, recovery) = Table::recover(&old);
+    assert_eq!(recovery.damaged_bytes, 0);
+    assert_eq!(known(&table), known(&Table::recover(&bytes).0));
+    assert!(table.waiting().all(|(_, entry)| entry.functions.is_empty()));
 }
 
 #[test]
@@ -351,7 +429,7 @@ fn the_file_stays_small_however_much_is_noted() {
         largest = largest.max(disk.with(|disk| disk.seen.len()));
     }
     assert!(
-        largest <= (1 << 20) + FRAME_BYTES,
+        largest <= (1 << 20) + 3 * FRAME_BYTES,
         "{largest} bytes for 50 leases"
     );
     let (found, _) = Table::recover(&disk.with(|disk| disk.seen.clone()));

@@ -44,7 +44,7 @@ pub use event::{Action, Event, GrantRequest, Offer, OfferedCores, SessionId, Ste
 pub use membership::{
     ANSWER_LIMIT, Ask, BACKOFF_MAX, GOODBYE_LIMIT, HEARTBEAT, Membership, MembershipAction, MembershipEvent,
 };
-pub use outstanding::{FinalTotal, Outstanding, REPORTED_AT_ONCE_MAX};
+pub use outstanding::{FUNCTIONS_AT_ONCE_MAX, FinalTotal, Outstanding, REPORTED_AT_ONCE_MAX};
 pub use record::{Availability, Delegation, EndedLease, Lease, Phase, Sharing, Worker, WorkerState};
 
 pub use turns::{Seen, TURN, Turn, Turns};

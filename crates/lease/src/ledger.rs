@@ -20,8 +20,10 @@
 use hotlease_wire::session::UsageTotals;
 use std::fmt;
 
+mod functions;
 mod tariff;
 
+pub use functions::{FunctionId, FunctionTotals, FunctionUse};
 pub use tariff::{Cost, Money, Prices, Tariff, cost};
 
 /// Largest total that a ledger keeps: what a database's signed integer holds, 292 years of nanoseconds.

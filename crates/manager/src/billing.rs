@@ -1,8 +1,8 @@
 //! Bills, and holding the ledger against what agents wrote down.
 
-use crate::records::{bad, parse_ids, totals, usage};
+use crate::records::{bad, functions, parse_ids, totals, usage};
 use crate::state::State;
-use hotlease_lease::ledger::{Money, Shown, Tariff, cost, covers};
+use hotlease_lease::ledger::{FunctionTotals, FunctionUse, Money, Shown, Tariff, cost, covers};
 use hotlease_store::{BillLine, BillQuery, By, RowKey, Standing};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{
@@ -33,6 +33,7 @@ fn query(request: BillRequest) -> Result<BillQuery, Refusal> {
             BillBy::Tenant => By::Tenant,
             BillBy::Job => By::Job,
             BillBy::Lease => By::Lease,
+            BillBy::Function => By::Function,
         },
     })
 }
@@ -59,6 +60,10 @@ pub(crate) async fn bill(state: &State, request: BillRequest) -> Result<BillRepl
 
 fn priced(tariff: &Tariff, line: BillLine) -> (BillRow, u128) {
     let cost = cost(tariff.of(&line.tenant), line.usage, line.memory_mib_ms);
+    let (function, library) = match &line.function {
+        Some(id) => (id.name.to_string(), id.library.to_string()),
+        None => Default::default(),
+    };
     let name = |name: fn(RowKey) -> String| line.lease.map(name).unwrap_or_default();
     let row = BillRow {
         lease: name(|key| key.lease.to_string()),
@@ -75,6 +80,8 @@ fn priced(tariff: &Tariff, line: BillLine) -> (BillRow, u128) {
         hot_cost: Money(cost.hot).to_string(),
         memory_cost: Money(cost.memory).to_string(),
         cost: Money(cost.total()).to_string(),
+        function,
+        library,
     };
     (row, cost.total())
 }
@@ -88,16 +95,19 @@ pub(crate) async fn verify(state: &State, request: VerifyRequest) -> Result<Veri
         let (agent, boot) = parse_ids(&total.agent, &total.boot)?;
         let lease = total.lease.parse();
         let lease = lease.map_err(|_| bad("lease id is not 16 hexadecimal digits"))?;
-        Ok((RowKey { agent, boot, lease }, total))
+        let functions = functions(total.functions.clone())?;
+        Ok((RowKey { agent, boot, lease }, total, functions))
     });
-    let told: Vec<(RowKey, JournalTotal)> = told.collect::<Result<_, Refusal>>()?;
-    let keys: Vec<RowKey> = told.iter().map(|(key, _)| *key).collect();
+    let told: Vec<(RowKey, JournalTotal, FunctionTotals)> = told.collect::<Result<_, Refusal>>()?;
+    let keys: Vec<RowKey> = told.iter().map(|(key, ..)| *key).collect();
     let now_ms = state.unix_ms();
     let audit = request.audit;
-    let (audit, rows) = state
+    let (audit, functions, rows) = state
         .store(move |store| {
             let audit = audit.then(|| store.audit(now_ms)).transpose()?;
-            Ok((audit.unwrap_or_default(), store.rows(&keys)?))
+            // Before the rows, within which they stay.
+            let functions = store.functions(&keys)?;
+            Ok((audit.unwrap_or_default(), functions, store.rows(&keys)?))
         })
         .await?;
     let mut reply = VerifyReply {
@@ -106,16 +116,55 @@ pub(crate) async fn verify(state: &State, request: VerifyRequest) -> Result<Veri
         disputed: audit.disputed.iter().map(disputed).collect(),
         ..VerifyReply::default()
     };
-    for ((key, total), row) in told.iter().zip(&rows) {
+    for (((key, total, by_function), row), billed) in told.iter().zip(&rows).zip(&functions) {
         let measured = totals(total.usage);
         match reconcile(key, measured, total, row.as_ref(), now_ms) {
-            Finding::Agrees => reply.agreeing += 1,
+            Finding::Agrees => {
+                reply.agreeing += 1;
+                reply
+                    .problems
+                    .extend(misattributed(key, total, by_function, row.as_ref(), billed));
+            }
             Finding::Waits => reply.waiting += 1,
             Finding::Capped => reply.capped += 1,
             Finding::Wrong(problem) => reply.problems.push(problem),
         }
     }
     Ok(reply)
+}
+
+/// What a journal says of the functions of a lease about which it agrees with the ledger, held against that.
+fn misattributed(
+    key: &RowKey,
+    total: &JournalTotal,
+    measured: &FunctionTotals,
+    row: Option<&Standing>,
+    billed: &FunctionTotals,
+) -> Option<String> {
+    let all: FunctionUse = row?.usage.into();
+    let sum = billed.sum();
+    for (id, used) in measured.iter() {
+        let found = billed.get(id);
+        // A row does not grow once others have taken all that the lease used.
+        let is_full = sum.compute_ns == all.compute_ns || sum.invocations == all.invocations;
+        let too_little = total.acknowledged && !found.covers(used) && !is_full;
+        let too_much = total.ended && !used.covers(found);
+        if too_little || too_much {
+            return Some(format!(
+                "function {} of lease {} of agent {} (boot {}) is billed for {} ns and {} invocations, and its agent \
+                 measured {} ns and {}",
+                id.name,
+                key.lease,
+                key.agent,
+                key.boot,
+                found.compute_ns,
+                found.invocations,
+                used.compute_ns,
+                used.invocations
+            ));
+        }
+    }
+    None
 }
 
 fn disputed(row: &Standing) -> Disputed {

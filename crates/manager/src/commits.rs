@@ -7,6 +7,7 @@ use crate::machine::{Commit, Wanted};
 use crate::membership::warn_of;
 use crate::records::distinct;
 use crate::state::State;
+use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::{AGENTS_MAX, Event, LeaseNote, LeaseReport, Write};
 use hotlease_store::{
     AgentRecord, LeaseRecord, LeaseState, LedgerRow, Report, Reported, RowKey, Store, StoreError,
@@ -42,7 +43,7 @@ pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceive
 /// Rows of the ledger that it merges.
 fn rows(write: &Write) -> usize {
     match write {
-        Write::Report { leases, .. } => leases.len(),
+        Write::Report { leases, .. } => leases.iter().map(|lease| 1 + lease.functions.len()).sum(),
         _ => 0,
     }
 }
@@ -145,6 +146,7 @@ fn report(agent: AgentId, leases: Vec<LeaseReport>, at_ms: u64) -> Report {
         },
         tenant: lease.tenant.clone(),
         usage: lease.usage,
+        functions: lease.functions.clone(),
         settled: lease.over.is_some(),
     });
     Report {
@@ -189,6 +191,7 @@ fn ended(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> Result
         key,
         tenant: row.tenant,
         usage: UsageTotals::default(),
+        functions: FunctionTotals::default(),
         settled: true,
     });
     let state = LeaseState::Ended { why: why.into() };

@@ -120,6 +120,7 @@ fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {
         cores: lease.cores,
         gpus: lease.gpus,
         usage: row.usage,
+        functions: row.functions,
         over: match lease.state {
             LeaseState::Active => None,
             LeaseState::Ended { why } => Some(why),

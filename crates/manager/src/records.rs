@@ -1,13 +1,17 @@
 //! Messages from agents, checked and turned into typed records, and back.
 
 use hotlease_lease::agent::Availability;
+use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_lease::manager::{AgentRecord, AgentState, Offering};
 use hotlease_net::{Address, Peer};
 use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
 use hotlease_wire::Refusal;
-use hotlease_wire::grpc::{AgentInfo, LeaseInfo, PastUsage, Usage};
-use hotlease_wire::ids::{AgentId, BootId, Epoch};
-use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, LABEL_BYTES_MAX, PLACES_PER_CORE_MAX, TENANT_BYTES_MAX};
+use hotlease_wire::grpc::{AgentInfo, FunctionUsage, LeaseInfo, PastUsage, Usage};
+use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch};
+use hotlease_wire::limits::{
+    FUNCTION_LABEL_BYTES_MAX, FUNCTIONS_BILLED_MAX, GPUS_PER_AGENT_MAX, LABEL_BYTES_MAX, PLACES_PER_CORE_MAX,
+    TENANT_BYTES_MAX,
+};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
@@ -190,6 +194,26 @@ pub(crate) fn usage(totals: UsageTotals) -> Usage {
     }
 }
 
+/// What functions used, as an agent reports it.
+pub(crate) fn functions(told: Vec<FunctionUsage>) -> Result<FunctionTotals, Refusal> {
+    within(
+        "number of functions of a lease",
+        told.len(),
+        FUNCTIONS_BILLED_MAX + 1,
+    )?;
+    let function = |told: FunctionUsage| {
+        within("function's name", told.name.len(), FUNCTION_LABEL_BYTES_MAX)?;
+        let library = told.library.try_into();
+        let library = library.map_err(|_| bad("hash of a function's library is not 32 bytes"))?;
+        let used = FunctionUse {
+            compute_ns: told.compute_ns,
+            invocations: told.invocations,
+        };
+        Ok((FunctionId::new(CodeHash(library), &told.name), used))
+    };
+    told.into_iter().map(function).collect()
+}
+
 /// A lease as the agent `agent` of boot `boot` reports it at a time, and its row in the ledger.
 pub(crate) fn lease_record(
     agent: AgentId,
@@ -229,6 +253,7 @@ pub(crate) fn lease_record(
         key: record.key(),
         tenant: record.tenant.clone(),
         usage: totals(info.usage),
+        functions: functions(info.functions)?,
         settled: record.state != LeaseState::Active,
     };
     Ok((record, row))
@@ -247,6 +272,7 @@ pub(crate) fn past_row(agent: AgentId, past: PastUsage) -> Result<LedgerRow, Ref
         },
         tenant: past.tenant,
         usage: totals(past.usage),
+        functions: functions(past.functions)?,
         settled: true,
     })
 }
@@ -271,6 +297,7 @@ pub(crate) fn lease_info(record: LeaseRecord, used: Option<UsageTotals>) -> Leas
         end_reason,
         // Their numbers only the agent knows.
         gpus: Vec::new(),
+        functions: Vec::new(),
     }
 }
 
@@ -337,6 +364,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_told_of_functions_is_checked() {
+        let told = |library: usize, name: usize| FunctionUsage {
+            library: vec![1; library],
+            name: "x".repeat(name),
+            compute_ns: 1,
+            invocations: 1,
+        };
+        assert_eq!(
+            functions(vec![told(32, 1), told(32, 128)]).expect("taken").len(),
+            2
+        );
+        for wrong in [told(31, 1), told(0, 1), told(32, 129)] {
+            assert!(functions(vec![wrong]).is_err());
+        }
+        let many = (0..FUNCTIONS_BILLED_MAX + 2).map(|name| told(32, name)).collect();
+        assert!(functions(many).is_err(), "more rows than a lease has");
+    }
+
+    #[test]
     fn a_lease_survives_the_way_through_the_store() {
         let told = LeaseInfo {
             id: "0a".repeat(8),
@@ -354,6 +400,7 @@ mod tests {
             end_reason: "released".into(),
             shared: false,
             gpus: Vec::new(),
+            functions: Vec::new(),
         };
         let agent = told.agent.parse().unwrap();
         let (record, row) = lease_record(agent, BootId([2; 8]), told.clone(), 5).unwrap();

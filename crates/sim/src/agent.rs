@@ -175,6 +175,7 @@ impl AgentNode {
                 worker,
                 epoch,
                 used,
+                functions,
             }) => {
                 self.step(
                     Event::WorkerGone {
@@ -182,6 +183,7 @@ impl AgentNode {
                         worker,
                         epoch,
                         used,
+                        functions,
                     },
                     site,
                 )?;

@@ -1,6 +1,7 @@
 //! The manager's durable state: what survives its crashes.
 
 use crate::truth::sum;
+use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::{LeaseNote, LeaseReport, NodeWish, Write};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -19,6 +20,7 @@ struct Lease {
 struct Row {
     tenant: String,
     usage: UsageTotals,
+    functions: FunctionTotals,
 }
 
 /// See the module.
@@ -57,6 +59,12 @@ impl Durable {
 
     pub fn usage(&self, key: Key) -> UsageTotals {
         self.rows.get(&key).map(|row| row.usage).unwrap_or_default()
+    }
+
+    /// What is billed for functions, by lease.
+    pub fn functions(&self) -> impl Iterator<Item = (LeaseId, UsageTotals, &FunctionTotals)> {
+        let rows = self.rows.iter();
+        rows.map(|((_, _, lease), row)| (*lease, row.usage, &row.functions))
     }
 
     pub fn bill(&self, tenant: &str) -> UsageTotals {
@@ -122,6 +130,7 @@ impl Durable {
         let row = self.rows.entry(key).or_insert_with(|| Row {
             tenant: lease.tenant.clone(),
             usage: UsageTotals::default(),
+            functions: FunctionTotals::default(),
         });
         row.usage = UsageTotals {
             allocated_ns: row.usage.allocated_ns.max(lease.usage.allocated_ns),
@@ -129,6 +138,7 @@ impl Durable {
             compute_ns: row.usage.compute_ns.max(lease.usage.compute_ns),
             invocations: row.usage.invocations.max(lease.usage.invocations),
         };
+        row.functions.merge(&lease.functions, row.usage);
         let note = LeaseNote {
             agent,
             boot: lease.boot,

@@ -449,10 +449,11 @@ impl ManagerNode {
 
     /// Writes reach the disk.
     fn write(&mut self, writes: Vec<Write>, site: &mut Site) {
-        let mut billed = Vec::new();
+        let (mut billed, mut reported) = (Vec::new(), Vec::new());
         for write in &writes {
             if let Write::Report { leases, .. } = write {
                 billed.extend(leases.iter().map(|lease| lease.tenant.clone()));
+                reported.extend(leases.iter().map(|lease| lease.lease));
             }
         }
         for lease in self.durable.apply(&writes) {
@@ -466,6 +467,7 @@ impl ManagerNode {
         for tenant in billed {
             self.check_bill(&tenant, site);
         }
+        self.check_functions(&reported, site);
     }
 }
 

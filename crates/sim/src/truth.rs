@@ -1,5 +1,6 @@
 //! What really happened, seen from outside: no process knows it, and every promise is held against it.
 
+use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::Ran;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -32,6 +33,7 @@ pub struct LeaseTruth {
     /// Time in functions.
     pub computed: Duration,
     pub invocations: u64,
+    pub functions: FunctionTotals,
 }
 
 /// An invocation that an application wanted.

@@ -4,7 +4,8 @@ use crate::message::{Answer, Frame, Message, Reply};
 use crate::node::Node;
 use crate::site::{Channel, Happening, Site};
 use crate::truth::Occupant;
-use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
+use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
+use hotlease_wire::ids::{BootId, CodeHash, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub struct Used {
     pub worker: WorkerIndex,
     pub epoch: Epoch,
     pub used: UsageTotals,
+    pub functions: FunctionTotals,
 }
 
 struct Process {
@@ -43,6 +45,12 @@ struct Process {
     waiting: VecDeque<Frame>,
     computed: Duration,
     invocations: u64,
+    functions: FunctionTotals,
+}
+
+/// The function that a task calls.
+fn function_of(task: usize) -> FunctionId {
+    FunctionId::new(CodeHash([7; 32]), ["f", "g", "h"][task % 3])
 }
 
 /// See the module.
@@ -132,6 +140,7 @@ impl Workers {
             waiting: VecDeque::new(),
             computed: Duration::ZERO,
             invocations: 0,
+            functions: FunctionTotals::default(),
         };
         self.processes.insert(id, process);
         let takes = site.up_to(START_MAX);
@@ -186,8 +195,8 @@ impl Workers {
         }
         self.claims.retain(|_, holder| *holder != id);
         // The function that it died in counts until now.
-        if let Some((_, since)) = process.running.take() {
-            process.compute(site.now - since, site);
+        if let Some((frame, since)) = process.running.take() {
+            process.compute(frame.task, site.now - since, site);
         }
         site.note(self.node(), || format!("worker process {id} is reaped"));
         (!process.is_orphan).then_some(Used {
@@ -195,6 +204,7 @@ impl Workers {
             worker: process.worker,
             epoch: process.epoch,
             used: process.used(),
+            functions: process.functions,
         })
     }
 
@@ -234,6 +244,16 @@ impl Workers {
             .filter(|process| process.boot == boot && process.lease == lease);
         of_lease.fold(UsageTotals::default(), |sum, process| {
             crate::truth::sum(sum, process.used())
+        })
+    }
+
+    /// And its functions.
+    pub fn functions_of(&self, boot: BootId, lease: LeaseId) -> FunctionTotals {
+        let processes = self.processes.values();
+        let of_lease = processes.filter(|process| process.boot == boot && process.lease == lease);
+        of_lease.fold(FunctionTotals::default(), |mut sum, process| {
+            sum.add_all(&process.functions);
+            sum
         })
     }
 
@@ -337,7 +357,7 @@ impl Workers {
             return;
         };
         debug_assert_eq!((frame.task, frame.attempt), (task, attempt));
-        process.compute(site.now - since, site);
+        process.compute(task, site.now - since, site);
         self.claims.retain(|_, holder| *holder != id);
         reply(site, node, frame, Answer::Ran);
         self.run_next(site);
@@ -345,12 +365,18 @@ impl Workers {
 }
 
 impl Process {
-    fn compute(&mut self, time: Duration, site: &mut Site) {
+    fn compute(&mut self, task: usize, time: Duration, site: &mut Site) {
         self.computed += time;
         self.invocations += 1;
+        let used = FunctionUse {
+            compute_ns: time.as_nanos() as u64,
+            invocations: 1,
+        };
+        self.functions.add(&function_of(task), used);
         if let Some(truth) = site.truth.leases.get_mut(&self.lease) {
             truth.computed += time;
             truth.invocations += 1;
+            truth.functions.add(&function_of(task), used);
         }
     }
 

@@ -1,15 +1,32 @@
 //! Adding up a bill, from rows in any order.
 
 use crate::{BILL_LINES_MAX, Bill, BillLine, BillQuery, By, PERIOD_MS, RowKey, Standing, StoreError};
-use hotlease_lease::ledger::{TOTAL_MAX, difference, sum};
+use hotlease_lease::ledger::{FunctionId, FunctionUse, TOTAL_MAX, difference, sum};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeMap;
 
 /// See the module.
 pub(crate) struct Biller<'a> {
     query: &'a BillQuery,
-    lines: BTreeMap<(String, String, Option<RowKey>), BillLine>,
+    lines: BTreeMap<LineKey, BillLine>,
+    /// By tenant, what functions used: it is not to be paid twice.
+    attributed: BTreeMap<String, FunctionUse>,
     disputed: u64,
+}
+
+/// Tenant, job, lease, function.
+type LineKey = (String, String, Option<RowKey>, Option<FunctionId>);
+
+/// A function of a row of the ledger.
+pub(crate) struct FunctionRow<'a> {
+    pub(crate) tenant: &'a str,
+    pub(crate) job: &'a str,
+    pub(crate) disputed: bool,
+    pub(crate) function: &'a FunctionId,
+    /// Used in all.
+    pub(crate) used: FunctionUse,
+    /// Totals by period, in order; looked at only for a range.
+    pub(crate) periods: &'a [(u64, FunctionUse)],
 }
 
 impl<'a> Biller<'a> {
@@ -17,6 +34,7 @@ impl<'a> Biller<'a> {
         Self {
             query,
             lines: BTreeMap::new(),
+            attributed: BTreeMap::new(),
             disputed: 0,
         }
     }
@@ -38,11 +56,52 @@ impl<'a> Biller<'a> {
             .map_or(TOTAL_MAX, |until| until.div_ceil(PERIOD_MS))
     }
 
-    /// A row. `periods`: its totals by period, in order; looked at only for a range.
-    pub(crate) fn add(&mut self, row: &Standing, periods: &[(u64, UsageTotals)]) -> Result<(), StoreError> {
+    /// Whether functions matter.
+    pub(crate) fn is_by_function(&self) -> bool {
+        self.query.by == By::Function
+    }
+
+    fn is_wanted(&self, tenant: &str, job: &str) -> bool {
         let wanted =
             |filter: &Option<String>, value: &str| filter.as_deref().is_none_or(|only| only == value);
-        if !wanted(&self.query.tenant, &row.tenant) || !wanted(&self.query.job, &row.job) {
+        wanted(&self.query.tenant, tenant) && wanted(&self.query.job, job)
+    }
+
+    /// A function of a row; all of them before any row, which may have grown when it is read.
+    pub(crate) fn function(&mut self, row: &FunctionRow<'_>) -> Result<(), StoreError> {
+        if row.disputed || !self.is_wanted(row.tenant, row.job) {
+            return Ok(());
+        }
+        let used = if self.is_ranged() {
+            let total_before = |period: u64| {
+                let before = row.periods.iter().take_while(|(known, _)| *known < period);
+                before.last().map(|(_, used)| *used).unwrap_or_default()
+            };
+            total_before(self.end_period()).minus(total_before(self.first_period()))
+        } else {
+            row.used
+        };
+        if used == FunctionUse::default() {
+            return Ok(());
+        }
+        let attributed = self.attributed.entry(row.tenant.to_owned()).or_default();
+        *attributed = attributed.plus(used);
+        let line = self.line(row.tenant, row.job, None, Some(row.function))?;
+        line.leases += 1;
+        line.usage = sum(
+            line.usage,
+            UsageTotals {
+                compute_ns: used.compute_ns,
+                invocations: used.invocations,
+                ..UsageTotals::default()
+            },
+        );
+        Ok(())
+    }
+
+    /// A row. `periods`: its totals by period, in order; looked at only for a range.
+    pub(crate) fn add(&mut self, row: &Standing, periods: &[(u64, UsageTotals)]) -> Result<(), StoreError> {
+        if !self.is_wanted(&row.tenant, &row.job) {
             return Ok(());
         }
         if row.disputed {
@@ -67,7 +126,7 @@ impl<'a> Biller<'a> {
             .memory_mib_ms(until)
             .saturating_sub(row.account.memory_mib_ms(from));
         let lease = (self.query.by == By::Lease).then_some(row.key);
-        let line = self.line(&row.tenant, &row.job, lease)?;
+        let line = self.line(&row.tenant, &row.job, lease, None)?;
         if lease.is_some() {
             line.label.clone_from(&row.label);
         }
@@ -88,19 +147,25 @@ impl<'a> Biller<'a> {
         if other || self.query.job.is_some() || self.is_ranged() {
             return Ok(());
         }
-        let line = self.line(tenant, "", None)?;
+        let line = self.line(tenant, "", None, None)?;
         line.usage = sum(line.usage, usage);
         line.memory_mib_ms = line.memory_mib_ms.saturating_add(memory_mib_ms).min(TOTAL_MAX);
         Ok(())
     }
 
-    fn line(&mut self, tenant: &str, job: &str, lease: Option<RowKey>) -> Result<&mut BillLine, StoreError> {
+    fn line(
+        &mut self,
+        tenant: &str,
+        job: &str,
+        lease: Option<RowKey>,
+        function: Option<&FunctionId>,
+    ) -> Result<&mut BillLine, StoreError> {
         let job = match self.query.by {
-            By::Tenant => "",
+            By::Tenant | By::Function => "",
             By::Job | By::Lease => job,
         };
         let full = self.lines.len() >= BILL_LINES_MAX;
-        let key = (tenant.to_owned(), job.to_owned(), lease);
+        let key = (tenant.to_owned(), job.to_owned(), lease, function.cloned());
         if full && !self.lines.contains_key(&key) {
             return Err(StoreError::TooManyLines {
                 limit: BILL_LINES_MAX,
@@ -110,14 +175,39 @@ impl<'a> Biller<'a> {
             tenant: tenant.to_owned(),
             job: job.to_owned(),
             lease,
+            function: function.cloned(),
             ..BillLine::default()
         }))
     }
 
-    pub(crate) fn done(self) -> Bill {
+    /// What functions used is taken out of the line of all that the tenant used. Functions are reported some seconds
+    /// after their lease: what was reported after the beginning of a range of a lease that was reported before it is
+    /// not on this bill, so that the lines are what the tenant's line would be.
+    pub(crate) fn done(mut self) -> Bill {
+        for (tenant, attributed) in &self.attributed {
+            let key = (tenant.clone(), String::new(), None, None);
+            let mut all = FunctionUse::default();
+            if let Some(rest) = self.lines.get_mut(&key) {
+                all = rest.usage.into();
+                take(&mut rest.usage, *attributed);
+            }
+            let mut excess = attributed.minus(all);
+            let lines = self.lines.range_mut(key..);
+            let lines = lines.take_while(|((of, ..), _)| of == tenant);
+            for (_, line) in lines.filter(|(_, line)| line.function.is_some()) {
+                let cut = excess.within(line.usage.into());
+                take(&mut line.usage, cut);
+                excess = excess.minus(cut);
+            }
+        }
         Bill {
             lines: self.lines.into_values().collect(),
             disputed: self.disputed,
         }
     }
+}
+
+fn take(usage: &mut UsageTotals, used: FunctionUse) {
+    usage.compute_ns = usage.compute_ns.saturating_sub(used.compute_ns);
+    usage.invocations = usage.invocations.saturating_sub(used.invocations);
 }

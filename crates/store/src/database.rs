@@ -1,5 +1,6 @@
 //! A store in a database: one connection that writes, one that reads.
 
+use crate::sql::functions;
 use crate::sql::people;
 use crate::sql::reads::{self, Lines};
 use crate::sql::tables::{self, ACTIVE, LATEST_MS, Rules};
@@ -9,6 +10,7 @@ use crate::{
     Store, StoreError, TenantRecord,
 };
 use hotlease_journal::StateDir;
+use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, LeaseId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -101,6 +103,13 @@ impl Store for DatabaseStore {
     fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
         let mut reader = self.reader();
         keys.iter().map(|key| reads::row(&mut **reader, *key)).collect()
+    }
+
+    fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError> {
+        let mut reader = self.reader();
+        keys.iter()
+            .map(|key| functions::of(&mut **reader, *key))
+            .collect()
     }
 
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {

@@ -28,7 +28,7 @@
 //! let usage = UsageTotals { invocations: 1, ..Default::default() };
 //! let report = Report {
 //!     agent: key.agent, boot: key.boot, at_ms: 1_000, leases: vec![], missing_before: None,
-//!     usage: vec![LedgerRow { key, tenant: "uid:1000".into(), usage, settled: true }],
+//!     usage: vec![LedgerRow { key, tenant: "uid:1000".into(), usage, functions: Default::default(), settled: true }],
 //! };
 //! store.report(report.clone()).unwrap();
 //! store.report(report).unwrap(); // sent again, billed once
@@ -65,6 +65,7 @@ pub use record::{
 pub use sql::{Hook, Moment};
 pub use sqlite::{LEDGER_FILE, SqliteOptions, open_sqlite};
 
+use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, LeaseId};
 
@@ -105,6 +106,9 @@ pub trait Store: People + Send + Sync + 'static {
     /// Rows of the ledger, in the order of the keys; `None` where nothing was reported, or where it was
     /// settled and folded into its tenant's total.
     fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError>;
+
+    /// What functions used, in the order of the keys.
+    fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError>;
 
     /// What was used and is to be paid.
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError>;

@@ -4,15 +4,17 @@
 //! leases it does not know: running leases survive a manager that is started again.
 
 mod people;
+mod row;
 
-use crate::bill::Biller;
+use self::row::Row;
+use crate::bill::{Biller, FunctionRow};
 use crate::limits::Limits;
-use crate::row::{self, Changed};
+use crate::row::{self as rows, Changed, FunctionsSeen};
 use crate::{
     AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState, PERIOD_MS, Report, Reported,
     RowKey, Standing, Store, StoreError,
 };
-use hotlease_lease::ledger::{TOTAL_MAX, sum};
+use hotlease_lease::ledger::{FunctionTotals, TOTAL_MAX, sum};
 use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -24,12 +26,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct MemoryStore {
     limits: Limits,
     state: Mutex<State>,
-}
-
-#[derive(Clone)]
-struct Row {
-    standing: Standing,
-    periods: Vec<(u64, UsageTotals)>,
 }
 
 #[derive(Default)]
@@ -100,7 +96,7 @@ impl State {
     fn settle_rows(&mut self, of: AgentId, except: Option<BootId>, ended: bool, at_ms: u64) {
         for (key, known) in &mut self.rows {
             if key.agent == of && Some(key.boot) != except && !known.standing.settled {
-                known.standing = row::settled(known.standing.clone(), ended, at_ms);
+                known.standing = rows::settled(known.standing.clone(), ended, at_ms);
                 self.settled.push_back(*key);
             }
         }
@@ -131,6 +127,8 @@ impl State {
                 ..standing.clone()
             },
             periods: Vec::new(),
+            functions: FunctionTotals::default(),
+            function_periods: BTreeMap::new(),
         });
         if standing.settled && !known.standing.settled {
             self.settled.push_back(key);
@@ -286,7 +284,7 @@ impl Store for MemoryStore {
             });
         }
         let known = state.rows.get(&lease.key()).map(|row| row.standing.clone());
-        let row = row::opened(&lease, known, at_ms);
+        let row = rows::opened(&lease, known, at_ms);
         let changed = Changed {
             row: row.clone(),
             capped: false,
@@ -338,7 +336,7 @@ impl Store for MemoryStore {
                 None => state.rows.get(&told.key).map(|row| row.standing.clone()),
             };
             let lease = named.get(&told.key.lease).copied();
-            let changed = row::reported(told, lease, known, true, at_ms)?;
+            let changed = rows::reported(told, lease, known, true, at_ms)?;
             if changed.capped {
                 outcome.capped.push(told.key);
             }
@@ -366,8 +364,11 @@ impl Store for MemoryStore {
             .filter(|key| state.rows.contains_key(key) || latest.contains_key(key))
             .collect();
         state.check_rows(&changes, &known_ends, &self.limits)?;
-        for changed in changes {
+        for (changed, told) in changes.into_iter().zip(&report.usage) {
             state.put_row(changed.row, at_ms);
+            if let Some(row) = state.rows.get_mut(&told.key) {
+                row.merge_functions(&told.functions, at_ms);
+            }
         }
         for lease in report.leases {
             state.note(lease);
@@ -375,7 +376,7 @@ impl Store for MemoryStore {
         for key in ends {
             state.end(key.lease, "its agent no longer reports it");
             if let Some(known) = state.rows.get(&key).map(|row| row.standing.clone()) {
-                state.put_row(row::settled(known, true, at_ms), at_ms);
+                state.put_row(rows::settled(known, true, at_ms), at_ms);
             }
         }
         state.make_room(&self.limits);
@@ -389,9 +390,23 @@ impl Store for MemoryStore {
         Ok(keys.iter().map(row).collect())
     }
 
+    fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError> {
+        let state = self.state();
+        let functions = |key| state.rows.get(key).map(|row: &Row| row.functions.clone());
+        Ok(keys
+            .iter()
+            .map(|key| functions(key).unwrap_or_default())
+            .collect())
+    }
+
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
         let state = self.state();
         let mut biller = Biller::new(query);
+        if biller.is_by_function() {
+            for row in state.rows.values().flat_map(Row::functions) {
+                biller.function(&row)?;
+            }
+        }
         for row in state.rows.values() {
             biller.add(&row.standing, &row.periods)?;
         }
@@ -411,9 +426,16 @@ impl Store for MemoryStore {
             }
             audit
                 .problems
-                .extend(row::problems(&row.standing, &row.periods, now_ms));
+                .extend(rows::problems(&row.standing, &row.periods, now_ms));
             audit.problems.truncate(FINDINGS_MAX);
         }
+        let mut seen = FunctionsSeen::default();
+        for (key, row) in &state.rows {
+            let lease = row.standing.usage.into();
+            let problem = |of: FunctionRow<'_>| seen.problem(*key, lease, of.function, of.used, of.periods);
+            audit.problems.extend(row.functions().filter_map(problem));
+        }
+        audit.problems.truncate(FINDINGS_MAX);
         Ok(audit)
     }
 

@@ -1,6 +1,6 @@
 //! What is stored.
 
-use hotlease_lease::ledger::Account;
+use hotlease_lease::ledger::{Account, FunctionId, FunctionTotals};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeSet;
@@ -102,6 +102,8 @@ pub struct LedgerRow {
     pub tenant: String,
     /// Used so far.
     pub usage: UsageTotals,
+    /// What its functions used of that, as far as it is told this time.
+    pub functions: FunctionTotals,
     /// The lease is over: this total is its last.
     pub settled: bool,
 }
@@ -166,6 +168,9 @@ pub enum By {
     Job,
     /// A line a lease.
     Lease,
+    /// A line a tenant and function, and one for what no function of the tenant's leases used: then the lines are what
+    /// the tenant's line would be.
+    Function,
 }
 
 /// What a bill is asked for.
@@ -197,6 +202,8 @@ pub struct BillLine {
     pub lease: Option<RowKey>,
     /// Its label.
     pub label: String,
+    /// The function, where lines are by function; none: what no function used.
+    pub function: Option<FunctionId>,
     /// How many leases are in this line; 0: rows that were folded into their tenant's total.
     pub leases: u64,
     /// Used.
@@ -205,7 +212,7 @@ pub struct BillLine {
     pub memory_mib_ms: u64,
 }
 
-/// Lines of a bill, ordered by tenant, job and lease.
+/// Lines of a bill, ordered by tenant, job, lease and function.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bill {
     /// See [`BillLine`].

@@ -1,7 +1,7 @@
 //! What becomes of a ledger row: pure, and the same in every store.
 
-use crate::{LeaseRecord, LedgerRow, Standing, StoreError};
-use hotlease_lease::ledger::{Account, Shown, larger};
+use crate::{LeaseRecord, LedgerRow, RowKey, Standing, StoreError};
+use hotlease_lease::ledger::{Account, FunctionId, FunctionUse, Shown, larger};
 use hotlease_wire::session::UsageTotals;
 
 /// A row after a change, and what is to be said about it.
@@ -112,6 +112,42 @@ pub(crate) fn settled(mut row: Standing, ended: bool, at_ms: u64) -> Standing {
         row.account.ended_ms.get_or_insert(at_ms);
     }
     row
+}
+
+/// Functions that an audit has seen, one after the other in the order of their leases.
+#[derive(Default)]
+pub(crate) struct FunctionsSeen {
+    present: Option<(RowKey, FunctionUse)>,
+}
+
+impl FunctionsSeen {
+    /// What is wrong with the next one, in words. `lease`: what all of it used; `periods`: the function's totals by
+    /// period, in order.
+    pub(crate) fn problem(
+        &mut self,
+        key: RowKey,
+        lease: FunctionUse,
+        function: &FunctionId,
+        used: FunctionUse,
+        periods: &[(u64, FunctionUse)],
+    ) -> Option<String> {
+        let before = self.present.filter(|(of, _)| *of == key);
+        let sum = before.map(|(_, sum)| sum).unwrap_or_default().plus(used);
+        self.present = Some((key, sum));
+        let what = if !lease.covers(sum) {
+            "functions are billed more than their lease"
+        } else if periods.windows(2).any(|pair| !pair[1].1.covers(pair[0].1)) {
+            "a later period has a smaller total"
+        } else if periods.last().map(|(_, last)| *last) != Some(used) {
+            "its periods do not end at its total"
+        } else {
+            return None;
+        };
+        Some(format!(
+            "function {} of lease {} of agent {} (boot {}): {what}",
+            function.name, key.lease, key.agent, key.boot
+        ))
+    }
 }
 
 /// What is wrong with a row, in words. `periods`: its totals by period, in order.

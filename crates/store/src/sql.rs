@@ -10,6 +10,7 @@
 //! second cost far fewer waits. Each job has a savepoint of its own, and is answered only when the commit is
 //! durable.
 
+pub(crate) mod functions;
 pub(crate) mod people;
 pub(crate) mod reads;
 pub(crate) mod schema;

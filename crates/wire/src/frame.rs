@@ -16,6 +16,10 @@
 //! A receiver copies the line to private memory first and decodes the copy: the sender may be hostile
 //! and go on writing.
 
+mod invocation;
+
+pub use invocation::InvocationId;
+
 use crate::DecodeError;
 use crate::ids::{Epoch, FunctionIndex, RegionId};
 use crate::limits::{INLINE_BYTES, PARTS_MAX, REGION_BYTES_MAX};

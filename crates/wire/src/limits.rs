@@ -57,6 +57,10 @@ pub const PEERS_MAX: usize = 64;
 pub const DELEGATED_SLOTS_MAX: usize = 1024;
 /// Connections of one worker that peers may have, and channels of one slot: the rest is its holder's.
 pub const PEER_CONNECTIONS_MAX: usize = 48;
+/// Functions of one lease whose use is counted one by one; that of the others is counted together.
+pub const FUNCTIONS_BILLED_MAX: usize = 64;
+/// Bytes of a function's name on a bill.
+pub const FUNCTION_LABEL_BYTES_MAX: usize = 128;
 /// Bytes of a tenant's name.
 pub const TENANT_BYTES_MAX: usize = 64;
 /// Bytes of a lease's label.

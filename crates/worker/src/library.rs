@@ -35,6 +35,11 @@ impl FunctionTable {
         self.0.get(usize::from(index)).copied()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// This table and the functions of one more library, from index `base` on.
     pub fn with_library(&self, code: OwnedFd, size_bytes: u64, base: u16) -> Result<Self, String> {
         if usize::from(base) != self.0.len() {

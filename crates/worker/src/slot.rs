@@ -16,9 +16,9 @@ use crate::watchdog::Watchdog;
 use hotlease_fabric::channel::Request;
 use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
 use hotlease_fabric::ofi::Port;
-use hotlease_fabric::usage::{SlotMeter, UsageBlock};
-use hotlease_wire::frame::{Flags, Status};
-use hotlease_wire::ids::Epoch;
+use hotlease_fabric::usage::{Failure, FunctionRow, SlotMeter, UsageBlock};
+use hotlease_wire::frame::{Flags, InvocationId, Status};
+use hotlease_wire::ids::{Epoch, FunctionIndex};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub struct Slot<C> {
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
     functions: Arc<FunctionTable>,
+    /// The row of each function that counts what it uses; as many as there are functions.
+    rows: Vec<Option<FunctionRow>>,
     clients: Vec<Client>,
     /// Of fabrics; nobody else drives them.
     ports: Vec<Arc<Port>>,
@@ -78,6 +80,7 @@ impl<C: Core> Slot<C> {
             shared,
             mailbox,
             functions: Arc::default(),
+            rows: Vec::new(),
             clients: Vec::new(),
             ports: Vec::new(),
             context,
@@ -184,8 +187,10 @@ impl<C: Core> Slot<C> {
         if !self.core.claim() {
             return self.refuse(position, request);
         }
-        if let Err(status) = self.run_function(position, request) {
+        let ran = self.run_function(position, request);
+        if let Err(status) = ran {
             self.clients[position].channel.reply(request, status, 0, 0);
+            self.note_failure(request, status, 0);
         }
         // After the reply, whose way out is longer than this.
         self.core.give_up();
@@ -196,9 +201,33 @@ impl<C: Core> Slot<C> {
         } else {
             0
         };
-        self.meter().add_ns(hot_ns, clock.ns(ended.wrapping_sub(started)));
+        let compute_ns = clock.ns(ended.wrapping_sub(started));
+        self.meter().add_ns(hot_ns, compute_ns);
+        if ran.is_ok() {
+            self.count(request.header.function, compute_ns);
+        }
         self.idle.arrived_after(started.wrapping_sub(self.ended));
         (self.ended, self.hot_since, self.now) = (ended, ended, ended);
+    }
+
+    /// For the bill by function.
+    #[inline]
+    fn count(&mut self, function: FunctionIndex, compute_ns: u64) {
+        match self.rows.get(usize::from(function.0)) {
+            Some(Some(row)) => self.shared.usage.count(self.index, *row, compute_ns),
+            _ => self.count_first(function, compute_ns),
+        }
+    }
+
+    /// The first time that this slot ran it.
+    #[cold]
+    #[inline(never)]
+    fn count_first(&mut self, function: FunctionIndex, compute_ns: u64) {
+        let row = self.shared.usage.row_for(self.index, function.0);
+        if let Some(known) = self.rows.get_mut(usize::from(function.0)) {
+            *known = Some(row);
+        }
+        self.shared.usage.count(self.index, row, compute_ns);
     }
 
     /// Another slot has the core: says so at once, so that the client can turn elsewhere.
@@ -252,7 +281,10 @@ impl<C: Core> Slot<C> {
                         client.regions.remove(&region);
                     }
                 }
-                Letter::Functions(functions) => self.functions = functions,
+                Letter::Functions(functions) => {
+                    self.rows.resize(functions.len(), None);
+                    self.functions = functions;
+                }
                 Letter::Port(port) => {
                     // One that takes the place of a failed one.
                     self.ports.retain(|old| old.provider() != port.provider());
@@ -306,7 +338,11 @@ impl<C: Core> Slot<C> {
             }
         };
         usage.output(arguments.guard, arguments.output.bytes);
-        usage.start(header.function.0, started, deadline_ticks, timeout_us);
+        let which = (
+            header.function.0,
+            InvocationId::new(header.seq, header.reply_entry),
+        );
+        usage.start(which, started, deadline_ticks, timeout_us);
         if deadline_ticks != 0 {
             self.shared.watchdog.watch(self.index, deadline_ticks);
         }
@@ -344,6 +380,23 @@ impl<C: Core> Slot<C> {
             channel.reply(request, outcome.status, outcome.code, outcome.bytes);
         }
         usage.stop();
+        if outcome.status != Status::Ok {
+            self.note_failure(request, outcome.status, outcome.code);
+        }
         Ok(())
+    }
+
+    /// For the node's log, once the reply is out.
+    #[cold]
+    #[inline(never)]
+    fn note_failure(&self, request: &Request, status: Status, code: i32) {
+        let header = &request.header;
+        let failure = Failure {
+            invocation: InvocationId::new(header.seq, header.reply_entry),
+            function: header.function.0,
+            status: Some(status),
+            code,
+        };
+        self.shared.usage.fail(self.index, failure);
     }
 }

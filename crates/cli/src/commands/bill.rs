@@ -17,13 +17,18 @@ use serde::Serialize;
 /// that was held, at the manager's prices (`hotlease manager --tariff FILE`). Times are cut to whole hours.
 /// With `--json`, an object a row: tenant, job, lease, agent, boot, label, leases, usage {allocated_ns, hot_ns,
 /// compute_ns, invocations}, memory_mib_ms, allocated_cost, computing_cost, hot_cost, memory_cost, cost (text,
-/// nine decimals), currency.
+/// nine decimals), currency, function, library.
+///
+/// By function only computing is told apart: slots are allocated, and poll, for a lease, whichever function is called
+/// next. That, and computing of calls that were refused or cut off by a crash of the node, stands in the row without
+/// a function, so that the rows together are what the tenants pay. The 64 functions of a lease that were called first
+/// have rows of their own, all others one row "(others)".
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BillArgs {
     #[command(subcommand)]
     command: Option<BillCommand>,
-    /// A row for each tenant, job of a tenant, or lease
+    /// A row for each tenant, job of a tenant, lease, or function of a tenant (with a row for what no function used)
     #[arg(long, value_enum, default_value_t)]
     by: By,
     /// Only this tenant's, such as uid:1000
@@ -56,6 +61,7 @@ enum By {
     Tenant,
     Job,
     Lease,
+    Function,
 }
 
 #[derive(Serialize)]
@@ -78,6 +84,8 @@ struct Row {
     memory_cost: String,
     cost: String,
     currency: String,
+    function: String,
+    library: String,
 }
 
 impl Row {
@@ -102,6 +110,8 @@ impl Row {
             memory_cost: row.memory_cost,
             cost: row.cost,
             currency: currency.to_owned(),
+            function: row.function,
+            library: row.library,
         }
     }
 }
@@ -123,6 +133,7 @@ pub(crate) fn carry_out(args: BillArgs, output: &mut Output) -> anyhow::Result<(
         By::Tenant => BillBy::Tenant,
         By::Job => BillBy::Job,
         By::Lease => BillBy::Lease,
+        By::Function => BillBy::Function,
     };
     let ms = |moment: Option<Moment>| moment.map_or(0, |moment| moment.unix_ms().max(1));
     let request = BillRequest {
@@ -147,7 +158,7 @@ pub(crate) fn carry_out(args: BillArgs, output: &mut Output) -> anyhow::Result<(
 fn csv(rows: Vec<Row>, output: &mut Output) -> anyhow::Result<()> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for mut row in rows {
-        for text in [&mut row.tenant, &mut row.job, &mut row.label] {
+        for text in [&mut row.tenant, &mut row.job, &mut row.label, &mut row.function] {
             *text = harmless(std::mem::take(text));
         }
         writer.serialize(row)?;
@@ -161,6 +172,7 @@ fn table(rows: &[Row], by: By, bill: &BillReply, output: &mut Output) -> anyhow:
         By::Tenant => "LEASES",
         By::Job => "JOB",
         By::Lease => "LEASE",
+        By::Function => "FUNCTION",
     };
     let columns = [
         Column("TENANT", Left),
@@ -179,6 +191,9 @@ fn table(rows: &[Row], by: By, bill: &BillReply, output: &mut Output) -> anyhow:
                 By::Job => row.job.clone(),
                 By::Lease if row.lease.is_empty() => "(earlier ones)".into(),
                 By::Lease => format!("{} {}", row.lease, row.label),
+                By::Function if row.library.is_empty() => "(no function)".into(),
+                By::Function if row.library.bytes().all(|digit| digit == b'0') => row.function.clone(),
+                By::Function => format!("{} of {:.12}", row.function, row.library),
             },
             row.invocations.to_string(),
             quantity::nanoseconds(row.allocated_ns),

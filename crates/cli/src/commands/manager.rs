@@ -105,7 +105,9 @@ struct Serving {
 
 /// Threads that serve: 10,000 agents keep one busy with their reports alone, and more than a few wait for the same lock.
 fn threads() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
+    std::thread::available_parallelism()
+        .map_or(2, usize::from)
+        .clamp(2, 8)
 }
 
 /// Waits until this manager leads.

@@ -68,7 +68,7 @@ impl Channel {
             Err(Interrupted::Closed) => Err(self.unanswered_in(lane)),
             Err(Interrupted::TimedOut) => {
                 self.give_up(lane, keep());
-                Err(timed_out(timeout))
+                Err(self.logged(self.invocation_in(lane), timed_out(timeout)))
             }
         }
     }
@@ -177,6 +177,6 @@ impl Channel {
             _ => Vec::new(),
         };
         self.free(lane);
-        self.failure(&reply, bytes, sink.capacity(), timeout)
+        self.failure(self.invocation_in(lane), &reply, bytes, sink.capacity(), timeout)
     }
 }

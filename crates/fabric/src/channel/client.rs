@@ -6,7 +6,7 @@ use crate::ring::{FarRing, Line};
 use crate::shm::{NearRing, ShmRing};
 use hotlease_wire::DecodeError;
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, ReplyHeader, RequestHeader, Seq};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, InvocationId, ReplyHeader, RequestHeader, Seq};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -181,6 +181,11 @@ impl<F: FarRing> ClientChannel<F> {
         Ok(())
     }
 
+    /// How logs call the invocation `number`.
+    pub fn invocation(&self, number: u64) -> InvocationId {
+        InvocationId::new(Seq::new(self.generation, number), self.entry_of(number))
+    }
+
     /// Wakes the slot if it sleeps.
     #[inline]
     pub fn ring(&self) {
@@ -277,6 +282,11 @@ impl<'a, F: FarRing> ExpressEntry<'a, F> {
     #[inline]
     pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
         self.0.publish_in(EXPRESS_ENTRY, number, call, payload)
+    }
+
+    /// See [`ClientChannel::invocation`].
+    pub fn invocation(&self, number: u64) -> InvocationId {
+        InvocationId::new(Seq::new(self.0.generation, number), EXPRESS_ENTRY)
     }
 
     /// See [`ClientChannel::awaited`].

@@ -4,10 +4,10 @@
 //! looks at the same bytes with sums that fit.
 
 use hotlease_journal::Table;
-use hotlease_journal::frame::{FRAME_BYTES, Kind, Record};
-use hotlease_lease::ledger::TOTAL_MAX;
-use hotlease_wire::ids::{AgentId, BootId, LeaseId};
-use hotlease_wire::limits::TENANT_BYTES_MAX;
+use hotlease_journal::frame::{FRAME_BYTES, FunctionRecord, Kind, Record};
+use hotlease_lease::ledger::{FunctionId, FunctionUse, TOTAL_MAX};
+use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
+use hotlease_wire::limits::{FUNCTION_LABEL_BYTES_MAX, TENANT_BYTES_MAX};
 use hotlease_wire::session::UsageTotals;
 
 /// One decoder.
@@ -47,6 +47,20 @@ fn with_sum(bytes: &[u8]) -> [u8; FRAME_BYTES] {
 
 /// What is accepted is within every limit, and is the same when it is written and read again.
 fn accepts(frame: &[u8; FRAME_BYTES]) -> bool {
+    if let Some(record) = FunctionRecord::decode(frame) {
+        let used = record.used;
+        assert!(
+            used.compute_ns.max(used.invocations) <= TOTAL_MAX,
+            "a total beyond the limit: {record:?}"
+        );
+        assert!(
+            record.function.name.len() <= FUNCTION_LABEL_BYTES_MAX,
+            "{record:?}"
+        );
+        assert_eq!(FunctionRecord::decode(&record.encode()), Some(record));
+        assert_eq!(Record::decode(frame), None, "a frame is of one kind");
+        return true;
+    }
     let Some(record) = Record::decode(frame) else {
         return false;
     };
@@ -114,7 +128,30 @@ fn record(number: u8, kind: Kind, tenant: &str) -> Record {
     }
 }
 
+/// Of a function of a lease above.
+fn function(number: u8, name: &str) -> Vec<u8> {
+    let record = FunctionRecord {
+        sequence: number.into(),
+        agent: AgentId([1; 8]),
+        boot: BootId([number % 2; 8]),
+        lease: LeaseId([number / 2; 8]),
+        function: FunctionId::new(CodeHash([number; 32]), name),
+        used: FunctionUse {
+            compute_ns: TOTAL_MAX,
+            invocations: 1,
+        },
+    };
+    record.encode().to_vec()
+}
+
 fn frames() -> Vec<Vec<u8>> {
+    let mut frames = lease_frames();
+    frames.push(function(1, "black_scholes"));
+    frames.push(function(3, &"x".repeat(FUNCTION_LABEL_BYTES_MAX)));
+    frames
+}
+
+fn lease_frames() -> Vec<Vec<u8>> {
     let long = "x".repeat(TENANT_BYTES_MAX);
     let kinds = [
         (Kind::Running, "uid:1000"),
@@ -129,8 +166,9 @@ fn frames() -> Vec<Vec<u8>> {
 }
 
 fn journals() -> Vec<Vec<u8>> {
-    let whole = frames().concat();
+    // As earlier versions wrote it: without functions.
+    let whole = lease_frames().concat();
     let torn = whole[..FRAME_BYTES + 100].to_vec();
     let shifted = [&[0; 7], &whole[..]].concat();
-    vec![whole, torn, shifted]
+    vec![whole, torn, shifted, frames().concat()]
 }

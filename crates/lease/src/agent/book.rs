@@ -14,6 +14,7 @@ use super::{
     ATTACH_WITHIN, Action, Availability, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Sharing,
     Step, Worker, WorkerState,
 };
+use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -240,8 +241,9 @@ impl LeaseBook {
                 worker,
                 epoch,
                 used,
+                functions,
             } => {
-                self.worker_gone(lease, worker, epoch, used, now, actions);
+                self.worker_gone(lease, worker, epoch, (used, &functions), now, actions);
                 Ok(())
             }
             Event::Drain { until } => {
@@ -337,6 +339,7 @@ impl LeaseBook {
             delegations: BTreeMap::new(),
             last_delegation: 0,
             retired: UsageTotals::default(),
+            retired_functions: FunctionTotals::default(),
         };
         self.leases.insert(lease.id, lease);
         Ok(())

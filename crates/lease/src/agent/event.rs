@@ -1,6 +1,7 @@
 //! What the book is told, and what it wants done.
 
 use super::Sharing;
+use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{Place, UsageTotals};
 use hotlease_wire::{EndReason, Refusal};
@@ -153,6 +154,8 @@ pub enum Event {
         epoch: Epoch,
         /// What it used (`allocated_ns` is ignored: the book knows).
         used: UsageTotals,
+        /// What its functions used of that.
+        functions: FunctionTotals,
     },
     /// The node is given back: grant nothing, end everything at `until` (now or before: at once).
     Drain {

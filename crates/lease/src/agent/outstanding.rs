@@ -5,6 +5,7 @@
 //! totals go out again, and a ledger that merges by maximum bills them once.
 
 use super::{Ask, EndedLease};
+use crate::ledger::FunctionTotals;
 use crate::manager::LeaseReport;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -12,6 +13,8 @@ use std::collections::BTreeMap;
 
 /// Totals in one report; the rest goes with the next ones.
 pub const REPORTED_AT_ONCE_MAX: usize = 1024;
+/// Rows of functions in one report, those of its last lease not counted.
+pub const FUNCTIONS_AT_ONCE_MAX: usize = 8192;
 
 /// What a lease has used in all.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub struct FinalTotal {
     pub why: String,
     /// What it used.
     pub usage: UsageTotals,
+    /// What its functions used of that.
+    pub functions: FunctionTotals,
 }
 
 impl FinalTotal {
@@ -46,6 +51,7 @@ impl FinalTotal {
             cores: ended.cores.clone(),
             why: ended.reason.to_string(),
             usage: ended.usage,
+            functions: ended.functions.clone(),
         }
     }
 
@@ -60,6 +66,7 @@ impl FinalTotal {
             gpus: 0,
             cores: self.cores.clone(),
             usage: self.usage,
+            functions: self.functions.clone(),
             over: Some(self.why.clone()),
         }
     }
@@ -99,11 +106,19 @@ impl Outstanding {
         self.owed.pop_first().map(|(_, owed)| owed.total)
     }
 
-    /// What the report `ask` is to carry: at most [`REPORTED_AT_ONCE_MAX`] totals.
+    /// What the report `ask` is to carry: at most [`REPORTED_AT_ONCE_MAX`] totals, and not many more than
+    /// [`FUNCTIONS_AT_ONCE_MAX`] rows of functions.
     pub fn report(&mut self, ask: Ask) -> impl Iterator<Item = &FinalTotal> {
+        let mut functions = 0;
+        let fits = move |owed: &&mut Owed| {
+            let fits = functions < FUNCTIONS_AT_ONCE_MAX;
+            functions += owed.total.functions.len();
+            fits
+        };
         self.owed
             .values_mut()
             .take(REPORTED_AT_ONCE_MAX)
+            .take_while(fits)
             .map(move |owed| {
                 owed.sent = Some(ask);
                 &owed.total
@@ -146,6 +161,7 @@ mod tests {
             cores: vec![0],
             why: "released".into(),
             usage: UsageTotals::default(),
+            functions: FunctionTotals::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the book keeps about a lease.
 
 use super::SessionId;
+use crate::ledger::FunctionTotals;
 use hotlease_wire::EndReason;
 use hotlease_wire::ids::{Epoch, LeaseId};
 use hotlease_wire::session::{Place, UsageTotals};
@@ -149,6 +150,8 @@ pub struct Lease {
     pub last_delegation: u32,
     /// What its workers that are gone have used; `allocated_ns` is 0 here.
     pub retired: UsageTotals,
+    /// What functions in them have used of that.
+    pub retired_functions: FunctionTotals,
 }
 
 impl Lease {
@@ -240,6 +243,8 @@ pub struct EndedLease {
     pub reason: EndReason,
     /// What it used in all.
     pub usage: UsageTotals,
+    /// What its functions used of that.
+    pub functions: FunctionTotals,
     /// When its cores became free.
     pub ended: Duration,
 }

@@ -1,6 +1,7 @@
 //! What a manager is told, and what it wants done.
 
 use super::{AgentRecord, Allowance, NodeOrder, NodeWish, Offering, Wanted};
+use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -36,6 +37,8 @@ pub struct LeaseReport {
     pub gpus: u32,
     /// Used so far: cumulative.
     pub usage: UsageTotals,
+    /// What its functions used of that: cumulative too, and not in every report.
+    pub functions: FunctionTotals,
     /// Why it is over, in words; none while it goes on.
     pub over: Option<String>,
 }

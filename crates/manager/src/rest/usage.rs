@@ -45,6 +45,11 @@ pub(super) struct Row {
     memory_cost: String,
     /// All of it.
     cost: String,
+    /// Where rows are by function; empty: what no function used (allocated and polling time, memory, computing of
+    /// calls that were refused or cut off).
+    function: String,
+    /// BLAKE3 of the function's library; zeros: all functions that are not counted one by one.
+    library: String,
 }
 
 impl From<BillRow> for Row {
@@ -64,6 +69,8 @@ impl From<BillRow> for Row {
             hot_cost: row.hot_cost,
             memory_cost: row.memory_cost,
             cost: row.cost,
+            function: row.function,
+            library: row.library,
         }
     }
 }
@@ -89,6 +96,7 @@ pub(super) enum Grouping {
     Tenant,
     Job,
     Lease,
+    Function,
 }
 
 /// Whose usage, and when.
@@ -137,6 +145,7 @@ pub(super) async fn usage(
             Grouping::Tenant => BillBy::Tenant,
             Grouping::Job => BillBy::Job,
             Grouping::Lease => BillBy::Lease,
+            Grouping::Function => BillBy::Function,
         }
         .into(),
     };
@@ -195,6 +204,8 @@ fn csv(bill: BillReply) -> Result<Vec<u8>, Problem> {
         "memory_cost",
         "cost",
         "currency",
+        "function",
+        "library",
     ];
     out.write_record(heading).map_err(|error| failed(&error))?;
     for row in bill.rows {
@@ -218,6 +229,8 @@ fn csv(bill: BillReply) -> Result<Vec<u8>, Problem> {
             row.memory_cost,
             row.cost,
             bill.currency.clone(),
+            harmless(row.function),
+            row.library,
         ];
         out.write_record(cells).map_err(|error| failed(&error))?;
     }

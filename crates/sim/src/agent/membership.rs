@@ -129,6 +129,8 @@ impl Process {
             let living = workers.used_by(boot, lease.id);
             usage.compute_ns += living.compute_ns;
             usage.invocations += living.invocations;
+            let mut functions = lease.retired_functions.clone();
+            functions.add_all(&workers.functions_of(boot, lease.id));
             LeaseReport {
                 lease: lease.id,
                 boot,
@@ -138,6 +140,7 @@ impl Process {
                 gpus: lease.gpus().len() as u32,
                 cores: lease.cores(),
                 usage,
+                functions,
                 over: None,
             }
         }));
@@ -168,6 +171,7 @@ fn snapshot(lease: &LeaseReport) -> FinalTotal {
         cores: lease.cores.clone(),
         why: "its agent was started again".into(),
         usage: lease.usage,
+        functions: lease.functions.clone(),
     }
 }
 

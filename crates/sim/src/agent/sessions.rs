@@ -31,6 +31,7 @@ impl AgentNode {
         let (boot, now) = (process.boot, process.clock.shows(site.now));
         let expires = now + ttl.min(ATTACH_WITHIN);
         let truth = LeaseTruth {
+            functions: Default::default(),
             agent: number,
             boot,
             tenant: tenant.clone(),

@@ -4,7 +4,9 @@ use super::{ManagerNode, NODE, SLACK};
 use crate::agent::id;
 use crate::site::Site;
 use crate::truth::{sum, within};
+use hotlease_lease::ledger::FunctionUse;
 use hotlease_lease::manager::{AgentState, SUSPECTED_AFTER};
+use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
 
 impl ManagerNode {
@@ -19,6 +21,28 @@ impl ManagerNode {
         site.promise(NODE, within(bill, most), || {
             format!("{tenant} is billed {bill:?} and has used {most:?} at most")
         });
+    }
+
+    /// No function is billed for more than was spent in it, and all of a lease for no more than the lease.
+    pub(super) fn check_functions(&self, reported: &[LeaseId], site: &mut Site) {
+        for (lease, usage, functions) in self.durable.functions() {
+            let Some(truth) = site
+                .truth
+                .leases
+                .get(&lease)
+                .filter(|_| reported.contains(&lease))
+            else {
+                continue;
+            };
+            let sum = functions.sum();
+            let sound = truth.functions.covers(functions) && FunctionUse::from(usage).covers(sum);
+            let truly = truth.functions.clone();
+            site.promise(NODE, sound, || {
+                format!(
+                    "functions of lease {lease} are billed {functions:?} of {usage:?} and have used {truly:?}"
+                )
+            });
+        }
     }
 
     /// Who is silent is suspected in time.

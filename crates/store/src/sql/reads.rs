@@ -1,5 +1,6 @@
 //! What is read, and how it stands in the tables.
 
+use super::functions;
 use super::schema::counter;
 use super::{Cell, Cells, Sql, Value};
 use crate::bill::Biller;
@@ -270,6 +271,9 @@ fn each_row(
 
 pub(crate) fn bill(sql: &mut dyn Sql, query: &BillQuery) -> Result<Bill, StoreError> {
     let mut biller = Biller::new(query);
+    if biller.is_by_function() {
+        functions::bill(sql, &mut biller)?;
+    }
     each_row(sql, |row, periods| biller.add(row, periods))?;
     for (tenant, usage, memory) in folded(sql)? {
         biller.folded(&tenant, usage, memory)?;
@@ -289,6 +293,7 @@ pub(crate) fn audit(sql: &mut dyn Sql, now_ms: u64) -> Result<Audit, StoreError>
         }
         Ok(())
     })?;
+    functions::audit(sql, &mut audit)?;
     let counted = u64::try_from(counter(sql, "ledger_rows")?).unwrap_or(0);
     if counted != audit.rows {
         audit.problems.push(format!(

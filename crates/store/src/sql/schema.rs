@@ -56,6 +56,15 @@ pub(crate) const MIGRATIONS: [&[&str]; 5] = [
         "ALTER TABLE leases ADD COLUMN gpus BIGINT NOT NULL DEFAULT 0",
         "ALTER TABLE wishes ADD COLUMN gpus BIGINT",
     ],
+    // What was used before is nobody's function's.
+    &[
+        "CREATE TABLE functions (agent TEXT NOT NULL, boot TEXT NOT NULL, lease TEXT NOT NULL, \
+         library TEXT NOT NULL, name TEXT NOT NULL, compute_ns BIGINT NOT NULL, invocations BIGINT NOT NULL, \
+         PRIMARY KEY (agent, boot, lease, library, name))",
+        "CREATE TABLE function_periods (agent TEXT NOT NULL, boot TEXT NOT NULL, lease TEXT NOT NULL, \
+         library TEXT NOT NULL, name TEXT NOT NULL, period BIGINT NOT NULL, compute_ns BIGINT NOT NULL, \
+         invocations BIGINT NOT NULL, PRIMARY KEY (agent, boot, lease, library, name, period))",
+    ],
 ];
 
 /// The version of this program.

@@ -1,5 +1,6 @@
 //! What is written: each function is one job of the writer, taken whole or not at all.
 
+use super::functions;
 use super::reads::{self, Lines};
 use super::schema::{add, counter, set_counter};
 use super::{Sql, Value};
@@ -154,6 +155,7 @@ pub(crate) fn report(sql: &mut dyn Sql, rules: &Rules, report: &Report) -> Resul
         if known.as_ref() != Some(&changed.row) {
             put_row(sql, &changed.row, at_ms)?;
         }
+        functions::merge(sql, &changed.row, &told.functions, at_ms)?;
     }
     for lease in &report.leases {
         note_lease(sql, rules, lease)?;
@@ -424,5 +426,6 @@ fn fold_oldest(sql: &mut dyn Sql, rules: &Rules) -> Result<(), StoreError> {
         let statement = format!("DELETE FROM {table} WHERE agent = $1 AND boot = $2 AND lease = $3");
         sql.run(&statement, &key.values())?;
     }
+    functions::forget(sql, &key.values())?;
     add(sql, ROWS, -1).map(|_| ())
 }

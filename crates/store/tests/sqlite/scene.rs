@@ -48,6 +48,7 @@ pub(crate) fn row(number: u64, invocations: u64) -> LedgerRow {
             invocations,
             ..UsageTotals::default()
         },
+        functions: Default::default(),
         settled: false,
     }
 }

@@ -1,5 +1,6 @@
 //! What every store promises, held against each of them; and each against the others, with random work.
 
+mod attribution;
 mod people;
 mod promises;
 mod random;

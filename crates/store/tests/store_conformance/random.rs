@@ -2,9 +2,10 @@
 
 use crate::scene::{START_MS, Scene, agent, lease, limits, local_stores, row, stores};
 use hotlease_lease::agent::OfferedCores;
+use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_lease::manager::{NodeWish, OfferWish};
 use hotlease_store::{BillQuery, By, LeaseRecord, LeaseState, LedgerRow, PERIOD_MS, Report, Store};
-use hotlease_wire::ids::{AgentId, LeaseId};
+use hotlease_wire::ids::{AgentId, CodeHash, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -44,9 +45,27 @@ fn some_usage(random: &mut StdRng, lease: &LeaseRecord) -> LedgerRow {
             compute_ns: any(),
             invocations: any(),
         },
+        functions: some_functions(random),
         settled: lease.state != LeaseState::Active,
         ..row(lease.key(), 0, false)
     }
+}
+
+/// More than fit into a lease's table, and more than its time.
+fn some_functions(random: &mut StdRng) -> FunctionTotals {
+    let mut told = FunctionTotals::default();
+    for _ in 0..random.random_range(0..5) {
+        let id = FunctionId::new(
+            CodeHash([random.random_range(1..3); 32]),
+            &format!("f{}", random.random_range(0..40)),
+        );
+        let used = FunctionUse {
+            compute_ns: random.random_range(0..1_000_000_000),
+            invocations: random.random_range(0..100_000_000),
+        };
+        told.add(&id, used);
+    }
+    told
 }
 
 fn some_report(random: &mut StdRng, at_ms: u64) -> Report {
@@ -136,7 +155,7 @@ fn seen(scene: &Scene, at_ms: u64) -> Vec<String> {
         format!("{:?}", store.active_leases()),
         format!("{:?}", store.audit(at_ms)),
     ];
-    for by in [By::Tenant, By::Job, By::Lease] {
+    for by in [By::Tenant, By::Job, By::Lease, By::Function] {
         for (since_ms, until_ms) in [
             (None, None),
             (Some(START_MS + 3 * PERIOD_MS), None),
@@ -153,6 +172,7 @@ fn seen(scene: &Scene, at_ms: u64) -> Vec<String> {
     }
     let keys: Vec<_> = (1..16).map(|number| lease(number, 1).key()).collect();
     seen.push(format!("{:?}", store.rows(&keys)));
+    seen.push(format!("{:?}", store.functions(&keys)));
     assert_eq!(store.lease(LeaseId([99; 8])).unwrap(), None);
     seen
 }

@@ -1,11 +1,12 @@
 //! Stores to test, and what to put into them.
 
 use crate::server;
+use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_store::{
     AgentRecord, BillQuery, LeaseRecord, LeaseState, LedgerRow, Limits, MemoryStore, PostgresOptions, Report,
     RowKey, SqliteOptions, Store, open_postgres, open_sqlite,
 };
-use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
+use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use tempfile::TempDir;
 
@@ -121,8 +122,23 @@ pub(crate) fn row(key: RowKey, invocations: u64, settled: bool) -> LedgerRow {
         key,
         tenant: TENANT.into(),
         usage: used(invocations),
+        functions: functions(invocations),
         settled,
     }
+}
+
+/// What two functions used of that; a tenth of the time is nobody's.
+pub(crate) fn functions(invocations: u64) -> FunctionTotals {
+    let most = invocations - invocations / 4;
+    let used = |compute_ns, invocations| FunctionUse {
+        compute_ns,
+        invocations,
+    };
+    let id = |name| FunctionId::new(CodeHash([9; 32]), name);
+    FunctionTotals::from_iter([
+        (id("f"), used(invocations * 6_000, most)),
+        (id("g"), used(invocations * 3_000, invocations - most)),
+    ])
 }
 
 /// A report about some leases only.

@@ -128,6 +128,7 @@ impl Agent {
             end_reason: String::new(),
             shared: false,
             gpus: Vec::new(),
+            functions: Vec::new(),
         }
     }
 
@@ -145,6 +146,7 @@ impl Agent {
             end_reason: total.why.clone(),
             shared: false,
             gpus: Vec::new(),
+            functions: Vec::new(),
         }
     }
 
@@ -164,6 +166,7 @@ impl Agent {
                     worker,
                     epoch,
                     used: UsageTotals::default(),
+                    functions: Default::default(),
                 },
                 Action::LeaseEnded { .. } => {
                     let ended = tables.book.ended().next_back();

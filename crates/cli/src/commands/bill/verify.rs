@@ -7,13 +7,15 @@ use anyhow::Context;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_journal::{Entry, JOURNAL_FILE, Key, Table, read};
-use hotlease_wire::grpc::{JournalTotal, Usage, VerifyReply, VerifyRequest};
+use hotlease_wire::grpc::{FunctionUsage, JournalTotal, Usage, VerifyReply, VerifyRequest};
 use hotlease_wire::ids::AgentId;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Totals that are asked about at once.
 const BATCH: usize = 1024;
+/// Rows of functions in one question, those of its last total not counted.
+const FUNCTIONS_BATCH: usize = 8192;
 
 /// Hold the ledger against its own rules, and against what agents wrote down
 ///
@@ -58,7 +60,20 @@ struct DisputedRow {
     invocations: u64,
 }
 
-fn total(agent: AgentId, (boot, lease): &Key, entry: &Entry, acknowledged: bool) -> JournalTotal {
+/// `whole`: what it says of functions is the last word.
+fn total(
+    agent: AgentId,
+    (boot, lease): &Key,
+    entry: &Entry,
+    (acknowledged, whole): (bool, bool),
+) -> JournalTotal {
+    let functions = entry.functions.iter().filter(|_| whole);
+    let functions = functions.map(|(id, used)| FunctionUsage {
+        library: id.library.0.to_vec(),
+        name: id.name.to_string(),
+        compute_ns: used.compute_ns,
+        invocations: used.invocations,
+    });
     JournalTotal {
         agent: agent.to_string(),
         boot: boot.to_string(),
@@ -71,6 +86,7 @@ fn total(agent: AgentId, (boot, lease): &Key, entry: &Entry, acknowledged: bool)
         }),
         ended: entry.ended,
         acknowledged,
+        functions: functions.collect(),
     }
 }
 
@@ -81,13 +97,30 @@ fn totals(path: &Path) -> anyhow::Result<(Vec<JournalTotal>, u64)> {
     let Some(agent) = recovery.agent else {
         return Ok((Vec::new(), recovery.damaged_bytes));
     };
+    // Each total of a lease says all that the ones before it said; what its functions used is noted once.
+    let whole = recovery.damaged_bytes == 0;
     let acknowledged = table
         .acknowledged()
-        .map(|(key, entry)| total(agent, key, entry, true));
+        .map(|(key, entry)| total(agent, key, entry, (true, whole)));
     let waiting = table
         .waiting()
-        .map(|(key, entry)| total(agent, key, entry, false));
+        .map(|(key, entry)| total(agent, key, entry, (false, whole)));
     Ok((acknowledged.chain(waiting).collect(), recovery.damaged_bytes))
+}
+
+/// What fits into a question each.
+fn batches(mut told: &[JournalTotal]) -> impl Iterator<Item = &[JournalTotal]> {
+    std::iter::from_fn(move || {
+        let mut functions = 0;
+        let fit = told.iter().take(BATCH).take_while(|total| {
+            let fits = functions < FUNCTIONS_BATCH;
+            functions += total.functions.len();
+            fits
+        });
+        let (batch, rest) = told.split_at(fit.count());
+        told = rest;
+        (!batch.is_empty()).then_some(batch)
+    })
 }
 
 impl Verdict {
@@ -169,7 +202,7 @@ pub(crate) fn carry_out(args: VerifyArgs, output: &mut Output) -> anyhow::Result
     }
     let mut platform = Platform::connect(&dir)?;
     let mut audit = true;
-    let mut batches = told.chunks(BATCH);
+    let mut batches = batches(&told);
     loop {
         let batch = batches.next();
         if batch.is_none() && !audit {

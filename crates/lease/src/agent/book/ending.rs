@@ -2,6 +2,7 @@
 
 use super::LeaseBook;
 use crate::agent::{Action, Availability, ENDED_MAX, EndedLease, Lease, Phase, Sharing, WorkerState};
+use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
@@ -128,6 +129,8 @@ impl LeaseBook {
         let Some(lease) = self.leases.remove(&id) else {
             return;
         };
+        let mut functions = FunctionTotals::default();
+        functions.merge(&lease.retired_functions, usage);
         let cores = lease.cores();
         // What is no longer offered goes back to its owner.
         match lease.sharing {
@@ -155,6 +158,7 @@ impl LeaseBook {
             gpus,
             reason,
             usage,
+            functions,
             ended: now,
         });
     }

@@ -58,6 +58,7 @@ pub(super) fn gone(lease: LeaseId, worker: u16, epoch: Epoch) -> Event {
             compute_ns: 20,
             invocations: 3,
         },
+        functions: Default::default(),
     }
 }
 

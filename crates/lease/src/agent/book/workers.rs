@@ -2,6 +2,7 @@
 
 use super::LeaseBook;
 use crate::agent::{Action, Lease, Phase, WorkerState};
+use crate::ledger::FunctionTotals;
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
@@ -61,7 +62,7 @@ impl LeaseBook {
         id: LeaseId,
         index: WorkerIndex,
         epoch: Epoch,
-        used: UsageTotals,
+        (used, functions): (UsageTotals, &FunctionTotals),
         now: Duration,
         actions: &mut Vec<Action>,
     ) {
@@ -72,6 +73,7 @@ impl LeaseBook {
         lease.retired.hot_ns = lease.retired.hot_ns.saturating_add(used.hot_ns);
         lease.retired.compute_ns = lease.retired.compute_ns.saturating_add(used.compute_ns);
         lease.retired.invocations = lease.retired.invocations.saturating_add(used.invocations);
+        lease.retired_functions.add_all(functions);
         if lease.is_active() {
             settle(lease);
             actions.push(Action::TellWorkerDied {

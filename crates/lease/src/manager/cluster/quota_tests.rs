@@ -65,6 +65,7 @@ fn heartbeat(cluster: &mut Cluster, request: u64, named: &[(u8, &str, usize)]) {
         cores: vec![0; *cores],
         gpus: 0,
         usage: UsageTotals::default(),
+        functions: Default::default(),
         over: None,
     });
     let report = report(200, leases.collect());

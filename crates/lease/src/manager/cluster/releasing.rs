@@ -1,6 +1,7 @@
 //! Ending a lease: at the agent that granted it where that is known, else wherever it is found.
 
 use super::{Asked, Cluster, Then, answer, refuse};
+use crate::ledger::FunctionTotals;
 use crate::manager::{
     Action, Answer, AskId, Demand, LeaseNote, LeaseReport, Need, Release, RequestId, Write,
 };
@@ -98,6 +99,8 @@ impl Cluster {
             cores: note.cores,
             gpus: note.gpus,
             usage,
+            // They come with the agent's next report.
+            functions: FunctionTotals::default(),
             over: Some(releasing.release.reason.to_string()),
         };
         let write = Write::Report {

@@ -60,6 +60,7 @@ fn lease(over: Option<&str>) -> LeaseReport {
         cores: vec![0],
         gpus: 0,
         usage: UsageTotals::default(),
+        functions: Default::default(),
         over: over.map(Into::into),
     }
 }

@@ -1,0 +1,110 @@
+//! Invocations that fail: what the caller is told, and the log.
+
+use super::{Channel, Lane, Reply};
+use crate::Error;
+use hotlease_wire::Ran;
+use hotlease_wire::frame::{InvocationId, Status};
+use std::time::Duration;
+
+impl Channel {
+    /// The error in a reply that is not a success with an output of at most `capacity` bytes.
+    #[cold]
+    pub(crate) fn failure(
+        &self,
+        id: InvocationId,
+        reply: &Reply,
+        output: Vec<u8>,
+        capacity: u64,
+        timeout: Option<Duration>,
+    ) -> Error {
+        self.logged(id, self.failure_in(reply, output, capacity, timeout))
+    }
+
+    /// By the name that the agent's log gives it, too.
+    pub(super) fn logged(&self, invocation: InvocationId, error: Error) -> Error {
+        let (lease, worker, epoch) = self.connection.place();
+        let lease = lease.map(tracing::field::display);
+        tracing::debug!(lease, %worker, %epoch, %invocation, %error, "an invocation failed");
+        error
+    }
+
+    /// The name in logs of an invocation that went through the ring.
+    pub(crate) fn invocation(&self, seq: u64) -> InvocationId {
+        self.invocation_in(Lane::Ring(seq))
+    }
+
+    pub(super) fn invocation_in(&self, lane: Lane) -> InvocationId {
+        match lane {
+            Lane::Ring(seq) => self.ring.invocation(seq),
+            Lane::Express(number) => self.ring.express().invocation(number),
+        }
+    }
+
+    fn failure_in(&self, reply: &Reply, output: Vec<u8>, capacity: u64, timeout: Option<Duration>) -> Error {
+        let header = match reply {
+            Ok(header) => header,
+            Err(error) => return self.broken(&error.to_string()),
+        };
+        // A message, or a pipeline, is offered more than its caller has room for: up to an entry.
+        let offered = capacity.max(self.ring.reply_bytes() as u64);
+        match header.status {
+            Status::FunctionError if header.length <= offered => Error::Function {
+                code: header.code,
+                output,
+            },
+            Status::Ok if header.length > capacity && header.length <= offered => Error::OutputTooLarge {
+                produced: header.length,
+                capacity,
+            },
+            Status::OutputTooLarge => Error::OutputTooLarge {
+                produced: header.length,
+                capacity,
+            },
+            Status::DeadlineExceeded => Error::Deadline {
+                // On a shared core the worker may have a shorter one, in milliseconds.
+                timeout: match header.code {
+                    0 => timeout.unwrap_or_default(),
+                    limit_ms => Duration::from_millis(limit_ms.unsigned_abs().into()),
+                },
+                ran: Ran::Yes,
+            },
+            Status::OutputUnreachable => Error::OutputLost,
+            Status::Busy => Error::NoCore,
+            Status::Ok | Status::FunctionError => self.broken("a reply is longer than its output may be"),
+            status => Error::NotRun { status },
+        }
+    }
+
+    /// The error of an invocation that was unanswered when the channel closed.
+    #[cold]
+    pub(crate) fn unanswered(&self, seq: u64) -> Error {
+        self.unanswered_in(Lane::Ring(seq))
+    }
+
+    #[cold]
+    pub(super) fn unanswered_in(&self, lane: Lane) -> Error {
+        // The worker takes the ring's in order, and the express entry's at any time.
+        let first = match lane {
+            Lane::Ring(seq) => seq == 0 || self.is_answered(seq - 1),
+            Lane::Express(_) => true,
+        };
+        let error = match self.connection.death() {
+            Some(death) => self.named(death.error(first, self.connection.is_shm())),
+            None => Error::OutcomeUnknown {
+                why: "the channel was closed".into(),
+            },
+        };
+        self.logged(self.invocation_in(lane), error)
+    }
+
+    /// Puts the name of the function into the error of a death.
+    fn named(&self, mut error: Error) -> Error {
+        if let Error::WorkerDied { cause, function, .. } = &mut error {
+            let index = cause.function().and_then(|index| index.checked_sub(self.base));
+            // The worker may hold libraries of others, too.
+            let ours = index.and_then(|index| self.code.functions().get(usize::from(index)));
+            *function = ours.map(|ours| ours.name.clone());
+        }
+        error
+    }
+}

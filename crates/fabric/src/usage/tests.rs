@@ -1,0 +1,112 @@
+use super::*;
+
+fn pair() -> (UsageBlock, UsageBlock) {
+    let agent = UsageBlock::create(2).unwrap();
+    let worker = UsageBlock::attach(agent.fd().try_clone_to_owned().unwrap(), 2).unwrap();
+    worker.set_clock(1_000_000_000);
+    (agent, worker)
+}
+
+#[test]
+fn agent_sees_what_a_slot_does() {
+    let (agent, worker) = pair();
+    let meter = worker.meter(1);
+    let invocation = InvocationId::from_bits(0x8000_1234_5678);
+    meter.start((7, invocation), ticks(), 0, 0);
+    let running = agent.read(1).running.unwrap();
+    assert_eq!((running.function, running.invocation), (7, invocation));
+    assert_eq!(agent.read(0).running, None);
+    meter.stop();
+    meter.add_ns(10, 20);
+    let usage = agent.read(1);
+    assert_eq!(
+        (usage.hot_ns, usage.compute_ns, usage.invocations, usage.running),
+        (10, 20, 1, None)
+    );
+}
+
+#[test]
+fn agent_sees_what_each_function_used_and_the_surplus_together() {
+    let (agent, worker) = pair();
+    for function in 0..FUNCTIONS_BILLED_MAX as u16 + 2 {
+        let row = worker.row_for(1, 1000 + function);
+        assert_eq!(row, worker.row_for(1, 1000 + function), "a row is for ever");
+        worker.count(1, row, 5);
+        worker.count(1, row, 6);
+    }
+    let seen: Vec<_> = agent.functions(1).collect();
+    assert_eq!(seen.len(), FUNCTIONS_BILLED_MAX + 1);
+    let used = |function, compute_ns, invocations| UsedByFunction {
+        function,
+        compute_ns,
+        invocations,
+    };
+    assert_eq!(seen[0], used(Some(1000), 11, 2));
+    assert_eq!(seen[FUNCTIONS_BILLED_MAX], used(None, 22, 4));
+    assert!(
+        agent.functions(0).all(|row| row.invocations == 0),
+        "slots are kept apart"
+    );
+}
+
+#[test]
+fn overrun_is_told_from_other_faults() {
+    for (address, overrun) in [
+        (0x5000, Some(4096)),
+        (0x5fff, Some(4096)),
+        (0x6000, None),
+        (0x4fff, None),
+        (0, None),
+    ] {
+        let (agent, worker) = pair();
+        let meter = worker.meter(0);
+        let invocation = InvocationId::from_bits(9);
+        meter.start((3, invocation), ticks(), 0, 0);
+        meter.output(0x5000, 4096);
+        worker.record_crash(Some(0), 11, address, 4096);
+        let crash = agent.crash().unwrap();
+        assert_eq!(crash.invocation, Some(invocation));
+        assert_eq!(
+            (crash.signal, crash.function, crash.overrun_capacity),
+            (11, Some(3), overrun),
+            "{address:#x}"
+        );
+    }
+}
+
+#[test]
+fn failures_are_told_once_and_of_many_the_last() {
+    let (agent, worker) = pair();
+    let failure = |number: u64| Failure {
+        invocation: InvocationId::from_bits(number),
+        function: 3,
+        status: Some(Status::FunctionError),
+        code: -(number as i32),
+    };
+    assert_eq!(agent.failed_since(0, 0), (0, vec![]));
+    worker.fail(0, failure(1));
+    worker.fail(0, failure(2));
+    assert_eq!(agent.failed_since(0, 0), (2, vec![failure(1), failure(2)]));
+    assert_eq!(agent.failed_since(0, 2), (2, vec![]));
+    (3..=40).for_each(|number| worker.fail(0, failure(number)));
+    let (count, last) = agent.failed_since(0, 2);
+    assert_eq!((count, last.len()), (40, FAILURES_KEPT));
+    assert_eq!((last[0], last[15]), (failure(25), failure(40)));
+    assert_eq!(agent.failed_since(1, 0).0, 0, "slots are kept apart");
+}
+
+#[test]
+fn block_filled_with_ones_is_read_without_panic() {
+    let (agent, worker) = pair();
+    // SAFETY: fills the block's own memory, as a hostile worker could.
+    unsafe {
+        worker
+            .memory
+            .start()
+            .write_bytes(0xff, UsageBlock::bytes(2) as usize)
+    };
+    let _ = (agent.read(0), agent.read(1), agent.crash());
+    assert!(agent.functions(1).all(|row| row.function.is_none()));
+    assert!(agent.failed_since(1, 5).1.len() <= FAILURES_KEPT);
+    worker.count(0, worker.row_for(0, 7), 1);
+}

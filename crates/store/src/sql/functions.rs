@@ -1,0 +1,215 @@
+//! What functions used: a row for each of a lease, and its totals by period.
+
+use super::reads::{Reader, damaged};
+use super::{Sql, Value};
+use crate::bill::{Biller, FunctionRow};
+use crate::row::FunctionsSeen;
+use crate::{Audit, FINDINGS_MAX, PERIOD_MS, RowKey, Standing, StoreError};
+use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
+
+/// Where a function stands.
+struct Place([String; 4]);
+
+impl Place {
+    fn of(key: RowKey, function: &FunctionId) -> Self {
+        Self([
+            key.agent.to_string(),
+            key.boot.to_string(),
+            key.lease.to_string(),
+            function.library.to_string(),
+        ])
+    }
+}
+
+fn int(value: u64) -> Value<'static> {
+    Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// What functions of a lease used.
+pub(crate) fn of(sql: &mut dyn Sql, key: RowKey) -> Result<FunctionTotals, StoreError> {
+    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
+    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
+    let statement = "SELECT library, name, compute_ns, invocations FROM functions \
+                     WHERE agent = $1 AND boot = $2 AND lease = $3";
+    let mut found = Vec::new();
+    sql.query(statement, &values, &mut |cells| {
+        let mut row = Reader::of(cells);
+        found.push((function(&mut row)?, used(&mut row)?));
+        Ok(())
+    })?;
+    Ok(found.into_iter().collect())
+}
+
+fn function(row: &mut Reader) -> Result<FunctionId, StoreError> {
+    Ok(FunctionId::new(row.id()?, &row.text()?))
+}
+
+fn used(row: &mut Reader) -> Result<FunctionUse, StoreError> {
+    Ok(FunctionUse {
+        compute_ns: row.number()?,
+        invocations: row.number()?,
+    })
+}
+
+/// Merges what was told of the functions of a lease, whose row this is now.
+pub(crate) fn merge(
+    sql: &mut dyn Sql,
+    row: &Standing,
+    told: &FunctionTotals,
+    at_ms: u64,
+) -> Result<(), StoreError> {
+    if told.is_empty() || row.disputed {
+        return Ok(());
+    }
+    let mut known = of(sql, row.key)?;
+    for id in known.merge(told, row.usage) {
+        put(sql, row.key, &id, known.get(&id), at_ms)?;
+    }
+    Ok(())
+}
+
+fn put(
+    sql: &mut dyn Sql,
+    key: RowKey,
+    function: &FunctionId,
+    used: FunctionUse,
+    at_ms: u64,
+) -> Result<(), StoreError> {
+    let place = Place::of(key, function);
+    let [agent, boot, lease, library] = [0, 1, 2, 3].map(|part: usize| Value::Text(&place.0[part]));
+    let name = Value::Text(&function.name);
+    let statement = "SELECT MAX(period) FROM function_periods \
+                     WHERE agent = $1 AND boot = $2 AND lease = $3 AND library = $4 AND name = $5";
+    let mut last = None;
+    sql.query(statement, &[agent, boot, lease, library, name], &mut |cells| {
+        last = Reader::of(cells).number_or_null::<u64>()?;
+        Ok(())
+    })?;
+    // Of a clock that was set back, what comes now belongs to the last period there is.
+    let period = (at_ms / PERIOD_MS).max(last.unwrap_or(0));
+    let (compute_ns, invocations) = (int(used.compute_ns), int(used.invocations));
+    let statement = "INSERT INTO functions (agent, boot, lease, library, name, compute_ns, invocations) \
+                     VALUES ($1, $2, $3, $4, $5, $6, $7) \
+                     ON CONFLICT (agent, boot, lease, library, name) DO UPDATE SET \
+                     compute_ns = excluded.compute_ns, invocations = excluded.invocations";
+    let values = [agent, boot, lease, library, name, compute_ns, invocations];
+    sql.run(statement, &values)?;
+    let statement = "INSERT INTO function_periods (agent, boot, lease, library, name, period, compute_ns, \
+                     invocations) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
+                     ON CONFLICT (agent, boot, lease, library, name, period) DO UPDATE SET \
+                     compute_ns = excluded.compute_ns, invocations = excluded.invocations";
+    let values = [
+        agent,
+        boot,
+        lease,
+        library,
+        name,
+        int(period),
+        compute_ns,
+        invocations,
+    ];
+    sql.run(statement, &values)
+}
+
+/// Forgets those of a lease.
+pub(crate) fn forget(sql: &mut dyn Sql, key: &[Value<'_>; 3]) -> Result<(), StoreError> {
+    for table in ["functions", "function_periods"] {
+        let statement = format!("DELETE FROM {table} WHERE agent = $1 AND boot = $2 AND lease = $3");
+        sql.run(&statement, key)?;
+    }
+    Ok(())
+}
+
+/// A function of a row, as it is read.
+struct Read {
+    key: RowKey,
+    tenant: String,
+    job: String,
+    disputed: bool,
+    /// What the lease used.
+    lease: FunctionUse,
+    function: FunctionId,
+    used: FunctionUse,
+    periods: Vec<(u64, FunctionUse)>,
+}
+
+/// Every function of every row with its periods, in the order of keys and names.
+fn each(sql: &mut dyn Sql, mut each: impl FnMut(&Read) -> Result<(), StoreError>) -> Result<(), StoreError> {
+    let statement = "SELECT f.agent, f.boot, f.lease, l.tenant, l.job, l.disputed, l.compute_ns, l.invocations, \
+                     f.library, f.name, f.compute_ns, f.invocations, p.period, p.compute_ns, p.invocations \
+                     FROM functions f JOIN ledger l \
+                     ON l.agent = f.agent AND l.boot = f.boot AND l.lease = f.lease \
+                     LEFT JOIN function_periods p ON p.agent = f.agent AND p.boot = f.boot \
+                     AND p.lease = f.lease AND p.library = f.library AND p.name = f.name \
+                     ORDER BY f.agent, f.boot, f.lease, f.library, f.name, p.period";
+    let mut present: Option<Read> = None;
+    sql.query(statement, &[], &mut |cells| {
+        let mut row = Reader::of(cells);
+        let read = Read {
+            key: RowKey {
+                agent: row.id()?,
+                boot: row.id()?,
+                lease: row.id()?,
+            },
+            tenant: row.text()?,
+            job: row.text()?,
+            disputed: row.number::<i64>()? != 0,
+            lease: used(&mut row)?,
+            function: function(&mut row)?,
+            used: used(&mut row)?,
+            periods: Vec::new(),
+        };
+        let other = |known: &mut Read| (known.key, &known.function) != (read.key, &read.function);
+        if let Some(known) = present.take_if(other) {
+            each(&known)?;
+        }
+        let known = present.get_or_insert(read);
+        if let Some(period) = row.number_or_null()? {
+            known.periods.push((period, used(&mut row)?));
+        }
+        Ok(())
+    })?;
+    present.map_or(Ok(()), |known| each(&known))
+}
+
+/// Puts functions onto a bill.
+pub(crate) fn bill(sql: &mut dyn Sql, biller: &mut Biller<'_>) -> Result<(), StoreError> {
+    each(sql, |read| {
+        biller.function(&FunctionRow {
+            tenant: &read.tenant,
+            job: &read.job,
+            disputed: read.disputed,
+            function: &read.function,
+            used: read.used,
+            periods: &read.periods,
+        })
+    })
+}
+
+/// Holds functions against their leases' rows.
+pub(crate) fn audit(sql: &mut dyn Sql, audit: &mut Audit) -> Result<(), StoreError> {
+    let mut seen = FunctionsSeen::default();
+    let mut problems = Vec::new();
+    let mut rows = 0_u64;
+    each(sql, |read| {
+        rows += 1;
+        problems.extend(seen.problem(read.key, read.lease, &read.function, read.used, &read.periods));
+        problems.truncate(FINDINGS_MAX);
+        Ok(())
+    })?;
+    let mut all = None;
+    sql.query("SELECT count(*) FROM functions", &[], &mut |cells| {
+        all = Some(Reader::of(cells).number::<u64>()?);
+        Ok(())
+    })?;
+    let all = all.ok_or_else(|| damaged("count of functions"))?;
+    if all != rows {
+        problems.push(format!(
+            "{} functions are of leases that have no row",
+            all.abs_diff(rows)
+        ));
+    }
+    audit.problems.extend(problems);
+    audit.problems.truncate(FINDINGS_MAX);
+    Ok(())
+}
