@@ -1,5 +1,6 @@
 //! A manager whose durable state takes its time, as a database does, or cannot be read.
 
+use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};
 use hotlease_store::{
@@ -68,6 +69,10 @@ impl Store for SlowStore {
 
     fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
         self.inner.rows(keys)
+    }
+
+    fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError> {
+        self.inner.functions(keys)
     }
 
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {

@@ -5,7 +5,7 @@ use crate::StoreError;
 
 /// Each step takes a database to the next version, in one transaction. A step that was released is never
 /// changed: a new one is added.
-pub(crate) const MIGRATIONS: [&[&str]; 5] = [
+pub(crate) const MIGRATIONS: [&[&str]; 6] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
         "CREATE TABLE agents (id TEXT PRIMARY KEY, boot TEXT NOT NULL, address TEXT NOT NULL, \
