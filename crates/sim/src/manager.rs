@@ -33,8 +33,6 @@ const TOTALS_EVERY: Duration = Duration::from_secs(5);
 const ORDER_LIMIT: Duration = Duration::from_secs(3);
 /// The only ledger of the site.
 const LEDGER: u64 = 1;
-/// What its clock may be slow by meanwhile.
-const SLACK: Duration = Duration::from_millis(20);
 const NODE: Node = Node::Manager;
 const RESTART_MAX: Duration = Duration::from_secs(5);
 

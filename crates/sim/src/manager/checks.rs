@@ -1,6 +1,6 @@
 //! What the manager promises, held against what happened.
 
-use super::{ManagerNode, NODE, SLACK};
+use super::{ManagerNode, NODE};
 use crate::agent::id;
 use crate::site::Site;
 use crate::truth::{sum, within};
@@ -8,6 +8,9 @@ use hotlease_lease::ledger::FunctionUse;
 use hotlease_lease::manager::{AgentState, SUSPECTED_AFTER};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
+
+/// What its clock may be slow by meanwhile.
+const SLACK: Duration = Duration::from_millis(20);
 
 impl ManagerNode {
     /// Nobody pays for more than was used.
