@@ -50,7 +50,8 @@ impl FunctionId {
         let name = if name.len() <= FUNCTION_LABEL_BYTES_MAX {
             name.into()
         } else {
-            let end = name.floor_char_boundary(FUNCTION_LABEL_BYTES_MAX - DIGITS - 1);
+            let most = FUNCTION_LABEL_BYTES_MAX - DIGITS - 1;
+            let end = (0..=most).rfind(|end| name.is_char_boundary(*end)).unwrap_or(0);
             let digits = CodeHash::of(name.as_bytes()).to_string();
             format!("{}~{}", &name[..end], &digits[..DIGITS]).into()
         };

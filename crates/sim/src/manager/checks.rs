@@ -8,6 +8,7 @@ use hotlease_lease::ledger::FunctionUse;
 use hotlease_lease::manager::{AgentState, SUSPECTED_AFTER};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
+use std::time::Duration;
 
 /// What its clock may be slow by meanwhile.
 const SLACK: Duration = Duration::from_millis(20);

@@ -8,11 +8,14 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{HashMap, HashSet};
 
+/// Cores and GPUs of a worker.
+type Held = (Vec<u32>, Vec<u32>);
+
 /// The world around the book, as far as it must agree with it.
 #[derive(Default)]
 struct World {
-    /// Workers with a process: (lease, worker, epoch) to cores.
-    living: HashMap<(LeaseId, u16, u32), (Vec<u32>, Vec<u32>)>,
+    /// Workers with a process: (lease, worker, epoch) to cores and GPUs.
+    living: HashMap<(LeaseId, u16, u32), Held>,
     started: HashSet<(LeaseId, u16, u32)>,
     /// Died, and the book learns of it in this step; it may not know yet and want it killed.
     reported: Option<(LeaseId, u16, u32)>,
