@@ -62,7 +62,14 @@ impl Site {
         });
         let addresses = MANAGERS.map(|name| address(&hosts, name));
         let both = addresses.each_ref().map(Address::to_string).join(",");
-        let agent = hotlease_tests::site::agent_of(hosts.host("a"), "", &authority, &both, &["alice"], &[]);
+        let agent = hotlease_tests::site::agent_of(
+            hosts.host("a"),
+            "",
+            &authority,
+            &both,
+            &["alice"],
+            &["--cores", "2"],
+        );
         let identity = authority.client("alice");
         let client = RemoteClient::of_several(hosts.host("c"), &identity, addresses.to_vec());
         let site = Self {

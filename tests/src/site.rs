@@ -328,7 +328,10 @@ pub fn agent_of(
         "--identity",
         &identity,
     ];
-    arguments.extend(["--cores", &core, "--pool", "1"]);
+    arguments.extend(["--pool", "1"]);
+    if !further.contains(&"--cores") {
+        arguments.extend(["--cores", &core]);
+    }
     for tenant in tenants {
         arguments.extend(["--tenant", tenant]);
     }

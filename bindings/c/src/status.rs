@@ -105,7 +105,7 @@ fn status_of(error: &Error) -> Status {
             | NetError::Silent { .. }
             | NetError::Closed { .. } => Status::Unavailable,
             NetError::Protocol { .. } => Status::Protocol,
-            NetError::Local { .. } => Status::Local,
+            NetError::Local { .. } | NetError::Munge { .. } => Status::Local,
             // Somebody is there, and does not let us in, or is not whom we want.
             _ => Status::Refused,
         },

@@ -12,6 +12,7 @@ use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::limits::CODES_PER_LEASE_MAX;
 use hotlease_wire::session::{StartPhases, UsageTotals};
 use hotlease_wire::{EndReason, Refusal};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -55,6 +56,8 @@ pub(crate) struct ActiveLease {
     incarnations: Mutex<Vec<Arc<Incarnation>>>,
     attribution: Mutex<Attribution>,
     ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
+    /// Its sessions were told that it is being ended.
+    ending: AtomicBool,
 }
 
 impl ActiveLease {
@@ -66,7 +69,14 @@ impl ActiveLease {
             incarnations: Mutex::default(),
             attribution: Mutex::default(),
             ended: watch::Sender::new(None),
+            ending: AtomicBool::new(false),
         }
+    }
+
+    /// Whether this is the first to know that it is being ended.
+    pub fn begins_to_end(&self) -> bool {
+        // Under the node's lock, which orders it.
+        !self.ending.swap(true, Ordering::Relaxed)
     }
 
     fn places(&self) -> MutexGuard<'_, Vec<Arc<Incarnation>>> {

@@ -10,6 +10,7 @@ use crate::node::{Node, Tables};
 use crate::outbox::Outbox;
 use hotlease_journal::{Entry, Key};
 use hotlease_lease::ledger::FunctionTotals;
+use hotlease_wire::EndReason;
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::{SessionReply, UsageTotals};
 use std::sync::Arc;
@@ -86,6 +87,22 @@ impl Node {
             outboxes.iter().for_each(|outbox| outbox.close(reply.clone()));
             node.untold.send_modify(|untold| *untold -= 1);
         });
+    }
+
+    /// Tells sessions why their lease is being ended, once, before its first worker is killed: who sees a connection close
+    /// knows the reason, also where the disk takes its time for the total.
+    pub(crate) fn tell_ending(&self, tables: &Tables, lease: LeaseId, reason: EndReason) {
+        let (Some(active), Some(booked)) = (tables.leases.get(&lease), tables.book.lease(lease)) else {
+            return;
+        };
+        if !active.begins_to_end() {
+            return;
+        }
+        for session in booked.all_sessions() {
+            if let Some(outbox) = tables.outboxes.get(&session) {
+                outbox.tell(SessionReply::LeaseEnding { reason }, Vec::new());
+            }
+        }
     }
 
     /// Returns once every end that happened was told.

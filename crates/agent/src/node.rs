@@ -92,7 +92,7 @@ pub(crate) struct Tables {
     pub order: u64,
     /// The agent ends as soon as the drain is over: nobody's order changes that.
     pub leaving: bool,
-    outboxes: HashMap<SessionId, Arc<Outbox>>,
+    pub(crate) outboxes: HashMap<SessionId, Arc<Outbox>>,
     last_session: u64,
 }
 
@@ -253,6 +253,7 @@ impl Node {
                 reason,
                 ..
             } => {
+                self.tell_ending(tables, lease, reason);
                 if let Some(lease) = tables.leases.get(&lease)
                     && let Ok(incarnation) = lease.incarnation(worker)
                 {

@@ -350,7 +350,10 @@ impl Connection {
             () = &mut end_of_file => match tokio::time::timeout(NEWS_LIMIT, &mut news).await {
                 Ok(Death { kind: kind @ Kind::Worker { .. }, gone }) => Death { kind, gone },
                 Ok(Death { kind, .. }) => Death { gone: self.ends_with(&kind), kind },
-                Err(_) => Death { kind: Kind::Silent, gone: false },
+                Err(_) => Death {
+                    kind: self.session.ending().map_or(Kind::Silent, Kind::Lease),
+                    gone: false,
+                },
             },
         };
         tracing::debug!(

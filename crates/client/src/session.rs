@@ -48,6 +48,8 @@ pub(crate) enum End {
 struct News {
     /// The latest death of each worker: as many entries as the lease has workers.
     deaths: HashMap<WorkerIndex, (Epoch, Death)>,
+    /// The agent is ending the lease; the end itself is still to come.
+    ending: Option<EndReason>,
     end: Option<End>,
 }
 
@@ -153,6 +155,7 @@ impl Session {
             lease: OnceLock::new(),
             news: Mutex::new(News {
                 deaths: HashMap::new(),
+                ending: None,
                 end: None,
             }),
             changed: watch::Sender::new(()),
@@ -370,6 +373,11 @@ impl Shared {
         }
     }
 
+    /// Why the agent is ending the lease, if it has said that it is.
+    pub(crate) fn ending(&self) -> Option<EndReason> {
+        self.news().ending
+    }
+
     fn death_now(&self, worker: WorkerIndex, epoch: Epoch) -> Option<Death> {
         let news = self.news();
         if let Some((died, death)) = news.deaths.get(&worker)
@@ -408,6 +416,7 @@ impl Shared {
                     }
                     self.changed.send_replace(());
                 }
+                SessionReply::LeaseEnding { reason } => self.news().ending = Some(reason),
                 SessionReply::LeaseEnded { reason, usage } => {
                     self.ends(End::Lease { reason, usage });
                     self.link.answer(reply, fds);

@@ -131,6 +131,12 @@ pub enum SessionReply {
         /// Which.
         delegation: u32,
     },
+    /// Event: the agent ends the lease, and is killing its workers. `LeaseEnded` follows when what it used is durable, which
+    /// a slow disk may hold up for longer than a client wants to wait for the reason.
+    LeaseEnding {
+        /// Why.
+        reason: EndReason,
+    },
 }
 
 /// What a lease has used: monotonic totals.

@@ -195,7 +195,7 @@ impl Lease {
     }
 
     /// Its holders' sessions, and its peers'.
-    pub(super) fn all_sessions(&self) -> Vec<SessionId> {
+    pub fn all_sessions(&self) -> Vec<SessionId> {
         let peers = self.delegations.values().flat_map(|lent| &lent.sessions);
         self.sessions.iter().chain(peers).copied().collect()
     }

@@ -39,7 +39,7 @@ pub(super) struct Session {
 }
 
 /// A nonce for a MUNGE credential, which is to be shown on the same connection.
-#[utoipa::path(get, path = "/v1/challenge", operation_id = "get_challenge", tag = "manager",
+#[utoipa::path(get, path = "/v1/challenge", operation_id = "get_challenge", tag = "manager", security(()),
     responses((status = 200, description = "What to answer", body = Challenge)))]
 pub(super) async fn challenge(
     State(state): State<Arc<Shared>>,
