@@ -111,12 +111,13 @@ impl RawSession {
         self.socket.send_bytes(bytes, fds)
     }
 
-    /// The next message, whatever it is.
+    /// The next message, whatever it is, but for the notice that the lease is being ended: the end itself follows.
     pub fn next(&self, limit: Duration) -> Result<(SessionReply, Vec<OwnedFd>), NoAnswer> {
         self.socket
             .set_receive_timeout(Some(limit))
             .expect("a time limit");
         match self.socket.receive() {
+            Ok(Some((SessionReply::LeaseEnding { .. }, _))) => self.next(limit),
             Ok(Some(message)) => Ok(message),
             Ok(None) => Err(NoAnswer::Closed),
             Err(error) if error.would_block() => Err(NoAnswer::Silent),
