@@ -1,33 +1,12 @@
 //! A lease that is lost is replaced by another, and what may be sent to it is sent, without an error to the user.
 
 use hotlease_client::{Buffer, EndReason, Error, Invoker, LeaseOptions, Ran};
+use hotlease_tests::marks::Marks;
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_tests::wait::until_true;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// A file in which each run of a function leaves a byte.
-struct Marks(tempfile::TempDir);
-
-impl Marks {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self) -> PathBuf {
-        self.0.path().join("marks")
-    }
-
-    fn input(&self) -> Vec<u8> {
-        self.path().to_str().unwrap().as_bytes().to_vec()
-    }
-
-    fn count(&self) -> usize {
-        std::fs::read(self.path()).map_or(0, |marks| marks.len())
-    }
-}
 
 fn holder(nodes: &Nodes, invoker: &Invoker) -> usize {
     nodes.holder(&invoker.lease().to_string())

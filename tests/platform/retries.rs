@@ -1,31 +1,10 @@
 //! What is run again, and what never is.
 
 use hotlease_client::{Cause, Completion, Error, LeaseOptions, Ran};
+use hotlease_tests::marks::Marks;
 use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_tests::wait::until;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// A file in which each run of a function leaves a byte.
-struct Marks(tempfile::TempDir);
-
-impl Marks {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self) -> PathBuf {
-        self.0.path().join("marks")
-    }
-
-    fn input(&self) -> Vec<u8> {
-        self.path().to_str().unwrap().as_bytes().to_vec()
-    }
-
-    fn count(&self) -> usize {
-        std::fs::read(self.path()).map_or(0, |marks| marks.len())
-    }
-}
 
 #[test]
 fn invocation_that_may_have_run_is_not_run_twice() {

@@ -29,6 +29,7 @@ pub mod http;
 pub mod lease;
 pub mod library;
 pub mod manager;
+pub mod marks;
 pub mod nodes;
 pub mod platform;
 pub mod process;

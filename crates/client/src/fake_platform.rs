@@ -147,6 +147,15 @@ impl FakePlatform {
         self.shared.overtaken_release.store(true, Ordering::SeqCst);
     }
 
+    /// Ends the lease as an agent does whose disk is slow: its reason, the workers, and no total for long.
+    pub(crate) fn begin_to_end_lease(&self, reason: EndReason) {
+        let notice = SessionReply::LeaseEnding { reason };
+        self.shared.session.send(&notice, &[]).unwrap();
+        for worker in &*self.shared.workers.lock().unwrap() {
+            worker.dead.store(true, Ordering::SeqCst);
+        }
+    }
+
     /// Ends the lease as the agent does: workers first, then the news.
     pub(crate) fn end_lease(&self, reason: EndReason) {
         for worker in &*self.shared.workers.lock().unwrap() {

@@ -79,7 +79,24 @@ struct Eye<'a> {
     at: usize,
 }
 
-impl Eye<'_> {
+impl<'a> Eye<'a> {
+    /// Behind the beginning of a whole frame, whose kind is the second; `None`: it is none.
+    fn opened(frame: &'a [u8; FRAME_BYTES]) -> Option<(Self, u16)> {
+        let mut eye = Self { frame, at: 0 };
+        // First, because it is quick: in a damaged journal every byte may be the beginning of a frame.
+        if eye.take() != MAGIC {
+            return None;
+        }
+        if frame[SUM_AT..] != sum(frame) {
+            return None;
+        }
+        if u16::from_le_bytes(eye.take()) != VERSION {
+            return None;
+        }
+        let kind = u16::from_le_bytes(eye.take());
+        Some((eye, kind))
+    }
+
     fn take<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         bytes.copy_from_slice(&self.frame[self.at..self.at + N]);
@@ -140,18 +157,8 @@ impl Record {
 
     /// From bytes; `None`: this is no frame, or no whole one.
     pub fn decode(frame: &[u8; FRAME_BYTES]) -> Option<Self> {
-        let mut eye = Eye { frame, at: 0 };
-        // First, because it is quick: in a damaged journal every byte may be the beginning of a frame.
-        if eye.take() != MAGIC {
-            return None;
-        }
-        if frame[SUM_AT..] != sum(frame) {
-            return None;
-        }
-        if u16::from_le_bytes(eye.take()) != VERSION {
-            return None;
-        }
-        let kind = match u16::from_le_bytes(eye.take()) {
+        let (mut eye, kind) = Eye::opened(frame)?;
+        let kind = match kind {
             1 => Kind::Running,
             2 => Kind::Ended,
             3 => Kind::Acknowledged,

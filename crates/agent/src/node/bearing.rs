@@ -12,6 +12,11 @@ use tokio::time::{Instant, interval_at};
 impl Node {
     /// For a lease as it stands: to attach until it expires.
     pub(super) fn token(&self, lease: &Lease, rights: Rights) -> Vec<u8> {
+        self.minted(lease, lease.expires, rights, 0)
+    }
+
+    /// With the present key, to attach to a lease, or to one of its delegations, until then.
+    pub(super) fn minted(&self, lease: &Lease, until: Duration, rights: Rights, delegation: u32) -> Vec<u8> {
         let claims = Claims {
             version: CLAIMS_VERSION,
             lease: lease.id,
@@ -19,17 +24,12 @@ impl Node {
             agent: self.identity.agent,
             boot: self.identity.boot,
             epoch: lease.epoch,
-            attach_until_ms: lease.expires.as_millis() as u64,
+            attach_until_ms: u64::try_from(until.as_millis()).unwrap_or(u64::MAX),
             rights,
-            delegation: 0,
+            delegation,
         };
-        self.minted(&claims)
-    }
-
-    /// With the present key.
-    pub(super) fn minted(&self, claims: &Claims) -> Vec<u8> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
-        keys.mint(claims)
+        keys.mint(&claims)
     }
 
     /// The same, of a lease that was renewed.

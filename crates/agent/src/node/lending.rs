@@ -7,7 +7,7 @@ use hotlease_wire::control::Order;
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::limits::DELEGATED_SLOTS_MAX;
 use hotlease_wire::session::{Place, SessionReply, UsageTotals};
-use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
+use hotlease_wire::token::Rights;
 use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,19 +41,9 @@ impl Node {
         };
         self.step_locked(&mut tables, delegate)?;
         let lease = tables.book.active(lease)?;
-        let claims = Claims {
-            version: CLAIMS_VERSION,
-            lease: lease.id,
-            tenant: lease.tenant.clone(),
-            agent: self.identity.agent,
-            boot: self.identity.boot,
-            epoch: lease.epoch,
-            attach_until_ms: u64::try_from(until.as_millis()).unwrap_or(u64::MAX),
-            rights: Rights::INVOKE,
-            delegation: lease.last_delegation,
-        };
-        tracing::info!(lease = %lease.id, delegation = claims.delegation, slots = places.len(), "slots lent");
-        Ok((claims.delegation, self.minted(&claims)))
+        let delegation = lease.last_delegation;
+        tracing::info!(lease = %lease.id, delegation, slots = places.len(), "slots lent");
+        Ok((delegation, self.minted(lease, until, Rights::INVOKE, delegation)))
     }
 
     /// Tells peers that what they were lent is over, and has the workers drop their connections.

@@ -115,6 +115,27 @@ fn a_worker_that_vanishes_without_news_leaves_an_unknown_outcome() {
     assert!(killed.elapsed() < PROMISED, "took {:?}", killed.elapsed());
 }
 
+#[test]
+fn the_reason_of_an_end_is_told_though_its_total_is_late() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    let held = echo.submit(b"x").unwrap();
+    let killed = Instant::now();
+    platform.begin_to_end_lease(EndReason::Reclaimed);
+    let error = held.wait().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::LeaseEnded {
+                reason: EndReason::Reclaimed,
+                ran: Ran::Unknown
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(killed.elapsed() < PROMISED, "took {:?}", killed.elapsed());
+}
+
 /// The worker of the first attempt may still write, so no later attempt may use the same memory.
 #[test]
 fn memory_that_a_lost_worker_may_still_write_is_not_used_again() {

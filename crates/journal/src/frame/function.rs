@@ -61,15 +61,8 @@ impl FunctionRecord {
 
     /// From bytes; `None`: this is no such frame, or no whole one.
     pub fn decode(frame: &[u8; FRAME_BYTES]) -> Option<Self> {
-        let mut eye = Eye { frame, at: 0 };
-        // First, because it is quick.
-        if eye.take() != MAGIC {
-            return None;
-        }
-        if u16::from_le_bytes(eye.take()) != VERSION || u16::from_le_bytes(eye.take()) != KIND {
-            return None;
-        }
-        if frame[SUM_AT..] != sum(frame) {
+        let (mut eye, kind) = Eye::opened(frame)?;
+        if kind != KIND {
             return None;
         }
         let sequence = eye.number();

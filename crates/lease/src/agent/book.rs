@@ -378,16 +378,9 @@ impl LeaseBook {
         })
     }
 
-    fn attach(
-        &mut self,
-        session: SessionId,
-        lease: LeaseId,
-        epoch: Epoch,
-        tenant: &str,
-        until: Duration,
-        now: Duration,
-    ) -> Result<(), Refusal> {
-        let lease = self.active_mut(lease)?;
+    /// The living lease that a token is for.
+    fn of_token(&mut self, id: LeaseId, epoch: Epoch, tenant: &str) -> Result<&mut Lease, Refusal> {
+        let lease = self.active_mut(id)?;
         if lease.epoch != epoch {
             return Err(Refusal::StaleEpoch {
                 token: epoch,
@@ -397,6 +390,19 @@ impl LeaseBook {
         if lease.tenant != tenant {
             return Err(Refusal::WrongTenant);
         }
+        Ok(lease)
+    }
+
+    fn attach(
+        &mut self,
+        session: SessionId,
+        lease: LeaseId,
+        epoch: Epoch,
+        tenant: &str,
+        until: Duration,
+        now: Duration,
+    ) -> Result<(), Refusal> {
+        let lease = self.of_token(lease, epoch, tenant)?;
         if until <= now {
             return Err(Refusal::NotPermitted {
                 what: "the token's time to attach is over; ask for a new lease".into(),

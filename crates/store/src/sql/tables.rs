@@ -51,10 +51,11 @@ fn full(what: &'static str, limit: usize) -> StoreError {
     StoreError::Full { what, limit }
 }
 
-/// Time only goes on. Written when it went on by a second: it is needed to the second.
+/// Time only goes on. To the millisecond: a manager that starts with its clock set back and goes on from here must
+/// not end a lease before what is billed of it.
 fn note_time(sql: &mut dyn Sql, at_ms: u64) -> Result<(), StoreError> {
     let at = i64::try_from(at_ms).unwrap_or(i64::MAX);
-    if at >= counter(sql, LATEST_MS)?.saturating_add(1000) {
+    if at > counter(sql, LATEST_MS)? {
         set_counter(sql, LATEST_MS, at)?;
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! What every store promises, held against each of them; and each against the others, with random work.
 
 mod attribution;
+mod clock;
 mod people;
 mod promises;
 mod random;

@@ -87,16 +87,7 @@ impl LeaseBook {
         tenant: &str,
         number: u32,
     ) -> Result<(), Refusal> {
-        let lease = self.active_mut(id)?;
-        if lease.epoch != epoch {
-            return Err(Refusal::StaleEpoch {
-                token: epoch,
-                current: lease.epoch,
-            });
-        }
-        if lease.tenant != tenant {
-            return Err(Refusal::WrongTenant);
-        }
+        let lease = self.of_token(id, epoch, tenant)?;
         let delegation = lease.delegations.get_mut(&number);
         let delegation = delegation.ok_or(Refusal::LeaseEnded(EndReason::TakenBack))?;
         if delegation.sessions.len() >= PEERS_MAX {
