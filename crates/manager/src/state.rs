@@ -158,25 +158,30 @@ impl State {
     ) -> Result<T, Refusal> {
         let store = Arc::clone(&self.config.store);
         match tokio::task::spawn_blocking(move || work(store.as_ref())).await {
-            Ok(done) => done.map_err(|error| match error {
-                StoreError::Full { what, limit } => Refusal::TooMany {
-                    what: what.into(),
-                    limit: limit as u64,
-                },
-                StoreError::Taken { .. }
-                | StoreError::NoTenant { .. }
-                | StoreError::TenantChanged { .. }
-                | StoreError::TooManyLines { .. } => bad(error.to_string()),
-                error => {
-                    tracing::error!(%error, "the manager's state was not read or changed");
-                    Refusal::Unavailable {
-                        what: error.to_string(),
-                    }
-                }
-            }),
+            Ok(done) => done.map_err(refused),
             Err(error) => Err(Refusal::Unavailable {
                 what: format!("the manager's state: {error}"),
             }),
+        }
+    }
+}
+
+/// What who asked is told.
+pub(crate) fn refused(error: StoreError) -> Refusal {
+    match error {
+        StoreError::Full { what, limit } => Refusal::TooMany {
+            what: what.into(),
+            limit: limit as u64,
+        },
+        StoreError::Taken { .. }
+        | StoreError::NoTenant { .. }
+        | StoreError::TenantChanged { .. }
+        | StoreError::TooManyLines { .. } => bad(error.to_string()),
+        error => {
+            tracing::error!(%error, "the manager's state was not read or changed");
+            Refusal::Unavailable {
+                what: error.to_string(),
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::sql::tables::{self, ACTIVE, LATEST_MS, Rules};
 use crate::sql::{Cell, Hook, Sql, Writer, schema, wishes};
 use crate::{
     AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, People, Report, Reported, RowKey, Standing,
-    Store, StoreError, TenantRecord,
+    Store, StoreError, TenantRecord, Told,
 };
 use hotlease_journal::StateDir;
 use hotlease_lease::ledger::FunctionTotals;
@@ -82,6 +82,12 @@ impl Store for DatabaseStore {
             .write(move |sql| tables::open_lease(sql, &rules, &lease, at_ms))
     }
 
+    fn open_lease_later(&self, lease: LeaseRecord, at_ms: u64, told: Told<()>) {
+        let rules = self.rules;
+        self.writer
+            .submit(move |sql| tables::open_lease(sql, &rules, &lease, at_ms), told);
+    }
+
     fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError> {
         reads::lease(&mut **self.reader(), lease)
     }
@@ -98,6 +104,12 @@ impl Store for DatabaseStore {
     fn report(&self, report: Report) -> Result<Reported, StoreError> {
         let rules = self.rules;
         self.writer.write(move |sql| tables::report(sql, &rules, &report))
+    }
+
+    fn report_later(&self, report: Report, told: Told<Reported>) {
+        let rules = self.rules;
+        self.writer
+            .submit(move |sql| tables::report(sql, &rules, &report), told);
     }
 
     fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {

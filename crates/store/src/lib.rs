@@ -62,12 +62,16 @@ pub use record::{
     AgentRecord, Audit, BILL_LINES_MAX, Bill, BillLine, BillQuery, By, FINDINGS_MAX, LeaseRecord, LeaseState,
     LedgerRow, PERIOD_MS, Report, Reported, RowKey, Standing,
 };
-pub use sql::{Hook, Moment};
+pub use sql::{Hook, LATER_MAX, Moment};
 pub use sqlite::{LEDGER_FILE, SqliteOptions, open_sqlite};
 
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, LeaseId};
+
+/// Told once what became of a change, by the thread that knows it; it must not block. Where more than
+/// [`LATER_MAX`] wait, asking for the next one blocks.
+pub type Told<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 
 /// Durable state of a manager.
 ///
@@ -91,6 +95,11 @@ pub trait Store: People + Send + Sync + 'static {
     /// ended.
     fn open_lease(&self, lease: LeaseRecord, at_ms: u64) -> Result<(), StoreError>;
 
+    /// As [`Store::open_lease`], and does not wait for it. A store that can be slow overrides this.
+    fn open_lease_later(&self, lease: LeaseRecord, at_ms: u64, told: Told<()>) {
+        told(self.open_lease(lease, at_ms));
+    }
+
     /// One lease.
     fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError>;
 
@@ -102,6 +111,11 @@ pub trait Store: People + Send + Sync + 'static {
 
     /// Takes an agent's report: usage is merged into the ledger, leases are noted.
     fn report(&self, report: Report) -> Result<Reported, StoreError>;
+
+    /// As [`Store::report`], and does not wait for it. A store that can be slow overrides this.
+    fn report_later(&self, report: Report, told: Told<Reported>) {
+        told(self.report(report));
+    }
 
     /// Rows of the ledger, in the order of the keys; `None` where nothing was reported, or where it was
     /// settled and folded into its tenant's total.

@@ -18,6 +18,7 @@ pub(crate) mod tables;
 pub(crate) mod wishes;
 
 use crate::StoreError;
+use std::marker::PhantomData;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -26,7 +27,10 @@ use std::time::{Duration, Instant};
 /// Jobs in one transaction.
 const BATCH_MAX: usize = 256;
 /// Jobs that wait; who comes later waits for its place.
-const WAITING_MAX: usize = 1024;
+const WAITING_MAX: usize = 2 * LATER_MAX;
+/// So many changes may be under way that nobody waits for, and asking for the next one does not block, as long as no
+/// more threads than that wait for theirs.
+pub const LATER_MAX: usize = 512;
 
 /// A value to store.
 #[derive(Debug, Clone, Copy)]
@@ -141,26 +145,39 @@ impl Writer {
         &self,
         work: impl FnOnce(&mut dyn Sql) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (told, answer) = mpsc::sync_channel(1);
+        let (sender, answer) = mpsc::sync_channel(1);
+        // Who asked may have given up waiting.
+        self.submit(work, move |done| drop(sender.send(done)));
+        answer.recv().unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    /// Has the writer do this, alone or with others in one transaction. Its thread tells when that is durable.
+    pub(crate) fn submit<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut dyn Sql) -> Result<T, StoreError> + Send + 'static,
+        told: impl FnOnce(Result<T, StoreError>) + Send + 'static,
+    ) {
+        let told = Certain {
+            told: Some(told),
+            ended: Arc::clone(&self.ended),
+            of: PhantomData,
+        };
         let job: Job = Box::new(move |sql| {
             let done = work(sql);
             let failed = done.is_err();
             let answer: Answer = Box::new(move |committed| {
-                let answer = match (done, committed) {
+                told.tell(match (done, committed) {
                     (Ok(value), Ok(())) => Ok(value),
                     // Whoever was not tried at all learns why.
                     (_, Err(error @ StoreError::Deposed { .. })) => Err(error),
                     (Err(error), _) | (Ok(_), Err(error)) => Err(error),
-                };
-                // Who asked may have given up waiting.
-                let _ = told.send(answer);
+                });
             });
             (failed, answer)
         });
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
-        match sent.then(|| answer.recv()) {
-            Some(Ok(answer)) => answer,
-            _ => Err(self.closed()),
+        if let Some(jobs) = &self.jobs {
+            // What is not taken is dropped, and so told.
+            drop(jobs.send(job));
         }
     }
 
@@ -171,15 +188,45 @@ impl Writer {
     }
 
     fn closed(&self) -> StoreError {
-        let why = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        StoreError::Closed { why: why.clone() }
+        closed(&self.ended)
+    }
+}
+
+fn closed(ended: &Mutex<String>) -> StoreError {
+    let why = ended.lock().unwrap_or_else(PoisonError::into_inner);
+    StoreError::Closed { why: why.clone() }
+}
+
+/// Is told in any case: when it is dropped, that the writer has ended.
+struct Certain<T, F: FnOnce(Result<T, StoreError>)> {
+    told: Option<F>,
+    ended: Arc<Mutex<String>>,
+    of: PhantomData<fn(T)>,
+}
+
+impl<T, F: FnOnce(Result<T, StoreError>)> Certain<T, F> {
+    fn tell(mut self, done: Result<T, StoreError>) {
+        if let Some(told) = self.told.take() {
+            told(done);
+        }
+    }
+}
+
+impl<T, F: FnOnce(Result<T, StoreError>)> Drop for Certain<T, F> {
+    fn drop(&mut self) {
+        if let Some(told) = self.told.take() {
+            told(Err(closed(&self.ended)));
+        }
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.jobs.take());
-        if let Some(thread) = self.thread.take() {
+        // Who is told may be the last that holds the store: the writer does not wait for itself.
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
             // A panic was reported when it happened.
             let _ = thread.join();
         }
