@@ -223,6 +223,19 @@ pub(crate) fn periods(sql: &mut dyn Sql, key: RowKey) -> Result<Vec<Period>, Sto
     Ok(periods)
 }
 
+/// The last of them.
+pub(crate) fn last_period(sql: &mut dyn Sql, key: RowKey) -> Result<Option<u64>, StoreError> {
+    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
+    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
+    let statement = "SELECT MAX(period) FROM periods WHERE agent = $1 AND boot = $2 AND lease = $3";
+    let mut last = None;
+    sql.query(statement, &values, &mut |cells| {
+        last = Reader::of(cells).number_or_null()?;
+        Ok(())
+    })?;
+    Ok(last)
+}
+
 /// Tenants' totals of folded rows: usage, and memory held.
 pub(crate) fn folded(sql: &mut dyn Sql) -> Result<Vec<(String, UsageTotals, u64)>, StoreError> {
     let statement = "SELECT tenant, allocated_ns, hot_ns, compute_ns, invocations, memory_mib_ms \

@@ -93,16 +93,24 @@ pub(crate) fn counter(sql: &mut dyn Sql, name: &str) -> Result<i64, StoreError> 
     Ok(value)
 }
 
-/// Sets it.
-pub(crate) fn set_counter(sql: &mut dyn Sql, name: &str, value: i64) -> Result<(), StoreError> {
-    let statement = "INSERT INTO counters (name, value) VALUES ($1, $2) \
-                     ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-    sql.run(statement, &[Value::Text(name), Value::Int(value)])
-}
-
 /// Adds to it, and returns what it is now.
 pub(crate) fn add(sql: &mut dyn Sql, name: &str, more: i64) -> Result<i64, StoreError> {
-    let value = counter(sql, name)?.saturating_add(more);
-    set_counter(sql, name, value)?;
+    let mut value = more;
+    let statement = "INSERT INTO counters (name, value) VALUES ($1, $2) \
+                     ON CONFLICT (name) DO UPDATE SET value = counters.value + excluded.value RETURNING value";
+    sql.query(statement, &[Value::Text(name), Value::Int(more)], &mut |row| {
+        if let [Cell::Int(sum)] = row[..] {
+            value = sum;
+        }
+        Ok(())
+    })?;
     Ok(value)
+}
+
+/// Raises it to this, if it is less.
+pub(crate) fn raise(sql: &mut dyn Sql, name: &str, value: i64) -> Result<(), StoreError> {
+    let statement = "INSERT INTO counters (name, value) VALUES ($1, $2) \
+                     ON CONFLICT (name) DO UPDATE SET value = excluded.value \
+                     WHERE counters.value < excluded.value";
+    sql.run(statement, &[Value::Text(name), Value::Int(value)])
 }

@@ -2,7 +2,7 @@
 
 use super::functions;
 use super::reads::{self, Lines};
-use super::schema::{add, counter, set_counter};
+use super::schema::{add, counter, raise};
 use super::{Sql, Value};
 use crate::limits::Limits;
 use crate::row;
@@ -54,11 +54,7 @@ fn full(what: &'static str, limit: usize) -> StoreError {
 /// Time only goes on. To the millisecond: a manager that starts with its clock set back and goes on from here must
 /// not end a lease before what is billed of it.
 fn note_time(sql: &mut dyn Sql, at_ms: u64) -> Result<(), StoreError> {
-    let at = i64::try_from(at_ms).unwrap_or(i64::MAX);
-    if at > counter(sql, LATEST_MS)? {
-        set_counter(sql, LATEST_MS, at)?;
-    }
-    Ok(())
+    raise(sql, LATEST_MS, i64::try_from(at_ms).unwrap_or(i64::MAX))
 }
 
 pub(crate) fn put_agent(
@@ -350,7 +346,7 @@ fn put_row(sql: &mut dyn Sql, row: &Standing, at_ms: u64) -> Result<(), StoreErr
 
 fn count_in_period(sql: &mut dyn Sql, row: &Standing, at_ms: u64) -> Result<(), StoreError> {
     // Of a clock that was set back, what comes now belongs to the last period there is.
-    let last = reads::periods(sql, row.key)?.last().map(|(period, _)| *period);
+    let last = reads::last_period(sql, row.key)?;
     let period = (at_ms / PERIOD_MS).max(last.unwrap_or(0));
     let statement = "INSERT INTO periods (agent, boot, lease, period, allocated_ns, hot_ns, compute_ns, \
                      invocations) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
