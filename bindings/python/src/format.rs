@@ -1,0 +1,264 @@
+//! The bytes of tasks and results; in words: `FORMAT.md`. Pure: nothing here knows of Python.
+
+/// Buffers of one request or reply.
+pub const BUFFERS_MAX: usize = 4096;
+/// Buffers begin at multiples of this.
+pub const ALIGNMENT: usize = 64;
+/// Bytes of a function's key.
+pub const KEY_BYTES: usize = 16;
+
+/// The name of a function: the first bytes of the BLAKE3 hash of its pickle.
+pub type Key = [u8; KEY_BYTES];
+
+/// The key of a function.
+pub fn key_of(blob: &[u8]) -> Key {
+    let mut key = [0; KEY_BYTES];
+    key.copy_from_slice(&blake3::hash(blob).as_bytes()[..KEY_BYTES]);
+    key
+}
+
+/// Requests: what the arguments are.
+pub mod request {
+    /// A plain tuple, and pairs of names and values.
+    pub const PLAIN: u8 = 0;
+    /// A pickle of `(args, kwargs)`.
+    pub const PICKLED: u8 = 1;
+    /// A ticket.
+    pub const TAKE: u8 = 2;
+    /// Flag: the buffers may be written to.
+    pub const WRITABLE: u8 = 1;
+    /// Bytes before the lengths of buffers.
+    pub const HEAD_BYTES: usize = 24;
+}
+
+/// Replies: what the body is.
+pub mod reply {
+    /// A plain value.
+    pub const PLAIN: u8 = 0;
+    /// A pickle.
+    pub const PICKLED: u8 = 1;
+    /// A traceback and a pickle.
+    pub const EXCEPTION: u8 = 2;
+    /// A traceback and `type: message`.
+    pub const EXCEPTION_TEXT: u8 = 3;
+    /// The function has to be sent.
+    pub const UNKNOWN_FUNCTION: u8 = 4;
+    /// Ticket and size.
+    pub const KEPT: u8 = 5;
+    /// Why.
+    pub const REFUSED: u8 = 6;
+    /// Bytes before the body.
+    pub const HEAD_BYTES: usize = 8;
+}
+
+/// What is wrong with bytes that should be a request or a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// It ends before what it announces.
+    #[error("it ends early")]
+    Short,
+    /// A kind or flag that there is not.
+    #[error("it is of a kind that this version does not know")]
+    Kind,
+    /// Too many buffers.
+    #[error("it has more than {BUFFERS_MAX} buffers")]
+    Buffers,
+    /// Not a plain value.
+    #[error("a plain value is damaged")]
+    Plain,
+    /// No UTF-8.
+    #[error("a text is not UTF-8")]
+    Text,
+}
+
+/// Where a pickle and its buffers lie: the same in requests and replies.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Layout {
+    /// First byte of the pickle.
+    pub pickle: usize,
+    /// Its bytes.
+    pub pickle_bytes: usize,
+    /// First byte of each buffer, and its bytes.
+    pub buffers: Vec<(usize, usize)>,
+    /// Bytes of all of it.
+    pub end: usize,
+}
+
+impl Layout {
+    /// Behind `before` bytes that are followed by the pickle. `None` where it is larger than any memory.
+    pub fn new(before: usize, pickle_bytes: usize, lengths: impl IntoIterator<Item = usize>) -> Option<Self> {
+        let mut end = before.checked_add(pickle_bytes)?;
+        let mut buffers = Vec::new();
+        for length in lengths {
+            let start = end.checked_next_multiple_of(ALIGNMENT)?;
+            end = start.checked_add(length)?;
+            buffers.push((start, length));
+        }
+        Some(Self {
+            pickle: before,
+            pickle_bytes,
+            buffers,
+            end,
+        })
+    }
+}
+
+/// A request's head, and where the rest of it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// See [`request`].
+    pub kind: u8,
+    /// Whether the buffers may be written to.
+    pub writable: bool,
+    /// The function.
+    pub key: Key,
+    /// First byte and bytes of its pickle; none: not here.
+    pub blob: Option<(usize, usize)>,
+    /// The arguments: their pickle, or plain values, and buffers.
+    pub arguments: Layout,
+}
+
+impl Request {
+    /// Of `size` bytes, of which `at` copies: `at(from, into)` is only called for what is inside.
+    pub fn decode(size: usize, at: impl Fn(usize, &mut [u8])) -> Result<Self, FormatError> {
+        let mut head = [0; request::HEAD_BYTES];
+        if size < head.len() {
+            return Err(FormatError::Short);
+        }
+        at(0, &mut head);
+        let (kind, flags) = (head[0], head[1]);
+        if kind > request::TAKE || flags > request::WRITABLE {
+            return Err(FormatError::Kind);
+        }
+        let number = u16::from_le_bytes([head[2], head[3]]).into();
+        let blob_bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let mut key = [0; KEY_BYTES];
+        key.copy_from_slice(&head[8..]);
+        let (pickle_bytes, lengths, behind) = lengths(size, head.len(), number, at)?;
+        if number > 0 && kind != request::PICKLED {
+            return Err(FormatError::Kind);
+        }
+        let blob_end = behind.checked_add(blob_bytes).ok_or(FormatError::Short)?;
+        let rest = size.checked_sub(blob_end).ok_or(FormatError::Short)?;
+        let arguments = Layout::new(blob_end, pickle_bytes.unwrap_or(rest), lengths);
+        let arguments = arguments.filter(|layout| layout.end <= size);
+        Ok(Self {
+            kind,
+            writable: flags & request::WRITABLE != 0,
+            key,
+            blob: (blob_bytes > 0).then_some((behind, blob_bytes)),
+            arguments: arguments.ok_or(FormatError::Short)?,
+        })
+    }
+
+    /// The bytes before the function: head and lengths. `None` if there are too many buffers, or too large a function.
+    pub fn head(
+        kind: u8,
+        writable: bool,
+        key: &Key,
+        blob_bytes: usize,
+        pickle_bytes: usize,
+        lengths: &[usize],
+    ) -> Option<Vec<u8>> {
+        if lengths.len() > BUFFERS_MAX {
+            return None;
+        }
+        let mut head = Vec::with_capacity(request::HEAD_BYTES + 8 * (lengths.len() + 1));
+        head.extend([kind, if writable { request::WRITABLE } else { 0 }]);
+        head.extend((lengths.len() as u16).to_le_bytes());
+        head.extend(u32::try_from(blob_bytes).ok()?.to_le_bytes());
+        head.extend(key);
+        push_lengths(&mut head, pickle_bytes, lengths);
+        Some(head)
+    }
+}
+
+/// A reply's head, and where the rest of it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// See [`reply`].
+    pub kind: u8,
+    /// Bytes of the traceback, which is the first of the body.
+    pub traceback_bytes: usize,
+    /// What follows it: a pickle with buffers, a plain value, or text.
+    pub body: Layout,
+}
+
+impl Reply {
+    /// Of these bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let size = bytes.len();
+        let head = bytes.get(..reply::HEAD_BYTES).ok_or(FormatError::Short)?;
+        let kind = head[0];
+        if kind > reply::REFUSED {
+            return Err(FormatError::Kind);
+        }
+        let number = u16::from_le_bytes([head[2], head[3]]).into();
+        let traceback_bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let at = |from: usize, into: &mut [u8]| into.copy_from_slice(&bytes[from..from + into.len()]);
+        let (pickle_bytes, lengths, behind) = lengths(size, head.len(), number, at)?;
+        let start = behind.checked_add(traceback_bytes).ok_or(FormatError::Short)?;
+        let rest = size.checked_sub(start).ok_or(FormatError::Short)?;
+        let body = Layout::new(start, pickle_bytes.unwrap_or(rest), lengths);
+        Ok(Self {
+            kind,
+            traceback_bytes,
+            body: body
+                .filter(|layout| layout.end <= size)
+                .ok_or(FormatError::Short)?,
+        })
+    }
+
+    /// The bytes before the body's pickle: head and lengths. `None` if there are too many buffers.
+    pub fn head(kind: u8, traceback_bytes: u32, pickle_bytes: usize, lengths: &[usize]) -> Option<Vec<u8>> {
+        if lengths.len() > BUFFERS_MAX {
+            return None;
+        }
+        let mut head = Vec::with_capacity(reply::HEAD_BYTES + 8 * (lengths.len() + 1));
+        head.extend([kind, 0]);
+        head.extend((lengths.len() as u16).to_le_bytes());
+        head.extend(traceback_bytes.to_le_bytes());
+        push_lengths(&mut head, pickle_bytes, lengths);
+        Some(head)
+    }
+}
+
+fn push_lengths(head: &mut Vec<u8>, pickle_bytes: usize, lengths: &[usize]) {
+    if !lengths.is_empty() {
+        head.extend((pickle_bytes as u64).to_le_bytes());
+        lengths
+            .iter()
+            .for_each(|length| head.extend((*length as u64).to_le_bytes()));
+    }
+}
+
+/// Bytes of the pickle, bytes of each buffer, and what is behind these numbers.
+type Lengths = (Option<usize>, Vec<usize>, usize);
+
+/// The lengths behind a head.
+fn lengths(
+    size: usize,
+    head_bytes: usize,
+    number: usize,
+    at: impl Fn(usize, &mut [u8]),
+) -> Result<Lengths, FormatError> {
+    if number == 0 {
+        return Ok((None, Vec::new(), head_bytes));
+    }
+    if number > BUFFERS_MAX {
+        return Err(FormatError::Buffers);
+    }
+    let behind = head_bytes + 8 * (number + 1);
+    if behind > size {
+        return Err(FormatError::Short);
+    }
+    let mut words = vec![0; behind - head_bytes];
+    at(head_bytes, &mut words);
+    let mut words = words.chunks_exact(8).map(|word| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(word);
+        usize::try_from(u64::from_le_bytes(bytes)).map_err(|_| FormatError::Short)
+    });
+    let pickle = words.next().ok_or(FormatError::Short)??;
+    Ok((Some(pickle), words.collect::<Result<_, _>>()?, behind))
+}

@@ -1,0 +1,25 @@
+//! The Python package's extension module, `hotlease._core`: a client's side and a worker's side.
+//!
+//! | module | job |
+//! |---|---|
+//! | `client` | what programs use: leases, submitting tasks, futures |
+//! | `slot` | what a worker process runs: the loop of `hotlease-worker`, and the calling of Python functions |
+//! | `format` | the bytes of tasks and results, for both sides; in words: `FORMAT.md` |
+//! | `plain` | the coding of small plain values, for both sides |
+
+mod client;
+#[allow(dead_code)] // Until both sides are there.
+mod format;
+#[allow(dead_code)]
+mod plain;
+mod slot;
+
+use pyo3::prelude::*;
+
+/// `import hotlease._core`.
+#[pymodule(gil_used = true)]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    client::add_to(module)?;
+    slot::add_to(module)
+}
