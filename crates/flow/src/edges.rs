@@ -1,0 +1,111 @@
+//! Who waits for whose result: one compact entry for each input of each task.
+//!
+//! An edge is in two lists at once: the inputs of its consumer, in their order, and the consumers of its producer. All edges
+//! stand in one array and name each other by 32 bits: 20 bytes each, no allocation for any one of them, and each is taken
+//! out in constant time.
+
+use crate::id::NIL;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Edge {
+    /// Whose result it is.
+    pub producer: u32,
+    /// Who needs it.
+    pub consumer: u32,
+    /// The consumer's next input; of a free entry, the next free one.
+    pub next_input: u32,
+    pub next_consumer: u32,
+    pub previous_consumer: u32,
+}
+
+/// The list of a producer's consumers, in the order in which they were submitted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends {
+    pub first: u32,
+    pub last: u32,
+}
+
+impl Ends {
+    pub const EMPTY: Self = Self {
+        first: NIL,
+        last: NIL,
+    };
+
+    pub fn is_empty(self) -> bool {
+        self.first == NIL
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Edges {
+    entries: Vec<Edge>,
+    free: u32,
+    used: u32,
+}
+
+impl Edges {
+    pub fn new() -> Self {
+        Self {
+            entries: Vec::new(),
+            free: NIL,
+            used: 0,
+        }
+    }
+
+    /// Edges in use.
+    pub fn len(&self) -> u32 {
+        self.used
+    }
+
+    pub fn get(&self, edge: u32) -> Edge {
+        self.entries[edge as usize]
+    }
+
+    /// Puts an edge before the consumer's other inputs, and behind the producer's other consumers.
+    pub fn link(&mut self, producer: u32, consumer: u32, first_input: &mut u32, consumers: &mut Ends) {
+        let edge = Edge {
+            producer,
+            consumer,
+            next_input: *first_input,
+            next_consumer: NIL,
+            previous_consumer: consumers.last,
+        };
+        let at = if self.free == NIL {
+            self.entries.push(edge);
+            (self.entries.len() - 1) as u32
+        } else {
+            let at = self.free;
+            self.free = self.entries[at as usize].next_input;
+            self.entries[at as usize] = edge;
+            at
+        };
+        match consumers.last {
+            NIL => consumers.first = at,
+            last => self.entries[last as usize].next_consumer = at,
+        }
+        consumers.last = at;
+        *first_input = at;
+        self.used += 1;
+    }
+
+    /// Takes an edge out of its producer's list and frees it. The consumer's list is the caller's to mend.
+    pub fn unlink(&mut self, at: u32, consumers: &mut Ends) {
+        let edge = self.entries[at as usize];
+        match edge.previous_consumer {
+            NIL => consumers.first = edge.next_consumer,
+            previous => self.entries[previous as usize].next_consumer = edge.next_consumer,
+        }
+        match edge.next_consumer {
+            NIL => consumers.last = edge.previous_consumer,
+            next => self.entries[next as usize].previous_consumer = edge.previous_consumer,
+        }
+        self.entries[at as usize].next_input = self.free;
+        self.free = at;
+        self.used -= 1;
+    }
+
+    /// Makes this the only input of its consumer.
+    pub fn cut_after(&mut self, edge: u32) {
+        self.entries[edge as usize].next_input = NIL;
+    }
+}

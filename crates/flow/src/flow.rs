@@ -1,0 +1,254 @@
+//! The kernel: what is known of tasks, and what can be asked.
+
+mod ending;
+mod placement;
+mod step;
+mod submission;
+
+use crate::edges::Edges;
+use crate::event::{Limits, Place};
+use crate::id::{NIL, TaskId, WorkerIndex};
+use crate::memo::Memo;
+use crate::nodes::{Nodes, State};
+use crate::ready::Ready;
+use crate::workers::Workers;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+
+/// The dataflow kernel. See the [crate](crate) for how it is used.
+///
+/// `P` is what runs, `R` what stands for a result, `E` an error. None of them is copied, compared or dropped here: each comes
+/// back by an [`Action`](crate::Action), once. The kernel owns no thread and no lock; it is `Send` if they are, and who shares
+/// it between threads puts it behind a mutex.
+///
+/// # Costs
+///
+/// A task costs constant time for each of its inputs, plus `O(log n)` where it gets ready in another order than tasks were
+/// submitted in. A worker's end costs one look at every known task. Memory is 112 bytes for each task, with payload, result
+/// and error of 16 bytes, 20 for each input, 24 while it is ready, and some 130 with a key; it is kept for later tasks, so it is
+/// that of the most tasks at a time.
+#[derive(Debug)]
+pub struct Flow<P, R, E> {
+    limits: Limits,
+    nodes: Nodes<P, R, E>,
+    edges: Edges,
+    ready: Ready,
+    workers: Workers,
+    memo: Memo,
+    /// Further workers that have a result, for the few results that are on more than one.
+    copies: HashMap<u32, SmallVec<[u32; 4]>>,
+    sequence: u64,
+    pending: u32,
+    running: u32,
+    /// A submission was refused that has so many inputs.
+    starved: Option<u32>,
+    /// Tasks that nobody may need any more: looked at before a step ends.
+    loose: Vec<u32>,
+    /// Failed tasks whose consumers are to be told, each with where that began.
+    failing: Vec<(u32, u32)>,
+    /// Bytes of a task's inputs by worker, and which of these are not zero.
+    weights: Vec<u64>,
+    weighed: Vec<u32>,
+}
+
+/// Where a task is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// For inputs.
+    Waiting,
+    /// For a worker.
+    Ready,
+    /// It runs.
+    Running,
+    /// It runs, and is to be stopped.
+    Stopping,
+    /// The driver will end it.
+    Promised,
+    /// It has a result.
+    Done,
+    /// It failed.
+    Failed,
+    /// Something that it depends on failed, was cancelled or lost.
+    DependencyFailed,
+    /// It was cancelled.
+    Cancelled,
+    /// It had a result, which went with a worker.
+    Lost,
+}
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Tasks that have not ended.
+    pub pending: u32,
+    /// Those of them that wait for a worker.
+    pub ready: u32,
+    /// Those that are on one.
+    pub running: u32,
+    /// Tasks that are known, ended ones too.
+    pub known: u32,
+    /// Inputs of tasks.
+    pub inputs: u32,
+    /// Computations that are remembered.
+    pub remembered: u32,
+    /// Bytes of their results.
+    pub remembered_bytes: u64,
+}
+
+/// One input of a task.
+#[derive(Debug)]
+pub struct Input<'a, R> {
+    /// Whose result.
+    pub task: TaskId,
+    /// What stands for it.
+    pub result: &'a R,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether the driver has the value, and sends it along where [`Flow::is_on`] says that the worker has it not.
+    pub place: Place,
+}
+
+impl<P, R, E> Flow<P, R, E> {
+    /// Without tasks and workers.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            nodes: Nodes::new(),
+            edges: Edges::new(),
+            ready: Ready::new(),
+            workers: Workers::default(),
+            memo: Memo::new(),
+            copies: HashMap::new(),
+            sequence: 0,
+            pending: 0,
+            running: 0,
+            starved: None,
+            loose: Vec::new(),
+            failing: Vec::new(),
+            weights: Vec::new(),
+            weighed: Vec::new(),
+        }
+    }
+
+    /// Where a task is in its life; `None`: it is not known any more.
+    pub fn phase(&self, task: TaskId) -> Option<Phase> {
+        let index = self.nodes.find(task)?;
+        match self.nodes.at(index).state {
+            State::Vacant => None,
+            State::Waiting(_) => Some(Phase::Waiting),
+            State::Ready(_) => Some(Phase::Ready),
+            State::Running(_) => Some(Phase::Running),
+            State::Stopping(_) => Some(Phase::Stopping),
+            State::Promised => Some(Phase::Promised),
+            State::Done(_) => Some(Phase::Done),
+            State::Failed(_) => Some(Phase::Failed),
+            State::Chained(_) => Some(Phase::DependencyFailed),
+            State::Cancelled => Some(Phase::Cancelled),
+            State::Lost => Some(Phase::Lost),
+        }
+    }
+
+    /// What a task that has not ended runs.
+    pub fn payload(&self, task: TaskId) -> Option<&P> {
+        match &self.nodes.at(self.nodes.find(task)?).state {
+            State::Waiting(payload)
+            | State::Ready(payload)
+            | State::Running(payload)
+            | State::Stopping(payload) => Some(payload),
+            _ => None,
+        }
+    }
+
+    /// The result of a task that is done.
+    pub fn result(&self, task: TaskId) -> Option<&R> {
+        match &self.nodes.at(self.nodes.find(task)?).state {
+            State::Done(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    /// The error of a task that failed itself.
+    pub fn error(&self, task: TaskId) -> Option<&E> {
+        match &self.nodes.at(self.nodes.find(task)?).state {
+            State::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The driver's own number of a task.
+    pub fn tag(&self, task: TaskId) -> Option<u64> {
+        Some(self.nodes.at(self.nodes.find(task)?).tag)
+    }
+
+    /// The results that a task needs, in the order in which it named them. Those of a running task are all there, but for
+    /// such as were lost since it began.
+    pub fn inputs(&self, task: TaskId) -> impl Iterator<Item = Input<'_, R>> {
+        let first = self
+            .nodes
+            .find(task)
+            .map_or(NIL, |index| self.nodes.at(index).first_input);
+        let mut edge = first;
+        std::iter::from_fn(move || {
+            while edge != NIL {
+                let here = self.edges.get(edge);
+                edge = here.next_input;
+                let node = self.nodes.at(here.producer);
+                if let State::Done(result) = &node.state {
+                    return Some(Input {
+                        task: self.nodes.id(here.producer),
+                        result,
+                        bytes: node.bytes,
+                        place: if node.flags.local {
+                            Place::Here
+                        } else {
+                            Place::Worker
+                        },
+                    });
+                }
+            }
+            None
+        })
+    }
+
+    /// How a failure came to a task: the task itself, the input that failed, and so on to the one where it began. Only
+    /// the task itself if it did not fail by an input; nothing if it is not known.
+    pub fn chain(&self, task: TaskId) -> impl Iterator<Item = TaskId> {
+        let mut next = self.nodes.find(task);
+        std::iter::from_fn(move || {
+            let index = next?;
+            let node = self.nodes.at(index);
+            let chained = matches!(node.state, State::Chained(_));
+            next = chained.then(|| self.edges.get(node.first_input).producer);
+            Some(self.nodes.id(index))
+        })
+    }
+
+    /// Whether a worker has the result of a task, or is being sent it.
+    pub fn is_on(&self, task: TaskId, worker: WorkerIndex) -> bool {
+        let found = self.nodes.find(task);
+        found.is_some_and(|index| self.stands_on(index, worker.0))
+    }
+
+    /// Tasks on a worker now.
+    pub fn in_flight(&self, worker: WorkerIndex) -> u32 {
+        self.workers.in_flight(worker)
+    }
+
+    /// How much there is of everything.
+    pub fn load(&self) -> Load {
+        Load {
+            pending: self.pending,
+            ready: self.ready.len() as u32,
+            running: self.running,
+            known: self.nodes.len(),
+            inputs: self.edges.len(),
+            remembered: self.memo.len() as u32,
+            remembered_bytes: self.memo.bytes(),
+        }
+    }
+
+    /// The bounds.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+}

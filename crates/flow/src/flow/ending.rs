@@ -1,0 +1,204 @@
+//! How tasks end, what that means to others, and when they are forgotten.
+//!
+//! ```text
+//!   done ──▶ consumers have one input more; the last one makes them ready
+//!   failed, cancelled, lost ──▶ each consumer fails, with an edge to the input that did it: the chain
+//!                               └─▶ and its consumers in turn, until nobody is left
+//!   over, no claim, no consumer ──▶ forgotten; its edge goes, which may be the last that held its input
+//! ```
+//!
+//! None of it recurses: a chain of a million tasks fails, and is forgotten, in one loop each.
+
+use super::Flow;
+use crate::event::Action;
+use crate::id::{NIL, WorkerIndex};
+use crate::nodes::State;
+
+impl<P, R, E> Flow<P, R, E> {
+    /// It has a result, on this worker (`NIL`: with the driver).
+    pub(super) fn done(
+        &mut self,
+        index: u32,
+        result: R,
+        bytes: u64,
+        worker: u32,
+        actions: &mut Vec<Action<P, R, E>>,
+    ) {
+        let task = self.nodes.id(index);
+        let node = self.nodes.at_mut(index);
+        let payload = node.turn(State::Done(result)).into_payload();
+        (node.bytes, node.worker, node.flags.local) = (bytes, worker, worker == NIL);
+        self.pending -= 1;
+        actions.push(Action::Done { task, payload });
+        if node.flags.wanted && worker != NIL {
+            let from = WorkerIndex(worker);
+            actions.push(Action::Fetch { task, from });
+        }
+        if node.flags.keyed {
+            match node.holders.checked_add(1) {
+                Some(holders) => {
+                    node.holders = holders;
+                    self.memo.finish(index, bytes);
+                    self.bound_memo();
+                }
+                None => self.forget_key(index),
+            }
+        }
+        self.release_inputs(index, NIL);
+        let mut edge = self.nodes.at(index).consumers.first;
+        while edge != NIL {
+            let here = self.edges.get(edge);
+            edge = here.next_consumer;
+            let consumer = self.nodes.at_mut(here.consumer);
+            consumer.unmet -= 1;
+            if consumer.unmet == 0 {
+                self.make_ready(here.consumer);
+            }
+        }
+        self.loose.push(index);
+        if worker != NIL && !self.workers.is_up(worker) {
+            // The worker went before this was reported.
+            self.leave_place(index, worker, actions);
+        }
+    }
+
+    /// It ends without a result, by itself.
+    pub(super) fn bad(&mut self, index: u32, state: State<P, R, E>, actions: &mut Vec<Action<P, R, E>>) {
+        let task = self.nodes.id(index);
+        let before = self.end(index, state);
+        let payload = before.into_payload();
+        actions.push(match self.nodes.at(index).state {
+            State::Cancelled => Action::Cancelled { task, payload },
+            _ => Action::Failed {
+                task,
+                payload,
+                root: task,
+            },
+        });
+        self.release_inputs(index, NIL);
+        self.loose.push(index);
+        self.tell_consumers(index, actions);
+    }
+
+    /// It ends because of the input that this edge leads to.
+    pub(super) fn fail_by(&mut self, index: u32, edge: u32, actions: &mut Vec<Action<P, R, E>>) {
+        let producer = self.edges.get(edge).producer;
+        let root = match self.nodes.at(producer).state {
+            State::Chained(root) => root,
+            _ => producer,
+        };
+        self.chain_to(index, edge, root, actions);
+        self.tell_all(actions);
+    }
+
+    fn chain_to(&mut self, index: u32, edge: u32, root: u32, actions: &mut Vec<Action<P, R, E>>) {
+        let before = self.end(index, State::Chained(root));
+        actions.push(Action::Failed {
+            task: self.nodes.id(index),
+            payload: before.into_payload(),
+            root: self.nodes.id(root),
+        });
+        self.release_inputs(index, edge);
+        self.loose.push(index);
+        self.failing.push((index, root));
+    }
+
+    fn tell_consumers(&mut self, index: u32, actions: &mut Vec<Action<P, R, E>>) {
+        self.failing.push((index, index));
+        self.tell_all(actions);
+    }
+
+    fn tell_all(&mut self, actions: &mut Vec<Action<P, R, E>>) {
+        while let Some((producer, root)) = self.failing.pop() {
+            let mut edge = self.nodes.at(producer).consumers.first;
+            while edge != NIL {
+                let consumer = self.edges.get(edge).consumer;
+                // What runs already has its inputs; what is over has ended by another one.
+                if matches!(self.nodes.at(consumer).state, State::Waiting(_) | State::Ready(_)) {
+                    self.chain_to(consumer, edge, root, actions);
+                }
+                // Only now: other edges between the two are gone, this one stays.
+                edge = self.edges.get(edge).next_consumer;
+            }
+        }
+    }
+
+    /// A pending task is pending no more.
+    fn end(&mut self, index: u32, state: State<P, R, E>) -> State<P, R, E> {
+        let node = self.nodes.at_mut(index);
+        let before = node.turn(state);
+        self.pending -= 1;
+        if matches!(before, State::Ready(_)) {
+            let nodes = &self.nodes;
+            self.ready.leave(|index, sequence| {
+                let node = nodes.at(index);
+                node.sequence == sequence && matches!(node.state, State::Ready(_))
+            });
+        }
+        self.forget_key(index);
+        before
+    }
+
+    /// The memo does not know it any more.
+    fn forget_key(&mut self, index: u32) {
+        let node = self.nodes.at_mut(index);
+        if std::mem::take(&mut node.flags.keyed) && self.memo.forget(index) {
+            node.holders -= 1;
+        }
+    }
+
+    /// A result went with the only worker that had it.
+    pub(super) fn lose(&mut self, index: u32, actions: &mut Vec<Action<P, R, E>>) {
+        let task = self.nodes.id(index);
+        self.forget_key(index);
+        if let State::Done(result) = self.nodes.at_mut(index).turn(State::Lost) {
+            actions.push(Action::Lost { task, result });
+        }
+        self.loose.push(index);
+        self.tell_consumers(index, actions);
+    }
+
+    /// Takes out a task's edges to its inputs, but for one.
+    fn release_inputs(&mut self, index: u32, but: u32) {
+        let mut edge = self.nodes.at(index).first_input;
+        self.nodes.at_mut(index).first_input = but;
+        while edge != NIL {
+            let here = self.edges.get(edge);
+            if edge != but {
+                let producer = self.nodes.at_mut(here.producer);
+                self.edges.unlink(edge, &mut producer.consumers);
+                if producer.holders == 0 && producer.consumers.is_empty() {
+                    self.loose.push(here.producer);
+                }
+            }
+            edge = here.next_input;
+        }
+        if but != NIL {
+            self.edges.cut_after(but);
+        }
+    }
+
+    /// What follows every event: forgets what nobody needs, and gives workers what is ready.
+    pub(super) fn settle(&mut self, actions: &mut Vec<Action<P, R, E>>) {
+        while let Some(index) = self.loose.pop() {
+            let node = self.nodes.at(index);
+            if node.holders == 0 && node.consumers.is_empty() && node.is_over() {
+                self.forget(index, actions);
+            }
+        }
+        self.dispatch(actions);
+        self.tell_room(actions);
+    }
+
+    fn forget(&mut self, index: u32, actions: &mut Vec<Action<P, R, E>>) {
+        let task = self.nodes.id(index);
+        self.release_inputs(index, NIL);
+        self.forget_places(index, actions);
+        let value = match self.nodes.remove(index) {
+            State::Done(result) => Ok(result),
+            State::Failed(error) => Err(error),
+            _ => return,
+        };
+        actions.push(Action::Dropped { task, value });
+    }
+}

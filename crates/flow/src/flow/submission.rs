@@ -1,0 +1,244 @@
+//! How tasks get in, or are told to wait.
+
+use super::Flow;
+use crate::event::{Action, Admission, Bound, Limits, Refusal, Task};
+use crate::id::{Key, NIL, TaskId};
+use crate::nodes::State;
+
+/// Where a bound of a table counts as "room again": an eighth below it, so that a submitter wakes up for some tasks, not for
+/// each.
+fn resume_at(limit: u32) -> u32 {
+    limit.saturating_sub((limit / 8).max(1))
+}
+
+impl<P, R, E> Flow<P, R, E> {
+    /// Takes a task that needs the results of `inputs`, in this order; the same may be named twice. The caller has one claim
+    /// on its result, see [`Event::Release`](crate::Event::Release).
+    ///
+    /// A task whose input has failed already fails at once, by an action as any other.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`] hands the payload back; nothing has changed.
+    pub fn submit(
+        &mut self,
+        task: Task<P>,
+        inputs: &[TaskId],
+        actions: &mut Vec<Action<P, R, E>>,
+    ) -> Result<Admission<P>, Refusal<P>> {
+        if let Some(index) = task.key.and_then(|key| self.memo.find(&key))
+            && let Some(holders) = self.nodes.at(index).holders.checked_add(1)
+        {
+            self.nodes.at_mut(index).holders = holders;
+            return Ok(Admission::Joined {
+                task: self.nodes.id(index),
+                payload: task.payload,
+            });
+        }
+        let payload = task.payload;
+        if inputs.len() > self.limits.inputs_max as usize {
+            return Err(Refusal::TooManyInputs {
+                inputs: inputs.len(),
+                limit: self.limits.inputs_max,
+                payload,
+            });
+        }
+        if let Some(input) = inputs.iter().find(|input| self.nodes.find(**input).is_none()) {
+            let input = *input;
+            return Err(Refusal::UnknownInput { input, payload });
+        }
+        if let Some((what, limit, wait_for)) = self.full(inputs.len() as u32) {
+            return Err(Refusal::Full {
+                what,
+                limit,
+                wait_for,
+                payload,
+            });
+        }
+        let index = self.insert(State::Waiting(payload), task.tag);
+        let node = self.nodes.at_mut(index);
+        node.priority = task.priority;
+        node.retries_left = task.retries;
+        node.flags.idempotent = task.idempotent;
+        // A full table of keys (a claim counted to the end) is the only way to come here with a key that is known.
+        if let Some(key) = task.key.filter(|key| self.memo.find(key).is_none()) {
+            self.nodes.at_mut(index).flags.keyed = true;
+            self.memo.begin(key, index);
+        }
+        let id = self.nodes.id(index);
+        self.connect(index, inputs);
+        match self.broken_input(index) {
+            Some(edge) => self.fail_by(index, edge, actions),
+            None if self.nodes.at(index).unmet == 0 => self.make_ready(index),
+            None => {}
+        }
+        self.settle(actions);
+        Ok(Admission::Accepted(id))
+    }
+
+    /// A task that the driver will end itself, by [`Event::Ended`](crate::Event::Ended) as attempt 0: what a task returned
+    /// that is itself a future, or a future of somebody else. Others can depend on it. The caller has one claim on it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Full`].
+    pub fn promise(&mut self, tag: u64) -> Result<TaskId, Refusal<()>> {
+        match self.full(0) {
+            Some((what, limit, wait_for)) => Err(Refusal::Full {
+                what,
+                limit,
+                wait_for,
+                payload: (),
+            }),
+            None => {
+                let index = self.insert(State::Promised, tag);
+                Ok(self.nodes.id(index))
+            }
+        }
+    }
+
+    /// Puts in a computation that was done earlier, with its value: from a checkpoint. It is held by the memo alone.
+    ///
+    /// # Errors
+    ///
+    /// Hands the result back if the key is known already, or there is no room among the known tasks.
+    pub fn restore(
+        &mut self,
+        key: Key,
+        result: R,
+        bytes: u64,
+        actions: &mut Vec<Action<P, R, E>>,
+    ) -> Result<TaskId, R> {
+        if self.memo.find(&key).is_some() || self.nodes.len() >= self.limits.tasks_max {
+            return Err(result);
+        }
+        let index = self.nodes.insert(State::Done(result), self.sequence);
+        self.sequence += 1;
+        let node = self.nodes.at_mut(index);
+        (node.bytes, node.flags.local) = (bytes, true);
+        node.flags.keyed = true;
+        // The claim that every new task has is the memo's.
+        self.memo.remember(key, index, bytes);
+        let id = self.nodes.id(index);
+        self.bound_memo();
+        self.settle(actions);
+        Ok(id)
+    }
+
+    /// A done computation by its key, for drivers that learn the key only when the inputs are there. No claim is taken:
+    /// what is returned is known until the next call.
+    pub fn recall(&mut self, key: &Key) -> Option<TaskId> {
+        self.memo.find_done(key).map(|index| self.nodes.id(index))
+    }
+
+    /// Remembers a done task under a key, for the same drivers; `false`: it is not done, or it or the key has been
+    /// remembered before.
+    pub fn memoise(&mut self, task: TaskId, key: Key, actions: &mut Vec<Action<P, R, E>>) -> bool {
+        let Some(index) = self.nodes.find(task) else {
+            return false;
+        };
+        let known = self.memo.find(&key).is_some();
+        let node = self.nodes.at_mut(index);
+        if known || node.flags.keyed || !matches!(node.state, State::Done(_)) || node.holders == u32::MAX {
+            return false;
+        }
+        node.flags.keyed = true;
+        node.holders += 1;
+        let bytes = node.bytes;
+        self.memo.remember(key, index, bytes);
+        self.bound_memo();
+        self.settle(actions);
+        true
+    }
+
+    fn insert(&mut self, state: State<P, R, E>, tag: u64) -> u32 {
+        let index = self.nodes.insert(state, self.sequence);
+        self.nodes.at_mut(index).tag = tag;
+        self.sequence += 1;
+        self.pending += 1;
+        index
+    }
+
+    fn connect(&mut self, index: u32, inputs: &[TaskId]) {
+        // Backwards, as each goes before the others.
+        for input in inputs.iter().rev() {
+            let (node, producer) = self.nodes.pair_mut(index, input.index);
+            self.edges
+                .link(input.index, index, &mut node.first_input, &mut producer.consumers);
+            node.unmet += u32::from(producer.is_pending());
+        }
+    }
+
+    /// The first input of a task that will never be there.
+    pub(super) fn broken_input(&self, index: u32) -> Option<u32> {
+        let mut edge = self.nodes.at(index).first_input;
+        while edge != NIL {
+            let here = self.edges.get(edge);
+            let producer = self.nodes.at(here.producer);
+            if producer.is_over() && !matches!(producer.state, State::Done(_)) {
+                return Some(edge);
+            }
+            edge = here.next_input;
+        }
+        None
+    }
+
+    /// What there is too much of for a task with so many inputs, its bound, and how many must go.
+    fn full(&mut self, inputs: u32) -> Option<(Bound, u32, u32)> {
+        let Limits {
+            pending_max,
+            tasks_max,
+            inputs_max,
+            ..
+        } = self.limits;
+        let found = if self.pending >= pending_max {
+            (Bound::Pending, pending_max, self.pending - resume_at(pending_max))
+        } else if self.nodes.len() >= tasks_max {
+            (
+                Bound::Tasks,
+                tasks_max,
+                self.nodes.len() - resume_at(tasks_max).min(self.nodes.len()),
+            )
+        } else if self.edges.len() > inputs_max - inputs {
+            let low = resume_at(inputs_max).min(inputs_max - inputs);
+            (Bound::Inputs, inputs_max, self.edges.len() - low)
+        } else {
+            return None;
+        };
+        self.starved = Some(self.starved.unwrap_or(0).max(inputs));
+        Some(found)
+    }
+
+    /// Tells who was refused when there is room again.
+    pub(super) fn tell_room(&mut self, actions: &mut Vec<Action<P, R, E>>) {
+        let Some(inputs) = self.starved else {
+            return;
+        };
+        let limits = self.limits;
+        let low = resume_at(limits.inputs_max).min(limits.inputs_max - inputs);
+        let roomy = self.pending <= resume_at(limits.pending_max)
+            && self.nodes.len() <= resume_at(limits.tasks_max)
+            && self.edges.len() <= low;
+        if roomy {
+            self.starved = None;
+            actions.push(Action::Room {
+                free: limits.pending_max - self.pending,
+            });
+        }
+    }
+
+    /// Lets go what the memo has too much of.
+    pub(super) fn bound_memo(&mut self) {
+        while self.memo.len() > self.limits.memo_max as usize
+            || self.memo.bytes() > self.limits.memo_bytes_max
+        {
+            let Some(index) = self.memo.forget_oldest() else {
+                return;
+            };
+            let node = self.nodes.at_mut(index);
+            node.flags.keyed = false;
+            node.holders -= 1;
+            self.loose.push(index);
+        }
+    }
+}

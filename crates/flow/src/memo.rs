@@ -1,0 +1,88 @@
+//! Computations by their key: those that are pending, and a bounded number of those that are done.
+
+use crate::id::Key;
+use lru::LruCache;
+use std::collections::HashMap;
+
+#[derive(Debug)]
+pub(crate) struct Memo {
+    pending: HashMap<Key, u32>,
+    /// With the bytes of each; what was not asked for the longest goes first.
+    done: LruCache<Key, (u32, u64)>,
+    /// Of both.
+    keys: HashMap<u32, Key>,
+    bytes: u64,
+}
+
+impl Memo {
+    pub fn new() -> Self {
+        Self {
+            pending: HashMap::new(),
+            done: LruCache::unbounded(),
+            keys: HashMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Done computations.
+    pub fn len(&self) -> usize {
+        self.done.len()
+    }
+
+    /// Bytes of their results.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The task of this key.
+    pub fn find(&mut self, key: &Key) -> Option<u32> {
+        self.pending.get(key).copied().or_else(|| self.find_done(key))
+    }
+
+    /// The same if it is done.
+    pub fn find_done(&mut self, key: &Key) -> Option<u32> {
+        self.done.get(key).map(|(index, _)| *index)
+    }
+
+    /// A task of this key, which has none, is pending.
+    pub fn begin(&mut self, key: Key, index: u32) {
+        self.pending.insert(key, index);
+        self.keys.insert(index, key);
+    }
+
+    /// A pending one is done.
+    pub fn finish(&mut self, index: u32, bytes: u64) {
+        if let Some(key) = self.keys.get(&index).copied() {
+            self.pending.remove(&key);
+            self.remember(key, index, bytes);
+        }
+    }
+
+    /// A done one is remembered.
+    pub fn remember(&mut self, key: Key, index: u32, bytes: u64) {
+        self.keys.insert(index, key);
+        self.done.put(key, (index, bytes));
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Takes it out; whether it was a done one.
+    pub fn forget(&mut self, index: u32) -> bool {
+        let Some(key) = self.keys.remove(&index) else {
+            return false;
+        };
+        if self.pending.get(&key) == Some(&index) {
+            self.pending.remove(&key);
+            return false;
+        }
+        let gone = self.done.pop(&key);
+        self.bytes = self.bytes.saturating_sub(gone.map_or(0, |(_, bytes)| bytes));
+        gone.is_some()
+    }
+
+    /// Takes out the done one that was not asked for the longest.
+    pub fn forget_oldest(&mut self) -> Option<u32> {
+        let (_, (index, _)) = self.done.peek_lru()?;
+        let index = *index;
+        self.forget(index).then_some(index)
+    }
+}

@@ -1,0 +1,110 @@
+//! Tasks that wait for nothing but a worker: the highest priority first, then the oldest.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Greater is sooner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    priority: i32,
+    age: Reverse<u64>,
+    index: u32,
+}
+
+/// Most tasks get ready in the order in which they were submitted, and with one priority: they stand in a queue, whose both ends
+/// are near in memory. The others stand in a heap. The next one is the sooner of the two fronts.
+///
+/// An entry whose task was cancelled stays until it comes up, or until such entries are half of all: then they are
+/// thrown out together. Who takes an entry looks whether it is still true.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    queue: VecDeque<Entry>,
+    heap: BinaryHeap<Entry>,
+    /// Entries that are known to be true no more.
+    stale: usize,
+}
+
+impl Ready {
+    pub fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            heap: BinaryHeap::new(),
+            stale: 0,
+        }
+    }
+
+    /// Tasks that are ready.
+    pub fn len(&self) -> usize {
+        self.queue.len() + self.heap.len() - self.stale
+    }
+
+    pub fn push(&mut self, index: u32, priority: i32, sequence: u64) {
+        let entry = Entry {
+            priority,
+            age: Reverse(sequence),
+            index,
+        };
+        match self.queue.back() {
+            Some(last) if entry > *last => self.heap.push(entry),
+            _ => self.queue.push_back(entry),
+        }
+    }
+
+    /// The next one: a task and when it was submitted.
+    pub fn pop(&mut self) -> Option<(u32, u64)> {
+        let entry = match (self.queue.front(), self.heap.peek()) {
+            (Some(first), Some(top)) if top > first => self.heap.pop(),
+            (Some(_), _) => self.queue.pop_front(),
+            (None, _) => self.heap.pop(),
+        };
+        entry.map(|entry| (entry.index, entry.age.0))
+    }
+
+    /// An entry that was true no more has come up.
+    pub fn passed_stale(&mut self) {
+        self.stale = self.stale.saturating_sub(1);
+    }
+
+    /// An entry is true no more. `holds` says which still are.
+    pub fn leave(&mut self, holds: impl Fn(u32, u64) -> bool) {
+        self.stale += 1;
+        if self.stale > 64 && self.stale > (self.queue.len() + self.heap.len()) / 2 {
+            self.queue.retain(|entry| holds(entry.index, entry.age.0));
+            self.heap.retain(|entry| holds(entry.index, entry.age.0));
+            self.stale = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_priority_comes_first_and_then_the_oldest() {
+        let mut ready = Ready::new();
+        for (index, priority, sequence) in [(0, 0, 5), (1, 0, 3), (2, 7, 9), (3, -1, 1), (4, 0, 6), (5, 7, 8)]
+        {
+            ready.push(index, priority, sequence);
+        }
+        let order: Vec<_> = std::iter::from_fn(|| ready.pop())
+            .map(|(index, _)| index)
+            .collect();
+        assert_eq!(order, [5, 2, 1, 0, 4, 3]);
+    }
+
+    #[test]
+    fn cancelled_tasks_do_not_pile_up() {
+        let mut ready = Ready::new();
+        for sequence in 0..100_000 {
+            ready.push(sequence as u32, 0, sequence);
+            ready.leave(|_, _| false);
+        }
+        assert!(
+            ready.queue.len() + ready.heap.len() < 200,
+            "{} entries",
+            ready.queue.len()
+        );
+        assert_eq!(ready.len(), ready.queue.len() + ready.heap.len() - ready.stale);
+    }
+}

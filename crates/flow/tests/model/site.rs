@@ -1,0 +1,689 @@
+//! A driver that does anything at any time, and holds what it is told against the reference.
+
+use crate::reference::{Phase, Reference, Task, Told};
+use hotlease_flow::{
+    Action, Admission, Event, Flow, Heard, Key, Limits, Outcome, Phase as Told_, Place, Refusal,
+    Task as Submitted, TaskId, WorkerIndex,
+};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::collections::BTreeSet;
+
+const PENDING_MAX: u32 = 24;
+const WORKERS: u32 = 4;
+
+pub struct Site {
+    flow: Flow<u64, u64, u64>,
+    reference: Reference,
+    random: StdRng,
+    token: u64,
+    starved: bool,
+}
+
+impl Site {
+    pub fn new(random: StdRng) -> Self {
+        let limits = Limits {
+            pending_max: PENDING_MAX,
+            tasks_max: 1000,
+            inputs_max: 120,
+            memo_max: 3,
+            memo_bytes_max: u64::MAX,
+            deaths_max: 2,
+        };
+        let reference = Reference {
+            workers: vec![None; WORKERS as usize],
+            memo_max: 3,
+            deaths_max: 2,
+            ..Reference::default()
+        };
+        Self {
+            flow: Flow::new(limits),
+            reference,
+            random,
+            token: 0,
+            starved: false,
+        }
+    }
+
+    fn below(&mut self, below: usize) -> usize {
+        self.random.random_range(0..below)
+    }
+
+    fn any_task(&mut self) -> Option<usize> {
+        let count = self.reference.tasks.len();
+        (count > 0).then(|| self.below(count))
+    }
+
+    fn running(&mut self) -> Option<usize> {
+        let runs = |task: &Task| matches!(task.phase, Phase::Running | Phase::Stopping | Phase::Promised);
+        let all: Vec<_> = (0..self.reference.tasks.len())
+            .filter(|at| runs(&self.reference.tasks[*at]))
+            .collect();
+        (!all.is_empty()).then(|| all[self.below(all.len())])
+    }
+
+    /// One thing happens.
+    pub fn event(&mut self) {
+        match self.below(100) {
+            0..35 => self.submit(),
+            35..38 => self.promise(),
+            38..65 => {
+                if let Some(at) = self.running() {
+                    self.end(at, false);
+                }
+            }
+            65..67 => self.stale_report(),
+            67..72 => self.worker_up(),
+            72..74 => {
+                let worker = self.below(WORKERS as usize) as u32;
+                self.worker_down(worker);
+            }
+            74..79 => self.cancel(),
+            79..92 => self.claim(),
+            92..96 => self.bring(),
+            96..98 => self.copy_lost(),
+            _ => self.late_key(),
+        }
+    }
+
+    /// Everything is allowed to end, and everybody lets go.
+    pub fn wind_up(&mut self) {
+        self.step(
+            Event::WorkerUp {
+                worker: WorkerIndex(0),
+                credits: 2,
+            },
+            |reference| {
+                reference.workers[0] = Some(2);
+                Heard::Taken
+            },
+        );
+        while let Some(at) = self.running() {
+            self.end(at, true);
+        }
+        assert_eq!(self.reference.pending(), 0, "tasks are left that never end");
+        for at in 0..self.reference.tasks.len() {
+            while self.reference.tasks[at].holders > 0 {
+                self.release(at);
+            }
+            let task = &self.reference.tasks[at];
+            assert_eq!(task.ends_told, 1, "{} ends once", task.id);
+            assert_eq!(
+                task.payloads_back,
+                u32::from(!task.is_promise),
+                "payload of {}",
+                task.id
+            );
+        }
+        let load = self.flow.load();
+        assert_eq!(
+            load.known, load.remembered,
+            "nothing is kept that nobody references"
+        );
+        assert_eq!(
+            (load.inputs, load.pending, load.ready, load.running),
+            (0, 0, 0, 0)
+        );
+    }
+
+    fn submit(&mut self) {
+        let held: Vec<_> = (0..self.reference.tasks.len())
+            .filter(|at| self.reference.tasks[*at].holders > 0)
+            .collect();
+        let mut inputs = Vec::new();
+        if !held.is_empty() {
+            for _ in 0..self.below(5) {
+                // Rather late ones: deep graphs.
+                let back = self.below(held.len()).min(self.below(held.len()));
+                inputs.push(held[held.len() - 1 - back]);
+            }
+        }
+        let key = (self.below(4) == 0).then(|| self.below(8) as u8);
+        self.token += 1;
+        let payload = self.token;
+        let mut task = Submitted::new(payload)
+            .tag(payload)
+            .priority(self.below(3) as i32);
+        task.retries = self.below(3) as u16;
+        task.idempotent = self.below(2) == 0;
+        task.key = key.map(|key| Key([key; 32]));
+        let (priority, retries, idempotent) = (task.priority, task.retries, task.idempotent);
+        let ids: Vec<TaskId> = inputs.iter().map(|at| self.reference.tasks[*at].id).collect();
+        let mut told = Vec::new();
+        let known = key.and_then(|key| self.reference.recall(key));
+        match self.flow.submit(task, &ids, &mut told) {
+            Ok(Admission::Joined { task, payload: back }) => {
+                assert_eq!(back, payload);
+                let at = known.expect("nobody has this key");
+                assert_eq!(self.reference.tasks[at].id, task);
+                self.reference.tasks[at].holders += 1;
+            }
+            Ok(Admission::Accepted(id)) => {
+                assert_eq!(known, None, "the same computation twice");
+                assert!(
+                    self.reference.pending() < PENDING_MAX as usize,
+                    "beyond the bound"
+                );
+                self.reference.tasks.push(Task {
+                    id,
+                    inputs,
+                    priority,
+                    retries,
+                    idempotent,
+                    key,
+                    ..blank(id)
+                });
+            }
+            Err(Refusal::Full {
+                payload: back,
+                wait_for,
+                ..
+            }) => {
+                assert_eq!(back, payload);
+                assert!(wait_for > 0, "full, and nothing to wait for");
+                let load = self.flow.load();
+                let full = load.pending == PENDING_MAX
+                    || load.inputs as usize + ids.len() > 120
+                    || load.known == 1000;
+                assert!(full, "refused with room: {load:?}");
+                self.starved = true;
+            }
+            Err(other) => panic!("{other}"),
+        }
+        self.check(told);
+    }
+
+    fn promise(&mut self) {
+        if let Ok(id) = self.flow.promise(0) {
+            self.reference.tasks.push(Task {
+                phase: Phase::Promised,
+                is_promise: true,
+                ..blank(id)
+            });
+        } else {
+            self.starved = true;
+        }
+        self.check(Vec::new());
+    }
+
+    /// A run ends somehow; `well`: with a result.
+    fn end(&mut self, at: usize, well: bool) {
+        let task = &self.reference.tasks[at];
+        let (id, attempt, is_promise) = (task.id, task.attempt, task.is_promise);
+        self.token += 1;
+        let value = self.token;
+        let kind = if well { 0 } else { self.below(10) };
+        let bytes = self.below(1000) as u64;
+        let outcome = match kind {
+            0..5 => Outcome::Done {
+                result: value,
+                bytes,
+                place: if kind < 3 { Place::Worker } else { Place::Here },
+            },
+            5 => Outcome::Failed(value),
+            6 => Outcome::Fatal(value),
+            7 => Outcome::Died(value),
+            8 => Outcome::NotRun,
+            _ => Outcome::Stopped,
+        };
+        self.step(
+            Event::Ended {
+                task: id,
+                attempt,
+                outcome,
+            },
+            |reference| {
+                let deaths_max = reference.deaths_max;
+                let task = &mut reference.tasks[at];
+                let again = !is_promise
+                    && match kind {
+                        5 => task.phase != Phase::Stopping && task.retries > 0,
+                        7 => {
+                            task.deaths += 1;
+                            task.idempotent && task.deaths < deaths_max
+                        }
+                        kind => kind == 8,
+                    };
+                match kind {
+                    0..5 => reference.done(at, value, bytes, kind < 3),
+                    8 if is_promise => return Heard::Stale,
+                    8 | 9 => reference.not_done(at, None, again),
+                    _ => {
+                        if kind == 5 && again {
+                            task.retries -= 1;
+                        }
+                        reference.not_done(at, Some(value), again);
+                    }
+                }
+                Heard::Taken
+            },
+        );
+    }
+
+    fn stale_report(&mut self) {
+        let Some(at) = self.any_task() else { return };
+        let task = &self.reference.tasks[at];
+        let runs = matches!(task.phase, Phase::Running | Phase::Stopping | Phase::Promised);
+        let (task, attempt) = (task.id, task.attempt + u32::from(runs));
+        self.token += 1;
+        let outcome = Outcome::Done {
+            result: self.token,
+            bytes: 1,
+            place: Place::Worker,
+        };
+        let mut told = Vec::new();
+        let heard = self.flow.step(
+            Event::Ended {
+                task,
+                attempt,
+                outcome,
+            },
+            &mut told,
+        );
+        assert_eq!(heard, Heard::Stale, "a report of an earlier run was believed");
+        let value = Ok(self.token);
+        assert_eq!(
+            told.remove(0),
+            Action::Dropped { task, value },
+            "its result is handed back"
+        );
+        self.check(told);
+    }
+
+    fn worker_up(&mut self) {
+        let (worker, credits) = (self.below(WORKERS as usize) as u32, self.below(4) as u32);
+        self.step(
+            Event::WorkerUp {
+                worker: WorkerIndex(worker),
+                credits,
+            },
+            |reference| {
+                reference.workers[worker as usize] = Some(credits);
+                Heard::Taken
+            },
+        );
+    }
+
+    fn worker_down(&mut self, worker: u32) {
+        self.step(
+            Event::WorkerDown {
+                worker: WorkerIndex(worker),
+            },
+            |reference| {
+                if reference.workers[worker as usize].take().is_none() {
+                    return Heard::Stale;
+                }
+                (0..reference.tasks.len()).for_each(|at| reference.leave(at, worker));
+                Heard::Taken
+            },
+        );
+        // Then what ran on it, as the driver must; only afterwards is the number used again.
+        let on_it =
+            |task: &Task| matches!(task.phase, Phase::Running | Phase::Stopping) && task.worker == worker;
+        while let Some(at) = self.reference.tasks.iter().position(on_it) {
+            self.end(at, false);
+        }
+    }
+
+    fn cancel(&mut self) {
+        let Some(at) = self.any_task() else { return };
+        let task = self.reference.tasks[at].id;
+        let known = !self.reference.tasks[at].forgotten;
+        self.step(Event::Cancel { task }, |reference| match known {
+            true => reference.cancel(at),
+            false => Heard::Stale,
+        });
+    }
+
+    fn claim(&mut self) {
+        let Some(at) = self.any_task() else { return };
+        if self.below(4) > 0 {
+            return self.release(at);
+        }
+        let task = self.reference.tasks[at].id;
+        let known = !self.reference.tasks[at].forgotten;
+        self.step(Event::Hold { task }, |reference| {
+            if !known {
+                return Heard::Stale;
+            }
+            reference.tasks[at].holders += 1;
+            Heard::Taken
+        });
+    }
+
+    fn release(&mut self, at: usize) {
+        let task = self.reference.tasks[at].id;
+        self.step(Event::Release { task }, |reference| {
+            let holders = &mut reference.tasks[at].holders;
+            if *holders == 0 {
+                return Heard::Stale;
+            }
+            *holders -= 1;
+            Heard::Taken
+        });
+    }
+
+    /// Somebody wants a value, and gets it.
+    fn bring(&mut self) {
+        let Some(at) = self.any_task() else { return };
+        let task = self.reference.tasks[at].id;
+        let known = !self.reference.tasks[at].forgotten;
+        let mut told = Vec::new();
+        let heard = self.flow.step(Event::Want { task }, &mut told);
+        assert_eq!(heard == Heard::Taken, known);
+        let remote = self.reference.tasks[at].phase == Phase::Done && !self.reference.tasks[at].local;
+        let fetches = told
+            .iter()
+            .filter(|action| matches!(action, Action::Fetch { .. }))
+            .count();
+        assert_eq!(fetches, usize::from(remote && known));
+        self.check(told);
+        if !known {
+            return;
+        }
+        self.token += 1;
+        let value = self.token;
+        let before = self.reference.tasks[at].value;
+        let mut told = Vec::new();
+        let heard = self.flow.step(Event::Fetched { task, result: value }, &mut told);
+        assert_eq!(
+            heard == Heard::Taken,
+            remote,
+            "a value was taken that nobody waited for"
+        );
+        let back = if remote { before } else { Some(value) };
+        assert_eq!(
+            told.remove(0),
+            Action::Dropped {
+                task,
+                value: Ok(back.unwrap())
+            }
+        );
+        if remote {
+            (self.reference.tasks[at].local, self.reference.tasks[at].value) = (true, Some(value));
+        }
+        self.check(told);
+    }
+
+    fn copy_lost(&mut self) {
+        let Some(at) = self.any_task() else { return };
+        let worker = self.below(WORKERS as usize) as u32;
+        let task = self.reference.tasks[at].id;
+        let known = !self.reference.tasks[at].forgotten;
+        self.step(
+            Event::CopyLost {
+                task,
+                worker: WorkerIndex(worker),
+            },
+            |reference| {
+                if !known
+                    || reference.tasks[at].phase != Phase::Done
+                    || !reference.tasks[at].places.contains(&worker)
+                {
+                    return Heard::Stale;
+                }
+                reference.leave(at, worker);
+                Heard::Taken
+            },
+        );
+    }
+
+    fn late_key(&mut self) {
+        let Some(at) = self.any_task() else { return };
+        let key = self.below(8) as u8;
+        let task = self.reference.tasks[at].id;
+        let forgotten = self.reference.tasks[at].forgotten;
+        // A question for a key counts as a use of it, but none is asked for a task that is not known.
+        let taken = !forgotten && self.reference.recall(key).is_some();
+        let remembered = self.reference.memo.iter().any(|(_, known)| *known == at);
+        let may = !forgotten && self.reference.tasks[at].phase == Phase::Done && !taken && !remembered;
+        let mut told = Vec::new();
+        assert_eq!(self.flow.memoise(task, Key([key; 32]), &mut told), may);
+        if may {
+            self.reference.remember(key, at);
+        }
+        self.check(told);
+    }
+
+    /// Both take the event; then they must agree.
+    fn step(&mut self, event: Event<u64, u64>, expected: impl FnOnce(&mut Reference) -> Heard) {
+        let mut told = Vec::new();
+        let shown = format!("{event:?}");
+        let heard = self.flow.step(event, &mut told);
+        assert_eq!(heard, expected(&mut self.reference), "{shown}");
+        self.check(told);
+    }
+
+    fn check(&mut self, told: Vec<Told>) {
+        self.reference.fail_dependents();
+        let mut forwarded = BTreeSet::new();
+        for action in told {
+            self.hold_against(action, &mut forwarded);
+        }
+        assert!(forwarded.is_empty(), "forwarded for nobody: {forwarded:?}");
+        for worker in 0..WORKERS {
+            let idle = self.reference.has_credit(worker);
+            let ready = (0..self.reference.tasks.len()).find(|at| self.reference.is_ready(*at));
+            assert!(
+                !(idle && ready.is_some()),
+                "a worker is idle while {ready:?} waits"
+            );
+        }
+        for (at, known) in self.reference.known().into_iter().enumerate() {
+            self.compare(at, known);
+        }
+        assert_eq!(self.flow.load().pending as usize, self.reference.pending());
+        if self.starved {
+            assert!(
+                self.flow.load().pending > PENDING_MAX - PENDING_MAX / 8 || self.flow.load().inputs > 100,
+                "nobody told of the room"
+            );
+        }
+    }
+
+    fn compare(&mut self, at: usize, known: bool) {
+        let ready = self.reference.is_ready(at);
+        let task = &mut self.reference.tasks[at];
+        let phase = self.flow.phase(task.id);
+        let expected = known.then_some(match task.phase {
+            Phase::Queued if ready => Told_::Ready,
+            Phase::Queued => Told_::Waiting,
+            Phase::Running => Told_::Running,
+            Phase::Stopping => Told_::Stopping,
+            Phase::Promised => Told_::Promised,
+            Phase::Done => Told_::Done,
+            Phase::Failed => Told_::Failed,
+            Phase::Dependency => Told_::DependencyFailed,
+            Phase::Cancelled => Told_::Cancelled,
+            Phase::Lost => Told_::Lost,
+        });
+        assert_eq!(phase, expected, "{task:?}");
+        assert_eq!(
+            task.ends_told,
+            u32::from(!task.is_pending()),
+            "ends told of {task:?}"
+        );
+        if !known {
+            assert!(
+                task.forgotten || task.value.is_none(),
+                "not handed back: {task:?}"
+            );
+            task.forgotten = true;
+            return;
+        }
+        let value = self.flow.result(task.id).or_else(|| self.flow.error(task.id));
+        assert_eq!(value.copied(), task.value, "{task:?}");
+        let chain = task.chain.clone();
+        if !chain.is_empty() {
+            let told: Vec<_> = self.flow.chain(self.reference.tasks[at].id).collect();
+            let expected: Vec<_> = chain.iter().map(|at| self.reference.tasks[*at].id).collect();
+            assert_eq!(told, expected, "the chain stays while somebody holds its end");
+        }
+    }
+
+    fn hold_against(&mut self, action: Told, forwarded: &mut BTreeSet<(TaskId, u32)>) {
+        let reference = &mut self.reference;
+        match action {
+            Action::Run {
+                task,
+                attempt,
+                worker,
+            } => {
+                let at = reference.find(task);
+                assert!(reference.is_ready(at), "ran too early: {:?}", reference.tasks[at]);
+                let rank = |at: usize| (reference.tasks[at].priority, std::cmp::Reverse(at));
+                let sooner = (0..at.max(reference.tasks.len()))
+                    .find(|other| reference.is_ready(*other) && rank(*other) > rank(at));
+                assert_eq!(sooner, None, "another one was to run before {at}");
+                assert!(reference.has_credit(worker.0), "more than its credits");
+                let held = |worker: u32| -> u64 {
+                    let has = |input: &&usize| {
+                        let task = &reference.tasks[**input];
+                        task.places.contains(&worker) && !forwarded.contains(&(task.id, worker))
+                    };
+                    let bytes = |input: &usize| reference.tasks[*input].bytes.max(1);
+                    reference.tasks[at].inputs.iter().filter(has).map(bytes).sum()
+                };
+                let best = (0..WORKERS)
+                    .filter(|other| reference.has_credit(*other))
+                    .map(held)
+                    .max();
+                assert_eq!(Some(held(worker.0)), best, "not where most of its inputs are");
+                for input in reference.tasks[at].inputs.clone() {
+                    let input = &reference.tasks[input];
+                    assert!(
+                        input.local || input.places.contains(&worker.0),
+                        "{} is missing",
+                        input.id
+                    );
+                    forwarded.remove(&(input.id, worker.0));
+                }
+                let given: Vec<_> = self
+                    .flow
+                    .inputs(task)
+                    .map(|input| (input.task, *input.result))
+                    .collect();
+                let inputs = reference.tasks[at]
+                    .inputs
+                    .iter()
+                    .map(|input| &reference.tasks[*input]);
+                let needed: Vec<_> = inputs.map(|input| (input.id, input.value.unwrap())).collect();
+                assert_eq!(given, needed, "inputs in the order in which they were named");
+                assert_eq!(self.flow.payload(task), self.flow.tag(task).as_ref());
+                let known = &mut reference.tasks[at];
+                assert!(attempt > known.attempt, "a run was told twice");
+                (known.phase, known.attempt, known.worker) = (Phase::Running, attempt, worker.0);
+            }
+            Action::Forward {
+                task,
+                from,
+                to,
+                bytes,
+            } => {
+                let at = reference.find(task);
+                let known = &mut reference.tasks[at];
+                assert!(known.places.contains(&from.0) && known.bytes == bytes);
+                assert!(known.places.insert(to.0), "{task} is there already");
+                forwarded.insert((task, to.0));
+            }
+            Action::Stop { task, attempt, .. } => {
+                let known = &reference.tasks[reference.find(task)];
+                assert_eq!((known.phase, known.attempt), (Phase::Stopping, attempt));
+            }
+            Action::Done { task, payload } => self.ended(task, payload, Phase::Done),
+            Action::Cancelled { task, payload } => self.ended(task, payload, Phase::Cancelled),
+            Action::Failed { task, payload, root } if task == root => {
+                self.ended(task, payload, Phase::Failed)
+            }
+            Action::Failed { task, payload, root } => {
+                self.ended(task, payload, Phase::Dependency);
+                self.failed_by(task, root);
+            }
+            Action::Lost { task, .. } => {
+                assert_eq!(reference.tasks[reference.find(task)].phase, Phase::Lost);
+            }
+            Action::Dropped { task, value } => {
+                let at = reference.find(task);
+                let known = &mut reference.tasks[at];
+                if known.value == Some(value.unwrap_or_else(|error| error)) {
+                    known.value = None;
+                    known.forgotten = true;
+                    assert!(
+                        !self.reference.is_known(at),
+                        "dropped while somebody needs it: {at}"
+                    );
+                }
+            }
+            Action::Forget { task, worker } => {
+                let at = reference.find(task);
+                assert!(
+                    reference.tasks[at].places.remove(&worker.0),
+                    "{task} is not on {worker:?}"
+                );
+            }
+            Action::Room { free } => {
+                assert!(self.starved, "nobody asked");
+                assert_eq!(free as usize, PENDING_MAX as usize - reference.pending());
+                self.starved = false;
+            }
+            Action::Retried { .. } | Action::Fetch { .. } => {}
+        }
+    }
+
+    fn ended(&mut self, task: TaskId, payload: Option<u64>, as_: Phase) {
+        let at = self.reference.find(task);
+        let known = &mut self.reference.tasks[at];
+        // A result that is lost at once was told as done before.
+        let lost_since = as_ == Phase::Done && known.phase == Phase::Lost;
+        assert!(known.phase == as_ || lost_since, "told {as_:?}: {known:?}");
+        known.ends_told += 1;
+        known.payloads_back += u32::from(payload.is_some());
+    }
+
+    fn failed_by(&mut self, task: TaskId, root: TaskId) {
+        let chain: Vec<_> = self.flow.chain(task).map(|id| self.reference.find(id)).collect();
+        let at = self.reference.find(task);
+        // Already forgotten where nobody holds it.
+        let chain = if chain.is_empty() { vec![at] } else { chain };
+        for link in chain.windows(2) {
+            assert!(
+                self.reference.tasks[link[0]].inputs.contains(&link[1]),
+                "no such dependency"
+            );
+            assert_eq!(self.reference.tasks[link[0]].phase, Phase::Dependency);
+        }
+        if chain.len() > 1 {
+            let last = chain[chain.len() - 1];
+            assert_eq!(self.reference.tasks[last].id, root, "the chain ends at the root");
+            assert!(
+                self.reference.tasks[last].is_bad() && self.reference.tasks[last].phase != Phase::Dependency
+            );
+        }
+        self.reference.tasks[at].chain = chain;
+    }
+}
+
+fn blank(id: TaskId) -> Task {
+    Task {
+        id,
+        inputs: Vec::new(),
+        priority: 0,
+        retries: 0,
+        idempotent: false,
+        key: None,
+        phase: Phase::Queued,
+        holders: 1,
+        attempt: 0,
+        deaths: 0,
+        worker: u32::MAX,
+        places: BTreeSet::new(),
+        local: false,
+        bytes: 0,
+        chain: Vec::new(),
+        is_promise: false,
+        ends_told: 0,
+        payloads_back: 0,
+        value: None,
+        forgotten: false,
+    }
+}
