@@ -4,11 +4,12 @@
 
 mod reference;
 mod site;
+mod told;
 
 use rand::{SeedableRng, rngs::StdRng};
 use site::Site;
 
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 1000;
 const EVENTS: usize = 300;
 
 fn run(seed: u64) {

@@ -1,0 +1,113 @@
+//! What a pending task costs, and that nothing grows with the number of tasks that went by.
+//!
+//! One test, so that nothing else allocates in this process meanwhile. Memory is what the kernel counts as resident.
+
+use hotlease_flow::{Action, Event, Flow, Key, Limits, Outcome, Place, Task, TaskId, WorkerIndex};
+
+type Actions = Vec<Action<[u64; 2], u64, u64>>;
+
+const PENDING: u64 = 1_000_000;
+/// The promise, bytes.
+const PENDING_TASK_MAX: u64 = 400;
+
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line
+        .expect("a size")
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number");
+    kib * 1024
+}
+
+fn key(number: u64) -> Key {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    Key(key)
+}
+
+/// A million tasks with two inputs each; what each takes.
+fn pending(keyed: bool) -> u64 {
+    let mut actions = Actions::new();
+    let limits = Limits {
+        pending_max: PENDING as u32,
+        ..Limits::default()
+    };
+    let mut flow: Flow<[u64; 2], u64, u64> = Flow::new(limits);
+    let before = resident();
+    let mut last: Vec<TaskId> = Vec::new();
+    for number in 0..PENDING {
+        let mut task = Task::new([number; 2]).tag(number);
+        task.key = keyed.then(|| key(number));
+        let admission = flow.submit(task, &last, &mut actions).expect("there is room");
+        last.push(admission.task());
+        if last.len() > 2 {
+            last.remove(0);
+        }
+    }
+    let each = (resident() - before) / PENDING;
+    assert_eq!(u64::from(flow.load().pending), PENDING);
+    assert!(flow.load().inputs as u64 > 2 * PENDING - 10);
+    each
+}
+
+#[test]
+fn pending_tasks_are_small_and_past_ones_cost_nothing() {
+    for keyed in [false, true] {
+        let each = pending(keyed);
+        eprintln!("{each} bytes for a pending task with two inputs, keyed: {keyed}");
+        assert!(
+            each < PENDING_TASK_MAX,
+            "{each} bytes for a pending task, keyed: {keyed}"
+        );
+        assert!(each > 100, "{each} bytes: the measurement is broken");
+    }
+
+    let mut flow: Flow<[u64; 2], u64, u64> = Flow::new(Limits {
+        memo_max: 1000,
+        ..Limits::default()
+    });
+    let mut actions = Actions::new();
+    let worker = WorkerIndex(0);
+    flow.step(Event::WorkerUp { worker, credits: 16 }, &mut actions);
+    let (mut last, mut settled) = (None, 0);
+    for number in 0..2_000_000 {
+        let task = Task::new([number; 2]).key(key(number));
+        let inputs: Vec<_> = last.into_iter().collect();
+        let next = flow
+            .submit(task, &inputs, &mut actions)
+            .expect("there is room")
+            .task();
+        if let Some(task) = last.replace(next) {
+            flow.step(Event::Release { task }, &mut actions);
+        }
+        while let Some(action) = actions.pop() {
+            if let Action::Run { task, attempt, .. } = action {
+                let outcome = Outcome::Done {
+                    result: number,
+                    bytes: 8,
+                    place: Place::Worker,
+                };
+                flow.step(
+                    Event::Ended {
+                        task,
+                        attempt,
+                        outcome,
+                    },
+                    &mut actions,
+                );
+            }
+        }
+        if number == 100_000 {
+            settled = resident();
+        }
+    }
+    let grown = resident().saturating_sub(settled);
+    assert!(
+        grown < 4 << 20,
+        "two million tasks that went by left {grown} bytes"
+    );
+    assert!(flow.load().known <= 1001, "{:?}", flow.load());
+}
