@@ -91,6 +91,26 @@ pub(crate) fn cores_text(cores: &[u32]) -> String {
     cores.join(",")
 }
 
+/// Whether a table has a row for this agent.
+pub(crate) fn has_row(sql: &mut dyn Sql, statement: &str, agent: AgentId) -> Result<bool, StoreError> {
+    let mut found = false;
+    sql.query(statement, &[Value::Text(&agent.to_string())], &mut |_| {
+        found = true;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// How many rows a statement counts.
+pub(crate) fn count(sql: &mut dyn Sql, statement: &str) -> Result<usize, StoreError> {
+    let mut count = 0;
+    sql.query(statement, &[], &mut |cells| {
+        count = Reader::of(cells).number()?;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
 pub(crate) fn agents(sql: &mut dyn Sql) -> Result<Vec<AgentRecord>, StoreError> {
     let mut agents = Vec::new();
     let statement = "SELECT id, boot, address, cores FROM agents ORDER BY id";

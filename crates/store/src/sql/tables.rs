@@ -63,8 +63,9 @@ pub(crate) fn put_agent(
     agent: &AgentRecord,
     at_ms: u64,
 ) -> Result<(), StoreError> {
-    let known = reads::agents(sql)?;
-    if known.len() >= rules.limits.agents && known.iter().all(|known| known.id != agent.id) {
+    if !reads::has_row(sql, "SELECT id FROM agents WHERE id = $1", agent.id)?
+        && reads::count(sql, "SELECT COUNT(*) FROM agents")? >= rules.limits.agents
+    {
         return Err(full("agents", rules.limits.agents));
     }
     settle_rows(sql, agent.id, Some(agent.boot), true, at_ms)?;

@@ -1,6 +1,6 @@
 //! What operators want of nodes.
 
-use super::reads::{Reader, cores_text, damaged};
+use super::reads::{Reader, cores_text, count, damaged, has_row};
 use super::tables::Rules;
 use super::{Sql, Value};
 use crate::StoreError;
@@ -23,8 +23,9 @@ pub(crate) fn put(
     agent: AgentId,
     wish: &NodeWish,
 ) -> Result<(), StoreError> {
-    let known = all(sql)?;
-    if known.len() >= rules.limits.agents && known.iter().all(|(known, _)| *known != agent) {
+    if !has_row(sql, "SELECT agent FROM wishes WHERE agent = $1", agent)?
+        && count(sql, "SELECT COUNT(*) FROM wishes")? >= rules.limits.agents
+    {
         return Err(StoreError::Full {
             what: "nodes with orders",
             limit: rules.limits.agents,
