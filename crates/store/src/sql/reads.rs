@@ -228,22 +228,7 @@ pub(crate) fn oldest_settled(sql: &mut dyn Sql) -> Result<Option<Standing>, Stor
     Ok(standings(sql, rest, &[])?.pop())
 }
 
-/// Totals of a row by period, in order.
-pub(crate) fn periods(sql: &mut dyn Sql, key: RowKey) -> Result<Vec<Period>, StoreError> {
-    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
-    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
-    let statement = "SELECT period, allocated_ns, hot_ns, compute_ns, invocations FROM periods \
-                     WHERE agent = $1 AND boot = $2 AND lease = $3 ORDER BY period";
-    let mut periods = Vec::new();
-    sql.query(statement, &values, &mut |cells| {
-        let mut row = Reader::of(cells);
-        periods.push((row.number()?, row.totals()?));
-        Ok(())
-    })?;
-    Ok(periods)
-}
-
-/// The last of them.
+/// The last period in which a row was counted.
 pub(crate) fn last_period(sql: &mut dyn Sql, key: RowKey) -> Result<Option<u64>, StoreError> {
     let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
     let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
