@@ -1,8 +1,10 @@
-//! The fuzz targets hold the same promises as the mutation tests of `hotlease-wire` and `hotlease-journal`: these are
-//! their files.
+//! The fuzz targets hold the same promises as the mutation tests of `hotlease-wire`, `hotlease-journal` and `hotlease-flow`:
+//! these are their files.
 
 #[path = "../../crates/wire/tests/decoders/mod.rs"]
 pub mod decoders;
+#[path = "../../crates/flow/tests/decoders/mod.rs"]
+pub mod flow;
 #[path = "../../crates/journal/tests/decoders/mod.rs"]
 pub mod journal;
 
@@ -14,7 +16,11 @@ pub fn check(name: &str) -> fn(&[u8]) -> bool {
     let of_journal = journal::DECODERS
         .iter()
         .map(|decoder| (decoder.name, decoder.check));
-    let found = of_wire.chain(of_journal).find(|(known, _)| *known == name);
+    let of_flow = flow::DECODERS.iter().map(|decoder| (decoder.name, decoder.check));
+    let found = of_wire
+        .chain(of_journal)
+        .chain(of_flow)
+        .find(|(known, _)| *known == name);
     found.unwrap_or_else(|| panic!("no decoder is called {name}")).1
 }
 

@@ -79,6 +79,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 mod edges;
 mod event;
 mod flow;
@@ -88,6 +89,7 @@ mod nodes;
 mod ready;
 mod workers;
 
+pub use checkpoint::{Checkpoint, CheckpointError, Record, Replay};
 pub use event::{Action, Admission, Bound, Event, Heard, Limits, Outcome, Place, Refusal, Task};
 pub use flow::{Flow, Input, Load, Phase};
 pub use id::{Key, TaskId, WorkerIndex};

@@ -109,10 +109,19 @@ impl<'a> Eye<'a> {
     }
 }
 
-fn sum(frame: &[u8; FRAME_BYTES]) -> [u8; 8] {
+/// The sum by which damage of durable records is found: BLAKE3 over these parts, one after the other, cut to 64 bits.
+pub fn checksum(parts: &[&[u8]]) -> [u8; 8] {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
     let mut sum = [0; 8];
-    sum.copy_from_slice(&blake3::hash(&frame[..SUM_AT]).as_bytes()[..8]);
+    sum.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
     sum
+}
+
+fn sum(frame: &[u8; FRAME_BYTES]) -> [u8; 8] {
+    checksum(&[&frame[..SUM_AT]])
 }
 
 impl Record {

@@ -1,0 +1,373 @@
+//! Results that outlive the program: what was computed, by its key, in a file.
+//!
+//! A checkpoint is a cache on disk. It is appended to, and read when a program starts; what is in it need not be computed again
+//! ([`Flow::restore`](crate::Flow::restore)). Every record says by sums of its own that it is whole and stands where it was
+//! written: a torn or damaged one is skipped and told, costs nothing but itself, and never gives a wrong result. One process at
+//! a time writes to a file; others may read it meanwhile.
+//!
+//! ```
+//! use hotlease_flow::{Checkpoint, Key};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("run.checkpoint");
+//! let (mut checkpoint, replay) = Checkpoint::open(&path)?;
+//! assert_eq!(replay.count(), 0);
+//! checkpoint.append(Key([1; 32]), b"a result, as bytes")?;
+//! checkpoint.sync()?;
+//! drop(checkpoint);
+//!
+//! let (_, replay) = Checkpoint::open(&path)?;
+//! for found in replay {
+//!     match found {
+//!         Ok(record) => assert_eq!((record.key, &record.value[..]), (Key([1; 32]), &b"a result, as bytes"[..])),
+//!         // Damage: told to people; the others count.
+//!         Err(warning) => eprintln!("{warning}"),
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The driver turns results into bytes and back. Where that is Python's pickle, a checkpoint is as much to be trusted as a
+//! program: therefore a file that others could have written to is refused.
+
+mod frame;
+mod replay;
+
+use crate::id::Key;
+use frame::{FileId, HEADER_BYTES, NotAHeader};
+use hotlease_journal::sync_directory;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use replay::{Found, Scan, Source};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Largest value of a record, bytes.
+pub const VALUE_BYTES_MAX: u64 = 1 << 30;
+/// So much is gathered before it is written.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// One result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// What was computed.
+    pub key: Key,
+    /// The result, as the driver wrote it.
+    pub value: Vec<u8>,
+    /// Where in the file the record begins.
+    pub offset: u64,
+}
+
+/// What goes wrong with a checkpoint. No task is any the worse for it: it is computed again.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Another process, or this one, writes to it.
+    #[error(
+        "{path} is in use: one process at a time writes to a checkpoint; choose another file, or only read this one"
+    )]
+    InUse {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Others could have written to it, and what is in it is run as code by some drivers.
+    #[error("the checkpoint {path} is not safe to load: {why}")]
+    Unsafe {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: &'static str,
+    },
+    /// The file is something else; it was not touched.
+    #[error("{path} is no checkpoint; it was left as it is: choose another file")]
+    Other {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The file is of another version; it was not touched.
+    #[error("the checkpoint {path} is of version {version}, this program knows {known}: use the program that wrote it, or another file", known = frame::VERSION)]
+    Version {
+        /// Which.
+        path: PathBuf,
+        /// Its version.
+        version: u16,
+    },
+    /// Its first 64 bytes are damaged, without which no record can be trusted; it was not touched.
+    #[error(
+        "the beginning of the checkpoint {path} is damaged, so that nothing in it can be trusted: delete it or choose another file"
+    )]
+    Beginning {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Some bytes are no record, and were skipped; the others count. The end of a file after a crash is the usual case.
+    #[error(
+        "{path}: {bytes} bytes from byte {offset} on are no whole record (a write cut short, or damage), and were skipped"
+    )]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// A result is too large to be kept; nothing was written.
+    #[error(
+        "a result of {bytes} bytes is too large for a checkpoint ({VALUE_BYTES_MAX} at most): it will be computed again"
+    )]
+    TooLarge {
+        /// How large.
+        bytes: u64,
+    },
+    /// The system refused something. Records that were not yet written are lost with a failed write, and computed again.
+    #[error("cannot {what} the checkpoint {path}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> CheckpointError {
+    move |source| CheckpointError::Io {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// A checkpoint that this process may write to, as long as this lives.
+///
+/// Records are gathered in memory (256 KiB) and written together: [`Checkpoint::flush`] hands them to the system, which
+/// keeps them if the program dies, [`Checkpoint::sync`] to the disk, which keeps them without power. Dropping it flushes.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    file: Flock<File>,
+    id: FileId,
+    /// Bytes in the file.
+    end: u64,
+    buffer: Vec<u8>,
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint to be written to, made where missing (mode 0600), with what is in it. Its folder must exist.
+    ///
+    /// # Errors
+    ///
+    /// Everything but [`CheckpointError::Damaged`] and [`CheckpointError::TooLarge`]; the file is left as it is.
+    pub fn open(path: &Path) -> Result<(Self, Replay), CheckpointError> {
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true).mode(0o600);
+        let file = options.open(path).map_err(failed("open", path))?;
+        trust(&file, path)?;
+        let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => file,
+            Err((_, Errno::EWOULDBLOCK)) => {
+                return Err(CheckpointError::InUse {
+                    path: path.to_owned(),
+                });
+            }
+            Err((_, errno)) => return Err(failed("lock", path)(errno.into())),
+        };
+        let length = file.metadata().map_err(failed("look at", path))?.len();
+        let mut begin = [0; HEADER_BYTES];
+        let read = file.read_at(0, &mut begin).map_err(failed("read", path))?;
+        let id = if frame::is_torn_file(&begin[..read]) {
+            begin_file(&file, path)?
+        } else {
+            identify(&begin[..read], path)?
+        };
+        let end = length.max(HEADER_BYTES as u64);
+        let source = file.try_clone().map_err(failed("open", path))?;
+        let checkpoint = Self {
+            path: path.to_owned(),
+            file,
+            id,
+            end,
+            buffer: Vec::new(),
+        };
+        Ok((checkpoint, Replay::new(source, path, id, end)))
+    }
+
+    /// Reads a checkpoint that another process may be writing to.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Checkpoint::open`], but for [`CheckpointError::InUse`]; a file that is missing cannot be opened.
+    pub fn read(path: &Path) -> Result<Replay, CheckpointError> {
+        let file = File::open(path).map_err(failed("open", path))?;
+        trust(&file, path)?;
+        let length = file.metadata().map_err(failed("look at", path))?.len();
+        let mut begin = [0; HEADER_BYTES];
+        let read = file.read_at(0, &mut begin).map_err(failed("read", path))?;
+        let id = identify(&begin[..read], path)?;
+        Ok(Replay::new(file, path, id, length))
+    }
+
+    /// Adds a result. A later one of the same key counts instead of an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::TooLarge`], and those of [`Checkpoint::flush`].
+    pub fn append(&mut self, key: Key, value: &[u8]) -> Result<(), CheckpointError> {
+        if value.len() as u64 > VALUE_BYTES_MAX {
+            return Err(CheckpointError::TooLarge {
+                bytes: value.len() as u64,
+            });
+        }
+        let offset = self.end + self.buffer.len() as u64;
+        let header = frame::encode_record(self.id, offset, key, value);
+        self.buffer.extend_from_slice(&header);
+        self.buffer.extend_from_slice(value);
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Hands what was added to the system.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`]: what had been gathered is lost; later records are written all the same.
+    pub fn flush(&mut self) -> Result<(), CheckpointError> {
+        let written = self.file.write_all(&self.buffer);
+        match &written {
+            Ok(()) => self.end += self.buffer.len() as u64,
+            Err(_) => {
+                // A part of it may be there. Whether or not it can be cut off: the next record is told its place, and
+                // whoever reads looks for it behind any rest.
+                let _ = self.file.set_len(self.end);
+                self.end = self.file.metadata().map_err(failed("look at", &self.path))?.len();
+            }
+        }
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_BYTES * 2);
+        written.map_err(failed("write to", &self.path))
+    }
+
+    /// Returns when all that was added survives a loss of power.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`], as for [`Checkpoint::flush`].
+    pub fn sync(&mut self) -> Result<(), CheckpointError> {
+        self.flush()?;
+        self.file.sync_data().map_err(failed("sync", &self.path))
+    }
+
+    /// Which file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Checkpoint {
+    fn drop(&mut self) {
+        // Nobody is left to be told; who wants to know calls sync.
+        let _ = self.flush();
+    }
+}
+
+/// Only what this user alone may write is believed.
+fn trust(file: &File, path: &Path) -> Result<(), CheckpointError> {
+    let metadata = file.metadata().map_err(failed("look at", path))?;
+    let why = if !metadata.is_file() {
+        "it is no regular file"
+    } else if metadata.uid() != nix::unistd::geteuid().as_raw() {
+        "it belongs to another user"
+    } else if metadata.mode() & 0o022 != 0 {
+        "others may write to it (chmod go-w)"
+    } else {
+        return Ok(());
+    };
+    let path = path.to_owned();
+    Err(CheckpointError::Unsafe { path, why })
+}
+
+/// Makes an empty file, or one that was never begun whole, a checkpoint.
+fn begin_file(file: &File, path: &Path) -> Result<FileId, CheckpointError> {
+    let id: FileId = rand::random();
+    let begun = || -> io::Result<()> {
+        file.set_len(0)?;
+        (&*file).write_all(&frame::encode_file(id))?;
+        file.sync_all()?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        sync_directory(folder.unwrap_or(Path::new(".")))
+    };
+    begun().map_err(failed("begin", path))?;
+    Ok(id)
+}
+
+fn identify(begin: &[u8], path: &Path) -> Result<FileId, CheckpointError> {
+    let path = || path.to_owned();
+    let Some(header) = begin.first_chunk() else {
+        return Err(CheckpointError::Other { path: path() });
+    };
+    frame::decode_file(header).map_err(|not| match not {
+        NotAHeader::Other => CheckpointError::Other { path: path() },
+        NotAHeader::Version(version) => CheckpointError::Version {
+            path: path(),
+            version,
+        },
+        NotAHeader::Damaged => CheckpointError::Beginning { path: path() },
+    })
+}
+
+/// What is in a checkpoint, from its beginning: records, and [`CheckpointError::Damaged`] for what was skipped between
+/// them. Holds one record in memory at a time. Ends after any other error.
+#[derive(Debug)]
+pub struct Replay {
+    path: PathBuf,
+    scan: Scan<File>,
+}
+
+impl Replay {
+    fn new(source: File, path: &Path, id: FileId, end: u64) -> Self {
+        Self {
+            path: path.to_owned(),
+            scan: Scan::new(source, id, end),
+        }
+    }
+}
+
+fn told(found: io::Result<Option<Found>>, path: &Path) -> Option<Result<Record, CheckpointError>> {
+    Some(match found.transpose()? {
+        Ok(Found::Record(record)) => Ok(record),
+        Ok(Found::Damage { offset, bytes }) => Err(CheckpointError::Damaged {
+            path: path.to_owned(),
+            offset,
+            bytes,
+        }),
+        Err(error) => Err(failed("read", path)(error)),
+    })
+}
+
+impl Iterator for Replay {
+    type Item = Result<Record, CheckpointError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        told(self.scan.next(), &self.path)
+    }
+}
+
+/// The same as [`Checkpoint::read`] for bytes in memory, which `name` stands for in errors.
+///
+/// # Errors
+///
+/// [`CheckpointError::Other`], [`CheckpointError::Version`] or [`CheckpointError::Beginning`].
+pub fn replay_bytes<'a>(
+    bytes: &'a [u8],
+    name: &'a Path,
+) -> Result<impl Iterator<Item = Result<Record, CheckpointError>> + 'a, CheckpointError> {
+    let id = identify(&bytes[..bytes.len().min(HEADER_BYTES)], name)?;
+    let mut scan = Scan::new(bytes, id, bytes.len() as u64);
+    Ok(std::iter::from_fn(move || told(scan.next(), name)))
+}

@@ -1,0 +1,119 @@
+//! A checkpoint as bytes: a header, then records, each with a header of its own.
+//!
+//! ```text
+//! file    byte 0        8         10      16        32      56    64
+//!              | HLflowck | version | zeros | file id | zeros | sum |
+//! record  byte 0      4      6      8              16    48          56    64
+//!              | HLck | kind | zeros | value bytes | key | value sum | sum | value
+//! ```
+//!
+//! Numbers are little-endian. The sum of a record's header covers the file's id and the record's own place in the file, so
+//! that nothing else passes for a record: not a result that is itself a piece of a checkpoint, not what stood there before.
+
+use crate::id::Key;
+use hotlease_journal::frame::checksum;
+
+/// Length of either header, bytes.
+pub(super) const HEADER_BYTES: usize = 64;
+const SUM_AT: usize = HEADER_BYTES - 8;
+const FILE_MAGIC: [u8; 8] = *b"HLflowck";
+/// What every record begins with.
+pub(super) const RECORD_MAGIC: [u8; 4] = *b"HLck";
+/// Of the format.
+pub(super) const VERSION: u16 = 1;
+const KIND: u16 = 1;
+
+/// Which file this is: drawn when it is made.
+pub(super) type FileId = [u8; 16];
+
+/// What the beginning of a file is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotAHeader {
+    /// A checkpoint's.
+    Other,
+    /// Of a version that is known.
+    Version(u16),
+    /// Whole.
+    Damaged,
+}
+
+/// A record's header, whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RecordHeader {
+    pub key: Key,
+    pub value_bytes: u64,
+    pub value_sum: [u8; 8],
+}
+
+pub(super) fn encode_file(id: FileId) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&FILE_MAGIC);
+    header[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    header[16..32].copy_from_slice(&id);
+    let sum = checksum(&[&header[..SUM_AT]]);
+    header[SUM_AT..].copy_from_slice(&sum);
+    header
+}
+
+/// Whether these first bytes of a file, of which the rest was never written, may be the beginning of a header.
+pub(super) fn is_torn_file(bytes: &[u8]) -> bool {
+    bytes.len() < HEADER_BYTES && bytes.iter().zip(FILE_MAGIC).all(|(byte, known)| *byte == known)
+}
+
+pub(super) fn decode_file(header: &[u8; HEADER_BYTES]) -> Result<FileId, NotAHeader> {
+    if header[..8] != FILE_MAGIC {
+        return Err(NotAHeader::Other);
+    }
+    // Before the sum, which another version may have elsewhere.
+    let version = u16::from_le_bytes([header[8], header[9]]);
+    if version != VERSION {
+        return Err(NotAHeader::Version(version));
+    }
+    if header[SUM_AT..] != checksum(&[&header[..SUM_AT]]) {
+        return Err(NotAHeader::Damaged);
+    }
+    Ok(piece(header, 16))
+}
+
+fn piece<const N: usize>(header: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
+    let mut piece = [0; N];
+    piece.copy_from_slice(&header[at..at + N]);
+    piece
+}
+
+fn record_sum(id: FileId, offset: u64, header: &[u8]) -> [u8; 8] {
+    checksum(&[&id, &offset.to_le_bytes(), &header[..SUM_AT]])
+}
+
+/// The header of a record at this place in a file.
+pub(super) fn encode_record(id: FileId, offset: u64, key: Key, value: &[u8]) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&RECORD_MAGIC);
+    header[4..6].copy_from_slice(&KIND.to_le_bytes());
+    header[8..16].copy_from_slice(&(value.len() as u64).to_le_bytes());
+    header[16..48].copy_from_slice(&key.0);
+    header[48..56].copy_from_slice(&value_sum(value));
+    let sum = record_sum(id, offset, &header);
+    header[SUM_AT..].copy_from_slice(&sum);
+    header
+}
+
+pub(super) fn value_sum(value: &[u8]) -> [u8; 8] {
+    checksum(&[value])
+}
+
+/// From bytes; `None`: this is none, or not a whole one, or one from another place.
+pub(super) fn decode_record(id: FileId, offset: u64, header: &[u8; HEADER_BYTES]) -> Option<RecordHeader> {
+    // First, because it is quick: in a damaged file every byte may be the beginning of a record.
+    if header[..4] != RECORD_MAGIC || header[SUM_AT..] != record_sum(id, offset, header) {
+        return None;
+    }
+    if u16::from_le_bytes([header[4], header[5]]) != KIND || header[6..8] != [0; 2] {
+        return None;
+    }
+    Some(RecordHeader {
+        key: Key(piece(header, 16)),
+        value_bytes: u64::from_le_bytes(piece(header, 8)),
+        value_sum: piece(header, 48),
+    })
+}

@@ -1,0 +1,160 @@
+//! Reading a checkpoint: whole records, in order, and what between them is none.
+
+use super::frame::{self, FileId, HEADER_BYTES, RECORD_MAGIC};
+use super::{Record, VALUE_BYTES_MAX};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes that are looked through at a time for the next record.
+const WINDOW: usize = 64 << 10;
+
+/// What is read from: a file, or bytes in memory.
+pub(super) trait Source {
+    /// Reads from this place, at most to the end; fewer bytes than asked for mean the end.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+}
+
+impl Source for File {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < into.len() {
+            match FileExt::read_at(self, &mut into[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Source for &[u8] {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let from = usize::try_from(offset).map_or(self.len(), |offset| offset.min(self.len()));
+        let bytes = into.len().min(self.len() - from);
+        into[..bytes].copy_from_slice(&self[from..from + bytes]);
+        Ok(bytes)
+    }
+}
+
+/// One thing that was found.
+#[derive(Debug)]
+pub(super) enum Found {
+    Record(Record),
+    /// Bytes that belong to no record.
+    Damage {
+        offset: u64,
+        bytes: u64,
+    },
+}
+
+/// Goes through the records of a source.
+#[derive(Debug)]
+pub(super) struct Scan<S> {
+    source: S,
+    id: FileId,
+    at: u64,
+    end: u64,
+    /// A record that was found behind damage that has just been told.
+    next: Option<Record>,
+}
+
+impl<S: Source> Scan<S> {
+    pub fn new(source: S, id: FileId, end: u64) -> Self {
+        Self {
+            source,
+            id,
+            at: HEADER_BYTES as u64,
+            end,
+            next: None,
+        }
+    }
+
+    /// The next thing; `None`: the end. After an error nothing more is found.
+    pub fn next(&mut self) -> io::Result<Option<Found>> {
+        if let Some(record) = self.next.take() {
+            return Ok(Some(Found::Record(record)));
+        }
+        let begin = self.at;
+        let found = self.next_record();
+        if found.is_err() {
+            self.at = self.end;
+        }
+        let (damage, record) = match found? {
+            Some(record) => (record.offset - begin, Some(record)),
+            None => (self.end - begin, None),
+        };
+        if damage == 0 {
+            return Ok(record.map(Found::Record));
+        }
+        self.next = record;
+        Ok(Some(Found::Damage {
+            offset: begin,
+            bytes: damage,
+        }))
+    }
+
+    /// The next whole record from here on. Any place may be the beginning of one: also inside what a torn one claims to be
+    /// its value, because appending went on there.
+    fn next_record(&mut self) -> io::Result<Option<Record>> {
+        while self.at < self.end {
+            if let Some(record) = self.record_here()? {
+                self.at += (HEADER_BYTES + record.value.len()) as u64;
+                return Ok(Some(record));
+            }
+            self.at += 1;
+            self.skip()?;
+        }
+        Ok(None)
+    }
+
+    fn record_here(&self) -> io::Result<Option<Record>> {
+        let mut header = [0; HEADER_BYTES];
+        let room = self.end - self.at;
+        if room < HEADER_BYTES as u64 || self.source.read_at(self.at, &mut header)? < HEADER_BYTES {
+            return Ok(None);
+        }
+        let Some(known) = frame::decode_record(self.id, self.at, &header) else {
+            return Ok(None);
+        };
+        if known.value_bytes > VALUE_BYTES_MAX || known.value_bytes > room - HEADER_BYTES as u64 {
+            return Ok(None);
+        }
+        let mut value = vec![0; known.value_bytes as usize];
+        let read = self.source.read_at(self.at + HEADER_BYTES as u64, &mut value)?;
+        let whole = read == value.len() && frame::value_sum(&value) == known.value_sum;
+        Ok(whole.then_some(Record {
+            key: known.key,
+            value,
+            offset: self.at,
+        }))
+    }
+
+    /// Goes to the next place where a record may begin, or to the end.
+    fn skip(&mut self) -> io::Result<()> {
+        let mut window = vec![0; WINDOW.min((self.end - self.at) as usize)];
+        while self.at < self.end {
+            let wanted = window.len().min((self.end - self.at) as usize);
+            let read = self.source.read_at(self.at, &mut window[..wanted])?;
+            let here = &window[..read];
+            if let Some(found) = here
+                .windows(RECORD_MAGIC.len())
+                .position(|four| *four == RECORD_MAGIC)
+            {
+                self.at += found as u64;
+                return Ok(());
+            }
+            // The last three bytes may be the beginning of the word.
+            match read
+                .checked_sub(RECORD_MAGIC.len() - 1)
+                .filter(|passed| *passed > 0)
+            {
+                Some(passed) => self.at += passed as u64,
+                None => self.at = self.end,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! Checkpoints: what they keep over crashes, damage and other processes ([`files`]), and over any bytes ([`mutations`]).
+
+#[path = "../decoders/mod.rs"]
+mod decoders;
+mod files;
+mod mutations;
+#[path = "../../../wire/tests/mutator/mod.rs"]
+mod mutator;
