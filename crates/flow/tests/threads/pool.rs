@@ -1,0 +1,229 @@
+//! A driver: closures on threads, with the kernel behind a mutex. Each thread is a worker.
+
+use hotlease_flow::{
+    Action, Event, Flow, Heard, Limits, Load, Outcome, Place, Refusal, Task, TaskId, WorkerIndex,
+};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+/// What a task runs: a function of its inputs.
+pub type Job = Arc<dyn Fn(&[u64]) -> Result<u64, String> + Send + Sync>;
+
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    Done(u64),
+    Failed(String),
+    /// With the chain, from the task to where it began.
+    Dependency(Vec<TaskId>),
+    Cancelled,
+}
+
+struct State {
+    flow: Flow<Job, u64, String>,
+    actions: Vec<Action<Job, u64, String>>,
+    queues: Vec<VecDeque<(TaskId, u32)>>,
+    /// How each task ended, by its tag.
+    ends: Vec<Option<End>>,
+    rooms: u64,
+    closed: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Something is in a queue, or the pool is closed.
+    work: Condvar,
+    /// Something has ended, or there is room.
+    news: Condvar,
+}
+
+pub struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics under the lock")
+    }
+
+    /// Does what the kernel wants.
+    fn carry_out(&self, state: &mut State) {
+        let (mut runs, mut news) = (false, false);
+        for action in std::mem::take(&mut state.actions) {
+            let (task, end) = match action {
+                Action::Run {
+                    task,
+                    attempt,
+                    worker,
+                } => {
+                    state.queues[worker.0 as usize].push_back((task, attempt));
+                    runs = true;
+                    continue;
+                }
+                Action::Room { .. } => {
+                    state.rooms += 1;
+                    news = true;
+                    continue;
+                }
+                Action::Done { task, .. } => (task, state.flow.result(task).copied().map(End::Done)),
+                Action::Cancelled { task, .. } => (task, Some(End::Cancelled)),
+                Action::Failed { task, root, .. } if task == root => {
+                    (task, state.flow.error(task).cloned().map(End::Failed))
+                }
+                Action::Failed { task, .. } => {
+                    (task, Some(End::Dependency(state.flow.chain(task).collect())))
+                }
+                _ => continue,
+            };
+            if let (Some(tag), Some(end)) = (state.flow.tag(task), end) {
+                let known = &mut state.ends[tag as usize];
+                assert_eq!(*known, None, "{task} ended twice");
+                *known = Some(end);
+            }
+            news = true;
+        }
+        if runs {
+            self.work.notify_all();
+        }
+        if news {
+            self.news.notify_all();
+        }
+    }
+
+    fn serve(&self, worker: usize) {
+        let mut state = self.lock();
+        loop {
+            if let Some((task, attempt)) = state.queues[worker].pop_front() {
+                let job = Arc::clone(state.flow.payload(task).expect("it runs"));
+                let inputs: Vec<u64> = state.flow.inputs(task).map(|input| *input.result).collect();
+                drop(state);
+                let outcome = match catch_unwind(AssertUnwindSafe(|| job(&inputs))) {
+                    Ok(Ok(result)) => Outcome::Done {
+                        result,
+                        bytes: 8,
+                        place: Place::Here,
+                    },
+                    Ok(Err(error)) => Outcome::Failed(error),
+                    Err(_) => Outcome::Fatal("it panicked".into()),
+                };
+                state = self.lock();
+                let event = Event::Ended {
+                    task,
+                    attempt,
+                    outcome,
+                };
+                self.step(&mut state, event);
+            } else if state.closed {
+                return;
+            } else {
+                state = self.work.wait(state).expect("no thread panics under the lock");
+            }
+        }
+    }
+
+    fn step(&self, state: &mut State, event: Event<u64, String>) -> Heard {
+        let State { flow, actions, .. } = state;
+        let heard = flow.step(event, actions);
+        self.carry_out(state);
+        heard
+    }
+}
+
+impl Pool {
+    pub fn new(threads: u32, limits: Limits) -> Self {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                flow: Flow::new(limits),
+                actions: Vec::new(),
+                queues: vec![VecDeque::new(); threads as usize],
+                ends: Vec::new(),
+                rooms: 0,
+                closed: false,
+            }),
+            work: Condvar::new(),
+            news: Condvar::new(),
+        });
+        let serve = |worker: u32| {
+            let shared = Arc::clone(&shared);
+            let up = Event::WorkerUp {
+                worker: WorkerIndex(worker),
+                credits: 2,
+            };
+            shared.step(&mut shared.lock(), up);
+            std::thread::spawn(move || shared.serve(worker as usize))
+        };
+        let threads = (0..threads).map(serve).collect();
+        Self { shared, threads }
+    }
+
+    /// Submits, and waits while there is no room.
+    pub fn submit(&self, task: impl Fn(Job) -> Task<Job>, job: Job, inputs: &[TaskId]) -> TaskId {
+        let mut state = self.shared.lock();
+        let tag = state.ends.len() as u64;
+        state.ends.push(None);
+        let mut job = job;
+        loop {
+            let State { flow, actions, .. } = &mut *state;
+            match flow.submit(task(job).tag(tag), inputs, actions) {
+                Ok(admission) => {
+                    self.shared.carry_out(&mut state);
+                    return admission.task();
+                }
+                Err(Refusal::Full { payload, .. }) => {
+                    job = payload;
+                    let rooms = state.rooms;
+                    while state.rooms == rooms {
+                        state = self
+                            .shared
+                            .news
+                            .wait(state)
+                            .expect("no thread panics under the lock");
+                    }
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    pub fn release(&self, task: TaskId) {
+        let state = &mut self.shared.lock();
+        assert_eq!(self.shared.step(state, Event::Release { task }), Heard::Taken);
+    }
+
+    pub fn cancel(&self, task: TaskId) -> Heard {
+        self.shared.step(&mut self.shared.lock(), Event::Cancel { task })
+    }
+
+    /// Waits for a task that is held.
+    pub fn wait(&self, task: TaskId) -> End {
+        let mut state = self.shared.lock();
+        let tag = state.flow.tag(task).expect("it is held") as usize;
+        loop {
+            if let Some(end) = &state.ends[tag] {
+                return end.clone();
+            }
+            state = self
+                .shared
+                .news
+                .wait(state)
+                .expect("no thread panics under the lock");
+        }
+    }
+
+    pub fn load(&self) -> Load {
+        self.shared.lock().flow.load()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            thread.join().expect("no thread panics");
+        }
+    }
+}
