@@ -111,6 +111,12 @@ pub struct Input<'a, R> {
 impl<P, R, E> Flow<P, R, E> {
     /// Without tasks and workers.
     pub fn new(limits: Limits) -> Self {
+        // The last number says "none" in tables.
+        let limits = Limits {
+            tasks_max: limits.tasks_max.min(NIL - 1),
+            inputs_max: limits.inputs_max.min(NIL - 1),
+            ..limits
+        };
         Self {
             limits,
             nodes: Nodes::new(),

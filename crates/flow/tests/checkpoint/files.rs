@@ -1,6 +1,7 @@
 //! What a checkpoint keeps over crashes, damage and other processes.
 
 use crate::decoders;
+use hotlease_flow::checkpoint::replay_bytes;
 use hotlease_flow::{
     Action, Admission, Checkpoint, CheckpointError, Event, Flow, Key, Limits, Outcome, Place, Record, Task,
     WorkerIndex,
@@ -133,6 +134,21 @@ fn flipped_bits_cost_only_the_record_in_which_they_are() {
         let (records, damaged) = read(&path);
         assert_eq!(records, expected, "byte {at}");
         assert!(damaged > 0, "the damage is told");
+    }
+}
+
+#[test]
+fn a_record_behind_long_damage_is_found_wherever_it_begins() {
+    // Around the size of the pieces in which a file is looked through.
+    for damage in (65_536 - 70..65_536 + 10).chain([0, 1, 200_000]) {
+        let id = [3; 16];
+        let mut file = decoders::file_header(id);
+        file.resize(file.len() + damage, b'H');
+        let next = decoders::record(&id, file.len(), key(1), b"one");
+        file.extend(next);
+        let found = replay_bytes(&file, Path::new("bytes")).expect("a checkpoint");
+        let records = found.filter_map(Result::ok).count();
+        assert_eq!(records, 1, "behind {damage} damaged bytes");
     }
 }
 
