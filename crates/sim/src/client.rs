@@ -70,6 +70,8 @@ pub struct Process {
     acquisition: Option<Acquisition>,
     /// The question that the acquisition waits for.
     asked: Option<u64>,
+    /// It asked for all or nothing.
+    whole: bool,
     last_call: u64,
     hold: Hold,
     sessions: u32,
@@ -106,6 +108,7 @@ impl ClientNode {
             clock,
             acquisition: None,
             asked: None,
+            whole: false,
             last_call: 0,
             hold: Hold::Nothing,
             sessions: 0,

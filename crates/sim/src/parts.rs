@@ -37,9 +37,18 @@ impl Grants {
     }
 }
 
-/// What a client asks a manager for. Over several agents it is all or nothing one time, and whatever there is the next:
-/// once nothing fails, patience gets a lease.
-pub fn wanted(plan: &ClientPlan, tenant: String, managed: bool, random: &mut SmallRng) -> Wanted {
+/// What a client asks a manager for. Over several agents it is all or nothing some times, but never twice in a row
+/// (`whole`: whether it was the last time), and otherwise whatever there is: once nothing fails, patience gets a lease.
+pub fn wanted(
+    plan: &ClientPlan,
+    tenant: String,
+    managed: bool,
+    whole: &mut bool,
+    random: &mut SmallRng,
+) -> Wanted {
+    if managed {
+        *whole = !*whole && random.random_bool(0.5);
+    }
     let spread = managed && plan.spread_workers > 0 && !plan.shared;
     Wanted {
         tenant,
@@ -48,10 +57,10 @@ pub fn wanted(plan: &ClientPlan, tenant: String, managed: bool, random: &mut Sma
         gpus: plan.gpus,
         shared: plan.shared,
         spread: match spread {
-            true if random.random_bool(0.5) => Spread::Several { least: 1 },
-            true => Spread::Several {
+            true if *whole => Spread::Several {
                 least: plan.spread_workers,
             },
+            true => Spread::Several { least: 1 },
             false => Spread::OneAgent,
         },
         ttl: plan.ttl,

@@ -43,7 +43,13 @@ impl Process {
         let action = acquisition.step(event, now);
         let plan = Self::plan(node, site).clone();
         let managed = action == Some(AcquisitionAction::AskManager);
-        let wanted = crate::parts::wanted(&plan, node.to_string(), managed, &mut site.random);
+        let wanted = crate::parts::wanted(
+            &plan,
+            node.to_string(),
+            managed,
+            &mut self.whole,
+            &mut site.random,
+        );
         let (to, request, limit) = match action {
             None => return,
             Some(AcquisitionAction::AskManager) => (Node::Manager, Request::Acquire(wanted), ACQUIRE_LIMIT),

@@ -301,10 +301,16 @@ impl Cluster {
         else {
             return;
         };
-        // A run that is over cannot keep what it granted.
-        if self.is_replaced(agent, granted.boot) {
-            let refusal = replaced(agent);
-            return self.not_granted((request, agent), refusal, now, actions);
+        // A run that is over cannot keep what it granted. Of one that has not registered nobody can say whether it is the
+        // present one, and a late word of the registered one would end its leases: it gives back what it granted.
+        let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
+        let is_over = self.is_replaced(agent, granted.boot);
+        if is_over || registered != Some(granted.boot) {
+            if let Some(placement) = self.placements.get(&request).filter(|_| !is_over) {
+                let tenant = placement.tenant.clone();
+                self.give_back(agent, granted.lease, tenant, actions);
+            }
+            return self.not_granted((request, agent), replaced(agent), now, actions);
         }
         let Some(placement) = self.placements.get_mut(&request) else {
             return;

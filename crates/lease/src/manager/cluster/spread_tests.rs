@@ -237,9 +237,9 @@ fn agent_that_has_room_for_fewer_is_asked_for_those_once() {
 #[test]
 fn parts_of_which_one_cannot_be_written_down_are_all_given_back() {
     let mut cluster = cluster(&[2, 2]);
-    let (first, ..) = asked(&acquire(&mut cluster, 2, 2, 1));
-    let (second, ..) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
-    let actions = cluster.step(grants(second, 1), Duration::ZERO);
+    let (first, whom, _) = asked(&acquire(&mut cluster, 2, 2, 1));
+    let (second, other, _) = asked(&cluster.step(grants(first, whom.0[0]), Duration::ZERO));
+    let actions = cluster.step(grants(second, other.0[0]), Duration::ZERO);
     let commits: Vec<_> = actions
         .iter()
         .filter_map(|action| match action {
@@ -285,7 +285,7 @@ fn nobody_is_asked_for_ever() {
     let mut granted = 0;
     // Each answer takes a second: after eight it is over.
     for second in 1..20 {
-        let (ask, ..) = match &actions[..] {
+        let (ask, whom, _) = match &actions[..] {
             [Action::AskGrant { .. }] => asked(&actions),
             _ => break,
         };
@@ -295,7 +295,7 @@ fn nobody_is_asked_for_ever() {
                 ask,
                 granted: Granted {
                     lease: lease(second),
-                    boot: boot(200),
+                    boot: boot(whom.0[0]),
                     epoch: Epoch(1),
                     cores: vec![0],
                 },

@@ -226,6 +226,37 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
     );
 }
 
+/// A late word of the registered run would end what was noted of another one, be it the present one.
+#[test]
+fn a_grant_of_a_run_that_has_not_registered_is_given_back() {
+    let mut cluster = registered();
+    let acquire = Event::Acquire {
+        request: RequestId(2),
+        tenant: "uid:1".into(),
+        label: String::new(),
+        wanted: Wanted::together(Need::Cores(1)),
+        allowance: Allowance::default(),
+    };
+    let actions = cluster.step(acquire, Duration::ZERO);
+    let [Action::AskGrant { ask, .. }] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    let granted = Granted {
+        lease: LEASE,
+        boot: BootId([2; 8]),
+        epoch: Epoch(1),
+        cores: vec![0],
+    };
+    let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
+    assert!(
+        matches!(&actions[..], [
+            Action::AskEnd { agent: AGENT, release, .. },
+            Action::Answer { answer: Answer::Refused(Refusal::Unavailable { .. }), .. },
+        ] if release.lease == LEASE),
+        "{actions:?}"
+    );
+}
+
 #[test]
 fn a_lease_that_cannot_be_written_down_is_given_back() {
     let mut cluster = registered();
