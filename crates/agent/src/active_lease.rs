@@ -7,6 +7,7 @@ use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
 use crate::node::Node;
 use crate::worker::{OrderError, Worker};
 use hotlease_lease::agent::Event;
+use hotlease_sandbox::Program;
 use hotlease_wire::control::Polling;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::limits::CODES_PER_LEASE_MAX;
@@ -35,6 +36,8 @@ pub(crate) struct Terms {
     pub shared: bool,
     /// Whether its client asked for it itself.
     pub direct: bool,
+    /// What its workers are, in place of native ones.
+    pub program: Option<Arc<Program>>,
 }
 
 /// A library that the lease has loaded.
@@ -61,13 +64,20 @@ pub(crate) struct ActiveLease {
 }
 
 impl ActiveLease {
-    pub fn new(id: LeaseId, terms: Terms) -> Self {
+    /// `built_in`: the library that its workers have without loading it.
+    pub fn new(id: LeaseId, terms: Terms, built_in: Option<Code>) -> Self {
+        let mut attribution = Attribution::default();
+        let mut codes = Vec::new();
+        if let Some(code) = built_in.map(Arc::new) {
+            attribution.loaded(0, Arc::clone(&code));
+            codes.push(LoadedCode { code, base: 0 });
+        }
         Self {
             id,
             terms,
-            codes: tokio::sync::Mutex::default(),
+            codes: tokio::sync::Mutex::new(codes),
             incarnations: Mutex::default(),
-            attribution: Mutex::default(),
+            attribution: Mutex::new(attribution),
             ended: watch::Sender::new(None),
             ending: AtomicBool::new(false),
         }

@@ -5,7 +5,7 @@
 
 use hotlease_fabric::memory::{read_sealed, sealed_copy};
 use hotlease_wire::Refusal;
-use hotlease_wire::code::functions;
+use hotlease_wire::code::{Function, functions};
 use hotlease_wire::ids::CodeHash;
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use std::collections::HashMap;
@@ -35,6 +35,21 @@ impl Code {
     /// Its bytes, sealed.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
+    }
+
+    /// One that a lease's workers have without loading it.
+    pub fn of_program(hash: CodeHash, functions: Vec<Function>) -> std::io::Result<Self> {
+        Ok(Self {
+            hash,
+            size_bytes: 0,
+            functions: functions.into_iter().map(|function| function.name).collect(),
+            memory: sealed_copy("hotlease-code", b"").map_err(std::io::Error::other)?,
+        })
+    }
+
+    /// Whether workers have it without loading it.
+    pub fn is_of_program(&self) -> bool {
+        self.size_bytes == 0
     }
 
     /// Copies and checks what a client sent.

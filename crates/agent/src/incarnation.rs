@@ -8,8 +8,9 @@ use crate::active_lease::{ActiveLease, LoadedCode};
 use crate::cause::{Evidence, KillReason};
 use crate::failures::{self, Told};
 use crate::node::Node;
+use crate::python;
 use crate::usage;
-use crate::worker::{OrderError, Sent, Worker};
+use crate::worker::{OrderError, START_LIMIT, Sent, Worker};
 use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
 use hotlease_lease::agent::Event;
 use hotlease_lease::ledger::FunctionTotals;
@@ -277,8 +278,10 @@ impl Incarnation {
         node: &Arc<Node>,
         lease: &ActiveLease,
     ) -> (Option<Arc<Worker>>, Result<(), NotUp>) {
+        let program = lease.terms.program.as_ref();
         // A pooled worker may have died unseen; that is no reason to fail.
-        if let Some(worker) = node.pool.take() {
+        let pooled = if program.is_none() { node.pool.take() } else { None };
+        if let Some(worker) = pooled {
             let pooled = worker.is_ready();
             let worker = Arc::new(worker);
             let up = self.bring_up(node, lease, &worker, pooled).await;
@@ -291,7 +294,7 @@ impl Incarnation {
         let started = tokio::select! {
             biased;
             () = self.until_killed() => return (None, Err(NotUp::Ended)),
-            started = Worker::start(node.launcher()) => started,
+            started = Worker::start(node.launcher(), program) => started,
         };
         match started {
             Ok(worker) => {
@@ -339,7 +342,12 @@ impl Incarnation {
         worker: &Arc<Worker>,
         pooled: bool,
     ) -> Result<(), NotUp> {
-        worker.ready().await.map_err(NotUp::Because)?;
+        let limit = lease
+            .terms
+            .program
+            .as_ref()
+            .map_or(START_LIMIT, |_| python::START_LIMIT);
+        worker.ready(limit).await.map_err(NotUp::Because)?;
         let started = Instant::now();
         if self.usage.get().is_none() {
             let slots = self.cores.len() as u16;
@@ -379,7 +387,11 @@ impl Incarnation {
         // Under the lock of the codes, so that a library that is being loaded now is either in the list
         // already, or finds this worker up.
         let codes = lease.codes.lock().await;
-        let loads: Vec<Sent> = codes.iter().map(|code| load(worker, code)).collect();
+        let loads: Vec<Sent> = codes
+            .iter()
+            .filter(|loaded| !loaded.code.is_of_program())
+            .map(|code| load(worker, code))
+            .collect();
         for loaded in loads {
             let loaded = loaded.done(ORDER_LIMIT).await;
             loaded.map_err(|error| not_up("load the lease's libraries", error))?;

@@ -47,6 +47,7 @@ mod network;
 mod node;
 mod outbox;
 mod pool;
+mod python;
 mod service;
 mod session;
 mod sharing;

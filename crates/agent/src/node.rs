@@ -16,6 +16,7 @@ use crate::direct::{self, Asker};
 use crate::incarnation::{Incarnation, State as WorkerState};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
+use crate::python;
 use crate::sharing::{self, CoreClaims, SharingTerms};
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
@@ -403,6 +404,14 @@ impl Node {
             memory_bytes: request.memory_bytes,
             shared: sharing == Sharing::Shared,
             direct: asker == Asker::Client,
+            program: request.python.map(python::program).transpose()?.map(Arc::new),
+        };
+        let built_in = match &terms.program {
+            Some(_) if request.slots_per_worker != 1 => return Err(bad("a Python worker has one slot")),
+            Some(_) => Some(python::library().map_err(|error| Refusal::Unavailable {
+                what: format!("memory for a lease: {error}"),
+            })?),
+            None => None,
         };
         if self.journal.as_ref().is_some_and(|journal| journal.is_full()) {
             return Err(Refusal::Unavailable {
@@ -414,7 +423,9 @@ impl Node {
             direct::admit(&self.identity, &tables, &asked)?;
         }
         // Before the step, whose actions refer to it.
-        tables.leases.insert(id, Arc::new(ActiveLease::new(id, terms)));
+        tables
+            .leases
+            .insert(id, Arc::new(ActiveLease::new(id, terms, built_in)));
         if let Err(refusal) = self.step_locked(&mut tables, Event::Grant(asked)) {
             tables.leases.remove(&id);
             return Err(refusal);

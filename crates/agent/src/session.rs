@@ -317,6 +317,15 @@ async fn load(
         return Ok((loaded.base, 0));
     }
     let mut fds = fds.into_iter();
+    if hash == hotlease_wire::python::library() {
+        let codes = attachment.lease.codes.lock().await;
+        let loaded = codes.iter().find(|loaded| loaded.code.hash == hash);
+        let loaded = loaded.ok_or_else(|| Refusal::CodeRejected {
+            why: "the workers of this lease are native; Python tasks need a lease that asks for Python"
+                .into(),
+        })?;
+        return Ok((loaded.base, 0));
+    }
     let code = match (fds.next(), fds.next()) {
         (None, _) => node.codes.get(hash).ok_or(Refusal::NeedCode(hash))?,
         (Some(memory), None) => node.codes.admit(memory, hash, size_bytes).await?,

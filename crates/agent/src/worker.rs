@@ -5,7 +5,7 @@
 
 use crate::socket::AsyncSocket;
 use hotlease_fabric::socket::Socket;
-use hotlease_sandbox::{Exit, Launcher, Process, SandboxError};
+use hotlease_sandbox::{Exit, Launcher, Process, Program, SandboxError};
 use hotlease_wire::control::{Answer, Order};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use std::collections::VecDeque;
@@ -30,6 +30,8 @@ const DYING_LIMIT: Duration = Duration::from_millis(100);
 enum Readiness {
     Starting,
     Ready,
+    /// It says itself why it will never be.
+    Refused(String),
     /// Its control socket is closed; the process is gone or being killed.
     Closed,
 }
@@ -89,22 +91,27 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts one; it becomes ready on its own. Off the runtime's threads, because starting blocks.
-    pub async fn start(launcher: &Launcher) -> Result<Self, String> {
+    /// Starts one, `program` or a native one; it becomes ready on its own. Off the runtime's threads, because starting blocks.
+    pub async fn start(launcher: &Launcher, program: Option<&Arc<Program>>) -> Result<Self, String> {
         let _turn = STARTS.acquire().await;
-        let launcher = launcher.clone();
-        let started = tokio::task::spawn_blocking(move || Self::start_blocking(&launcher)).await;
+        let (launcher, program) = (launcher.clone(), program.cloned());
+        let started =
+            tokio::task::spawn_blocking(move || Self::start_blocking(&launcher, program.as_deref())).await;
         match started {
             Ok(worker) => worker.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    fn start_blocking(launcher: &Launcher) -> Result<Self, SandboxError> {
+    fn start_blocking(launcher: &Launcher, program: Option<&Program>) -> Result<Self, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (ours, theirs) = Socket::pair().map_err(failed("control socket"))?;
         let socket = AsyncSocket::new(ours).map_err(failed("control socket"))?;
-        let process = Arc::new(launcher.start(theirs.into())?);
+        let process = match program {
+            None => launcher.start(theirs.into())?,
+            Some(program) => launcher.start_program(program, theirs.into())?,
+        };
+        let process = Arc::new(process);
         let control = Arc::new(Control {
             socket,
             unanswered: Mutex::new(Unanswered {
@@ -118,18 +125,19 @@ impl Worker {
     }
 
     /// Waits until it takes orders; an error says why it never will.
-    pub async fn ready(&self) -> Result<(), String> {
+    pub async fn ready(&self, limit: Duration) -> Result<(), String> {
         let mut readiness = self.control.readiness.subscribe();
         let settled = timeout(
-            START_LIMIT,
+            limit,
             readiness.wait_for(|readiness| *readiness != Readiness::Starting),
         );
         match settled.await.map(|readiness| readiness.map(|now| now.clone())) {
             Ok(Ok(Readiness::Ready)) => Ok(()),
+            Ok(Ok(Readiness::Refused(why))) => Err(why),
             Ok(_) => Err(self.exited().await.to_string()),
             Err(_) => {
                 self.kill();
-                Err(format!("it was not ready after {} s", START_LIMIT.as_secs()))
+                Err(format!("it was not ready after {} s", limit.as_secs()))
             }
         }
     }
@@ -141,7 +149,10 @@ impl Worker {
 
     /// Whether it is gone or going.
     pub fn is_closed(&self) -> bool {
-        *self.control.readiness.borrow() == Readiness::Closed
+        matches!(
+            *self.control.readiness.borrow(),
+            Readiness::Closed | Readiness::Refused(_)
+        )
     }
 
     /// Resolves when it is ready or closed, and then when it is closed. Not bound to its life.
@@ -154,7 +165,9 @@ impl Worker {
                 let _ = starting.wait_for(|now| *now != Readiness::Starting).await;
             },
             async move {
-                let _ = living.wait_for(|now| *now == Readiness::Closed).await;
+                let _ = living
+                    .wait_for(|now| matches!(now, Readiness::Closed | Readiness::Refused(_)))
+                    .await;
             },
         )
     }
@@ -217,6 +230,12 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
             }
             break Some(format!("it announced itself as version {version}"));
         }
+        if let Answer::Failed { why } = &answer
+            && *control.readiness.borrow() == Readiness::Starting
+        {
+            control.readiness.send_replace(Readiness::Refused(why.clone()));
+            break None;
+        }
         match control.unanswered().orders.pop_front() {
             // Nobody may be waiting any more.
             Some(order) => drop(order.send(answer)),
@@ -228,7 +247,13 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
         unanswered.open = false;
         unanswered.orders.clear();
     }
-    control.readiness.send_replace(Readiness::Closed);
+    control.readiness.send_if_modified(|readiness| {
+        let news = !matches!(readiness, Readiness::Refused(_));
+        if news {
+            *readiness = Readiness::Closed;
+        }
+        news
+    });
     let Some(process) = process.upgrade() else {
         return;
     };

@@ -4,6 +4,7 @@ use crate::Error;
 use hotlease_fabric::memory::sealed_copy;
 use hotlease_wire::code::{Function, functions};
 use hotlease_wire::ids::CodeHash;
+use hotlease_wire::python;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -56,6 +57,23 @@ impl Code {
             bytes,
             sealed: Mutex::new(None),
         })))
+    }
+
+    /// What Python workers have from the beginning: one function, `hotlease.call`, that runs a task. For leases with
+    /// [`crate::LeaseOptions::python`]; the bytes of tasks are those of the Python package.
+    pub fn python() -> Self {
+        Self(Arc::new(Inner {
+            name: "the library of Python workers".into(),
+            hash: python::library(),
+            functions: python::functions(),
+            bytes: Vec::new(),
+            sealed: Mutex::new(None),
+        }))
+    }
+
+    /// Whether it is what Python workers have from the beginning.
+    pub(crate) fn is_python(&self) -> bool {
+        self.0.hash == python::library()
     }
 
     /// A library of these functions whose bytes nobody will load.

@@ -57,6 +57,10 @@ impl Invoker {
     /// be loaded, [`Error::Options`] for options that make no sense.
     pub fn allocate(code: &Code, options: LeaseOptions) -> Result<Self, Error> {
         options.check()?;
+        if code.is_python() != options.python.is_some() {
+            let what = "the library of Python workers and LeaseOptions::python belong together".into();
+            return Err(Error::Options { what });
+        }
         let plan = Plan {
             code: code.clone(),
             options: Arc::new(options),

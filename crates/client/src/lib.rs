@@ -65,6 +65,7 @@ mod offer;
 mod options;
 mod parts;
 mod pipeline;
+mod python;
 mod redirect;
 mod registrations;
 mod request;
@@ -89,6 +90,7 @@ pub use model::{Measured, Model, Plan, Work};
 pub use offer::{Invitation, Offer};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
 pub use pipeline::Pipeline;
+pub use python::Python;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};
 pub use hotlease_wire::code::Interface;

@@ -1,6 +1,7 @@
 //! What a lease is asked to be, and how the client behaves on it.
 
 use crate::Error;
+use crate::python::Python;
 use crate::registrations::Limits;
 use crate::transport::Transport;
 use hotlease_fabric::shm::Layout;
@@ -144,6 +145,8 @@ pub struct LeaseOptions {
     /// Where the platform's sockets are. Default (`None`): `$HOTLEASE_RUNTIME_DIR`, else
     /// `$XDG_RUNTIME_DIR/hotlease`, else `/tmp/hotlease-UID`.
     pub runtime_dir: Option<PathBuf>,
+    /// Workers are Python interpreters, each with one slot, for [`crate::Code::python`]. Default: none, they are native.
+    pub python: Option<Python>,
 }
 
 /// Who is asked for a lease.
@@ -206,11 +209,20 @@ impl Default for LeaseOptions {
             credential: None,
             authority: None,
             runtime_dir: None,
+            python: None,
         }
     }
 }
 
 impl LeaseOptions {
+    /// Of Python workers that run this interpreter, all else by default.
+    pub fn python(python: Python) -> Self {
+        Self {
+            python: Some(python),
+            ..Self::default()
+        }
+    }
+
     /// Refuses what no agent could grant, before anybody is asked.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
@@ -238,6 +250,9 @@ impl LeaseOptions {
         }
         if self.slots == 0 || u32::from(self.slots) > SLOTS_MAX {
             return fail(format!("slots must be 1 to {SLOTS_MAX}, not {}", self.slots));
+        }
+        if let Some(python) = &self.python {
+            python.check(self.slots)?;
         }
         if u32::from(self.gpus) > GPUS_PER_WORKER_MAX {
             return fail(format!(
@@ -354,6 +369,7 @@ impl LeaseOptions {
                 Spread::AtLeast(least) if workers == self.workers => least.into(),
                 Spread::AtLeast(_) => workers.into(),
             },
+            python: self.python.as_ref().map(Python::request),
         }
     }
 }

@@ -46,6 +46,14 @@ pub enum SandboxError {
         /// Why not.
         source: io::Error,
     },
+    /// A program that a lease names.
+    #[error("the program {path} cannot be run on this node: {source}")]
+    Program {
+        /// What was named.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The system refused.
     #[error("a worker process could not be started: {what}: {source}")]
     Start {
@@ -54,6 +62,19 @@ pub enum SandboxError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// A program of the tenant's that is a worker, in place of `hotlease-worker`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Where it is. Not resolved: a Python interpreter finds its packages by the path that it is started by.
+    pub path: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Environment beyond what every worker inherits.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where it runs; `/` if that is no folder here.
+    pub directory: PathBuf,
 }
 
 /// Starts workers of kind `process`. Cloneable; the clones count together.
@@ -130,16 +151,46 @@ impl Launcher {
     /// Starts a worker with `control` as its standard input. Takes some hundred microseconds, in which it
     /// blocks; to be called within a tokio runtime.
     pub fn start(&self, control: OwnedFd) -> Result<Process, SandboxError> {
+        let mut worker = Command::new(&self.binary);
+        worker.arg0(WORKER_BINARY).current_dir("/");
+        self.spawn(worker, &[], control)
+    }
+
+    /// Starts this program instead, in the same way.
+    pub fn start_program(&self, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
+        let unusable = |errno: nix::errno::Errno| SandboxError::Program {
+            path: program.path.clone(),
+            source: errno.into(),
+        };
+        access(&program.path, AccessFlags::X_OK).map_err(unusable)?;
+        let mut worker = Command::new(&program.path);
+        worker.args(&program.arguments);
+        worker.current_dir(match program.directory.is_dir() {
+            true => &program.directory,
+            false => Path::new("/"),
+        });
+        self.spawn(worker, &program.environment, control)
+    }
+
+    fn spawn(
+        &self,
+        mut worker: Command,
+        environment: &[(OsString, OsString)],
+        control: OwnedFd,
+    ) -> Result<Process, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (output, stdout) = io::pipe().map_err(failed("pipe"))?;
         let stderr = stdout.try_clone().map_err(failed("pipe"))?;
         // Without pre_exec and the like, so that the standard library uses posix_spawn: copying the page
         // tables of a large agent would cost more than all the rest.
-        let child = Command::new(&self.binary)
-            .arg0(WORKER_BINARY)
+        let child = worker
             .env_clear()
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .current_dir("/")
+            .envs(
+                self.environment
+                    .iter()
+                    .chain(environment)
+                    .map(|(name, value)| (name, value)),
+            )
             .process_group(0)
             .stdin(Stdio::from(control))
             .stdout(stdout)

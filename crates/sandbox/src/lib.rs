@@ -24,5 +24,5 @@ mod memory;
 mod output;
 mod process;
 
-pub use launcher::{KIND, Launcher, SandboxError, WORKER_BINARY};
+pub use launcher::{KIND, Launcher, Program, SandboxError, WORKER_BINARY};
 pub use process::{End, Exit, Process};

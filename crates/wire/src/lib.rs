@@ -31,6 +31,7 @@ pub mod ids;
 pub mod limits;
 mod message;
 pub mod munge;
+pub mod python;
 pub mod refusal;
 pub mod session;
 pub mod token;

@@ -3,13 +3,14 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of scratch memory per slot.
 pub const SCRATCH_BYTES: usize = 64 * 1024;
 
+/// What a function is given; also one of the program that hosts the worker.
 #[repr(C)]
-struct Layout {
+pub struct FunctionContext {
     struct_size: u32,
     slot: u32,
     slots: u32,
@@ -23,9 +24,22 @@ struct Layout {
     communicator: *mut c_void,
 }
 
+impl FunctionContext {
+    /// Whether the running invocation is past its deadline, or was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        // SAFETY: the slot's, which lives as long as the context.
+        unsafe { &*self.cancelled }.load(Ordering::Relaxed) != 0
+    }
+
+    /// Until when it should be done (CLOCK_MONOTONIC, nanoseconds); 0: whenever.
+    pub fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+}
+
 /// One slot's, with everything that it points to.
 pub struct Context {
-    layout: Box<Layout>,
+    layout: Box<FunctionContext>,
     _cancelled: Arc<AtomicU32>,
     _state: Box<*mut c_void>,
     _scratch: Box<[Aligned]>,
@@ -42,8 +56,8 @@ impl Context {
         let tenant = CString::new(tenant.replace('\0', "")).unwrap_or_default();
         let mut state = Box::new(std::ptr::null_mut());
         let mut scratch = vec![Aligned([0; 64]); SCRATCH_BYTES / 64].into_boxed_slice();
-        let layout = Box::new(Layout {
-            struct_size: size_of::<Layout>() as u32,
+        let layout = Box::new(FunctionContext {
+            struct_size: size_of::<FunctionContext>() as u32,
             slot: slot.into(),
             slots: slots.into(),
             reserved: 0,
@@ -77,10 +91,10 @@ mod tests {
 
     #[test]
     fn layout_is_the_one_of_the_header() {
-        assert_eq!(size_of::<Layout>(), 72);
-        assert_eq!(std::mem::offset_of!(Layout, tenant), 16);
-        assert_eq!(std::mem::offset_of!(Layout, state), 40);
-        assert_eq!(std::mem::offset_of!(Layout, communicator), 64);
+        assert_eq!(size_of::<FunctionContext>(), 72);
+        assert_eq!(std::mem::offset_of!(FunctionContext, tenant), 16);
+        assert_eq!(std::mem::offset_of!(FunctionContext, state), 40);
+        assert_eq!(std::mem::offset_of!(FunctionContext, communicator), 64);
         let mut context = Context::new(1, 2, "uid:0", Arc::default());
         assert_eq!(context.layout.scratch as usize % 64, 0);
         assert_eq!(context.for_call(9) as usize, &raw const *context.layout as usize);

@@ -5,6 +5,7 @@ use crate::connection::Connection;
 use crate::core::{OwnCore, SharedCore};
 use crate::fabrics::Fabrics;
 use crate::fault;
+use crate::host::{self, Body};
 use crate::idle::{self, Idle};
 use crate::library::FunctionTable;
 use crate::mailbox::{ConnectionId, Letter, Mailbox};
@@ -13,6 +14,7 @@ use crate::watchdog::Watchdog;
 use hotlease_fabric::claim::CoreClaim;
 use hotlease_fabric::clock::TickClock;
 use hotlease_fabric::doorbell::Doorbell;
+use hotlease_fabric::memory::PAGE_BYTES;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_wire::control::{Answer, Order};
@@ -24,6 +26,7 @@ use nix::unistd::Pid;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 /// Stack of a slot's thread: what a program's main thread has, as functions expect.
 const STACK_BYTES: usize = 8 << 20;
@@ -40,6 +43,36 @@ pub enum ControlError {
     /// The system refused.
     #[error("control socket: {0}")]
     System(#[from] std::io::Error),
+}
+
+/// What the worker's program brings along.
+#[derive(Default)]
+pub struct Program {
+    /// Functions that are there from the beginning.
+    pub functions: Arc<FunctionTable>,
+    /// Where slots run.
+    pub threads: SlotThreads,
+}
+
+/// Where slots run.
+#[derive(Default)]
+pub enum SlotThreads {
+    /// On threads of their own.
+    #[default]
+    Spawned,
+    /// The only one on a thread that waits for what to do.
+    Handed(SyncSender<Body>),
+}
+
+impl SlotThreads {
+    fn start(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String> {
+        match self {
+            Self::Spawned => spawn(name, body),
+            Self::Handed(thread) => thread
+                .try_send(Box::new(body))
+                .map_err(|_| "the thread of the only slot is taken".into()),
+        }
+    }
 }
 
 /// What the worker holds once it is assigned.
@@ -64,7 +97,7 @@ impl Lease {
 }
 
 /// Obeys until the agent closes the socket.
-pub fn obey(socket: Socket) -> Result<(), ControlError> {
+pub fn obey(socket: Socket, program: Program) -> Result<(), ControlError> {
     socket.send(
         &Answer::Ready {
             version: PROTOCOL_VERSION,
@@ -89,7 +122,7 @@ pub fn obey(socket: Socket) -> Result<(), ControlError> {
             let Some((order, fds)) = socket.receive::<Order>()? else {
                 return Ok(());
             };
-            let answer = match carry_out(order, fds, &mut lease, &mut connections) {
+            let answer = match carry_out(order, fds, &program, &mut lease, &mut connections) {
                 Ok(()) => Answer::Done,
                 Err(why) => Answer::Failed { why },
             };
@@ -114,13 +147,16 @@ fn wait(socket: &Socket, connections: &[Connection]) -> std::io::Result<Vec<bool
 fn carry_out(
     order: Order,
     fds: Vec<OwnedFd>,
+    program: &Program,
     lease: &mut Option<Lease>,
     connections: &mut Vec<Connection>,
 ) -> Result<(), String> {
     let mut fds = fds.into_iter();
     let fd = fds.next().ok_or("the order came without its descriptor");
     match (order, lease) {
-        (order @ Order::Configure { .. }, lease @ None) => *lease = Some(configure(order, fd?, fds.next())?),
+        (order @ Order::Configure { .. }, lease @ None) => {
+            *lease = Some(configure(program, order, fd?, fds.next())?)
+        }
         (Order::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
         (_, None) => return Err("this worker has no lease yet".into()),
         (Order::Load { size_bytes, base, .. }, Some(lease)) => {
@@ -156,7 +192,12 @@ fn carry_out(
 }
 
 /// Makes the slots of a lease, each pinned to its core. `claim`: the file of claims, if that is shared.
-fn configure(order: Order, usage: OwnedFd, claim: Option<OwnedFd>) -> Result<Lease, String> {
+fn configure(
+    program: &Program,
+    order: Order,
+    usage: OwnedFd,
+    claim: Option<OwnedFd>,
+) -> Result<Lease, String> {
     let Order::Configure {
         epoch,
         cores,
@@ -179,11 +220,15 @@ fn configure(order: Order, usage: OwnedFd, claim: Option<OwnedFd>) -> Result<Lea
         ));
     }
     let slots = cores.len() as u16;
+    let hosted = matches!(program.threads, SlotThreads::Handed(_));
+    if hosted && slots > 1 {
+        return Err(format!("a worker of this kind has one slot, not {slots}"));
+    }
     let usage = UsageBlock::attach(usage, slots).map_err(|error| error.to_string())?;
     usage.set_clock(tick_hz);
     let usage = Arc::new(usage);
     fault::set_usage_block(usage.clone());
-    limit_memory(memory_bytes, slots)?;
+    limit_memory(memory_bytes, slots, hosted)?;
     if let Some(gpus) = gpus {
         tell_gpus(&gpus);
     }
@@ -215,6 +260,9 @@ fn configure(order: Order, usage: OwnedFd, claim: Option<OwnedFd>) -> Result<Lea
     let mut mailboxes = Vec::new();
     for (index, core) in (0..slots).zip(cores) {
         let mailbox = Arc::new(Mailbox::new()?);
+        if program.functions.len() > 0 {
+            mailbox.put(Letter::Functions(program.functions.clone()));
+        }
         let idle = Idle::new(polling, hot_budget_ns, |ns| clock.ticks(ns));
         let slot = (index, shared.clone(), mailbox.clone(), idle);
         let mut pinning = CpuSet::new();
@@ -230,7 +278,12 @@ fn configure(order: Order, usage: OwnedFd, claim: Option<OwnedFd>) -> Result<Lea
             usage: shared.usage.clone(),
             call_limit_us: sharing.call_limit_ms.saturating_mul(1000),
         });
-        let started = spawn(&format!("slot-{index}"), move || {
+        if hosted {
+            host::set_mailbox(mailbox.clone());
+        }
+        let started = program.threads.start(&format!("slot-{index}"), move || {
+            // A thread that was there before was not made with the affinity that is set just now.
+            let _ = sched_setaffinity(Pid::from_raw(0), &pinning);
             let (index, shared, mailbox, idle) = slot;
             match core {
                 None => Slot::new(OwnCore, index, shared, mailbox, idle).run(),
@@ -245,7 +298,7 @@ fn configure(order: Order, usage: OwnedFd, claim: Option<OwnedFd>) -> Result<Lea
         channels: vec![0; mailboxes.len()],
         fabrics: Fabrics::new(mailboxes.len(), idle::sleeps(polling, hot_budget_ns)),
         slots: mailboxes,
-        functions: Arc::default(),
+        functions: program.functions.clone(),
         generation: 0,
         connections_made: 0,
     })
@@ -269,13 +322,21 @@ fn tell_gpus(gpus: &[u32]) {
 }
 
 /// Limits private memory (heap, anonymous mappings) to what the lease grants beyond what the worker itself
-/// needs; buffers are the client's and not counted.
-fn limit_memory(memory_bytes: u64, slots: u16) -> Result<(), String> {
+/// needs; buffers are the client's and not counted. What a `hosted` worker needs is what its program has by now.
+fn limit_memory(memory_bytes: u64, slots: u16, hosted: bool) -> Result<(), String> {
     if memory_bytes == 0 {
         return Ok(());
     }
-    let own = 16 << 20;
+    let own = (16 << 20) + if hosted { data_bytes() } else { 0 };
     let stacks = (u64::from(slots) + 1) * STACK_BYTES as u64;
     let limit = memory_bytes.saturating_add(own + stacks);
     setrlimit(Resource::RLIMIT_DATA, limit, limit).map_err(|error| format!("cannot limit memory: {error}"))
+}
+
+/// Private memory that this process has by now; 0 where the system does not say.
+fn data_bytes() -> u64 {
+    let statistics = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    // The sixth number: pages of data and stacks.
+    let pages = statistics.split_whitespace().nth(5);
+    pages.and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * PAGE_BYTES as u64
 }

@@ -3,6 +3,7 @@
 //! Only the worker ever calls `dlopen`. The code may do anything in its constructors; if it kills the
 //! process, the agent knows that this library was being loaded and says so.
 
+use crate::HostFunction;
 use hotlease_fabric::memory::SealedBytes;
 use hotlease_wire::code::{self, Interface};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -29,6 +30,16 @@ unsafe impl Sync for Loaded {}
 pub struct FunctionTable(Vec<Loaded>);
 
 impl FunctionTable {
+    /// The function of the program that hosts the worker.
+    pub fn of_host(function: HostFunction) -> Self {
+        let address = NonNull::new(function as *mut c_void);
+        let loaded = address.map(|address| Loaded {
+            interface: Interface::Context,
+            address,
+        });
+        Self(loaded.into_iter().collect())
+    }
+
     /// The function of this index.
     #[inline]
     pub fn get(&self, index: u16) -> Option<Loaded> {

@@ -28,6 +28,8 @@ pub enum Letter {
     Functions(Arc<FunctionTable>),
     /// Drive this port: it is the slot's alone.
     Port(Arc<Port>),
+    /// End the process with this status.
+    Leave(i32),
 }
 
 impl Letter {

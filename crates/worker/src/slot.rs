@@ -290,6 +290,10 @@ impl<C: Core> Slot<C> {
                     self.ports.retain(|old| old.provider() != port.provider());
                     self.ports.push(port);
                 }
+                Letter::Leave(status) => {
+                    (0..self.clients.len()).for_each(|position| self.settle(position));
+                    fault::leave(status)
+                }
             }
         }
     }

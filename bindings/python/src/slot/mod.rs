@@ -1,8 +1,86 @@
-//! A worker's side.
+//! A worker's side: the process that `hotlease._slot` runs in.
+//!
+//! The loop that polls, sleeps and counts is the one of `hotlease-worker`, on Python's main thread and without the GIL;
+//! this is the function that it calls for each task. One process has one slot.
+//!
+//! | module | job |
+//! |---|---|
+//! | `task` | one task, from its request to its reply |
+//! | `functions` | the functions that this worker was sent |
+//! | `input` | memory of the request as Python sees it, for as long as the task runs |
+//! | `output` | replies, and results that did not fit |
+//! | `running` | what a function may ask about its invocation |
+//! | `forked` | what becomes of processes that tasks fork |
 
+mod forked;
+mod functions;
+mod input;
+mod output;
+mod running;
+mod task;
+
+use hotlease_worker::Worker;
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+/// A process that an agent has started, before its first task.
+#[pyclass(name = "Slot", module = "hotlease._core")]
+struct Slot {
+    worker: Option<Worker>,
+}
+
+#[pymethods]
+impl Slot {
+    /// Becomes a worker: standard input is the agent's.
+    #[new]
+    fn new() -> PyResult<Self> {
+        let worker = Worker::take_over().map_err(|error| {
+            PyOSError::new_err(format!(
+                "standard input is not an agent's control socket: {error}"
+            ))
+        })?;
+        Ok(Self { worker: Some(worker) })
+    }
+
+    /// Tells the client why this process cannot be its worker, and ends.
+    fn refuse(&mut self, why: String) -> PyResult<()> {
+        self.take()?.refuse(why)
+    }
+
+    /// Waits for a lease, then runs tasks for ever. `load`, `dump` and `describe`: see `hotlease._slot`.
+    fn serve(
+        &mut self,
+        py: Python<'_>,
+        load: Py<PyAny>,
+        dump: Py<PyAny>,
+        describe: Py<PyAny>,
+    ) -> PyResult<()> {
+        let worker = self.take()?;
+        forked::watch()?;
+        task::prepare(load, dump, describe);
+        let hosted = py
+            .detach(|| worker.host(task::call))
+            .map_err(PyOSError::new_err)?;
+        // Python has read its environment before the lease was known.
+        if let Ok(gpus) = std::env::var("HOTLEASE_GPUS") {
+            let environment = py.import("os")?.getattr("environ")?;
+            environment.set_item("HOTLEASE_GPUS", PyString::new(py, &gpus))?;
+        }
+        py.detach(|| hosted.run())
+    }
+}
+
+impl Slot {
+    fn take(&mut self) -> PyResult<Worker> {
+        let taken = self.worker.take();
+        taken.ok_or_else(|| PyRuntimeError::new_err("this process is a worker already"))
+    }
+}
 
 /// Adds what this side has to the module.
-pub fn add_to(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Slot>()?;
+    module.add_function(wrap_pyfunction!(running::cancelled, module)?)?;
+    module.add_function(wrap_pyfunction!(running::deadline, module)?)
 }

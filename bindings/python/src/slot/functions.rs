@@ -1,0 +1,66 @@
+//! The functions that this worker was sent, by key, in bounded memory.
+
+use crate::format::Key;
+use pyo3::prelude::*;
+use std::collections::HashMap;
+
+/// How many are remembered.
+const FUNCTIONS_MAX: usize = 512;
+/// Bytes of their pickles together.
+const BYTES_MAX: usize = 256 << 20;
+
+struct Known {
+    function: Py<PyAny>,
+    bytes: usize,
+    used: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Functions {
+    known: HashMap<Key, Known>,
+    bytes: usize,
+    uses: u64,
+}
+
+impl Functions {
+    /// The function of this key.
+    pub fn get<'py>(&mut self, py: Python<'py>, key: &Key) -> Option<Bound<'py, PyAny>> {
+        let known = self.known.get_mut(key)?;
+        self.uses += 1;
+        known.used = self.uses;
+        Some(known.function.bind(py).clone())
+    }
+
+    /// Remembers one whose pickle has so many bytes. What is forgotten for it is returned: to drop it may run code.
+    #[must_use]
+    pub fn insert(&mut self, key: Key, function: Py<PyAny>, bytes: usize) -> Vec<Py<PyAny>> {
+        self.uses += 1;
+        let used = self.uses;
+        let mut forgotten = Vec::new();
+        self.bytes += bytes;
+        if let Some(twin) = self.known.insert(
+            key,
+            Known {
+                function,
+                bytes,
+                used,
+            },
+        ) {
+            self.bytes -= twin.bytes;
+            forgotten.push(twin.function);
+        }
+        while self.known.len() > 1 && (self.known.len() > FUNCTIONS_MAX || self.bytes > BYTES_MAX) {
+            let oldest = self.known.iter().min_by_key(|(_, known)| known.used);
+            let Some(known) = oldest
+                .map(|(key, _)| *key)
+                .and_then(|key| self.known.remove(&key))
+            else {
+                break;
+            };
+            self.bytes -= known.bytes;
+            forgotten.push(known.function);
+        }
+        forgotten
+    }
+}

@@ -1,0 +1,129 @@
+//! Replies, and results that did not fit into the output.
+
+use crate::format::{Layout, Reply, reply};
+use std::collections::VecDeque;
+
+/// Results that wait to be taken.
+const KEPT_MAX: usize = 16;
+/// Their bytes together; the youngest one may be larger.
+const KEPT_BYTES_MAX: usize = 1 << 30;
+
+/// Where a reply goes.
+pub struct Output<'a> {
+    /// The invocation's output.
+    pub place: &'a mut [u8],
+    /// Bytes of the whole reply, also where they do not fit.
+    pub produced: usize,
+}
+
+impl Output<'_> {
+    /// A reply of a few parts.
+    pub fn write(&mut self, kept: &mut Kept, head: &[u8], body: &[&[u8]]) {
+        let total = head.len() + body.iter().map(|part| part.len()).sum::<usize>();
+        if total > self.place.len() {
+            let whole = [&[head], body].concat().concat();
+            return self.keep(kept, whole);
+        }
+        let mut at = 0;
+        for part in std::iter::once(&head).chain(body) {
+            self.place[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        self.produced = total;
+    }
+
+    /// A pickled result with its buffers. `false`: it is too large, or has too many of them.
+    pub fn write_pickle(&mut self, kept: &mut Kept, pickle: &[u8], buffers: &[&[u8]]) -> bool {
+        let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len()).collect();
+        let Some(head) = Reply::head(reply::PICKLED, 0, pickle.len(), &lengths) else {
+            return false;
+        };
+        let Some(layout) = Layout::new(head.len(), pickle.len(), lengths) else {
+            return false;
+        };
+        let fill = |place: &mut [u8]| {
+            place[..head.len()].copy_from_slice(&head);
+            place[layout.pickle..layout.pickle + pickle.len()].copy_from_slice(pickle);
+            let mut end = layout.pickle + pickle.len();
+            for ((start, length), buffer) in layout.buffers.iter().zip(buffers) {
+                // What was in the memory before is nobody's business.
+                place[end..*start].fill(0);
+                end = start + length;
+                place[*start..end].copy_from_slice(buffer);
+            }
+        };
+        match self.place.get_mut(..layout.end) {
+            Some(place) => {
+                fill(place);
+                self.produced = layout.end;
+            }
+            None => {
+                let mut whole = vec![0; layout.end];
+                fill(&mut whole);
+                self.keep(kept, whole);
+            }
+        }
+        true
+    }
+
+    /// What is wrong with the request.
+    pub fn refuse(&mut self, why: &str) {
+        let mut head = [0; reply::HEAD_BYTES];
+        head[0] = reply::REFUSED;
+        let room = self.place.len().saturating_sub(head.len());
+        let mut cut = why.len().min(room);
+        while !why.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        self.write(&mut Kept::default(), &head, &[&why.as_bytes()[..cut]]);
+    }
+
+    fn keep(&mut self, kept: &mut Kept, whole: Vec<u8>) {
+        let mut told = [0; reply::HEAD_BYTES + 16];
+        told[0] = reply::KEPT;
+        told[reply::HEAD_BYTES + 8..].copy_from_slice(&(whole.len() as u64).to_le_bytes());
+        self.produced = told.len();
+        if let Some(place) = self.place.get_mut(..told.len()) {
+            let ticket = kept.put(whole);
+            told[reply::HEAD_BYTES..reply::HEAD_BYTES + 8].copy_from_slice(&ticket.to_le_bytes());
+            place.copy_from_slice(&told);
+        }
+    }
+}
+
+/// Results that did not fit, until they are taken.
+#[derive(Default)]
+pub struct Kept {
+    results: VecDeque<(u64, Vec<u8>)>,
+    bytes: usize,
+    tickets: u64,
+}
+
+impl Kept {
+    fn put(&mut self, whole: Vec<u8>) -> u64 {
+        self.tickets += 1;
+        self.bytes += whole.len();
+        self.results.push_back((self.tickets, whole));
+        while self.results.len() > KEPT_MAX || (self.bytes > KEPT_BYTES_MAX && self.results.len() > 1) {
+            if let Some((_, oldest)) = self.results.pop_front() {
+                self.bytes -= oldest.len();
+            }
+        }
+        self.tickets
+    }
+
+    /// Writes a result out, if it is there; it stays if it does not fit.
+    pub fn take(&mut self, ticket: u64, output: &mut Output<'_>) {
+        let Some(at) = self.results.iter().position(|(theirs, _)| *theirs == ticket) else {
+            return output.refuse("the result is not kept any more: too many others were, after it");
+        };
+        let whole = &self.results[at].1;
+        let Some(place) = output.place.get_mut(..whole.len()) else {
+            return output.refuse(&format!("the result has {} bytes, and does not fit", whole.len()));
+        };
+        place.copy_from_slice(whole);
+        output.produced = whole.len();
+        self.bytes -= whole.len();
+        self.results.remove(at);
+    }
+}

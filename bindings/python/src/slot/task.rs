@@ -1,0 +1,342 @@
+//! One task, from its request to its reply.
+//!
+//! A task that does nothing costs about a microsecond here: the GIL, a look into a table, a tuple, the call. What is pickled
+//! goes through `hotlease._slot`, whose functions are given to [`prepare`].
+
+use crate::format::{FormatError, Request, key_of, reply, request};
+use crate::plain;
+use crate::slot::functions::Functions;
+use crate::slot::input::{COPIED_BELOW, Lent};
+use crate::slot::output::{Kept, Output};
+use crate::slot::{forked, running};
+use hotlease_worker::leave_after_this;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+
+/// Results up to this size are looked at for plain ones; above it, a pickle costs no more.
+const PLAIN_BYTES_MAX: usize = 64 << 10;
+/// What the process ends with whose function kept memory of its request.
+const KEPT_MEMORY_STATUS: i32 = 71;
+/// An error number for the case that something here is broken.
+const BROKEN: i32 = 1;
+
+struct State {
+    load: Py<PyAny>,
+    dump: Py<PyAny>,
+    describe: Py<PyAny>,
+    functions: Functions,
+    kept: Kept,
+    scratch: Vec<u8>,
+}
+
+thread_local! {
+    /// Of the slot's thread.
+    static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
+}
+
+/// To be called once, on the thread that the slot will run on.
+pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>) {
+    let state = State {
+        load,
+        dump,
+        describe,
+        functions: Functions::default(),
+        kept: Kept::default(),
+        scratch: Vec::with_capacity(4096),
+    };
+    STATE.set(Some(state));
+}
+
+/// The worker's function: runs the task that the input is.
+///
+/// # Safety
+/// Of the context interface: `input` has `size` bytes, `output` has room for `capacity`, for as long as it runs; both are
+/// used by nobody else who could not as well have sent other bytes.
+pub unsafe extern "C" fn call(
+    context: *mut c_void,
+    input: *const c_void,
+    size: u64,
+    output: *mut c_void,
+    capacity: u64,
+    produced: *mut u64,
+) -> i32 {
+    running::begin(context.cast());
+    let input = Input {
+        start: NonNull::new(input.cast_mut().cast()).unwrap_or(NonNull::dangling()),
+        size: size as usize,
+    };
+    // SAFETY: by the caller's word; the client does not look at it before there is a reply.
+    let place = unsafe { std::slice::from_raw_parts_mut(output.cast::<u8>(), capacity as usize) };
+    let mut output = Output { place, produced: 0 };
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        STATE.with_borrow_mut(|state| match state {
+            Some(state) => {
+                Python::attach(|py| state.run(py, &input, &mut output));
+                true
+            }
+            None => false,
+        })
+    }));
+    running::end();
+    // SAFETY: by the caller's word it can be written to.
+    unsafe { *produced = output.produced as u64 };
+    if matches!(ran, Ok(true)) { 0 } else { BROKEN }
+}
+
+/// The bytes of a request; their owner may change them at any time.
+struct Input {
+    start: NonNull<u8>,
+    size: usize,
+}
+
+impl Input {
+    fn copy(&self, from: usize, into: &mut [u8]) {
+        let inside = from.checked_add(into.len()).is_some_and(|end| end <= self.size);
+        assert!(inside, "a decoder looks beyond the request");
+        // SAFETY: inside of the request, as just seen.
+        unsafe { std::ptr::copy_nonoverlapping(self.at(from).as_ptr(), into.as_mut_ptr(), into.len()) };
+    }
+
+    fn at(&self, from: usize) -> NonNull<u8> {
+        debug_assert!(from <= self.size);
+        // SAFETY: of a decoded request, which lies inside.
+        unsafe { self.start.add(from) }
+    }
+
+    fn bytes<'py>(&self, py: Python<'py>, from: usize, length: usize) -> PyResult<Bound<'py, PyBytes>> {
+        PyBytes::new_with(py, length, |bytes| {
+            self.copy(from, bytes);
+            Ok(())
+        })
+    }
+}
+
+/// Why a task has no result.
+enum Failed {
+    /// It raised, or what it is made of does not unpickle.
+    Raised(PyErr),
+    /// Its function is not here.
+    Unknown,
+    /// It is no task.
+    Refused(&'static str),
+}
+
+impl From<PyErr> for Failed {
+    fn from(error: PyErr) -> Self {
+        Self::Raised(error)
+    }
+}
+
+impl From<FormatError> for Failed {
+    fn from(_: FormatError) -> Self {
+        Self::Refused("the plain arguments are damaged")
+    }
+}
+
+/// Positional and named.
+type Arguments<'py> = (Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
+
+impl State {
+    fn run(&mut self, py: Python<'_>, input: &Input, output: &mut Output<'_>) {
+        let task = match Request::decode(input.size, |from, into| input.copy(from, into)) {
+            Ok(task) => task,
+            Err(error) => return output.refuse(&format!("the request is damaged: {error}")),
+        };
+        if task.kind == request::TAKE {
+            let mut ticket = [0; 8];
+            if task.arguments.pickle_bytes != ticket.len() {
+                return output.refuse("a ticket has 8 bytes");
+            }
+            input.copy(task.arguments.pickle, &mut ticket);
+            return self.kept.take(u64::from_le_bytes(ticket), output);
+        }
+        let mut lent = Lent::default();
+        match self.result(py, input, &task, &mut lent) {
+            Ok(value) => self.reply(py, &value, output),
+            Err(Failed::Raised(error)) => self.reply_error(py, error, output),
+            Err(Failed::Unknown) => {
+                let mut head = [0; reply::HEAD_BYTES];
+                head[0] = reply::UNKNOWN_FUNCTION;
+                output.write(&mut self.kept, &head, &[]);
+            }
+            Err(Failed::Refused(why)) => output.refuse(why),
+        }
+        if !lent.is_back(py) {
+            let what = "the function kept a large argument (or a part of one, like a view of an array) beyond its \
+                        end; it must copy what it keeps. This worker is replaced";
+            eprintln!("hotlease: {what}");
+            self.reply_error(py, PyRuntimeError::new_err(what), output);
+            leave_after_this(KEPT_MEMORY_STATUS);
+        }
+    }
+
+    /// What the task gives. Arguments are gone when it returns, but for those that the result holds.
+    #[inline]
+    fn result<'py>(
+        &mut self,
+        py: Python<'py>,
+        input: &Input,
+        task: &Request,
+        lent: &mut Lent,
+    ) -> Result<Bound<'py, PyAny>, Failed> {
+        let function = self.function(py, input, task)?;
+        let (arguments, named) = self.arguments(py, input, task, lent)?;
+        let result = function.call(arguments, named.as_ref());
+        forked::end_child(py, &result);
+        Ok(result?)
+    }
+
+    fn function<'py>(
+        &mut self,
+        py: Python<'py>,
+        input: &Input,
+        task: &Request,
+    ) -> Result<Bound<'py, PyAny>, Failed> {
+        if let Some(known) = self.functions.get(py, &task.key) {
+            return Ok(known);
+        }
+        let (start, length) = task.blob.ok_or(Failed::Unknown)?;
+        // A copy, so that what is hashed is what is unpickled.
+        let blob = input.bytes(py, start, length)?;
+        if key_of(blob.as_bytes()) != task.key {
+            return Err(Failed::Refused("the function's bytes are not those of its key"));
+        }
+        let function = self.load.bind(py).call1((blob,))?;
+        if !function.is_callable() {
+            let kind = function.get_type().qualname()?;
+            return Err(PyTypeError::new_err(format!("a task needs a callable, not {kind}")).into());
+        }
+        drop(self.functions.insert(task.key, function.clone().unbind(), length));
+        Ok(function)
+    }
+
+    #[inline]
+    fn arguments<'py>(
+        &mut self,
+        py: Python<'py>,
+        input: &Input,
+        task: &Request,
+        lent: &mut Lent,
+    ) -> Result<Arguments<'py>, Failed> {
+        let layout = &task.arguments;
+        if task.kind == request::PLAIN {
+            self.scratch.resize(layout.pickle_bytes, 0);
+            input.copy(layout.pickle, &mut self.scratch);
+            return plain_arguments(py, &self.scratch);
+        }
+        let place = (input.at(layout.pickle), layout.pickle_bytes);
+        let pickle = match layout.pickle_bytes < COPIED_BELOW {
+            true => input.bytes(py, layout.pickle, layout.pickle_bytes)?.into_any(),
+            // SAFETY: of the request, as it was decoded; it is there until the reply.
+            false => unsafe { lent.view(py, place, true) }?,
+        };
+        let load = self.load.bind(py);
+        let both = if layout.buffers.is_empty() {
+            load.call1((pickle,))?
+        } else {
+            let buffers = PyList::empty(py);
+            for (start, length) in &layout.buffers {
+                let place = (input.at(*start), *length);
+                // SAFETY: as above; the client says whether it is used by others.
+                buffers.append(unsafe { lent.buffer(py, place, task.writable) }?)?;
+            }
+            let named = PyDict::new(py);
+            named.set_item("buffers", buffers)?;
+            load.call((pickle,), Some(&named))?
+        };
+        let malformed = Failed::Refused("the arguments are no pair of a tuple and a dict");
+        let Ok((arguments, named)) = both.extract::<(Bound<'_, PyTuple>, Option<Bound<'_, PyDict>>)>() else {
+            return Err(malformed);
+        };
+        Ok((arguments, named))
+    }
+
+    fn reply(&mut self, py: Python<'_>, value: &Bound<'_, PyAny>, output: &mut Output<'_>) {
+        self.scratch.clear();
+        self.scratch.extend([0; reply::HEAD_BYTES]);
+        if plain::encode(value, &mut self.scratch, PLAIN_BYTES_MAX) {
+            return output.write(&mut self.kept, &self.scratch, &[]);
+        }
+        if let Err(error) = self.reply_pickle(py, value, output) {
+            self.reply_error(py, error, output);
+        }
+    }
+
+    fn reply_pickle(
+        &mut self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        output: &mut Output<'_>,
+    ) -> PyResult<()> {
+        let dumped = self.dump.bind(py).call1((value,))?;
+        let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
+        let mut views = Vec::with_capacity(buffers.len());
+        for buffer in buffers.iter() {
+            views.push(PyBuffer::<u8>::get(&buffer.call_method0("raw")?)?);
+        }
+        let bytes = views.iter().map(|view| {
+            let start = NonNull::new(view.buf_ptr().cast()).unwrap_or(NonNull::dangling());
+            // SAFETY: contiguous (`raw` gives nothing else), held by the view, and under the GIL.
+            unsafe { std::slice::from_raw_parts(start.as_ptr().cast_const(), view.len_bytes()) }
+        });
+        let bytes: Vec<&[u8]> = bytes.collect();
+        match output.write_pickle(&mut self.kept, pickle.as_bytes(), &bytes) {
+            true => Ok(()),
+            false => Err(PyOverflowError::new_err(
+                "the result has more than 4096 buffers, or no memory holds it",
+            )),
+        }
+    }
+
+    #[cold]
+    fn reply_error(&mut self, py: Python<'_>, error: PyErr, output: &mut Output<'_>) {
+        type Described<'py> = (
+            Bound<'py, PyBytes>,
+            Option<Bound<'py, PyBytes>>,
+            Bound<'py, PyBytes>,
+        );
+        let described = self.describe.bind(py).call1((error.value(py),));
+        let (traceback, pickle, text) =
+            match described.and_then(|described| described.extract::<Described<'_>>()) {
+                Ok(described) => described,
+                // It cannot even be described.
+                Err(_) => {
+                    let name = error.get_type(py).qualname();
+                    let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());
+                    (PyBytes::new(py, b""), None, PyBytes::new(py, name.as_bytes()))
+                }
+            };
+        let (kind, last) = match &pickle {
+            Some(pickle) => (reply::EXCEPTION, pickle),
+            None => (reply::EXCEPTION_TEXT, &text),
+        };
+        let mut head = [0; reply::HEAD_BYTES];
+        head[0] = kind;
+        // Bounded by `describe`.
+        head[4..].copy_from_slice(&(traceback.as_bytes().len() as u32).to_le_bytes());
+        output.write(&mut self.kept, &head, &[traceback.as_bytes(), last.as_bytes()]);
+    }
+}
+
+/// A tuple, and pairs of names and values.
+fn plain_arguments<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Arguments<'py>, Failed> {
+    let mut reader = plain::Reader::new(bytes);
+    let arguments = reader.value(py)?.cast_into::<PyTuple>();
+    let arguments = arguments.map_err(|_| Failed::Refused("the plain arguments are no tuple"))?;
+    if reader.is_at_end() {
+        return Ok((arguments, None));
+    }
+    let named = PyDict::new(py);
+    while !reader.is_at_end() {
+        let name = reader.value(py)?.cast_into::<PyString>();
+        let name = name.map_err(|_| Failed::Refused("a plain argument's name is no string"))?;
+        named.set_item(name, reader.value(py)?)?;
+    }
+    Ok((arguments, Some(named)))
+}

@@ -1,0 +1,131 @@
+//! Leases whose workers are Python interpreters: what of a request becomes a program, and the library that all of
+//! them have from the beginning.
+
+use crate::code::Code;
+use hotlease_sandbox::Program;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::PythonRuntime;
+use hotlease_wire::python::{BYTES_MAX, EXPECTED, PATH};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long an interpreter may take to be ready: it imports from disks that may be slow, or cold. A client waits 10 s for
+/// its workers, and should hear the reason.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(9);
+
+/// What an interpreter runs. Not `-m`: functions of the client's own `__main__` should find nothing of ours there.
+const PROGRAM: &str = "from hotlease._slot import main; main()";
+
+/// Variables of the environment.
+const VARIABLES_MAX: usize = 1024;
+
+/// The program of such a lease's workers. It may be anything that the tenant can run: so may its libraries.
+pub(crate) fn program(asked: PythonRuntime) -> Result<Program, Refusal> {
+    let bad = |what: &str| Err(Refusal::BadRequest { what: what.into() });
+    let PythonRuntime {
+        interpreter,
+        environment,
+        path,
+        directory,
+        python,
+        hotlease,
+        cloudpickle,
+    } = asked;
+    let words = environment.iter().flat_map(|(name, value)| [name, value]);
+    let versions = [&python, &hotlease, &cloudpickle];
+    let words = words
+        .chain(&path)
+        .chain(versions)
+        .chain([&interpreter, &directory]);
+    let (mut bytes, mut nul) = (0, false);
+    for word in words {
+        bytes += word.len() + 2;
+        nul |= word.contains('\0');
+    }
+    if bytes > BYTES_MAX || environment.len() > VARIABLES_MAX {
+        return bad("the environment and import path of Python workers are too large");
+    }
+    if nul
+        || environment
+            .keys()
+            .any(|name| name.is_empty() || name.contains('='))
+    {
+        return bad("the environment or the import path of Python workers has a name that cannot be");
+    }
+    if !interpreter.starts_with('/') {
+        return bad("the Python interpreter must be an absolute path");
+    }
+    if versions
+        .iter()
+        .any(|version| version.contains(char::is_whitespace))
+    {
+        return bad("a version of Python or of a package has spaces in it");
+    }
+    let mut environment: Vec<(OsString, OsString)> = environment
+        .into_iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
+    let expected = format!("python={python} hotlease={hotlease} cloudpickle={cloudpickle}");
+    environment.push((EXPECTED.into(), expected.into()));
+    environment.push((PATH.into(), path.join(":").into()));
+    Ok(Program {
+        path: PathBuf::from(interpreter),
+        arguments: vec!["-c".into(), PROGRAM.into()],
+        environment,
+        directory: PathBuf::from(directory),
+    })
+}
+
+/// The library that their workers need not load.
+pub(crate) fn library() -> std::io::Result<Code> {
+    Code::of_program(
+        hotlease_wire::python::library(),
+        hotlease_wire::python::functions(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked() -> PythonRuntime {
+        PythonRuntime {
+            interpreter: "/usr/bin/python3".into(),
+            python: "3.11.2".into(),
+            hotlease: "0.1.0".into(),
+            ..PythonRuntime::default()
+        }
+    }
+
+    #[test]
+    fn versions_and_import_path_reach_the_worker_and_nonsense_does_not() {
+        let made = program(PythonRuntime {
+            path: vec!["/a".into(), "/b".into()],
+            ..asked()
+        });
+        let made = made.expect("good");
+        let value = |name: &str| {
+            let found = made.environment.iter().find(|(theirs, _)| theirs == name);
+            found.and_then(|(_, value)| value.to_str()).map(str::to_owned)
+        };
+        assert_eq!(
+            value(EXPECTED).as_deref(),
+            Some("python=3.11.2 hotlease=0.1.0 cloudpickle=")
+        );
+        assert_eq!(value(PATH).as_deref(), Some("/a:/b"));
+        let spoiled: [fn(&mut PythonRuntime); 6] = [
+            |asked| asked.interpreter = "python3".into(),
+            |asked| asked.python = "3.11 hotlease=9".into(),
+            |asked| asked.path = vec!["x".repeat(BYTES_MAX)],
+            |asked| drop(asked.environment.insert("A=B".into(), String::new())),
+            |asked| drop(asked.environment.insert(String::new(), String::new())),
+            |asked| asked.directory = "/a\0b".into(),
+        ];
+        for (number, spoil) in spoiled.into_iter().enumerate() {
+            let mut request = asked();
+            spoil(&mut request);
+            assert!(program(request).is_err(), "request {number} was let through");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Leases whose workers are Python interpreters.
+
+use crate::Error;
+use hotlease_wire::grpc::PythonRuntime;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The Python of a lease's workers. Where an interpreter is not what the versions say, its worker does not start: the
+/// lease is refused with both versions named, and nothing was run.
+///
+/// Environment and import path are no place for secrets: every process of the tenant's on the workers' host can read
+/// them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Python {
+    /// The interpreter, an absolute path on the workers' host; the package must be installed there, too.
+    pub interpreter: PathBuf,
+    /// Environment beyond what workers inherit anyhow (`PATH`, `HOME`, `LANG` and a few more of the agent's).
+    pub environment: BTreeMap<String, String>,
+    /// Appended to the import path, where it is not in there.
+    pub path: Vec<String>,
+    /// Where functions run; `/` where the workers' host has no such folder.
+    pub directory: PathBuf,
+    /// The client's version of Python, like `3.11.7`: the first two numbers have to be the workers'.
+    pub version: String,
+    /// The client's version of this package.
+    pub hotlease: String,
+    /// The client's version of cloudpickle; empty: not looked at.
+    pub cloudpickle: String,
+}
+
+impl Python {
+    pub(crate) fn check(&self, slots: u16) -> Result<(), Error> {
+        let fail = |what: String| Err(Error::Options { what });
+        if slots != 1 {
+            return fail(format!(
+                "slots must be 1 where workers are Python interpreters, not {slots}: ask for more workers"
+            ));
+        }
+        if !self.interpreter.is_absolute() || self.interpreter.to_str().is_none() {
+            return fail("python.interpreter must be an absolute path, in UTF-8".into());
+        }
+        if self.directory.to_str().is_none() {
+            return fail("python.directory must be in UTF-8".into());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn request(&self) -> PythonRuntime {
+        PythonRuntime {
+            interpreter: self.interpreter.to_string_lossy().into_owned(),
+            environment: self.environment.clone().into_iter().collect(),
+            path: self.path.clone(),
+            directory: self.directory.to_string_lossy().into_owned(),
+            python: self.version.clone(),
+            hotlease: self.hotlease.clone(),
+            cloudpickle: self.cloudpickle.clone(),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Black-box tests of Python workers, with requests made by hand as `bindings/python/FORMAT.md` has them: what the package's
+//! own client sends is tested with the package. Each is named by the promise that it proves.
+
+mod deaths;
+mod requests;
+mod tasks;
+mod versions;
