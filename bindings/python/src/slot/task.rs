@@ -281,7 +281,7 @@ impl State {
             views.push(PyBuffer::<u8>::get(&buffer.call_method0("raw")?)?);
         }
         let bytes = views.iter().map(|view| {
-            let start = NonNull::new(view.buf_ptr().cast()).unwrap_or(NonNull::dangling());
+            let start = NonNull::new(view.buf_ptr().cast::<u8>()).unwrap_or(NonNull::dangling());
             // SAFETY: contiguous (`raw` gives nothing else), held by the view, and under the GIL.
             unsafe { std::slice::from_raw_parts(start.as_ptr().cast_const(), view.len_bytes()) }
         });
