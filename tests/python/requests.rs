@@ -23,7 +23,7 @@ pub const ONE_BUFFER: &[u8] = b"\x80\x05\x97\x85N\x86.";
 /// A platform, and the package that its workers import: the sources of this checkout with the built extension module.
 pub struct Scene {
     pub platform: Platform,
-    pub package: TempDir,
+    _package: TempDir,
     pub python: Python,
 }
 
@@ -33,7 +33,7 @@ impl Scene {
         let python = python(package.path());
         Self {
             platform: Platform::start(),
-            package,
+            _package: package,
             python,
         }
     }

@@ -301,13 +301,15 @@ impl State {
             Option<Bound<'py, PyBytes>>,
             Bound<'py, PyBytes>,
         );
-        let described = self.describe.bind(py).call1((error.value(py),));
+        // Not `value`: the traceback would be left behind.
+        let error = error.into_value(py).into_bound(py);
+        let described = self.describe.bind(py).call1((&error,));
         let (traceback, pickle, text) =
             match described.and_then(|described| described.extract::<Described<'_>>()) {
                 Ok(described) => described,
                 // It cannot even be described.
                 Err(_) => {
-                    let name = error.get_type(py).qualname();
+                    let name = error.get_type().qualname();
                     let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());
                     (PyBytes::new(py, b""), None, PyBytes::new(py, name.as_bytes()))
                 }
