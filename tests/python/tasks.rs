@@ -203,13 +203,19 @@ fn a_result_that_does_not_fit_is_kept_until_it_is_taken() {
 fn deadline_and_cancellation_reach_the_function() {
     let scene = Scene::new();
     let (_invoker, function) = scene.function();
-    let pid = ask(&function, "pid", NOTHING).expect("it runs");
     let hurried = function.clone().timeout(Some(Duration::from_millis(300)));
-    let late = ask(&hurried, "cancelled_in_time", NOTHING);
-    assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
-    assert_eq!(
-        ask(&function, "pid", NOTHING).expect("it runs"),
-        pid,
+    let told_in_time = || {
+        let pid = ask(&function, "pid", NOTHING).expect("it runs");
+        let late = ask(&hurried, "cancelled_in_time", NOTHING);
+        assert!(
+            matches!(late, Err(Error::Deadline { .. } | Error::WorkerDied { .. })),
+            "{late:?}"
+        );
+        ask(&function, "pid", NOTHING).expect("it runs") == pid
+    };
+    // A busy machine may not let it run in the 50 ms after which its worker is ended.
+    assert!(
+        (0..20).any(|_| told_in_time()),
         "a function that returns when it is told keeps its worker"
     );
     let nothing = tuple(&[vec![0x00], vec![0x01], vec![0x00]]);
