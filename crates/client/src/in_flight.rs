@@ -396,6 +396,11 @@ impl InFlight {
         !self.resolved && self.parked.is_none() && self.channel.is_closed() && !self.channel.is_done(self.seq)
     }
 
+    /// Where its reply will be.
+    pub(crate) fn place(&self) -> (Arc<Channel>, u64) {
+        (self.channel.clone(), self.seq)
+    }
+
     /// What a completion thread has to look at; from now on it is unwatched when dropped.
     pub(crate) fn watched(&mut self) -> (Arc<Channel>, u64, Option<Instant>) {
         self.watched = true;

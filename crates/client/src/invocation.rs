@@ -1,11 +1,13 @@
 //! The futures of submitted invocations.
 
 use crate::Error;
+use crate::channel::Channel;
 use crate::completions::Action;
 use crate::in_flight::{InFlight, Step, Take};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -20,6 +22,10 @@ pub struct Invocation(Waiting);
 impl Invocation {
     pub(crate) fn new(in_flight: InFlight) -> Self {
         Self(Waiting::new(in_flight))
+    }
+
+    pub(crate) fn place(&self) -> (Arc<Channel>, u64) {
+        self.0.in_flight.place()
     }
 
     /// Waits for the output.
@@ -76,6 +82,10 @@ pub struct BufferInvocation(Waiting);
 impl BufferInvocation {
     pub(crate) fn new(in_flight: InFlight) -> Self {
         Self(Waiting::new(in_flight))
+    }
+
+    pub(crate) fn place(&self) -> (Arc<Channel>, u64) {
+        self.0.in_flight.place()
     }
 
     /// Waits until the output is written.

@@ -89,7 +89,7 @@ pub use lease::ColdPhases;
 pub use model::{Measured, Model, Plan, Work};
 pub use offer::{Invitation, Offer};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
-pub use pipeline::Pipeline;
+pub use pipeline::{Awaited, Pipeline};
 pub use python::Python;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};

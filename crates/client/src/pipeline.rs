@@ -1,5 +1,9 @@
 //! Many small invocations on one slot, at the least cost for each.
 
+mod looking;
+
+pub use looking::Awaited;
+
 use crate::Error;
 use crate::channel::{Channel, Target, timed_out};
 use crate::function::Function;

@@ -1,8 +1,38 @@
-//! The client's side.
+//! The client's side: `hotlease.Executor` and its futures.
+//!
+//! | module | job |
+//! |---|---|
+//! | `executor` | the base of `Executor`: submit, shutdown |
+//! | `future` | the base of `Future`, and telling who watches one |
+//! | `encode`, `decode` | calls to requests, outcomes to objects |
+//! | `cell` | what a task and its future share |
+//! | `job`, `lane` | a task on its way; a slot, and what was sent there |
+//! | `core` | the queue, the slots, and all that is shared |
+//! | `collect` | what a result means; retries; another worker for one that is gone |
+//! | `waiting`, `keeper` | who takes in results: the thread that waits for one, else the core's own |
+//! | `memory` | shared memory for large arguments and results |
+//! | `options` | the options of an executor |
+
+mod cell;
+mod collect;
+mod core;
+mod decode;
+mod encode;
+mod executor;
+mod future;
+mod job;
+mod keeper;
+mod lane;
+mod memory;
+mod options;
+mod waiting;
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+
+/// The one function of a library of Python workers.
+const FUNCTION: &str = "hotlease.call";
 
 create_exception!(
     hotlease,
@@ -13,5 +43,8 @@ create_exception!(
 
 /// Adds what this side has to the module.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<executor::Client>()?;
+    module.add_class::<future::Task>()?;
+    module.add_function(wrap_pyfunction!(executor::_forked, module)?)?;
     module.add("Error", module.py().get_type::<Error>())
 }

@@ -1,0 +1,248 @@
+"""`hotlease.Executor` and its futures."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Optional, TypeVar, Union
+
+from hotlease import _core, _platform
+from hotlease._remote import chunk
+from hotlease.errors import NotRunning, Refused
+
+T = TypeVar("T")
+
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+_at_exit_registered = False
+
+
+class Future(_core.Task, concurrent.futures.Future[T]):
+    """The result of a task, when it is there. Made by `Executor.submit`.
+
+    A `concurrent.futures.Future` that can be awaited, too.
+    """
+
+    def __await__(self) -> Generator[Any, None, T]:
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+    def __repr__(self) -> str:
+        state = self._state.lower()
+        if state == "finished":
+            error = self.exception()
+            state = f"raised {type(error).__name__}" if error else f"returned {type(self.result()).__name__}"
+        return f"<hotlease.Future at {id(self):#x}: {state}>"
+
+
+class Executor(_core.Client, concurrent.futures.Executor):
+    """Runs tasks in leased worker processes, as `concurrent.futures.ProcessPoolExecutor` runs them in its own.
+
+    Without a manager it uses the platform of this machine and starts it (``hotlease up --detach``) if it is not up.
+
+    Parameters
+    ----------
+    max_workers
+        Worker processes at most; fewer if the platform has no more. Default: one for each core of this process. A string is
+        taken for `manager`.
+    initializer, initargs
+        Called in each worker before any task. If it raises, the executor is broken.
+    manager
+        ``https://HOST:PORT`` of a cluster's manager. Default: ``$HOTLEASE_MANAGER``, else the platform of this machine.
+    timeout
+        Seconds that each task has. Then its worker is killed and its future raises `DeadlineExceeded`.
+    idempotent
+        Whether tasks may run again after their worker died. A task of which two workers died is not run again.
+    memory
+        Bytes of address space of each worker. Default: no limit.
+    gpus
+        GPUs of each worker.
+    patience
+        Seconds to wait for a worker to be free.
+    environment
+        More environment variables for workers. No place for secrets: their node's other processes of yours see them.
+    options
+        More of the lease's: ``shared``, ``polling``, ``hot_budget``, ``ttl``, ``identity``, ``runtime_dir``, ``transport``,
+        ``label``, ``job``; and ``queue_bytes``, of tasks that wait, beyond which `submit` waits. Default: 1 GiB.
+
+    Raises
+    ------
+    hotlease.Error
+        If no worker can be had.
+
+    Examples
+    --------
+    >>> with hotlease.Executor() as executor:
+    ...     print(executor.submit(pow, 2, 10).result())
+    1024
+    """
+
+    def __init__(
+        self,
+        max_workers: Union[int, str, None] = None,
+        *,
+        initializer: Optional[Callable[..., object]] = None,
+        initargs: tuple[Any, ...] = (),
+        manager: Optional[str] = None,
+        timeout: Optional[float] = None,
+        idempotent: bool = False,
+        memory: Optional[int] = None,
+        gpus: Optional[int] = None,
+        patience: float = 10.0,
+        environment: Optional[dict[str, str]] = None,
+        **options: Any,
+    ) -> None:
+        if isinstance(max_workers, str):
+            if manager is not None:
+                raise TypeError("two managers were given")
+            max_workers, manager = None, max_workers
+        if max_workers is not None and max_workers <= 0:
+            raise ValueError("max_workers must be greater than 0")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        asked = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
+        options.update((name, value) for name, value in asked.items() if value is not None)
+        options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=1)
+        options.update(idempotent=idempotent, patience=patience)
+        options["python"] = _platform.interpreter(environment or {})
+        prepared = None if initializer is None else (initializer, tuple(initargs))
+        if manager is None and "runtime_dir" not in options and _platform.may_start():
+            self._open_here(options, prepared, patience)
+        else:
+            self._open(Future, options, prepared)
+        _remember(self)
+
+    def _open_here(
+        self,
+        options: dict[str, Any],
+        prepared: Optional[tuple[Callable[..., object], tuple[Any, ...]]],
+        patience: float,
+    ) -> None:
+        # With patience, a platform that is not there would be waited for, too.
+        try:
+            return self._open(Future, {**options, "patience": 0.0}, prepared)
+        except NotRunning:
+            _platform.start()
+        except Refused:
+            if patience <= 0:
+                raise
+        self._open(Future, options, prepared)
+
+    def __repr__(self) -> str:
+        return f"<hotlease.Executor: {self._slots()} workers, {self._pending()} tasks pending>"
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        /,
+        *iterables: Iterable[Any],
+        timeout: Optional[float] = None,
+        chunksize: int = 1,
+        buffersize: Optional[int] = None,
+    ) -> Iterator[T]:
+        """Calls `fn` with each of the arguments; results in order.
+
+        Parameters
+        ----------
+        fn
+            Takes as many arguments as there are iterables.
+        timeout
+            Seconds from now, after which the iterator raises `TimeoutError`.
+        chunksize
+            Calls in one task.
+        buffersize
+            Tasks whose results have not been drawn, at most; the iterables are read as results are drawn. Default: all are
+            submitted at once.
+        """
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError("buffersize must be an integer or None")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
+        end = None if timeout is None else time.monotonic() + timeout
+        calls = zip(*iterables)
+        if chunksize == 1:
+            return self._map_each(fn, calls, end, buffersize)
+        return itertools.chain.from_iterable(self._map_chunks(fn, calls, end, chunksize, buffersize))
+
+    def _map_each(
+        self,
+        fn: Callable[..., T],
+        calls: Iterator[tuple[Any, ...]],
+        end: Optional[float],
+        buffersize: Optional[int],
+    ) -> Iterator[T]:
+        submit = self.submit
+        return _drawn((submit(fn, *args) for args in calls), end, buffersize)
+
+    def _map_chunks(
+        self,
+        fn: Callable[..., T],
+        calls: Iterator[tuple[Any, ...]],
+        end: Optional[float],
+        chunksize: int,
+        buffersize: Optional[int],
+    ) -> Iterator[list[T]]:
+        chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
+        return _drawn((self.submit(chunk, fn, some) for some in chunks), end, buffersize)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accepts no more tasks, and gives the workers back when all are done.
+
+        Parameters
+        ----------
+        wait
+            Whether to return only then.
+        cancel_futures
+            Whether to cancel what was not sent to a worker yet.
+        """
+        self._shutdown(wait, cancel_futures)
+
+
+def _drawn(futures: Iterator[Future[Any]], end: Optional[float], buffersize: Optional[int]) -> Iterator[Any]:
+    # Submitted now, and not when the first result is drawn.
+    window = deque(futures if buffersize is None else itertools.islice(futures, buffersize))
+    return _draw(window, futures, end)
+
+
+def _draw(window: deque[Future[Any]], more: Iterator[Future[Any]], end: Optional[float]) -> Iterator[Any]:
+    try:
+        while window:
+            future = window.popleft()
+            try:
+                result = future.result(None if end is None else end - time.monotonic())
+            except BaseException:
+                window.appendleft(future)
+                raise
+            following = next(more, None)
+            if following is not None:
+                window.append(following)
+            # Kept by nobody here while whoever draws works on it.
+            del future
+            yield result
+            del result
+    finally:
+        for future in window:
+            future.cancel()
+
+
+def _remember(executor: Executor) -> None:
+    global _at_exit_registered
+    if not _at_exit_registered:
+        _at_exit_registered = True
+        # As concurrent.futures does: before the interpreter waits for its threads, while they can still be started.
+        threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
+        os.register_at_fork(after_in_child=_core._forked)
+    _executors.add(executor)
+
+
+def _at_exit() -> None:
+    for executor in list(_executors):
+        executor._shutdown(True, False)

@@ -1,0 +1,117 @@
+"""`hotlease.function`: functions that know how to be submitted."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, Optional, ParamSpec, TypeVar, Union, overload
+
+from hotlease._executor import Executor, Future
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_default: Optional[Executor] = None
+_lock = threading.Lock()
+
+
+def _default_executor() -> Executor:
+    global _default
+    with _lock:
+        if _default is None:
+            _default = Executor()
+        return _default
+
+
+class Function(Generic[P, R]):
+    """A function that can be called here, and submitted. Made by `function`.
+
+    Calling it, and `local`, runs it here; `submit` and `map` run it in a worker.
+    """
+
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, wrapped: Callable[P, R], executor: Optional[Executor], idempotent: bool) -> None:
+        self._executor = executor
+        self._hotlease_idempotent = idempotent
+        functools.update_wrapper(self, wrapped)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.__wrapped__(*args, **kwargs)
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs it here."""
+        return self.__wrapped__(*args, **kwargs)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Runs it in a worker."""
+        return self._used().submit(self, *args, **kwargs)
+
+    def map(
+        self,
+        *iterables: Iterable[Any],
+        timeout: Optional[float] = None,
+        chunksize: int = 1,
+        buffersize: Optional[int] = None,
+    ) -> Iterator[R]:
+        """Runs it in workers on each of the arguments; results in order. See `Executor.map`."""
+        return self._used().map(
+            self, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize
+        )
+
+    def _used(self) -> Executor:
+        return _default_executor() if self._executor is None else self._executor
+
+    def __repr__(self) -> str:
+        return f"<hotlease.function {self.__module__}.{self.__qualname__}>"
+
+    def __reduce__(self) -> Union[str, tuple[Any, ...]]:
+        found: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        if found is self and self.__module__ != "__main__":
+            return str(self.__qualname__)
+        return Function, (self.__wrapped__, None, self._hotlease_idempotent)
+
+
+@overload
+def function(wrapped: Callable[P, R], /) -> Function[P, R]: ...
+
+
+@overload
+def function(
+    *, executor: Optional[Executor] = None, idempotent: bool = False
+) -> Callable[[Callable[P, R]], Function[P, R]]: ...
+
+
+def function(
+    wrapped: Optional[Callable[P, R]] = None,
+    /,
+    *,
+    executor: Optional[Executor] = None,
+    idempotent: bool = False,
+) -> Union[Function[P, R], Callable[[Callable[P, R]], Function[P, R]]]:
+    """Makes a function one that can be submitted.
+
+    Parameters
+    ----------
+    executor
+        Where its tasks run. Default: one executor of the program, made when it is first needed.
+    idempotent
+        Whether a task of it may run again after its worker died.
+
+    Examples
+    --------
+    >>> @hotlease.function
+    ... def area(radius: float) -> float:
+    ...     return 3.14159 * radius * radius
+    >>> area.submit(2.0).result()
+    12.56636
+    """
+    if wrapped is not None:
+        return Function(wrapped, executor, idempotent)
+    return lambda later: Function(later, executor, idempotent)

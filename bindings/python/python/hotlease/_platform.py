@@ -1,0 +1,87 @@
+"""The platform of this machine, started when it is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from hotlease import _core, _programs
+from hotlease.errors import NotRunning
+
+# An exit status of `hotlease up`: somebody else was faster.
+_RUNS_ALREADY = 5
+_SERVES_WITHIN = 40
+
+
+# What changes how a program computes, but says nothing of anybody.
+_PASSED_ON = (
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTHONWARNINGS",
+    "TZ",
+    "VIRTUAL_ENV",
+)
+
+
+def interpreter(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What workers have to be like: this interpreter, here."""
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    # Where a worker finds this package, before it has the rest of the path.
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if os.path.basename(here) not in ("site-packages", "dist-packages"):
+        passed["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    return {
+        "interpreter": sys.executable,
+        "environment": {**passed, **environment},
+        "path": [os.path.abspath(folder) for folder in sys.path],
+        "directory": os.getcwd(),
+        "version": ".".join(map(str, sys.version_info[:3])),
+        "hotlease": _core.__version__,
+        "cloudpickle": _version_of("cloudpickle"),
+    }
+
+
+def _version_of(package: str) -> str:
+    # Not imported for it: that takes longer than all else here.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def may_start() -> bool:
+    """Whether no other platform was asked for."""
+    return not os.environ.get("HOTLEASE_MANAGER")
+
+
+def start() -> None:
+    """Starts it, as ``hotlease up --detach`` does; it stays until ``hotlease down``.
+
+    Raises
+    ------
+    NotRunning
+        If it does not start.
+    """
+    try:
+        program = _programs.find("hotlease")
+    except FileNotFoundError as error:
+        raise NotRunning(f"hotlease is not running, and cannot be started: {error}", False) from None
+    try:
+        done = subprocess.run(
+            [program, "up", "--detach"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SERVES_WITHIN,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotRunning(f"hotlease is not running, and cannot be started: {error}", False) from error
+    if done.returncode not in (0, _RUNS_ALREADY):
+        raise NotRunning(f"hotlease is not running, and cannot be started: {done.stderr.strip()}", False)

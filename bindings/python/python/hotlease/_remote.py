@@ -1,0 +1,20 @@
+"""Functions that run in workers, to which they are known by their names."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+
+def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls what came with the arguments."""
+    return function(*args, **kwargs)
+
+
+def chunk(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:
+    """Calls it with each of these arguments."""
+    return [function(*args) for args in calls]
+
+
+def prepare(function: Callable[..., Any], /, *args: Any) -> None:
+    """Calls an initializer, whose result nobody wants."""
+    function(*args)

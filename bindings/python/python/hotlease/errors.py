@@ -1,0 +1,101 @@
+"""What can go wrong between a program and its workers.
+
+What a task itself raises comes as it is, with the worker's traceback as its cause.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import BrokenExecutor
+from typing import Optional
+
+from hotlease._core import Error
+
+__all__ = [
+    "DeadlineExceeded",
+    "Error",
+    "ExecutorBroken",
+    "LeaseEnded",
+    "NotRunning",
+    "OptionError",
+    "OutcomeUnknown",
+    "Refused",
+    "TaskError",
+    "WorkerDied",
+]
+
+
+class TaskError(Error):
+    """A task has no result, for a reason that is not its own.
+
+    Attributes
+    ----------
+    ran
+        Whether its function ran: ``True``, ``False``, or ``None`` where nobody can know.
+    """
+
+    def __init__(self, message: str = "", ran: Optional[bool] = None) -> None:
+        super().__init__(message, ran)
+        self.ran = ran
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class WorkerDied(TaskError, BrokenExecutor):
+    """The worker process died while it had the task. The executor goes on with another one.
+
+    Attributes
+    ----------
+    cause
+        Why, in words.
+    exit_code
+        Its exit status; negative: the signal that killed it; ``None``: neither is known.
+    output
+        The end of what it printed.
+    deaths
+        Workers that died of this task.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        ran: Optional[bool] = None,
+        cause: str = "",
+        exit_code: Optional[int] = None,
+        output: str = "",
+        deaths: int = 0,
+    ) -> None:
+        Error.__init__(self, message, ran, cause, exit_code, output, deaths)
+        self.ran = ran
+        self.cause = cause
+        self.exit_code = exit_code
+        self.output = output
+        self.deaths = deaths
+
+
+class OutcomeUnknown(TaskError):
+    """Nobody is left who could say how the task ended."""
+
+
+class DeadlineExceeded(TaskError, TimeoutError):
+    """The task did not end within the executor's ``timeout``."""
+
+
+class LeaseEnded(TaskError):
+    """The workers were given back, or taken away."""
+
+
+class ExecutorBroken(TaskError, BrokenExecutor):
+    """The executor has no workers and gets no others."""
+
+
+class NotRunning(TaskError):
+    """No platform is there."""
+
+
+class Refused(TaskError):
+    """The platform refused: it has no free workers, for instance, or they cannot be started."""
+
+
+class OptionError(TaskError, ValueError):
+    """An option makes no sense."""

@@ -1,0 +1,324 @@
+//! Taking in results: what each means, what is sent again, and who replaces a worker that is gone.
+
+use super::cell::Outcome;
+use super::core::{Closed, Core, State};
+use super::job::Job;
+use super::lane::{Flight, Sent};
+use crate::format::{Reply, reply};
+use hotlease_client::{EndReason, Error, Pipeline, Ran};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Results taken from one slot before others get the lock.
+const BATCH: usize = 64;
+/// Workers that may die of a task.
+const DEATHS_MAX: u8 = 2;
+/// Bytes of an initializer's exception that are told.
+const TOLD_BYTES: usize = 2000;
+
+impl Core {
+    /// Takes in what has come, up to a number, and sends what waits. Returns how many results there were. The caller has
+    /// `collecting`.
+    pub fn collect(self: &Arc<Self>, scratch: &mut [u8]) -> usize {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let mut results = 0;
+        for at in 0..state.lanes.len() {
+            let taken = self.drain(state, at, scratch);
+            state.lanes[at].learn(taken);
+            results += taken;
+        }
+        if !state.queue.is_empty() {
+            self.refill(state);
+        }
+        drop(guard);
+        if results > 0 && self.followers.load(Ordering::Acquire) > 0 {
+            self.tell_followers();
+        }
+        results
+    }
+
+    /// Wakes the threads that wait while another one takes in results.
+    pub fn tell_followers(&self) {
+        // Under the lock, so that nobody is between looking and sleeping.
+        drop(self.progress.0.lock());
+        self.progress.1.notify_all();
+    }
+
+    fn drain(self: &Arc<Self>, state: &mut State, at: usize, scratch: &mut [u8]) -> usize {
+        let mut taken = 0;
+        while taken < BATCH {
+            let lane = &mut state.lanes[at];
+            let Some(pipeline) = &mut lane.pipeline else {
+                return taken;
+            };
+            let is_closed = pipeline.is_closed();
+            let Some(flight) = lane.flights.front_mut() else {
+                if is_closed {
+                    self.replace_worker(state, at);
+                }
+                return taken;
+            };
+            let result = match &mut flight.sent {
+                Sent::Ring => match pipeline.try_pop(scratch) {
+                    Ok(None) => return taken,
+                    Ok(Some(length)) => Ok(Came::Bytes(length)),
+                    Err(error) => Err(error),
+                },
+                // These may have to wait for another worker, which is not done here.
+                Sent::Whole(..) | Sent::Taking(..) if is_closed => {
+                    self.replace_worker(state, at);
+                    return taken;
+                }
+                Sent::Whole(invocation) => match invocation.try_take() {
+                    None => return taken,
+                    Some(Ok(bytes)) => Ok(Came::Owned(bytes)),
+                    Some(Err(error)) => Err(error),
+                },
+                Sent::Taking(invocation, _) => match invocation.try_take() {
+                    None => return taken,
+                    Some(Ok(length)) => Ok(Came::InPlace(length)),
+                    Some(Err(error)) => Err(error),
+                },
+            };
+            let Some(flight) = lane.flights.pop_front() else {
+                return taken;
+            };
+            taken += 1;
+            self.land(state, at, flight, result, scratch);
+        }
+        taken
+    }
+
+    /// What a result means.
+    fn land(
+        &self,
+        state: &mut State,
+        at: usize,
+        flight: Flight,
+        result: Result<Came, Error>,
+        scratch: &[u8],
+    ) {
+        let Flight { mut job, sent } = flight;
+        let bytes = match result {
+            Err(error) => return self.after(state, job, error),
+            Ok(Came::InPlace(length)) => {
+                if let Sent::Taking(_, mut memory) = sent {
+                    memory.truncate(length);
+                    self.resolve(state, &job.cell, Outcome::Large(memory));
+                }
+                return;
+            }
+            Ok(Came::Owned(bytes)) => bytes.into_boxed_slice(),
+            Ok(Came::Bytes(length)) => Box::from(&scratch[..length]),
+        };
+        match bytes.first() {
+            Some(&reply::UNKNOWN_FUNCTION) => {
+                state.lanes[at].forget(&job.target.key);
+                job.sent = true;
+                state.queued_bytes += job.size();
+                state.queue.push_front(job);
+            }
+            Some(&reply::KEPT) if !job.prepares => self.fetch(state, at, job, &bytes),
+            _ if job.prepares => {
+                state.pending -= 1;
+                if let Some(why) = complaint(&bytes) {
+                    self.close(state, Closed::Unprepared(why));
+                }
+            }
+            _ => self.resolve(state, &job.cell, Outcome::Reply(bytes)),
+        }
+    }
+
+    fn fetch(&self, state: &mut State, at: usize, job: Job, bytes: &[u8]) {
+        let word = |from: usize| {
+            let word = bytes.get(from..)?.first_chunk()?;
+            Some(u64::from_le_bytes(*word))
+        };
+        let (Some(ticket), Some(size)) = (word(reply::HEAD_BYTES), word(reply::HEAD_BYTES + 8)) else {
+            // Whoever decodes it says what is wrong.
+            return self.resolve(state, &job.cell, Outcome::Reply(bytes.into()));
+        };
+        let length = usize::try_from(size).unwrap_or(usize::MAX);
+        let fetched = match self.pool.take(&self.invoker, length) {
+            Ok(memory) => state.lanes[at].fetch(job, ticket, memory),
+            Err(error) => Err(Box::new((job, error))),
+        };
+        if let Err(failed) = fetched {
+            let (job, error) = *failed;
+            self.fail(state, job, error);
+        }
+    }
+
+    /// A task has ended with an error of the library's: it is sent again, or fails.
+    fn after(&self, state: &mut State, mut job: Job, error: Error) {
+        if job.prepares {
+            state.pending -= 1;
+            // The next worker is prepared anew.
+            return match error {
+                Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
+                    if job.deaths == 0 && error.ran() == Ran::No => {}
+                error => self.close(
+                    state,
+                    Closed::Unprepared(format!("the worker did not survive it: {error}")),
+                ),
+            };
+        }
+        let ran = error.ran();
+        let was_lost = matches!(
+            error,
+            Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
+        );
+        if was_lost && ran != Ran::No {
+            job.deaths += 1;
+        }
+        let may_run_again = ran == Ran::No || job.target.idempotent && job.deaths < DEATHS_MAX;
+        let released = matches!(
+            error,
+            Error::LeaseEnded {
+                reason: EndReason::Released,
+                ..
+            }
+        );
+        let is_open = matches!(state.closed, None | Some(Closed::ShutDown))
+            && state.lanes.iter().any(|lane| !lane.is_dead);
+        if (was_lost || error.retryable()) && may_run_again && !released && is_open {
+            state.queued_bytes += job.size();
+            state.queue.push_front(job);
+        } else {
+            self.fail(state, job, error);
+        }
+    }
+
+    /// Another thread gets another worker for a slot, and then the slot back.
+    fn replace_worker(self: &Arc<Self>, state: &mut State, at: usize) {
+        if matches!(state.closed, Some(Closed::ShutDown)) && state.pending == 0 {
+            state.lanes[at].is_dead = true;
+        }
+        let lane = &mut state.lanes[at];
+        if lane.is_dead {
+            return;
+        }
+        let Some(pipeline) = lane.pipeline.take() else {
+            return;
+        };
+        let flights: Vec<Flight> = lane.flights.drain(..).collect();
+        // Not moved into the thread: if there is none, they are still here.
+        let taken = Arc::new(Mutex::new(Some((pipeline, flights))));
+        let (core, given) = (self.clone(), taken.clone());
+        let replace = move || {
+            let given = given.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some((pipeline, flights)) = given {
+                core.replaced(at, pipeline, flights);
+            }
+        };
+        let spawned = std::thread::Builder::new()
+            .name("hotlease-repair".into())
+            .spawn(replace);
+        if let Err(error) = spawned {
+            state.lanes[at].is_dead = true;
+            let what = format!("there is no thread to replace a worker: {error}");
+            let error = Error::Options { what };
+            let left = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+            for flight in left.into_iter().flat_map(|(_, flights)| flights) {
+                self.fail(state, flight.job, error.clone());
+            }
+            if state.lanes.iter().all(|lane| lane.is_dead) {
+                self.close(state, Closed::Lost(error));
+            }
+        }
+    }
+
+    fn replaced(self: &Arc<Self>, at: usize, mut pipeline: Pipeline, flights: Vec<Flight>) {
+        // First what may not run again: nobody has to wait for another worker to be told.
+        let (mut moving, mut over) = (Vec::new(), Vec::new());
+        for Flight { job, mut sent } in flights {
+            let result = match &mut sent {
+                Sent::Taking(invocation, _) => invocation.try_take().map(|taken| taken.map(Came::InPlace)),
+                Sent::Whole(..) | Sent::Ring => None,
+            };
+            let flight = Flight { job, sent };
+            match result {
+                Some(result) => over.push((flight, result)),
+                None => moving.push(flight),
+            }
+        }
+        let mut guard = self.state();
+        for (flight, result) in over {
+            self.land(&mut guard, at, flight, result, &[]);
+        }
+        drop(guard);
+        self.tell_followers();
+        let repaired = pipeline.repair();
+        // The library sends these again itself, where that may be done, or says how they ended.
+        let moved: Vec<_> = moving
+            .into_iter()
+            .map(|mut flight| {
+                let result = match &mut flight.sent {
+                    Sent::Whole(invocation) => invocation.try_take().map(|taken| taken.map(Came::Owned)),
+                    _ => None,
+                };
+                (flight, result)
+            })
+            .collect();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        match repaired {
+            Ok(()) => {
+                state.lanes[at].begin_anew(pipeline);
+                self.prepare(state, at);
+            }
+            Err(error) => {
+                state.lanes[at].is_dead = true;
+                if state.lanes.iter().all(|lane| lane.is_dead) {
+                    self.close(state, Closed::Lost(error));
+                }
+            }
+        }
+        for (flight, result) in moved {
+            match result {
+                Some(result) => self.land(state, at, flight, result, &[]),
+                None if state.lanes[at].is_dead => self.fail(
+                    state,
+                    flight.job,
+                    Error::OutcomeUnknown {
+                        why: "no worker could be had to go on with".into(),
+                    },
+                ),
+                None => state.lanes[at].flights.push_back(flight),
+            }
+        }
+        self.refill(state);
+        drop(guard);
+        self.version.fetch_add(1, Ordering::Release);
+        self.tell_followers();
+        self.keeper.rouse(&self.invoker);
+    }
+}
+
+/// Where a result is.
+enum Came {
+    /// The first so many bytes of the scratch memory.
+    Bytes(usize),
+    Owned(Vec<u8>),
+    /// So many bytes of what its flight has.
+    InPlace(usize),
+}
+
+/// What an initializer's reply complains of.
+fn complaint(bytes: &[u8]) -> Option<String> {
+    let text = |from: usize, length: usize| {
+        let bytes = bytes.get(from..)?.get(..length)?;
+        Some(String::from_utf8_lossy(&bytes[length.saturating_sub(TOLD_BYTES)..]).into_owned())
+    };
+    match Reply::decode(bytes) {
+        Ok(reply) => match reply.kind {
+            reply::EXCEPTION | reply::EXCEPTION_TEXT => {
+                text(reply.body.pickle - reply.traceback_bytes, reply.traceback_bytes)
+            }
+            reply::REFUSED => text(reply.body.pickle, reply.body.pickle_bytes),
+            _ => None,
+        },
+        Err(error) => Some(error.to_string()),
+    }
+}

@@ -1,0 +1,313 @@
+//! The executor's core: a queue, the slots, and what becomes of results. It knows Python's lock only where a future is
+//! watched.
+//!
+//! Threads and locks. `state` guards queue and slots, for a microsecond at a time, and is never held while Python's lock
+//! is waited for: `submit` takes it with Python's lock held. `collecting` belongs to whoever takes in results: the thread
+//! that waits for one (so that no other thread stands between a result and its caller), else the core's own
+//! ([`super::keeper`]).
+
+use super::cell::{Cell, Outcome};
+use super::job::{Job, Payload, Target};
+use super::keeper::Keeper;
+use super::lane::Lane;
+use super::memory::Pool;
+use hotlease_client::{Awaited, Error, Invoker};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// Set in the child of a fork: what a core there shows is its parent's, and its threads do not exist.
+pub static FORKED: AtomicU32 = AtomicU32::new(0);
+
+/// Why nothing more is accepted.
+#[derive(Clone)]
+pub enum Closed {
+    /// `shutdown` was called.
+    ShutDown,
+    /// No worker can be had.
+    Lost(Error),
+    /// The initializer failed.
+    Unprepared(String),
+}
+
+/// What `state` guards.
+pub struct State {
+    pub queue: VecDeque<Job>,
+    /// Of the tasks in the queue.
+    pub queued_bytes: usize,
+    pub lanes: Vec<Lane>,
+    pub closed: Option<Closed>,
+    /// Tasks without an outcome.
+    pub pending: usize,
+}
+
+/// See the module.
+pub struct Core {
+    pub invoker: Invoker,
+    pub state: Mutex<State>,
+    pub pool: Arc<Pool>,
+    /// Changes when a slot that was idle is sent something.
+    pub version: AtomicU64,
+    /// What prepares a worker.
+    pub initializer: Option<(Arc<Target>, Box<[u8]>)>,
+    /// Bytes of tasks that may wait in the queue.
+    pub queue_bytes_max: usize,
+    pub collecting: Mutex<Vec<u8>>,
+    /// Threads that wait for a result.
+    pub waiters: AtomicUsize,
+    /// Of these, those that sleep until another thread has taken in something.
+    pub followers: AtomicUsize,
+    pub progress: (Mutex<()>, Condvar),
+    /// Watched tasks that have an outcome.
+    pub to_finish: Mutex<Vec<Arc<Cell>>>,
+    pub has_to_finish: AtomicBool,
+    /// Watched tasks without an outcome, or nearly so.
+    pub watched: AtomicUsize,
+    pub keeper: Keeper,
+    /// The value of [`FORKED`] where it was made.
+    forks: u32,
+    /// The lease was given back.
+    pub ended: AtomicBool,
+}
+
+impl Core {
+    /// With all slots of an invoker idle.
+    pub fn new(
+        invoker: Invoker,
+        queue_bytes_max: usize,
+        initializer: Option<(Arc<Target>, Box<[u8]>)>,
+    ) -> Result<Arc<Self>, Error> {
+        let function = invoker.function(super::FUNCTION)?;
+        let (depth, request_bytes) = (
+            invoker.options().depth as usize,
+            invoker.options().request_bytes as usize,
+        );
+        let lanes =
+            (0..invoker.slots()).map(|slot| Lane::new(function.clone().on_slot(slot)?, depth, request_bytes));
+        let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        let scratch = vec![0; invoker.options().reply_bytes as usize];
+        let core = Arc::new(Self {
+            invoker,
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                queued_bytes: 0,
+                lanes,
+                closed: None,
+                pending: 0,
+            }),
+            pool: Arc::default(),
+            version: AtomicU64::new(0),
+            initializer,
+            queue_bytes_max,
+            collecting: Mutex::new(scratch),
+            waiters: AtomicUsize::new(0),
+            followers: AtomicUsize::new(0),
+            progress: (Mutex::new(()), Condvar::new()),
+            to_finish: Mutex::default(),
+            has_to_finish: AtomicBool::new(false),
+            watched: AtomicUsize::new(0),
+            keeper: Keeper::default(),
+            forks: FORKED.load(Ordering::Relaxed),
+            ended: AtomicBool::new(false),
+        });
+        let lanes = core.state().lanes.len();
+        (0..lanes).for_each(|at| core.prepare(&mut core.state(), at));
+        Ok(core)
+    }
+
+    /// Whether this process is a fork of the one that made it.
+    pub fn is_foreign(&self) -> bool {
+        FORKED.load(Ordering::Relaxed) != self.forks
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The right to take in results, if nobody has it.
+    pub fn try_collecting(&self) -> Option<MutexGuard<'_, Vec<u8>>> {
+        match self.collecting.try_lock() {
+            Ok(scratch) => Some(scratch),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Sends a worker what prepares it, ahead of all tasks.
+    pub fn prepare(&self, state: &mut State, at: usize) {
+        let Some((target, payload)) = &self.initializer else {
+            return;
+        };
+        let payload = Payload::Small(payload.clone());
+        let mut job = Job::new(Arc::new(Cell::new()), target.clone(), payload);
+        job.prepares = true;
+        job.cell.start();
+        match state.lanes[at].send(job, &self.invoker, &self.pool) {
+            // Looked after as a task is.
+            Ok(()) => state.pending += 1,
+            Err((_, Some(error))) => self.close(state, Closed::Lost(error)),
+            // This worker is gone already; the next one is prepared.
+            Err((_, None)) => {}
+        }
+    }
+
+    /// Takes a task: sends it if a slot has room, else it waits. Gives it back where nothing is accepted any more.
+    pub fn accept(&self, job: Job) -> Result<(), (Job, Closed)> {
+        let mut state = self.state();
+        if let Some(closed) = &state.closed {
+            let closed = closed.clone();
+            return Err((job, closed));
+        }
+        state.pending += 1;
+        let waits = !state.queue.is_empty() || matches!(job.payload, Payload::Large(_));
+        let left = if waits {
+            Some(job)
+        } else {
+            self.send(&mut state, job)
+        };
+        let queued = left.is_some();
+        if let Some(job) = left {
+            state.queued_bytes += job.size();
+            state.queue.push_back(job);
+        }
+        drop(state);
+        self.keeper.tell(queued);
+        Ok(())
+    }
+
+    /// Whether a task of this size may be put into the queue now.
+    pub fn has_room(&self) -> bool {
+        let state = self.state();
+        state.queued_bytes < self.queue_bytes_max || state.queue.is_empty() || state.closed.is_some()
+    }
+
+    /// Sends it to the slot with the least to do; gives it back if none has room.
+    fn send(&self, state: &mut State, mut job: Job) -> Option<Job> {
+        let lanes = state.lanes.iter().enumerate().filter(|(_, lane)| lane.has_room());
+        let Some((at, _)) = lanes.min_by_key(|(_, lane)| lane.flights.len()) else {
+            return Some(job);
+        };
+        if !job.sent && !job.cell.start() {
+            // Cancelled; whoever did that has told everybody.
+            state.pending -= 1;
+            return None;
+        }
+        job.sent = true;
+        let lane = &mut state.lanes[at];
+        let was_idle = lane.flights.is_empty();
+        match lane.send(job, &self.invoker, &self.pool) {
+            Ok(()) if was_idle => {
+                self.version.fetch_add(1, Ordering::Release);
+            }
+            Ok(()) => {}
+            Err((job, None)) => return Some(job),
+            Err((job, Some(error))) => self.fail(state, job, error),
+        }
+        None
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub fn refill(&self, state: &mut State) {
+        while let Some(job) = state.queue.pop_front() {
+            let bytes = job.size();
+            match self.send(state, job) {
+                None => state.queued_bytes -= bytes,
+                Some(job) => {
+                    state.queue.push_front(job);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends a task without a reply.
+    pub fn fail(&self, state: &mut State, job: Job, error: Error) {
+        if job.prepares {
+            state.pending -= 1;
+            return self.close(state, Closed::Lost(error));
+        }
+        let deaths = job.deaths;
+        let failed = super::cell::Failed { error, deaths };
+        self.resolve(state, &job.cell, Outcome::Failed(Box::new(failed)));
+    }
+
+    /// Gives a task its outcome.
+    pub fn resolve(&self, state: &mut State, cell: &Arc<Cell>, outcome: Outcome) {
+        state.pending -= 1;
+        if cell.resolve(outcome) {
+            self.finish_later(cell.clone());
+        }
+    }
+
+    /// It is watched: whoever has Python's lock next finishes it.
+    pub fn finish_later(&self, cell: Arc<Cell>) {
+        let mut to_finish = self.to_finish.lock().unwrap_or_else(PoisonError::into_inner);
+        to_finish.push(cell);
+        self.has_to_finish.store(true, Ordering::Release);
+    }
+
+    /// Accepts nothing more; unless that is only a shutdown, what waits fails.
+    pub fn close(&self, state: &mut State, why: Closed) {
+        if state
+            .closed
+            .as_ref()
+            .is_none_or(|closed| matches!(closed, Closed::ShutDown))
+        {
+            state.closed = Some(why.clone());
+        }
+        if matches!(why, Closed::ShutDown) {
+            return;
+        }
+        state.queued_bytes = 0;
+        for job in std::mem::take(&mut state.queue) {
+            if !job.sent && !job.cell.start() {
+                state.pending -= 1;
+                continue;
+            }
+            match &why {
+                Closed::Unprepared(why) if !job.prepares => {
+                    self.resolve(state, &job.cell, Outcome::Unprepared(why.clone()));
+                }
+                Closed::Lost(error) if !job.prepares => self.fail(state, job, error.clone()),
+                _ => state.pending -= 1,
+            }
+        }
+    }
+
+    /// Cancels all that waits.
+    pub fn cancel_queued(&self) {
+        let mut state = self.state();
+        state.queued_bytes = 0;
+        for job in std::mem::take(&mut state.queue) {
+            match job.cell.cancel() {
+                Some(watched) => {
+                    state.pending -= 1;
+                    if watched {
+                        self.finish_later(job.cell);
+                    }
+                }
+                None if job.sent => state.queue.push_back(job),
+                // Cancelled before.
+                None => state.pending -= 1,
+            }
+        }
+        drop(state);
+        self.keeper.rouse(&self.invoker);
+    }
+
+    /// What is looked at to see whether something has come.
+    pub fn awaited(&self, into: &mut Vec<Awaited>) {
+        into.clear();
+        into.extend(self.state().lanes.iter().filter_map(Lane::oldest));
+    }
+
+    /// Whether nothing is pending and nothing will be.
+    pub fn is_over(&self) -> bool {
+        let state = self.state();
+        let busy = state
+            .lanes
+            .iter()
+            .any(|lane| lane.pipeline.is_none() && !lane.is_dead);
+        state.pending == 0 && state.closed.is_some() && !busy
+    }
+}

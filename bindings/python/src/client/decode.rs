@@ -1,0 +1,179 @@
+//! From outcomes to Python's objects. Nothing fails here: what cannot be decoded is the task's exception.
+
+use super::cell::{Failed, Outcome};
+use super::memory::{Memory, Piece};
+use crate::format::{FormatError, Reply, reply};
+use crate::plain::Reader;
+use hotlease_client::{Cause, Error, Ran};
+use pyo3::call::PyCallArgs;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use std::sync::Arc;
+
+/// How a task ended, in Python's terms.
+pub enum Decoded {
+    /// It returned this.
+    Value(Py<PyAny>),
+    /// It raised this, or there is no result for this reason.
+    Raised(Py<PyAny>),
+}
+
+static HELPERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// Something of `hotlease._helpers`.
+pub fn helper<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+    let module = HELPERS.get_or_try_init(py, || {
+        py.import("hotlease._helpers")
+            .map(|module| module.into_any().unbind())
+    })?;
+    module.bind(py).getattr(name)
+}
+
+/// An exception of the helpers' naming.
+pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl PyCallArgs<'py>) -> PyErr {
+    match helper(py, name).and_then(|class| class.call1(arguments)) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+/// Decodes.
+pub fn outcome(py: Python<'_>, outcome: Outcome) -> Decoded {
+    let decoded = match outcome {
+        Outcome::Reply(bytes) => of_bytes(py, &bytes),
+        Outcome::Large(memory) => of_memory(py, memory),
+        Outcome::Failed(failed) => Err(failure(py, &failed)),
+        Outcome::Unprepared(why) => Err(unprepared(py, &why)),
+        Outcome::Raised(exception) => return Decoded::Raised(exception),
+    };
+    decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
+}
+
+/// The exception where an initializer failed.
+pub fn unprepared(py: Python<'_>, why: &str) -> PyErr {
+    let text = format!("the initializer failed in a worker, so that no task is run: {why}");
+    raise(py, intern!(py, "ExecutorBroken"), (text, false))
+}
+
+fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
+    let reply = Reply::decode(bytes).map_err(|error| damaged(py, error))?;
+    let body = &bytes[reply.body.pickle..][..reply.body.pickle_bytes];
+    match reply.kind {
+        reply::PLAIN => {
+            let value = Reader::new(body).value(py).map_err(|error| damaged(py, error))?;
+            Ok(Decoded::Value(value.unbind()))
+        }
+        reply::PICKLED => {
+            let buffers = PyList::empty(py);
+            for &(start, length) in &reply.body.buffers {
+                // Writable, as what is not pickled would be.
+                let buffer = pyo3::types::PyByteArray::new(py, &bytes[start..][..length]);
+                buffers.append(buffer)?;
+            }
+            unpickle(py, body, &buffers)
+        }
+        reply::EXCEPTION | reply::EXCEPTION_TEXT => {
+            let start = reply.body.pickle - reply.traceback_bytes;
+            let traceback = String::from_utf8_lossy(&bytes[start..][..reply.traceback_bytes]);
+            let make = helper(py, intern!(py, "remote_exception"))?;
+            let pickled = (reply.kind == reply::EXCEPTION).then(|| PyBytes::new(py, body));
+            let text = String::from_utf8_lossy(if reply.kind == reply::EXCEPTION_TEXT {
+                body
+            } else {
+                &[]
+            });
+            let exception = make.call1((traceback, pickled, text))?;
+            Ok(Decoded::Raised(exception.unbind()))
+        }
+        _ => {
+            let why = String::from_utf8_lossy(body);
+            let text = format!("the worker did not take the task: {why}; the function did not run");
+            Err(raise(py, intern!(py, "TaskError"), (text, false)))
+        }
+    }
+}
+
+fn of_memory(py: Python<'_>, memory: Memory) -> PyResult<Decoded> {
+    let reply = Reply::decode(memory.bytes()).map_err(|error| damaged(py, error))?;
+    if reply.kind != reply::PICKLED || reply.body.buffers.is_empty() {
+        return of_bytes(py, memory.bytes());
+    }
+    let body = memory.bytes()[reply.body.pickle..][..reply.body.pickle_bytes].to_vec();
+    let memory = Arc::new(memory);
+    let buffers = PyList::empty(py);
+    for (start, length) in reply.body.buffers {
+        let piece =
+            Piece::new(memory.clone(), start, length).ok_or_else(|| damaged(py, FormatError::Short))?;
+        buffers.append(Bound::new(py, piece)?)?;
+    }
+    unpickle(py, &body, &buffers)
+}
+
+fn unpickle(py: Python<'_>, pickle: &[u8], buffers: &Bound<'_, PyList>) -> PyResult<Decoded> {
+    let value = helper(py, intern!(py, "load_result"))?.call1((PyBytes::new(py, pickle), buffers))?;
+    Ok(Decoded::Value(value.unbind()))
+}
+
+fn damaged(py: Python<'_>, error: FormatError) -> PyErr {
+    let text = format!(
+        "the function ran, but its result is damaged: {error}; install the same hotlease on both sides"
+    );
+    raise(py, intern!(py, "TaskError"), (text, true))
+}
+
+fn ran(ran: Ran) -> Option<bool> {
+    match ran {
+        Ran::Yes => Some(true),
+        Ran::No => Some(false),
+        Ran::Unknown => None,
+    }
+}
+
+/// The exception for an error of the library's.
+pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    failure(
+        py,
+        &Failed {
+            error: error.clone(),
+            deaths: 0,
+        },
+    )
+}
+
+fn failure(py: Python<'_>, failed: &Failed) -> PyErr {
+    let error = &failed.error;
+    let fields = PyDict::new(py);
+    let set = || -> PyResult<()> {
+        fields.set_item("ran", ran(error.ran()))?;
+        if let Error::WorkerDied { cause, output, .. } = error {
+            fields.set_item("cause", cause.to_string())?;
+            fields.set_item("output", output)?;
+            fields.set_item("deaths", failed.deaths)?;
+            let (exit, signal) = match cause {
+                Cause::Exit { status, .. } => (Some(*status), None),
+                Cause::Signal { signal, .. } => (None, Some(*signal)),
+                _ => (None, None),
+            };
+            fields.set_item("exit_code", exit.or(signal.map(|signal| -signal)))?;
+        }
+        Ok(())
+    };
+    let kind = match error {
+        Error::WorkerDied { .. } => "WorkerDied",
+        Error::OutcomeUnknown { .. } | Error::Protocol { .. } => "OutcomeUnknown",
+        Error::Deadline { .. } => "DeadlineExceeded",
+        Error::LeaseEnded { .. } => "LeaseEnded",
+        Error::NotRunning { .. } => "NotRunning",
+        Error::Refused(_) => "Refused",
+        Error::Options { .. } => "OptionError",
+        _ => "TaskError",
+    };
+    let made =
+        set().and_then(|()| helper(py, intern!(py, "failure"))?.call1((kind, error.to_string(), fields)));
+    match made {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,351 @@
+//! Futures: what Python sees of a task. `hotlease.Future` adds `concurrent.futures.Future` as a second base, for what asks
+//! for one, and takes everything from here.
+
+use super::cell::{Cell, Stage};
+use super::core::Core;
+use super::decode::{self, Decoded};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyList;
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a waiting thread looks whether Ctrl-C was pressed.
+const SIGNAL_LOOK: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// What the next future that this thread makes is of: objects of a class that Python defines are made by calling it.
+    static NEXT: RefCell<Option<(Arc<Cell>, Arc<Core>)>> = const { RefCell::new(None) };
+}
+
+/// What only watched futures have.
+struct Watch {
+    condition: Py<PyAny>,
+    waiters: Py<PyList>,
+    callbacks: Mutex<Vec<Py<PyAny>>>,
+}
+
+/// The base of `hotlease.Future`.
+#[pyclass(subclass, frozen, module = "hotlease._core")]
+pub struct Task {
+    cell: Arc<Cell>,
+    core: Arc<Core>,
+    decoded: PyOnceLock<Decoded>,
+    watch: OnceLock<Box<Watch>>,
+}
+
+/// Makes a future of this class.
+pub fn make<'py>(class: &Bound<'py, PyAny>, cell: Arc<Cell>, core: Arc<Core>) -> PyResult<Bound<'py, PyAny>> {
+    NEXT.with(|next| next.replace(Some((cell, core))));
+    class.call0()
+}
+
+impl Task {
+    fn watch<'a>(slf: &'a Bound<'_, Self>) -> PyResult<&'a Watch> {
+        let (py, this) = (slf.py(), slf.get());
+        if this.watch.get().is_none() {
+            let watch = Watch {
+                condition: decode::helper(py, intern!(py, "condition"))?.call0()?.unbind(),
+                waiters: PyList::empty(py).unbind(),
+                callbacks: Mutex::default(),
+            };
+            // Another thread may have been faster while a condition was made.
+            if this.watch.set(Box::new(watch)).is_ok() {
+                this.core.watched.fetch_add(1, Ordering::Relaxed);
+                let is_done = this.cell.watch(|| slf.clone().into_any().unbind());
+                if is_done {
+                    this.core.watched.fetch_sub(1, Ordering::Relaxed);
+                } else {
+                    this.core.keeper.attend();
+                }
+            }
+        }
+        this.watch
+            .get()
+            .map(|watch| &**watch)
+            .ok_or_else(|| PyRuntimeError::new_err("a watch was lost"))
+    }
+
+    /// Waits until it is done; false: it is not, and it is time.
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        if self.cell.is_done() {
+            return Ok(true);
+        }
+        if self.core.is_foreign() {
+            return Err(forked());
+        }
+        let now = Instant::now();
+        let limit =
+            timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
+        let until = limit.and_then(|limit| now.checked_add(limit));
+        loop {
+            let look = Instant::now() + SIGNAL_LOOK;
+            let next = until.map_or(look, |until| until.min(look));
+            py.detach(|| self.core.wait(&self.cell, next));
+            finish_all(py, &self.core);
+            if self.cell.is_done() {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(self.cell.is_done());
+            }
+        }
+    }
+
+    fn decoded(&self, py: Python<'_>) -> PyResult<&Decoded> {
+        loop {
+            if let Some(decoded) = self.decoded.get(py) {
+                return Ok(decoded);
+            }
+            match self.cell.take_outcome() {
+                // Decoding runs code of Python's, which may let other threads run, who find the outcome taken.
+                Some(outcome) => drop(self.decoded.set(py, decode::outcome(py, outcome))),
+                None => {
+                    py.check_signals()?;
+                    py.detach(std::thread::yield_now);
+                }
+            }
+        }
+    }
+
+    fn resolved(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<&Decoded> {
+        if !self.wait(py, timeout)? {
+            return Err(decode::raise(py, intern!(py, "TimeoutError"), ()));
+        }
+        if self.cell.stage() == Stage::Cancelled {
+            return Err(decode::raise(py, intern!(py, "CancelledError"), ()));
+        }
+        self.decoded(py)
+    }
+
+    fn callbacks(watch: &Watch) -> MutexGuard<'_, Vec<Py<PyAny>>> {
+        watch.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.core.is_foreign() && !self.cell.is_done()
+    }
+}
+
+#[pymethods]
+impl Task {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyAny>, _kwargs: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let (cell, core) = NEXT
+            .with(|next| next.take())
+            .ok_or_else(|| PyTypeError::new_err("futures are made by Executor.submit"))?;
+        Ok(Self {
+            cell,
+            core,
+            decoded: PyOnceLock::new(),
+            watch: OnceLock::new(),
+        })
+    }
+
+    /// Not that of `concurrent.futures.Future`, which makes a condition for each.
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn __init__(&self, _args: &Bound<'_, PyAny>, _kwargs: Option<&Bound<'_, PyAny>>) {}
+
+    /// Cancels the task, if it was not sent to a worker yet.
+    fn cancel(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        let this = slf.get();
+        if this.is_lost() {
+            return Err(forked());
+        }
+        let Some(watched) = this.cell.cancel() else {
+            return Ok(matches!(this.cell.stage(), Stage::Cancelled | Stage::Cancelling));
+        };
+        if watched {
+            this.core.finish_later(this.cell.clone());
+            finish_all(slf.py(), &this.core);
+        }
+        this.core.tell_followers();
+        Ok(true)
+    }
+
+    /// Whether it was cancelled.
+    fn cancelled(&self) -> bool {
+        self.cell.stage() == Stage::Cancelled
+    }
+
+    /// Whether it was sent to a worker and has not ended.
+    fn running(&self) -> bool {
+        self.cell.stage() == Stage::Running
+    }
+
+    /// Whether it has ended or was cancelled.
+    fn done(&self) -> bool {
+        self.cell.is_done()
+    }
+
+    /// Waits for the result and returns it, or raises what the task raised.
+    #[pyo3(signature = (timeout = None))]
+    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        match self.resolved(py, timeout)? {
+            Decoded::Value(value) => Ok(value.clone_ref(py)),
+            Decoded::Raised(exception) => Err(PyErr::from_value(exception.bind(py).clone())),
+        }
+    }
+
+    /// Waits for the end and returns what the task raised, or None.
+    #[pyo3(signature = (timeout = None))]
+    fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
+        match self.resolved(py, timeout)? {
+            Decoded::Value(_) => Ok(None),
+            Decoded::Raised(exception) => Ok(Some(exception.clone_ref(py))),
+        }
+    }
+
+    /// Calls `function` with the future when it has ended or was cancelled; at once if that is so already.
+    fn add_done_callback(slf: &Bound<'_, Self>, function: Bound<'_, PyAny>) -> PyResult<()> {
+        let this = slf.get();
+        if this.is_lost() {
+            return Err(forked());
+        }
+        if !this.cell.is_done() {
+            let watch = Self::watch(slf)?;
+            let mut callbacks = Self::callbacks(watch);
+            // Who finishes it takes the callbacks after it has become done.
+            if !this.cell.is_done() {
+                callbacks.push(function.unbind());
+                return Ok(());
+            }
+        }
+        let py = slf.py();
+        decode::helper(py, intern!(py, "call_back"))?.call1((function, slf))?;
+        Ok(())
+    }
+
+    /// Of a future that nobody but its executor may resolve.
+    fn set_running_or_notify_cancel(&self) -> PyResult<bool> {
+        Err(not_yours())
+    }
+
+    /// Of a future that nobody but its executor may resolve.
+    fn set_result(&self, _result: &Bound<'_, PyAny>) -> PyResult<()> {
+        Err(not_yours())
+    }
+
+    /// Of a future that nobody but its executor may resolve.
+    fn set_exception(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        Err(not_yours())
+    }
+
+    // What `concurrent.futures.wait` and `as_completed` use.
+
+    #[getter]
+    fn _state<'py>(&self, py: Python<'py>) -> Bound<'py, pyo3::types::PyString> {
+        match self.cell.stage() {
+            Stage::Pending | Stage::Cancelling => intern!(py, "PENDING"),
+            Stage::Running => intern!(py, "RUNNING"),
+            Stage::Finished => intern!(py, "FINISHED"),
+            Stage::Cancelled => intern!(py, "CANCELLED_AND_NOTIFIED"),
+        }
+        .clone()
+    }
+
+    #[getter]
+    fn _condition(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        Ok(Self::watch(slf)?.condition.clone_ref(slf.py()))
+    }
+
+    #[getter]
+    fn _waiters(slf: &Bound<'_, Self>) -> PyResult<Py<PyList>> {
+        Ok(Self::watch(slf)?.waiters.clone_ref(slf.py()))
+    }
+
+    #[getter]
+    fn _result(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self.cell.stage() {
+            Stage::Finished => match self.decoded(py)? {
+                Decoded::Value(value) => Ok(Some(value.clone_ref(py))),
+                Decoded::Raised(_) => Ok(None),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    #[getter]
+    fn _exception(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self.cell.stage() {
+            Stage::Finished => match self.decoded(py)? {
+                Decoded::Value(_) => Ok(None),
+                Decoded::Raised(exception) => Ok(Some(exception.clone_ref(py))),
+            },
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Finishes the watched tasks that have an outcome, and tells their watchers.
+pub fn finish_all(py: Python<'_>, core: &Core) {
+    while core.has_to_finish.swap(false, Ordering::AcqRel) {
+        let cells = std::mem::take(&mut *core.to_finish.lock().unwrap_or_else(PoisonError::into_inner));
+        for cell in cells {
+            let future = cell.take_watcher();
+            core.watched.fetch_sub(1, Ordering::Relaxed);
+            let told = match &future {
+                Some(future) => tell(py, &cell, future.bind(py)),
+                None => Ok(()),
+            };
+            if !cell.is_done() {
+                cell.finish();
+            }
+            if let Err(error) = told {
+                error.write_unraisable(py, future.as_ref().map(|future| future.bind(py)));
+            }
+        }
+    }
+}
+
+/// Under the future's condition: see [`super::cell`].
+fn tell(py: Python<'_>, cell: &Cell, future: &Bound<'_, PyAny>) -> PyResult<()> {
+    let task = future.cast::<Task>()?.get();
+    let Some(watch) = task.watch.get() else {
+        return Ok(());
+    };
+    let condition = watch.condition.bind(py);
+    condition.call_method0(intern!(py, "acquire"))?;
+    if !cell.is_done() {
+        cell.finish();
+    }
+    let waiters = watch.waiters.bind(py);
+    let mut told = Ok(());
+    if !waiters.is_empty() {
+        let name = match cell.stage() {
+            Stage::Cancelled => intern!(py, "add_cancelled"),
+            _ => match task.decoded(py) {
+                Ok(Decoded::Raised(_)) => intern!(py, "add_exception"),
+                _ => intern!(py, "add_result"),
+            },
+        };
+        // A copy: those told may go.
+        for waiter in waiters.get_slice(0, waiters.len()) {
+            told = told.and(waiter.call_method1(name, (future,)).map(drop));
+        }
+    }
+    condition.call_method0(intern!(py, "release"))?;
+    let callbacks = std::mem::take(&mut *Task::callbacks(watch));
+    for callback in callbacks {
+        let called = decode::helper(py, intern!(py, "call_back"))?.call1((callback, future));
+        told = told.and(called.map(drop));
+    }
+    told
+}
+
+/// The error of everything that a child process asks of its parent's executor.
+pub fn forked() -> PyErr {
+    PyRuntimeError::new_err(
+        "this executor belongs to the process that was forked: its workers answer only there; make an Executor in this process",
+    )
+}
+
+fn not_yours() -> PyErr {
+    PyRuntimeError::new_err("only its executor resolves a hotlease.Future")
+}

@@ -1,0 +1,209 @@
+//! One slot as the executor sees it: what was sent there, and how much may be.
+
+use super::job::{Job, Payload, take, with_function};
+use super::memory::{Memory, Pool};
+use crate::format::Key;
+use hotlease_client::{Awaited, BufferInvocation, Error, Function, Invocation, Invoker, Pipeline};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Work that may be under way on a slot: more hides what a refill costs, but waits behind whatever is first, and cannot
+/// be cancelled.
+const AHEAD: Duration = Duration::from_millis(1);
+/// Functions that a worker is taken to know; it forgets some beyond this, and then says so.
+const KNOWN_MAX: usize = 512;
+
+/// How a task was sent.
+pub enum Sent {
+    /// Through the ring.
+    Ring,
+    /// In shared memory, which the task keeps.
+    Whole(Invocation),
+    /// Its result is being fetched.
+    Taking(BufferInvocation, Memory),
+}
+
+/// A task under way.
+pub struct Flight {
+    pub job: Job,
+    pub sent: Sent,
+}
+
+/// A slot.
+pub struct Lane {
+    /// `None` while its worker is being replaced.
+    pub pipeline: Option<Pipeline>,
+    /// The slot's function, for what does not go through the pipeline.
+    function: Function,
+    pub flights: VecDeque<Flight>,
+    /// Functions that were sent there.
+    known: HashSet<Key>,
+    /// Tasks that may be under way.
+    window: usize,
+    depth: usize,
+    request_bytes: usize,
+    /// Seconds that a task took lately.
+    task_seconds: f64,
+    /// When the last result was seen, or the first task sent.
+    since: Instant,
+    /// No worker could be had.
+    pub is_dead: bool,
+}
+
+impl Lane {
+    /// Of a slot that is idle.
+    pub fn new(function: Function, depth: usize, request_bytes: usize) -> Result<Self, Error> {
+        Ok(Self {
+            pipeline: Some(function.pipeline()?),
+            function,
+            flights: VecDeque::new(),
+            known: HashSet::new(),
+            window: 1,
+            depth,
+            request_bytes,
+            task_seconds: 0.0,
+            since: Instant::now(),
+            is_dead: false,
+        })
+    }
+
+    /// Whether it may be sent another task.
+    pub fn has_room(&self) -> bool {
+        self.flights.len() < self.window
+            && self
+                .pipeline
+                .as_ref()
+                .is_some_and(|pipeline| !pipeline.is_closed())
+    }
+
+    /// Sends a task; gives it back where that is not possible now, with the reason if it never will be.
+    pub fn send(
+        &mut self,
+        mut job: Job,
+        invoker: &Invoker,
+        pool: &Arc<Pool>,
+    ) -> Result<(), (Job, Option<Error>)> {
+        let Some(pipeline) = &mut self.pipeline else {
+            return Err((job, None));
+        };
+        let is_known = self.known.contains(&job.target.key);
+        let whole = if is_known {
+            None
+        } else {
+            let Some(whole) = with_function(job.payload.bytes(), &job.target) else {
+                return Err((job, Some(too_large())));
+            };
+            Some(whole)
+        };
+        let bytes = whole.as_deref().unwrap_or(job.payload.bytes());
+        let sent = if matches!(job.payload, Payload::Small(_)) && bytes.len() <= self.request_bytes {
+            match pipeline.push(bytes) {
+                Ok(()) => {
+                    // It wakes a slot for some of the pushes only, and nobody looks after this one soon.
+                    pipeline.flush();
+                    Sent::Ring
+                }
+                Err(Error::NoCredit) => return Err((job, None)),
+                // Its worker died since: collecting finds out.
+                Err(_) if pipeline.is_closed() => return Err((job, None)),
+                Err(error) => return Err((job, Some(error))),
+            }
+        } else {
+            if let Some(whole) = whole {
+                match pool.take(invoker, whole.len()) {
+                    Ok(mut memory) => {
+                        memory.bytes_mut().copy_from_slice(&whole);
+                        // Kept until the worker is done with it; it may as well hold the function.
+                        job.payload = Payload::Large(Arc::new(memory));
+                    }
+                    Err(error) => return Err((job, Some(error))),
+                }
+            }
+            let Payload::Large(memory) = &job.payload else {
+                return Err((job, Some(too_large())));
+            };
+            let function = self.function.clone().idempotent(job.target.idempotent);
+            match function.submit_from_buffer(memory.buffer.slice(..memory.bytes().len())) {
+                Ok(invocation) => Sent::Whole(invocation),
+                Err(error) => return Err((job, Some(error))),
+            }
+        };
+        if !is_known {
+            if self.known.len() >= KNOWN_MAX {
+                self.known.clear();
+            }
+            self.known.insert(job.target.key);
+        }
+        if self.flights.is_empty() {
+            self.since = Instant::now();
+        }
+        job.sent = true;
+        self.flights.push_back(Flight { job, sent });
+        Ok(())
+    }
+
+    /// Asks for a result that did not fit.
+    pub fn fetch(&mut self, job: Job, ticket: u64, mut memory: Memory) -> Result<(), Box<(Job, Error)>> {
+        let length = memory.bytes().len();
+        let request = take(ticket);
+        match self
+            .function
+            .submit_buffer(&request[..], memory.buffer.slice_mut(..length))
+        {
+            Ok(invocation) => {
+                let sent = Sent::Taking(invocation, memory);
+                self.flights.push_back(Flight { job, sent });
+                Ok(())
+            }
+            Err(error) => Err(Box::new((job, error))),
+        }
+    }
+
+    /// What to look at to see whether something has ended.
+    pub fn oldest(&self) -> Option<Awaited> {
+        match &self.flights.front()?.sent {
+            Sent::Ring => self.pipeline.as_ref()?.oldest(),
+            Sent::Whole(invocation) => Some(invocation.awaited()),
+            Sent::Taking(invocation, _) => Some(invocation.awaited()),
+        }
+    }
+
+    /// So many results have come: learns from it how many tasks may be under way.
+    pub fn learn(&mut self, results: usize) {
+        if results == 0 {
+            return;
+        }
+        let now = Instant::now();
+        let each = (now - self.since).as_secs_f64() / results as f64;
+        self.since = now;
+        // A long task counts at once, short ones have to be the rule.
+        self.task_seconds = if each > self.task_seconds {
+            each
+        } else {
+            (3.0 * self.task_seconds + each) / 4.0
+        };
+        let fitting = (AHEAD.as_secs_f64() / self.task_seconds.max(1e-9)) as usize;
+        self.window = fitting.min(2 * self.window).clamp(1, self.depth);
+    }
+
+    /// It has another worker.
+    pub fn begin_anew(&mut self, pipeline: Pipeline) {
+        self.pipeline = Some(pipeline);
+        self.known.clear();
+        self.window = 1;
+        self.task_seconds = 0.0;
+    }
+
+    /// Its worker does not know a function that it was sent.
+    pub fn forget(&mut self, key: &Key) {
+        self.known.remove(key);
+    }
+}
+
+fn too_large() -> Error {
+    Error::InputTooLarge {
+        size: u64::MAX,
+        limit: u64::from(u32::MAX),
+    }
+}

@@ -1,0 +1,97 @@
+//! The options of an executor, as Python gives them.
+
+use hotlease_client::{LeaseOptions, Polling, Python, Sharing, Spread};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Bytes of tasks that may wait.
+const QUEUE_BYTES: usize = 1 << 30;
+/// Enough for no-op tasks between two looks of the keeper.
+const DEPTH: u32 = 512;
+
+/// What was asked for.
+pub struct Asked {
+    pub lease: LeaseOptions,
+    pub idempotent: bool,
+    pub queue_bytes: usize,
+}
+
+/// Reads all of them; an unknown one is an error.
+pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
+    let mut asked = Asked {
+        lease: LeaseOptions {
+            depth: DEPTH,
+            ..LeaseOptions::default()
+        },
+        idempotent: false,
+        queue_bytes: QUEUE_BYTES,
+    };
+    let lease = &mut asked.lease;
+    for (name, value) in options {
+        let name = name.cast_into::<PyString>()?;
+        match name.to_str()? {
+            "workers" => lease.workers = value.extract()?,
+            "at_least" => lease.spread = Spread::AtLeast(value.extract()?),
+            "memory" => lease.memory_bytes = value.extract()?,
+            "gpus" => lease.gpus = value.extract()?,
+            "shared" => {
+                if value.extract()? {
+                    lease.sharing = Sharing::Shared;
+                }
+            }
+            "polling" => lease.polling = polling(value.extract()?)?,
+            "hot_budget" => lease.hot_budget = seconds(&value)?,
+            "ttl" => lease.ttl = seconds(&value)?,
+            "timeout" => lease.timeout = Some(seconds(&value)?),
+            "patience" => lease.patience = seconds(&value)?,
+            "manager" => lease.manager = Some(value.extract()?),
+            "identity" => lease.identity = Some(value.extract::<PathBuf>()?),
+            "runtime_dir" => lease.runtime_dir = Some(value.extract::<PathBuf>()?),
+            "transport" => lease.transport = Some(value.extract()?),
+            "label" => lease.label = value.extract()?,
+            "job" => lease.job = value.extract()?,
+            "python" => lease.python = Some(python(&value.cast_into()?)?),
+            "idempotent" => asked.idempotent = value.extract()?,
+            "queue_bytes" => asked.queue_bytes = value.extract()?,
+            other => return Err(PyTypeError::new_err(format!("Executor has no option {other:?}"))),
+        }
+    }
+    Ok(asked)
+}
+
+fn python(of: &Bound<'_, PyDict>) -> PyResult<Python> {
+    let item = |name: &str| {
+        of.get_item(name)?
+            .ok_or_else(|| PyTypeError::new_err(format!("python has no {name}")))
+    };
+    Ok(Python {
+        interpreter: item("interpreter")?.extract()?,
+        environment: item("environment")?.extract()?,
+        path: item("path")?.extract()?,
+        directory: item("directory")?.extract()?,
+        version: item("version")?.extract()?,
+        hotlease: item("hotlease")?.extract()?,
+        cloudpickle: item("cloudpickle")?.extract()?,
+    })
+}
+
+fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let seconds: f64 = value.extract()?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("{seconds} s: {error}")))
+}
+
+fn polling(name: &str) -> PyResult<Polling> {
+    match name {
+        "adaptive" => Ok(Polling::Adaptive),
+        "hot" => Ok(Polling::Hot),
+        "warm" => Ok(Polling::Warm),
+        other => {
+            let text = format!("polling is \"adaptive\", \"hot\" or \"warm\", not {other:?}");
+            Err(pyo3::exceptions::PyValueError::new_err(text))
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Waiting for one result: the thread that waits takes in results itself, so that nobody stands between the slot and it.
+
+use super::cell::Cell;
+use super::core::Core;
+use hotlease_client::Awaited;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Polls between two looks at the clock.
+const POLLS: u32 = 64;
+/// How long a thread spins for a result before it sleeps; what takes longer does not miss the time that waking takes.
+const SPIN: Duration = Duration::from_micros(100);
+/// The core may be the worker's: from here on it is offered.
+const YIELD_AFTER: Duration = Duration::from_micros(20);
+/// The longest sleep of a thread that does not take in results itself, in case the one that does has just left.
+const FOLLOW_MAX: Duration = Duration::from_millis(5);
+
+impl Core {
+    /// Waits until a task is done, something watched has to be finished, or it is time.
+    pub fn wait(self: &Arc<Self>, cell: &Cell, until: Instant) {
+        self.waiters.fetch_add(1, Ordering::AcqRel);
+        while !self.is_enough(cell, until) {
+            match self.try_collecting() {
+                Some(mut scratch) => self.lead(cell, until, &mut scratch),
+                None => self.follow(cell, until),
+            }
+        }
+        self.waiters.fetch_sub(1, Ordering::AcqRel);
+        // One of those that sleep has to go on taking in.
+        if self.followers.load(Ordering::Acquire) > 0 {
+            self.tell_followers();
+        }
+    }
+
+    fn is_enough(&self, cell: &Cell, until: Instant) -> bool {
+        cell.is_done() || self.has_to_finish.load(Ordering::Acquire) || Instant::now() >= until
+    }
+
+    fn lead(self: &Arc<Self>, cell: &Cell, until: Instant, scratch: &mut [u8]) {
+        let mut awaited = Vec::new();
+        loop {
+            self.collect(scratch);
+            if self.is_enough(cell, until) {
+                return;
+            }
+            self.await_any(&mut awaited, SPIN, until, || cell.is_done());
+            if self.is_enough(cell, until) {
+                return;
+            }
+        }
+    }
+
+    /// Until something has come or changed, or it is time: spins, then sleeps.
+    pub fn await_any(
+        &self,
+        awaited: &mut Vec<Awaited>,
+        spin: Duration,
+        until: Instant,
+        enough: impl Fn() -> bool,
+    ) {
+        let version = self.version.load(Ordering::Acquire);
+        self.awaited(awaited);
+        let changed = || enough() || self.version.load(Ordering::Acquire) != version;
+        let begin = Instant::now();
+        loop {
+            for _ in 0..POLLS {
+                if awaited.iter().any(Awaited::is_ready) {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            if changed() {
+                return;
+            }
+            let waited = begin.elapsed();
+            if waited >= spin {
+                break;
+            }
+            if waited >= YIELD_AFTER {
+                std::thread::yield_now();
+            }
+        }
+        let limit = until.saturating_duration_since(Instant::now());
+        if !limit.is_zero() {
+            self.invoker.sleep(awaited, limit, changed);
+        }
+    }
+
+    fn follow(&self, cell: &Cell, until: Instant) {
+        self.followers.fetch_add(1, Ordering::AcqRel);
+        if self.keeper.has_lead() {
+            // It gives way to threads that wait.
+            self.keeper.rouse(&self.invoker);
+        }
+        let guard = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !cell.is_done() {
+            let limit = until.saturating_duration_since(Instant::now()).min(FOLLOW_MAX);
+            drop(self.progress.1.wait_timeout(guard, limit));
+        }
+        self.followers.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,56 @@
+"""A platform of the tests' own, and what they all need."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+_RUNTIME = tempfile.mkdtemp(prefix="hotlease-python-test-")
+os.environ["HOTLEASE_RUNTIME_DIR"] = _RUNTIME
+for _name in ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY"):
+    os.environ.pop(_name, None)
+
+import hotlease  # noqa: E402
+from hotlease import _programs  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def platform():
+    """Where the platform's sockets are. The first Executor starts it; it is taken down at the end."""
+    yield _RUNTIME
+    subprocess.run([_programs.find("hotlease"), "down"], capture_output=True, timeout=60)
+    shutil.rmtree(_RUNTIME, ignore_errors=True)
+
+
+@pytest.fixture
+def executor(platform):
+    """With one worker."""
+    with hotlease.Executor(1) as executor:
+        yield executor
+
+
+@pytest.fixture
+def pair(platform):
+    """With two workers, where the machine has them."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    with hotlease.Executor(2) as executor:
+        if executor._slots() < 2:
+            pytest.skip("needs two free cores")
+        yield executor
+
+
+@pytest.fixture
+def eventually():
+    """Waits until something holds, for as long as a loaded machine may need."""
+
+    def wait(holds, what, seconds=30):
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, f"not within {seconds} s: {what}"
+            time.sleep(0.01)
+
+    return wait

@@ -1,0 +1,100 @@
+"""Functions that tests submit by reference: workers import this module."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+
+def add(a, b=0, *, c=0):
+    return a + b + c
+
+
+def concat(a, b):
+    return a + b
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+    return seconds
+
+
+def wait_for(path):
+    """Until a file is there."""
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    return path
+
+
+def mark(path):
+    """Says in a file that it ran."""
+    with open(path, "a") as file:
+        file.write("x")
+
+
+def fail(text):
+    raise ValueError(text)
+
+
+class Unpicklable(Exception):
+    def __init__(self, first, second):
+        super().__init__("of two arguments, which its pickle does not know")
+        self.lock = threading.Lock()
+
+
+def fail_unpicklably():
+    raise Unpicklable(1, 2)
+
+
+def lock():
+    return threading.Lock()
+
+
+def die(status):
+    print("last words", flush=True)
+    os._exit(status)
+
+
+def die_once(path):
+    if not os.path.exists(path):
+        mark(path)
+        os._exit(3)
+    return "survived"
+
+
+def mark_and_die(path):
+    mark(path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave():
+    sys.exit(7)
+
+
+def pid():
+    return os.getpid()
+
+
+state = None
+
+
+def set_state(value):
+    global state
+    state = value
+
+
+def get_state():
+    return state
+
+
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def next(self):
+        self.count += 1
+        return self.count
+
+    def __call__(self):
+        return self.next()

@@ -1,0 +1,114 @@
+"""What goes wrong is told, on the future that it concerns and on no other."""
+
+import concurrent.futures
+import os
+import threading
+
+import pytest
+import tasks
+
+import hotlease
+
+
+def works(executor):
+    return executor.submit(tasks.add, 1, 1).result(60) == 2
+
+
+@pytest.mark.parametrize("argument", [threading.Lock(), (n for n in range(3))], ids=lambda a: type(a).__name__)
+def test_an_argument_that_does_not_pickle_fails_its_future_only(executor, argument):
+    future = executor.submit(tasks.add, argument)
+    with pytest.raises(TypeError, match="pickle"):
+        future.result(60)
+    assert works(executor)
+
+
+def test_what_is_not_callable_fails_its_future_only(executor):
+    with pytest.raises(TypeError, match="not callable"):
+        executor.submit(5).result(60)
+    assert works(executor)
+
+
+def test_a_result_that_does_not_pickle_is_an_error_with_text(executor):
+    with pytest.raises(Exception, match="pickle"):
+        executor.submit(tasks.lock).result(60)
+    assert works(executor)
+
+
+def test_an_exception_that_does_not_pickle_comes_as_text(executor):
+    with pytest.raises(hotlease.TaskError, match="Unpicklable") as raised:
+        executor.submit(tasks.fail_unpicklably).result(60)
+    assert raised.value.ran is True
+    assert "fail_unpicklably" in str(raised.value.__cause__)
+    assert works(executor)
+
+
+def test_sys_exit_in_a_task_is_its_result(executor):
+    with pytest.raises(SystemExit) as raised:
+        executor.submit(tasks.leave).result(60)
+    assert raised.value.code == 7
+    assert works(executor)
+
+
+def test_a_dead_worker_is_told_with_cause_and_exit_code_and_replaced(executor):
+    first = executor.submit(tasks.pid).result(60)
+    with pytest.raises(hotlease.WorkerDied) as raised:
+        executor.submit(tasks.die, 5).result(60)
+    died = raised.value
+    assert isinstance(died, concurrent.futures.BrokenExecutor)
+    assert (died.exit_code, died.deaths, died.ran) == (5, 1, None), died
+    assert "last words" in died.output
+    assert works(executor), "the executor goes on with another worker"
+    assert executor.submit(tasks.pid).result(60) != first
+
+
+def test_what_waited_behind_a_death_is_run(executor, tmp_path):
+    gate = tmp_path / "gate"
+    executor.submit(tasks.wait_for, str(gate))
+    dying = executor.submit(tasks.die, 1)
+    others = [executor.submit(tasks.add, n) for n in range(500)]
+    gate.touch()
+    assert isinstance(dying.exception(60), hotlease.WorkerDied)
+    assert [future.result(60) for future in others] == list(range(500))
+
+
+def test_a_task_is_not_run_again_unless_it_is_idempotent(executor, tmp_path):
+    path = str(tmp_path / "ran")
+    with pytest.raises(hotlease.WorkerDied) as raised:
+        executor.submit(tasks.mark_and_die, path).result(60)
+    assert raised.value.exit_code == -9
+    assert works(executor)
+    assert os.path.getsize(path) == 1
+
+
+def test_an_idempotent_task_survives_its_worker_and_a_poisonous_one_stops_after_two(platform, tmp_path):
+    with hotlease.Executor(1, idempotent=True) as executor:
+        assert executor.submit(tasks.die_once, str(tmp_path / "once")).result(60) == "survived"
+        path = str(tmp_path / "poison")
+        with pytest.raises(hotlease.WorkerDied) as raised:
+            executor.submit(tasks.mark_and_die, path).result(60)
+        assert raised.value.deaths == 2
+        assert os.path.getsize(path) == 2
+        assert works(executor)
+
+
+def test_a_task_over_its_deadline_is_ended(platform):
+    with hotlease.Executor(1, timeout=0.3) as executor:
+        with pytest.raises(hotlease.DeadlineExceeded):
+            executor.submit(tasks.sleep, 30).result(60)
+        assert works(executor)
+
+
+def test_options_that_make_no_sense_are_refused(platform):
+    for bad in (0, -1):
+        with pytest.raises(ValueError):
+            hotlease.Executor(bad)
+    with pytest.raises(TypeError):
+        hotlease.Executor(1, no_such_option=1)
+    with pytest.raises(TypeError):
+        hotlease.Executor(1, initializer=5)
+
+
+def test_without_a_platform_a_manager_that_was_named_is_not_replaced_by_another(tmp_path):
+    with pytest.raises(hotlease.NotRunning) as raised:
+        hotlease.Executor(1, runtime_dir=str(tmp_path), patience=0)
+    assert raised.value.ran is False

@@ -1,0 +1,88 @@
+"""asyncio, numpy, `hotlease.function`, imports, and types."""
+
+import asyncio
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tasks
+
+import hotlease
+
+np = pytest.importorskip("numpy")
+
+
+@hotlease.function
+def triple(n: int) -> int:
+    """Three times as much."""
+    return 3 * n
+
+
+def test_futures_can_be_awaited(executor):
+    async def go():
+        one = await executor.submit(tasks.add, 1, 2)
+        several = await asyncio.gather(*(asyncio.wrap_future(executor.submit(abs, -n)) for n in range(100)))
+        looped = await asyncio.get_running_loop().run_in_executor(executor, tasks.add, 4, 5)
+        with pytest.raises(ValueError):
+            await executor.submit(tasks.fail, "awaited")
+        return one, several, looped
+
+    assert asyncio.run(go()) == (3, list(range(100)), 9)
+
+
+@pytest.mark.parametrize("count", [10, 5_000, 1_000_000])
+def test_arrays_come_back_equal_and_writable(executor, count):
+    array = np.arange(count, dtype="f8")
+    result = executor.submit(np.multiply, array, 2).result(60)
+    assert np.array_equal(result, 2 * array)
+    result[0] = 7
+    assert result[0] == 7
+
+
+def test_arrays_that_are_not_contiguous_or_hold_objects_go_too(executor):
+    array = np.arange(20_000).reshape(100, 200)[::2, ::3]
+    assert np.array_equal(executor.submit(tasks.add, array, 1).result(60), array + 1)
+    objects = np.array([1, "a", None], dtype=object)
+    assert list(executor.submit(np.flip, objects).result(60)) == [None, "a", 1]
+
+
+def test_memory_of_results_is_not_used_again_while_they_live(executor):
+    arrays = [executor.submit(np.full, 50_000, n).result(60) for n in range(20)]
+    assert [int(array.sum()) for array in arrays] == [50_000 * n for n in range(20)]
+
+
+def test_a_declared_function_runs_here_and_there(platform):
+    assert triple(2) == triple.local(2) == 6
+    assert triple.submit(3).result(60) == 9
+    assert list(triple.map(range(5))) == [0, 3, 6, 9, 12]
+    assert triple.__doc__ == "Three times as much." and triple.__name__ == "triple"
+
+
+def test_importing_does_nothing_that_can_be_seen(tmp_path):
+    script = (
+        "import os, sys, threading; before = set(os.listdir('/proc/self/fd')); import hotlease; "
+        "assert threading.active_count() == 1; assert set(os.listdir('/proc/self/fd')) == before; "
+        "assert not {'numpy', 'cloudpickle', 'multiprocessing', 'asyncio'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_public_module_is_typed(tmp_path):
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import hotlease\n"
+        "with hotlease.Executor(2) as executor:\n"
+        "    number: int = executor.submit(len, 'abc').result()\n"
+        "@hotlease.function\n"
+        "def double(n: int) -> int: return 2 * n\n"
+        "future: hotlease.Future[int] = double.submit(4)\n"
+    )
+    package = pathlib.Path(hotlease.__file__).parent
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--exclude", r"_slot\.py$", str(program), str(package)]
+    env = {**os.environ, "MYPYPATH": str(package.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr

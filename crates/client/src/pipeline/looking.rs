@@ -1,0 +1,121 @@
+//! Looking after several pipelines at once: which has a result, and sleeping until one has.
+
+use super::Pipeline;
+use crate::channel::Channel;
+use crate::invocation::{BufferInvocation, Invocation};
+use crate::{Error, Invoker};
+use hotlease_fabric::ofi::Port;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks at channels that cannot be slept on together.
+const NAP: Duration = Duration::from_micros(50);
+/// The longest sleep on a port, which does not tell of [`Invoker::rouse`].
+const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
+
+/// An invocation in flight, as somebody sees it who does not hold its pipeline or future. `Send + Sync`; keeps the memory of
+/// its channel, but neither lease nor worker.
+#[derive(Clone)]
+pub struct Awaited {
+    channel: Arc<Channel>,
+    seq: u64,
+}
+
+impl Awaited {
+    /// Whether [`Pipeline::try_pop`] has something to give for it: a result, or the error of a worker that is gone. (A future
+    /// that is submitted again after that is another one.)
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.channel.is_answered(self.seq) || self.channel.is_closed()
+    }
+}
+
+impl fmt::Debug for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Awaited")
+            .field("ready", &self.is_ready())
+            .finish()
+    }
+}
+
+impl Pipeline {
+    /// The oldest invocation in flight, to be looked at without this pipeline.
+    pub fn oldest(&self) -> Option<Awaited> {
+        self.in_flight.front().map(|&seq| Awaited {
+            channel: self.channel.clone(),
+            seq,
+        })
+    }
+
+    /// Whether its worker is gone. What was in flight is still to be popped, each with its error; then
+    /// [`Pipeline::repair`], or the next push, gets another worker.
+    pub fn is_closed(&self) -> bool {
+        self.channel.is_closed()
+    }
+
+    /// Gets another worker for one that is gone. Waits for it; does nothing while the worker lives.
+    ///
+    /// # Errors
+    /// Those of taking a new lease, and the error of the oldest invocation in flight, if there is one.
+    pub fn repair(&mut self) -> Result<(), Error> {
+        if self.channel.is_closed() {
+            self.reopen()?;
+        }
+        Ok(())
+    }
+}
+
+impl Invocation {
+    /// What it waits for now.
+    pub fn awaited(&self) -> Awaited {
+        let (channel, seq) = self.place();
+        Awaited { channel, seq }
+    }
+}
+
+impl BufferInvocation {
+    /// What it waits for now.
+    pub fn awaited(&self) -> Awaited {
+        let (channel, seq) = self.place();
+        Awaited { channel, seq }
+    }
+}
+
+impl Invoker {
+    /// Sleeps until one of these is ready, `ready` says so, [`Invoker::rouse`] is called, or the limit has passed. It may
+    /// return earlier. For one thread of an invoker at a time.
+    pub fn sleep(&self, all: &[Awaited], limit: Duration, mut ready: impl FnMut() -> bool) {
+        let mut ready = || ready() || all.iter().any(Awaited::is_ready);
+        let mut ports: Vec<&Arc<Port>> = Vec::new();
+        for awaited in all {
+            awaited.channel.check_link();
+            if let Some(port) = awaited.channel.port()
+                && !ports.iter().any(|known| Arc::ptr_eq(known, port))
+            {
+                ports.push(port);
+            }
+        }
+        match ports[..] {
+            [] => {
+                self.inner().plan.doorbell.sleep_unless(ready, Some(limit));
+            }
+            [port] => {
+                port.sleep(limit.min(PORT_SLEEP_MAX), ready);
+            }
+            // One thread cannot sleep on several ports that other threads use, too.
+            _ => {
+                let until = Instant::now() + limit.min(PORT_SLEEP_MAX);
+                while !ready() && Instant::now() < until {
+                    std::thread::sleep(NAP);
+                    ports.iter().for_each(|port| port.progress());
+                }
+            }
+        }
+    }
+
+    /// Ends the [`Invoker::sleep`] of another thread.
+    pub fn rouse(&self) {
+        self.inner().plan.doorbell.ring();
+    }
+}
