@@ -3,11 +3,14 @@
 use crate::requests::*;
 use hotlease_client::{Error, Python};
 
+/// What is changed, and what the refusal names then.
+type Spoiled<'a> = (fn(&mut Python), [&'a str; 2]);
+
 #[test]
 fn another_version_is_told_with_both_before_anything_runs() {
     let scene = Scene::new();
     let (version, hotlease) = (scene.python.version.clone(), scene.python.hotlease.clone());
-    let spoiled: [(fn(&mut Python), [&str; 2]); 3] = [
+    let spoiled: [Spoiled<'_>; 3] = [
         (
             |python| python.version = "3.99.1".into(),
             ["Python 3.99.1", &version],
