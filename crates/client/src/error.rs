@@ -470,6 +470,19 @@ mod tests {
         assert!(known.len() > 10 && refusals.len() > 10 && network.len() > 5);
         known.extend(refusals.iter().map(|name| format!("Refused({name})")));
         known.extend(network.iter().map(|name| format!("Network({name})")));
+        let of_flow = [
+            ("Flow", include_str!("../../flow/src/event.rs"), "Refusal<P>"),
+            (
+                "Checkpoint",
+                include_str!("../../flow/src/checkpoint.rs"),
+                "CheckpointError",
+            ),
+        ];
+        for (short, source, name) in of_flow {
+            let names = variants(source, name);
+            assert!(names.len() > 2, "{name}");
+            known.extend(names.iter().map(|name| format!("{short}({name})")));
+        }
         let page = include_str!("../../../docs/errors.md");
         let first = page.lines().filter_map(|line| line.strip_prefix("| `"));
         let first = first.filter_map(|row| row.split(" |").next());

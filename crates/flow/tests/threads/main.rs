@@ -58,7 +58,7 @@ fn random_graphs_from_four_threads_give_what_one_thread_computes() {
             });
         }
     });
-    let load = pool.load();
+    let load = pool.load_at_rest();
     assert_eq!(
         (load.pending, load.known, load.inputs),
         (0, 0, 0),

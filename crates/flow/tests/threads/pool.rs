@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What a task runs: a function of its inputs.
 pub type Job = Arc<dyn Fn(&[u64]) -> Result<u64, String> + Send + Sync>;
@@ -213,8 +214,16 @@ impl Pool {
         }
     }
 
-    pub fn load(&self) -> Load {
-        self.shared.lock().flow.load()
+    /// What is left once all tasks have ended that nobody waits for, or after ten seconds.
+    pub fn load_at_rest(&self) -> Load {
+        let state = self.shared.lock();
+        let busy = |state: &mut State| state.flow.load().known > 0;
+        let waited = self
+            .shared
+            .news
+            .wait_timeout_while(state, Duration::from_secs(10), busy);
+        let (state, _) = waited.expect("no thread panics under the lock");
+        state.flow.load()
     }
 }
 
