@@ -73,9 +73,16 @@ pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
     side: Side,
 ) {
     let alive = (incoming.silence / 4).clamp(ALIVE_MIN, ALIVE_MAX);
-    let ended = tokio::select! {
-        ended = outward(&local, &mut outgoing, &side, alive) => ended,
-        ended = inward(&mut incoming, &local, &side) => ended,
+    let ended = {
+        let mut outward = std::pin::pin!(outward(&local, &mut outgoing, &side, alive));
+        tokio::select! {
+            ended = &mut outward => ended,
+            ended = inward(&mut incoming, &local, &side) => match ended {
+                // What it said before it closed still counts: an answer, a lease's last total.
+                Ok(()) => timeout(FAREWELL, outward).await.unwrap_or(Ok(())),
+                failed => failed,
+            },
+        }
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection to another host ended");
@@ -183,6 +190,7 @@ fn refusal(request: &[u8]) -> Vec<u8> {
     }))
 }
 
+/// Returns when the local end takes nothing more.
 async fn inward<S: AsyncRead>(
     incoming: &mut Incoming<S>,
     local: &Local,
@@ -196,15 +204,17 @@ async fn inward<S: AsyncRead>(
             _ => return Err(unexpected(incoming.whom(), "a beginning in the middle")),
         };
         let fds = descriptors(incoming, side, attachments).await?;
-        // Gone: the outward direction ends as well.
-        let gone = NetError::local("pass a message on");
         let Side::Connection { turns } = side else {
-            local.send(&bytes, &fds).await.map_err(gone)?;
+            if local.send(&bytes, &fds).await.is_err() {
+                return Ok(());
+            }
             continue;
         };
         // Held until the answer is delivered, so that no later one overtakes it.
         let mut turns = turns.lock().await;
-        local.send(&bytes, &fds).await.map_err(gone)?;
+        if local.send(&bytes, &fds).await.is_err() {
+            return Ok(());
+        }
         if matches!(turns.front(), Some(Turn::Theirs)) {
             turns.pop_front();
         }
