@@ -9,7 +9,7 @@ use hotlease_lease::agent::{
 use hotlease_net::grpc::refusal;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_client::ManagerClient;
-use hotlease_wire::grpc::{HeartbeatRequest, PastUsage, PastUsageRequest, RegisterRequest};
+use hotlease_wire::grpc::{HeartbeatRequest, PastUsage, PastUsageRequest, RegisterReply, RegisterRequest};
 use hotlease_wire::ids::LeaseId;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl Membership {
 
     fn carry_out(&mut self, action: MembershipAction, answers: &mpsc::Sender<Answer>) {
         match action {
-            MembershipAction::Register { ask } => self.register(ask, answers.clone()),
+            MembershipAction::Register { ask, proof } => self.register(ask, proof, answers.clone()),
             MembershipAction::Report { ask, whole, leaving } => {
                 self.report(ask, (whole, leaving), answers.clone());
             }
@@ -131,13 +131,17 @@ impl Membership {
         }
     }
 
-    fn register(&self, ask: Ask, answers: mpsc::Sender<Answer>) {
+    fn register(&self, ask: Ask, proof: u64, answers: mpsc::Sender<Answer>) {
         let request = RegisterRequest {
             agent: Some(listing::agent(&self.node, false)),
+            proof,
         };
         let mut manager = self.manager.clone();
         tokio::spawn(async move {
             let answer = match in_time(manager.register(request)).await {
+                Ok(RegisterReply { challenge, .. }) if challenge != 0 => {
+                    (MembershipEvent::Challenged { ask, challenge }, None)
+                }
                 Ok(reply) => {
                     let registered = MembershipEvent::Registered {
                         ask,

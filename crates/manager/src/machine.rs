@@ -97,7 +97,9 @@ pub(crate) fn restored(store: &dyn hotlease_store::Store) -> Result<Cluster, Sto
         active.map(|lease| (lease.id, lease_note(lease))),
         Duration::ZERO,
     );
-    Ok(cluster.with_wishes(store.wishes()?))
+    Ok(cluster
+        .with_wishes(store.wishes()?)
+        .with_challenges_after(rand::random()))
 }
 
 impl State {

@@ -31,11 +31,21 @@ pub(crate) async fn register(
 ) -> Result<RegisterReply, Refusal> {
     let record = agent_record(request.agent.ok_or_else(|| bad("the agent is missing"))?, owner)?;
     check_owner(state, record.id, owner)?;
-    let register = |request| Event::Register { request, record };
+    let proof = request.proof;
+    let register = |request| Event::Register {
+        request,
+        record,
+        proof,
+    };
     match state.ask(None, register).await? {
         (Answer::Registered, _) => Ok(RegisterReply {
             heartbeat_ms: heartbeat(state).as_millis() as u64,
             ledger: state.ledger,
+            challenge: 0,
+        }),
+        (Answer::Challenged { challenge }, _) => Ok(RegisterReply {
+            challenge,
+            ..RegisterReply::default()
         }),
         (answer, _) => Err(unexpected(&answer)),
     }

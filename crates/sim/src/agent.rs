@@ -406,7 +406,7 @@ impl AgentNode {
                 let response = self.order(ordered, site)?;
                 respond(site, node, caller, response);
             }
-            Request::Register(_) | Request::Heartbeat(_) | Request::Acquire(_) | Request::Release(_) => {}
+            Request::Register(..) | Request::Heartbeat(_) | Request::Acquire(_) | Request::Release(_) => {}
         }
         Ok(())
     }

@@ -111,7 +111,9 @@ impl ManagerNode {
         let drift = site.scenario.drift_ppm_max;
         let clock = Clock::new(site.now, site.random.random_range(-drift..=drift));
         let (agents, leases) = (self.durable.agents(), self.durable.active_leases());
-        let cluster = Cluster::new(agents, leases, Duration::ZERO).with_wishes(self.durable.wishes());
+        let cluster = Cluster::new(agents, leases, Duration::ZERO)
+            .with_wishes(self.durable.wishes())
+            .with_challenges_after(site.random.random());
         site.note(NODE, || "starts".into());
         self.process = Some(Process {
             run: self.runs,
@@ -207,7 +209,11 @@ impl ManagerNode {
                     carried: Vec::new(),
                 };
                 let event = match request {
-                    Request::Register(record) => Event::Register { request: id, record },
+                    Request::Register(record, proof) => Event::Register {
+                        request: id,
+                        record,
+                        proof,
+                    },
                     Request::Heartbeat(report) => {
                         self.heard.insert(report.agent, site.now);
                         caller.carried = carried(&report);
@@ -272,7 +278,9 @@ impl ManagerNode {
                     Response::Released(usage) => Event::LeaseOver { ask, usage },
                     Response::Ordered(offering) => Event::Ordered { ask, offering },
                     Response::Refused(refusal) => Event::Refused { ask, refusal },
-                    Response::Registered { .. } | Response::Heard { .. } => return Ok(()),
+                    Response::Registered { .. } | Response::Challenged(_) | Response::Heard { .. } => {
+                        return Ok(());
+                    }
                 };
                 self.step(event, site)
             }
@@ -388,6 +396,7 @@ impl ManagerNode {
         }
         let response = match answer {
             Answer::Registered => Response::Registered { ledger: LEDGER },
+            Answer::Challenged { challenge } => Response::Challenged(challenge),
             Answer::Heard { known } => Response::Heard {
                 known,
                 totals_every: TOTALS_EVERY.mul_f64(site.random.random()),

@@ -51,7 +51,8 @@ pub struct Grant {
 #[derive(Debug, Clone)]
 pub enum Request {
     /// Agent to manager.
-    Register(AgentRecord),
+    /// With the last challenge.
+    Register(AgentRecord, u64),
     /// Agent to manager.
     Heartbeat(Report),
     /// Client to manager.
@@ -79,6 +80,7 @@ pub struct Ordered {
 /// The answer to a request.
 #[derive(Debug, Clone)]
 pub enum Response {
+    Challenged(u64),
     Registered {
         ledger: u64,
     },

@@ -9,6 +9,9 @@
 //!    └──────── backoff ──────┴──────────────────────────────┴───────┘
 //! ```
 //!
+//! A manager may take us for a run that is over, because an earlier one's words came late: it challenges us, and we register
+//! again with the challenge as proof.
+//!
 //! One question is under way at a time. An answer that comes after its time counts for nothing: what it
 //! would have acknowledged is sent again, and totals that arrive twice are billed once.
 
@@ -49,6 +52,13 @@ pub enum MembershipEvent {
         /// Which ledger it keeps: another one knows nothing of what the last one acknowledged.
         ledger: u64,
     },
+    /// The manager takes this run for one that is over, and wants it to repeat this.
+    Challenged {
+        /// Which question.
+        ask: Ask,
+        /// What.
+        challenge: u64,
+    },
     /// The manager took a report, or (not known) wants us to register first and took nothing.
     Heard {
         /// Which question.
@@ -74,6 +84,8 @@ pub enum MembershipAction {
     Register {
         /// The question's number.
         ask: Ask,
+        /// The manager's last challenge; 0: none.
+        proof: u64,
     },
     /// Report all totals that are owed and, if it is whole, all active leases.
     Report {
@@ -126,6 +138,8 @@ pub struct Membership {
     next_whole: Duration,
     /// When the report under way was made, if it is whole.
     whole: Option<Duration>,
+    /// The last challenge since we were registered.
+    proof: u64,
 }
 
 impl Membership {
@@ -139,6 +153,7 @@ impl Membership {
             ledger: None,
             next_whole: Duration::ZERO,
             whole: None,
+            proof: 0,
         }
     }
 
@@ -178,6 +193,16 @@ impl Membership {
             } => {
                 if matches!(self.state, State::Registering { ask: asked, .. } if asked == ask) {
                     self.registered(heartbeat, ledger, now, &mut actions);
+                }
+            }
+            MembershipEvent::Challenged { ask, challenge } => {
+                if matches!(self.state, State::Registering { ask: asked, .. } if asked == ask) {
+                    // Who is not believed either has time.
+                    if std::mem::replace(&mut self.proof, challenge) == 0 {
+                        self.state = State::Apart { again: now };
+                    } else {
+                        self.failed(now, &mut actions);
+                    }
                 }
             }
             MembershipEvent::Heard {
@@ -254,6 +279,7 @@ impl Membership {
             asked => asked.clamp(HEARTBEAT_MIN, HEARTBEAT_MAX),
         };
         self.backoff = BACKOFF_MIN;
+        self.proof = 0;
         // This may be another manager, or the same one without what it knew.
         self.next_whole = now;
         actions.push(MembershipAction::Joined);
@@ -319,7 +345,8 @@ impl Membership {
             }
             State::Apart { .. } => {
                 let ask = self.next_ask();
-                actions.push(MembershipAction::Register { ask });
+                let proof = self.proof;
+                actions.push(MembershipAction::Register { ask, proof });
                 self.state = State::Registering {
                     ask,
                     until: now + ANSWER_LIMIT,

@@ -159,6 +159,13 @@ impl Cluster {
         self.holdings.holder(lease)
     }
 
+    /// The same manager; what it has agents repeat begins after this number, which no earlier one may have come to.
+    #[must_use]
+    pub fn with_challenges_after(mut self, number: u64) -> Self {
+        self.registry = self.registry.with_challenges_after(number);
+        self
+    }
+
     /// Requests that wait for an answer.
     pub fn requests(&self) -> usize {
         self.placements.len() + self.releases.len() + self.commits.len() + self.orders_asked
@@ -168,7 +175,11 @@ impl Cluster {
     pub fn step(&mut self, event: Event, now: Duration) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
-            Event::Register { request, record } => self.register(request, record, &mut actions),
+            Event::Register {
+                request,
+                record,
+                proof,
+            } => self.register(request, record, proof, &mut actions),
             Event::Heartbeat { request, report } => self.hear(request, report, now, &mut actions),
             Event::Acquire {
                 request,
@@ -263,13 +274,23 @@ impl Cluster {
         })
     }
 
-    fn register(&mut self, request: RequestId, record: AgentRecord, actions: &mut Vec<Action>) {
+    fn register(&mut self, request: RequestId, record: AgentRecord, proof: u64, actions: &mut Vec<Action>) {
+        let (id, boot) = (record.id, record.boot);
         let admitted = self.admit().and_then(|()| {
-            let admitted = self.registry.admits(record.id, record.boot);
-            admitted.map_err(not_registered)
+            if self.registry.is_over(boot) && !self.registry.prove(id, boot, proof) {
+                return self
+                    .registry
+                    .challenge(id, boot)
+                    .map(Some)
+                    .map_err(not_registered);
+            }
+            let admitted = self.registry.admits(id, boot);
+            admitted.map(|()| None).map_err(not_registered)
         });
-        if let Err(refusal) = admitted {
-            return refuse(request, refusal, actions);
+        match admitted {
+            Ok(None) => {}
+            Ok(Some(challenge)) => return answer(request, Answer::Challenged { challenge }, actions),
+            Err(refusal) => return refuse(request, refusal, actions),
         }
         self.registering.insert(record.id, record.boot);
         let writes = vec![Write::PutAgent(record.clone())];

@@ -124,6 +124,8 @@ pub enum Event {
         request: RequestId,
         /// What it says.
         record: AgentRecord,
+        /// The challenge that this run was answered last; 0: none.
+        proof: u64,
     },
     /// An agent reports.
     Heartbeat {
@@ -326,6 +328,11 @@ pub enum Action {
 pub enum Answer {
     /// To `Register`.
     Registered,
+    /// To `Register`: this run seems to be over. If it is not, it asks again with this as proof.
+    Challenged {
+        /// Never 0.
+        challenge: u64,
+    },
     /// To `Heartbeat`: what it carried is durable; or the agent is to register first.
     Heard {
         /// Whether the agent is known in this run.

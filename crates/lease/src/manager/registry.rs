@@ -177,6 +177,9 @@ pub struct Registry {
     over: BTreeSet<BootId>,
     /// The same, the longest over first.
     over_order: VecDeque<BootId>,
+    /// What a run that seems to be over has to repeat, to show that it is not.
+    challenges: BTreeMap<AgentId, (BootId, u64)>,
+    last_challenge: u64,
 }
 
 impl Registry {
@@ -205,7 +208,8 @@ impl Registry {
         gone.min_by_key(|entry| entry.heard).map(|entry| entry.record.id)
     }
 
-    /// An agent introduces itself, for the first time or again. A new boot replaces the old one, for good.
+    /// An agent introduces itself, for the first time or again. A new boot replaces the old one, until that
+    /// [proves](Self::prove) that it lives.
     pub fn register(&mut self, record: AgentRecord, now: Duration) -> Result<(), NotRegistered> {
         self.admits(record.id, record.boot)?;
         if self.agents.len() >= AGENTS_MAX
@@ -220,6 +224,7 @@ impl Registry {
             record,
         };
         let (id, boot) = (entry.record.id, entry.record.boot);
+        self.challenges.remove(&id);
         if let Some(former) = self.take(id)
             && former.record.boot != boot
         {
@@ -258,6 +263,35 @@ impl Registry {
             change(&mut entry);
             self.put(entry);
         }
+    }
+
+    /// Challenges begin after this number: one that an earlier manager gave is none of this one's.
+    pub fn with_challenges_after(mut self, number: u64) -> Self {
+        self.last_challenge = number;
+        self
+    }
+
+    /// A number that a run which seems to be over has to repeat. Which of two runs is the later one nobody can say whose
+    /// first words came late and in either order; but a message that repeats this was written after it, and of all runs
+    /// of an agent one is alive.
+    pub fn challenge(&mut self, id: AgentId, boot: BootId) -> Result<u64, NotRegistered> {
+        if self.challenges.len() >= AGENTS_MAX && !self.challenges.contains_key(&id) {
+            return Err(NotRegistered::Over);
+        }
+        self.last_challenge = self.last_challenge.wrapping_add(1).max(1);
+        self.challenges.insert(id, (boot, self.last_challenge));
+        Ok(self.last_challenge)
+    }
+
+    /// Whether this run repeats its last challenge: then it is not over. Once for each challenge.
+    pub fn prove(&mut self, id: AgentId, boot: BootId, proof: u64) -> bool {
+        let is_proof = proof != 0 && self.challenges.get(&id) == Some(&(boot, proof));
+        if is_proof {
+            self.challenges.remove(&id);
+            self.over.remove(&boot);
+            self.over_order.retain(|over| *over != boot);
+        }
+        is_proof
     }
 
     /// Whether this run is known to be over.

@@ -35,7 +35,7 @@ impl AgentNode {
             return;
         };
         match action {
-            MembershipAction::Register { ask } => {
+            MembershipAction::Register { ask, proof } => {
                 let record = AgentRecord {
                     id: id(number),
                     boot: process.boot,
@@ -55,7 +55,7 @@ impl AgentNode {
                     free_gpus: process.book.free_gpus(),
                     pool: 0,
                 };
-                process.ask_manager(ask, Request::Register(record), node, site);
+                process.ask_manager(ask, Request::Register(record, proof), node, site);
             }
             MembershipAction::Report { ask, whole, leaving } => {
                 let report = process.report(ask, (whole, leaving), number, &self.workers, site.now);
@@ -182,6 +182,7 @@ pub(super) fn answered(ask: Number, response: Response) -> MembershipEvent {
             heartbeat: Duration::ZERO,
             ledger,
         },
+        Response::Challenged(challenge) => MembershipEvent::Challenged { ask, challenge },
         Response::Heard { known, totals_every } => MembershipEvent::Heard {
             ask,
             known,

@@ -132,11 +132,15 @@ impl Member {
 
     async fn carry_out(&mut self, action: MembershipAction) -> Option<MembershipEvent> {
         match action {
-            MembershipAction::Register { ask } => {
+            MembershipAction::Register { ask, proof } => {
                 let _turn = self.connecting.acquire().await.ok()?;
                 let agent = Some(self.agent.info("serving"));
-                let answer = self.manager.register(RegisterRequest { agent }).await;
+                let answer = self.manager.register(RegisterRequest { agent, proof }).await;
                 Some(match answer.map(tonic::Response::into_inner) {
+                    Ok(reply) if reply.challenge != 0 => MembershipEvent::Challenged {
+                        ask,
+                        challenge: reply.challenge,
+                    },
                     Ok(reply) => MembershipEvent::Registered {
                         ask,
                         heartbeat: Duration::from_millis(reply.heartbeat_ms),

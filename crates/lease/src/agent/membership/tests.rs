@@ -5,7 +5,13 @@ const MOMENT: Duration = Duration::from_millis(1);
 fn member() -> Membership {
     let mut membership = Membership::new(Duration::ZERO);
     let asked = membership.step(MembershipEvent::Tick, Duration::ZERO);
-    assert_eq!(asked, [MembershipAction::Register { ask: Ask(1) }]);
+    assert_eq!(
+        asked,
+        [MembershipAction::Register {
+            ask: Ask(1),
+            proof: 0
+        }]
+    );
     let registered = MembershipEvent::Registered {
         ask: Ask(1),
         heartbeat: Duration::ZERO,
@@ -59,7 +65,10 @@ fn an_answer_after_its_time_acknowledges_nothing() {
         [
             MembershipAction::Unacknowledged { ask: Ask(2) },
             MembershipAction::Lost,
-            MembershipAction::Register { ask: Ask(3) },
+            MembershipAction::Register {
+                ask: Ask(3),
+                proof: 0
+            },
         ]
     );
     let heard = MembershipEvent::Heard {
@@ -79,7 +88,13 @@ fn who_is_not_known_registers_and_a_known_ledger_is_not_told_twice() {
         totals_every: Duration::ZERO,
     };
     let actions = membership.step(unknown, MOMENT);
-    assert_eq!(actions.last(), Some(&MembershipAction::Register { ask: Ask(3) }));
+    assert_eq!(
+        actions.last(),
+        Some(&MembershipAction::Register {
+            ask: Ask(3),
+            proof: 0
+        })
+    );
     let again = |ask, ledger| MembershipEvent::Registered {
         ask,
         heartbeat: Duration::ZERO,
@@ -137,7 +152,7 @@ fn failed_registrations_are_spaced_out() {
     let mut pauses = Vec::new();
     for _ in 0..8 {
         let actions = membership.step(MembershipEvent::Tick, now);
-        let [MembershipAction::Register { ask }] = actions[..] else {
+        let [MembershipAction::Register { ask, .. }] = actions[..] else {
             panic!("{actions:?} is no registration");
         };
         assert!(membership.step(MembershipEvent::Failed { ask }, now).is_empty());
@@ -172,4 +187,49 @@ fn the_goodbye_ends_by_an_answer_or_its_time() {
         assert_eq!(membership.step(event, now).last(), Some(&MembershipAction::Left));
         assert_eq!((membership.due(), membership.has_left()), (None, true));
     }
+}
+
+/// A dead run's late words made the manager take us for the dead one.
+#[test]
+fn who_is_taken_for_a_run_that_is_over_repeats_the_challenge() {
+    let now = Duration::ZERO;
+    let mut membership = Membership::new(now);
+    let asked = membership.step(MembershipEvent::Tick, now);
+    assert_eq!(
+        asked,
+        [MembershipAction::Register {
+            ask: Ask(1),
+            proof: 0
+        }]
+    );
+    let challenged = |ask, challenge| MembershipEvent::Challenged {
+        ask: Ask(ask),
+        challenge,
+    };
+    assert_eq!(membership.step(challenged(9, 5), now), [], "an answer to nothing");
+    // At once, and then no faster than after any other failure.
+    let asked = membership.step(challenged(1, 7), now);
+    assert_eq!(
+        asked,
+        [MembershipAction::Register {
+            ask: Ask(2),
+            proof: 7
+        }]
+    );
+    assert_eq!(membership.step(challenged(2, 8), now), []);
+    let asked = membership.step(MembershipEvent::Tick, now + BACKOFF_MIN);
+    assert_eq!(
+        asked,
+        [MembershipAction::Register {
+            ask: Ask(3),
+            proof: 8
+        }]
+    );
+    let registered = MembershipEvent::Registered {
+        ask: Ask(3),
+        heartbeat: Duration::ZERO,
+        ledger: 1,
+    };
+    let joined = membership.step(registered, now + BACKOFF_MIN);
+    assert_eq!(joined.first(), Some(&MembershipAction::Joined));
 }

@@ -222,6 +222,7 @@ fn a_node_that_is_ordered_back_while_another_is_asked_is_not_asked_after_it() {
     let register = Event::Register {
         request: RequestId(2),
         record: other,
+        proof: 0,
     };
     let (id, ..) = commit(cluster.step(register, NOW));
     let _ = cluster.step(Event::Committed { commit: id }, NOW);

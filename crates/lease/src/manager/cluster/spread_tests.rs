@@ -48,6 +48,7 @@ fn cluster(cores: &[u32]) -> Cluster {
         let register = Event::Register {
             request: RequestId(1000 + u64::from(number)),
             record: record(number, *cores),
+            proof: 0,
         };
         settle_commits(&mut cluster, register, false);
     }
@@ -271,6 +272,7 @@ fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
             boot: boot(9),
             ..record(one, 2)
         },
+        proof: 0,
     };
     settle_commits(&mut cluster, again, false);
     let (given_back, refusal) = refused(&cluster.step(grants(second, other), Duration::ZERO));

@@ -84,6 +84,7 @@ pub(super) fn registered() -> Cluster {
     let register = Event::Register {
         request: RequestId(1),
         record: record(1),
+        proof: 0,
     };
     let (id, writes, rest) = commit(cluster.step(register, Duration::ZERO));
     assert_eq!(writes, [Write::PutAgent(record(1))]);
@@ -204,6 +205,7 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
     let register = Event::Register {
         request: RequestId(3),
         record: record(2),
+        proof: 0,
     };
     let (id, ..) = commit(cluster.step(register, Duration::ZERO));
     let _ = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
@@ -224,6 +226,53 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
         ),
         "{actions:?}"
     );
+}
+
+/// Both were started while the manager was stopped, and it hears the dead one last.
+#[test]
+fn a_live_run_that_a_dead_one_replaced_by_late_words_comes_back_and_the_dead_one_does_not() {
+    let mut cluster = Cluster::new([], [], Duration::ZERO).with_challenges_after(41);
+    let mut requests = 0;
+    let mut register = |cluster: &mut Cluster, boot, proof| {
+        requests += 1;
+        let event = Event::Register {
+            request: RequestId(requests),
+            record: record(boot),
+            proof,
+        };
+        let mut actions = cluster.step(event, Duration::ZERO);
+        while let Some(Action::Commit { commit, .. }) = actions.first() {
+            let commit = *commit;
+            actions = cluster.step(Event::Committed { commit }, Duration::ZERO);
+        }
+        match actions.pop() {
+            Some(Action::Answer { answer, .. }) => answer,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (live, dead) = (2, 1);
+    assert_eq!(register(&mut cluster, live, 0), Answer::Registered);
+    assert_eq!(register(&mut cluster, dead, 0), Answer::Registered);
+    let challenge = Answer::Challenged { challenge: 42 };
+    assert_eq!(register(&mut cluster, live, 0), challenge);
+    // What it said before is no proof, and neither is a guess.
+    assert_eq!(
+        register(&mut cluster, live, 41),
+        Answer::Challenged { challenge: 43 }
+    );
+    assert_eq!(register(&mut cluster, live, 43), Answer::Registered);
+    // The dead one's other messages bring it back no more: it repeats nothing.
+    assert_eq!(
+        register(&mut cluster, dead, 0),
+        Answer::Challenged { challenge: 44 }
+    );
+    assert_eq!(
+        register(&mut cluster, live, 43),
+        Answer::Registered,
+        "known as it is"
+    );
+    let known = cluster.registry().agent(AGENT).expect("known");
+    assert_eq!(known.0.boot, BootId([live; 8]));
 }
 
 /// A late word of the registered run would end what was noted of another one, be it the present one.
