@@ -177,6 +177,7 @@ fn nonsense(random: &mut StdRng) -> Vec<u8> {
                 cores: (0..few(random)).map(|_| number(random) as u32).collect(),
                 ..AgentInfo::default()
             }),
+            proof: number(random),
         }
         .encode_to_vec(),
         6 => HeartbeatRequest {

@@ -134,7 +134,7 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
     not_permitted("an agent's listing", as_agent.leases().expect_err("refused"));
     let register = scene.client.ask(|mut manager| async move {
         let agent = Some(AgentInfo::default());
-        manager.register(RegisterRequest { agent }).await
+        manager.register(RegisterRequest { agent, proof: 0 }).await
     });
     not_permitted("a client registers", register.expect_err("refused"));
     let heartbeat = scene
@@ -268,7 +268,7 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
     };
     let agent = Some(forged.clone());
     let registered =
-        mallory.ask(|mut manager| async move { manager.register(RegisterRequest { agent }).await });
+        mallory.ask(|mut manager| async move { manager.register(RegisterRequest { agent, proof: 0 }).await });
     assert!(
         matches!(registered, Err(Refusal::NotPermitted { .. })),
         "{registered:?}"
@@ -280,8 +280,8 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
             address: address.into(),
             ..forged.clone()
         });
-        let registered =
-            mallory.ask(|mut manager| async move { manager.register(RegisterRequest { agent }).await });
+        let registered = mallory
+            .ask(|mut manager| async move { manager.register(RegisterRequest { agent, proof: 0 }).await });
         assert!(
             matches!(registered, Err(Refusal::BadRequest { .. })),
             "{registered:?}"

@@ -141,7 +141,10 @@ async fn an_agent_is_not_forgotten_while_it_registers() {
         session_socket: "/run/session.sock".into(),
         ..Default::default()
     });
-    client.register(RegisterRequest { agent }).await.unwrap();
+    client
+        .register(RegisterRequest { agent, proof: 0 })
+        .await
+        .unwrap();
     assert_eq!(manager.an_agent().await.id, AgentId([1; 8]));
     assert_eq!(
         store.removed.load(Ordering::Relaxed),

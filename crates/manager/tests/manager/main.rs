@@ -113,7 +113,10 @@ async fn a_lost_agent_does_not_stop_the_others() {
     let lost = scene.info(1, 1); // registered, but nobody listens there
     scene
         .client
-        .register(RegisterRequest { agent: Some(lost) })
+        .register(RegisterRequest {
+            agent: Some(lost),
+            proof: 0,
+        })
         .await
         .unwrap();
     assert!(matches!(
@@ -155,6 +158,7 @@ async fn a_restarted_manager_heals_by_registration() {
         .client
         .register(RegisterRequest {
             agent: Some(info.clone()),
+            proof: 0,
         })
         .await
         .unwrap();
@@ -317,6 +321,7 @@ async fn a_goodbye_is_final_for_its_boot_only() {
     };
     let request = RegisterRequest {
         agent: Some(again.clone()),
+        proof: 0,
     };
     scene.client.register(request).await.unwrap();
     let goodbye = |info: &AgentInfo| AgentInfo {

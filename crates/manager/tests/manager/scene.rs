@@ -144,7 +144,10 @@ impl Scene {
                 .serve_with_incoming(UnixListenerStream::new(listener)),
         );
         let agent = Some(self.info(number, cores));
-        self.client.register(RegisterRequest { agent }).await.unwrap();
+        self.client
+            .register(RegisterRequest { agent, proof: 0 })
+            .await
+            .unwrap();
         told
     }
 
