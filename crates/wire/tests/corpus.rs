@@ -5,50 +5,18 @@
 
 #![cfg(feature = "grpc")]
 
+mod committed;
 mod decoders;
 
 use decoders::DECODERS;
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 
 #[test]
 fn committed_corpus_is_what_messages_encode_to() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    let write = std::env::var_os("HOTLEASE_WRITE_CORPUS").is_some();
     for decoder in DECODERS {
-        let folder = corpus.join(decoder.name);
-        let seeds = (decoder.seeds)();
-        let seeds: BTreeMap<String, Vec<u8>> = seeds
-            .into_iter()
-            .enumerate()
-            .map(|(number, bytes)| (format!("seed-{number:02}"), bytes))
-            .collect();
-        if write {
-            fs::create_dir_all(&folder).unwrap();
-            for old in fs::read_dir(&folder).unwrap() {
-                fs::remove_file(old.unwrap().path()).unwrap();
-            }
-            for (name, bytes) in &seeds {
-                fs::write(folder.join(name), bytes).unwrap();
-            }
-        }
-        // The fuzzer adds files of its own to a working copy's corpus; they are not committed.
-        let committed: BTreeMap<String, Vec<u8>> = fs::read_dir(&folder)
-            .unwrap_or_else(|error| panic!("no corpus in {}: {error}", folder.display()))
-            .map(|entry| entry.unwrap())
-            .map(|entry| {
-                (
-                    entry.file_name().into_string().unwrap(),
-                    fs::read(entry.path()).unwrap(),
-                )
-            })
-            .filter(|(name, _)| name.starts_with("seed-"))
-            .collect();
-        assert!(
-            committed == seeds,
-            "fuzz/corpus/{} is not what today's messages encode to: see the top of this test",
-            decoder.name
+        committed::hold(
+            decoder.name,
+            &(decoder.seeds)(),
+            "the protocol has changed (see the top of this test)",
         );
     }
 }

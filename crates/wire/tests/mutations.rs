@@ -13,15 +13,6 @@ use std::process::Command;
 
 const FRAMES: u32 = 100_000;
 
-fn seed() -> u64 {
-    let seed = match std::env::var("HOTLEASE_SEED") {
-        Ok(text) => text.parse().expect("HOTLEASE_SEED is a number"),
-        Err(_) => rand::random(),
-    };
-    eprintln!("replay with HOTLEASE_SEED={seed}");
-    seed
-}
-
 fn named(name: &str) -> &'static Decoder {
     let found = DECODERS.iter().find(|decoder| decoder.name == name);
     found.unwrap_or_else(|| panic!("no decoder is called {name}"))
@@ -47,7 +38,7 @@ fn hammer(decoder: &Decoder, corpus: &[Vec<u8>], seed: u64) -> u32 {
 
 #[test]
 fn mutated_frames_break_no_decoder() {
-    let seed = seed();
+    let seed = mutator::seed();
     for decoder in DECODERS {
         let accepted = hammer(decoder, &(decoder.seeds)(), seed);
         eprintln!("{}: {FRAMES} frames, {accepted} accepted", decoder.name);
@@ -66,7 +57,7 @@ fn mutated_tokens_never_open() {
     let minted = named("token").seeds;
     let minted = &minted()[..2];
     let key = decoders::token_key();
-    let mut mutator = Mutator::new(minted, StdRng::seed_from_u64(seed()));
+    let mut mutator = Mutator::new(minted, StdRng::seed_from_u64(mutator::seed()));
     for _ in 0..FRAMES {
         let bytes = mutator.next();
         if !minted.contains(&bytes) {
@@ -102,13 +93,13 @@ fn mutations_of_a_compiled_library_break_nothing() {
     assert_eq!(names, [("add", true), ("sub", false)]);
 
     bytes.truncate(64 * 1024);
-    let accepted = hammer(named("code"), &[bytes], seed());
+    let accepted = hammer(named("code"), &[bytes], mutator::seed());
     assert!((1..FRAMES).contains(&accepted), "{accepted} of {FRAMES} accepted");
 }
 
 #[test]
 fn random_bytes_are_no_message() {
-    let mut random = StdRng::seed_from_u64(seed());
+    let mut random = StdRng::seed_from_u64(mutator::seed());
     for decoder in DECODERS {
         for length in (0..200).chain([4096, 65_536, 65_537, 200_000]) {
             let mut bytes = vec![0; length];

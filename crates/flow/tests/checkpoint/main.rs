@@ -1,5 +1,7 @@
 //! Checkpoints: what they keep over crashes, damage and other processes ([`files`]), and over any bytes ([`mutations`]).
 
+#[path = "../../../wire/tests/committed/mod.rs"]
+mod committed;
 #[path = "../decoders/mod.rs"]
 mod decoders;
 mod files;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// How long a socket waits.
-pub(super) const WAITS: Duration = Duration::from_secs(5);
+const WAITS: Duration = Duration::from_secs(5);
 /// Sockets that wait at a time, of all peers.
 const WAITING_MAX: usize = 1024;
 /// Sockets that wait for one peer: a lease of many workers is connected to all of them at once.
@@ -31,9 +31,18 @@ struct Waiting {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(super) struct Tickets {
     waiting: Mutex<HashMap<Ticket, Waiting>>,
+    waits: Duration,
+}
+
+impl Default for Tickets {
+    fn default() -> Self {
+        Self {
+            waiting: Mutex::default(),
+            waits: WAITS,
+        }
+    }
 }
 
 impl Tickets {
@@ -61,7 +70,7 @@ impl Tickets {
         }
         let tickets = Arc::clone(self);
         tokio::spawn(async move {
-            sleep(WAITS).await;
+            sleep(tickets.waits).await;
             tickets.waiting().remove(&ticket);
         });
         Ok(ticket)
@@ -160,12 +169,17 @@ mod tests {
         assert!(tickets.leave(socket().0, &certified("alice")).is_ok());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_socket_that_nobody_comes_for_is_closed() {
-        let tickets = Arc::new(Tickets::default());
+        let tickets = Arc::new(Tickets {
+            waits: Duration::from_millis(1),
+            ..Tickets::default()
+        });
         let (socket, other) = socket();
         let ticket = tickets.leave(socket, &certified("alice")).expect("room");
-        sleep(WAITS + Duration::from_millis(1)).await;
+        while !tickets.waiting().is_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
         assert!(tickets.take(ticket, &peer("alice")).is_none(), "it still waits");
         assert!(
             other.receive_undecoded().expect("readable").is_none(),

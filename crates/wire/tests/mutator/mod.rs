@@ -21,6 +21,16 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
+/// Of `HOTLEASE_SEED`, which replays a run, else a new one; printed.
+pub fn seed() -> u64 {
+    let seed = match std::env::var("HOTLEASE_SEED") {
+        Ok(text) => text.parse().expect("HOTLEASE_SEED is a number"),
+        Err(_) => rand::random(),
+    };
+    eprintln!("replay with HOTLEASE_SEED={seed}");
+    seed
+}
+
 /// An endless source of broken frames.
 pub struct Mutator<'a> {
     corpus: &'a [Vec<u8>],

@@ -97,8 +97,8 @@ pub(super) fn registered() -> Cluster {
     cluster
 }
 
-fn with_lease() -> Cluster {
-    let mut cluster = registered();
+/// A client wants a core: what the agent is asked with.
+fn asked_grant(cluster: &mut Cluster) -> AskId {
     let acquire = Event::Acquire {
         request: RequestId(2),
         tenant: "uid:1".into(),
@@ -115,6 +115,12 @@ fn with_lease() -> Cluster {
     else {
         panic!("{actions:?}");
     };
+    ask
+}
+
+fn with_lease() -> Cluster {
+    let mut cluster = registered();
+    let ask = asked_grant(&mut cluster);
     let granted = Granted {
         lease: LEASE,
         boot: BOOT,
@@ -191,17 +197,7 @@ fn a_lease_that_its_agent_would_have_named_is_over() {
 #[test]
 fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
     let mut cluster = registered();
-    let acquire = Event::Acquire {
-        request: RequestId(2),
-        tenant: "uid:1".into(),
-        label: String::new(),
-        wanted: Wanted::together(Need::Cores(1)),
-        allowance: Allowance::default(),
-    };
-    let actions = cluster.step(acquire, Duration::ZERO);
-    let [Action::AskGrant { ask, .. }] = actions[..] else {
-        panic!("{actions:?}");
-    };
+    let ask = asked_grant(&mut cluster);
     let register = Event::Register {
         request: RequestId(3),
         record: record(2),
@@ -279,17 +275,7 @@ fn a_live_run_that_a_dead_one_replaced_by_late_words_comes_back_and_the_dead_one
 #[test]
 fn a_grant_of_a_run_that_has_not_registered_is_given_back() {
     let mut cluster = registered();
-    let acquire = Event::Acquire {
-        request: RequestId(2),
-        tenant: "uid:1".into(),
-        label: String::new(),
-        wanted: Wanted::together(Need::Cores(1)),
-        allowance: Allowance::default(),
-    };
-    let actions = cluster.step(acquire, Duration::ZERO);
-    let [Action::AskGrant { ask, .. }] = actions[..] else {
-        panic!("{actions:?}");
-    };
+    let ask = asked_grant(&mut cluster);
     let granted = Granted {
         lease: LEASE,
         boot: BootId([2; 8]),
@@ -309,17 +295,7 @@ fn a_grant_of_a_run_that_has_not_registered_is_given_back() {
 #[test]
 fn a_lease_that_cannot_be_written_down_is_given_back() {
     let mut cluster = registered();
-    let acquire = Event::Acquire {
-        request: RequestId(2),
-        tenant: "uid:1".into(),
-        label: String::new(),
-        wanted: Wanted::together(Need::Cores(1)),
-        allowance: Allowance::default(),
-    };
-    let actions = cluster.step(acquire, Duration::ZERO);
-    let [Action::AskGrant { ask, .. }] = actions[..] else {
-        panic!("{actions:?}");
-    };
+    let ask = asked_grant(&mut cluster);
     let granted = Granted {
         lease: LEASE,
         boot: BOOT,
