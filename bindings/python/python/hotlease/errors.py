@@ -8,20 +8,7 @@ from __future__ import annotations
 from concurrent.futures import BrokenExecutor
 from typing import Optional
 
-from hotlease._core import Error
-
-__all__ = [
-    "DeadlineExceeded",
-    "Error",
-    "ExecutorBroken",
-    "LeaseEnded",
-    "NotRunning",
-    "OptionError",
-    "OutcomeUnknown",
-    "Refused",
-    "TaskError",
-    "WorkerDied",
-]
+from hotlease._core import Error as Error
 
 
 class TaskError(Error):

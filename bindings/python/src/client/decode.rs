@@ -20,20 +20,20 @@ pub enum Decoded {
     Raised(Py<PyAny>),
 }
 
-static HELPERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static CALLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// Something of `hotlease._helpers`.
-pub fn helper<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
-    let module = HELPERS.get_or_try_init(py, || {
-        py.import("hotlease._helpers")
+/// Something of `hotlease._called`.
+pub fn called<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+    let module = CALLED.get_or_try_init(py, || {
+        py.import("hotlease._called")
             .map(|module| module.into_any().unbind())
     })?;
     module.bind(py).getattr(name)
 }
 
-/// An exception of the helpers' naming.
+/// An exception of that name.
 pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl PyCallArgs<'py>) -> PyErr {
-    match helper(py, name).and_then(|class| class.call1(arguments)) {
+    match called(py, name).and_then(|class| class.call1(arguments)) {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,
     }
@@ -77,7 +77,7 @@ fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
         reply::EXCEPTION | reply::EXCEPTION_TEXT => {
             let start = reply.body.pickle - reply.traceback_bytes;
             let traceback = String::from_utf8_lossy(&bytes[start..][..reply.traceback_bytes]);
-            let make = helper(py, intern!(py, "remote_exception"))?;
+            let make = called(py, intern!(py, "remote_exception"))?;
             let pickled = (reply.kind == reply::EXCEPTION).then(|| PyBytes::new(py, body));
             let text = String::from_utf8_lossy(if reply.kind == reply::EXCEPTION_TEXT {
                 body
@@ -112,7 +112,7 @@ fn of_memory(py: Python<'_>, memory: Memory) -> PyResult<Decoded> {
 }
 
 fn unpickle(py: Python<'_>, pickle: &[u8], buffers: &Bound<'_, PyList>) -> PyResult<Decoded> {
-    let value = helper(py, intern!(py, "load_result"))?.call1((PyBytes::new(py, pickle), buffers))?;
+    let value = called(py, intern!(py, "load_result"))?.call1((PyBytes::new(py, pickle), buffers))?;
     Ok(Decoded::Value(value.unbind()))
 }
 
@@ -171,7 +171,7 @@ fn failure(py: Python<'_>, failed: &Failed) -> PyErr {
         _ => "TaskError",
     };
     let made =
-        set().and_then(|()| helper(py, intern!(py, "failure"))?.call1((kind, error.to_string(), fields)));
+        set().and_then(|()| called(py, intern!(py, "failure"))?.call1((kind, error.to_string(), fields)));
     match made {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,

@@ -1,7 +1,7 @@
 //! From calls to requests: the function by its content, small plain arguments without a pickle, large ones into shared
 //! memory.
 
-use super::decode::helper;
+use super::decode::called;
 use super::job::{Payload, Target};
 use super::memory::Pool;
 use crate::format::{Layout, Request, key_of, request};
@@ -42,11 +42,11 @@ impl Functions {
             return Ok(Callable::Target(target.clone()));
         }
         let py = function.py();
-        let described = helper(py, intern!(py, "describe"))?.call1((function,))?;
+        let described = called(py, intern!(py, "describe"))?.call1((function,))?;
         let (blob, kind, declared): (Option<Bound<'_, PyBytes>>, u8, Option<bool>) = described.extract()?;
         let idempotent = declared.unwrap_or(idempotent);
         let Some(blob) = blob else {
-            let trampoline = helper(py, intern!(py, "call"))?;
+            let trampoline = called(py, intern!(py, "call"))?;
             return match self.find(&trampoline, idempotent)? {
                 Callable::Target(target) | Callable::Argument(target) => Ok(Callable::Argument(target)),
             };
@@ -107,7 +107,7 @@ fn pickled(
     pool: &Arc<Pool>,
 ) -> PyResult<Payload> {
     let py = args.py();
-    let dumped = helper(py, intern!(py, "dump_arguments"))?.call1((args, kwargs))?;
+    let dumped = called(py, intern!(py, "dump_arguments"))?.call1((args, kwargs))?;
     let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
     let pickle = pickle.as_bytes();
     let buffers = buffers.iter().map(|buffer| PyBuffer::<u8>::get(&buffer));

@@ -202,7 +202,7 @@ fn unsendable<'py>(
         return Err(closed_error(py, &closed));
     }
     cell.start();
-    let raised = decode::helper(py, intern!(py, "not_sent"))?.call1((error.into_value(py),))?;
+    let raised = decode::called(py, intern!(py, "not_sent"))?.call1((error.into_value(py),))?;
     cell.resolve(Outcome::Raised(raised.unbind()));
     future::make(opened.future.bind(py), cell, opened.core.clone())
 }
@@ -227,7 +227,7 @@ fn prepare(
     args: &Bound<'_, PyTuple>,
 ) -> PyResult<Initializer> {
     let py = function.py();
-    let prepare = decode::helper(py, intern!(py, "prepare"))?;
+    let prepare = decode::called(py, intern!(py, "prepare"))?;
     let mut all = vec![function.clone()];
     all.extend(args.iter());
     let args = PyTuple::new(py, all)?;

@@ -49,7 +49,7 @@ impl Task {
         let (py, this) = (slf.py(), slf.get());
         if this.watch.get().is_none() {
             let watch = Watch {
-                condition: decode::helper(py, intern!(py, "condition"))?.call0()?.unbind(),
+                condition: decode::called(py, intern!(py, "condition"))?.call0()?.unbind(),
                 waiters: PyList::empty(py).unbind(),
                 callbacks: Mutex::default(),
             };
@@ -218,7 +218,7 @@ impl Task {
             }
         }
         let py = slf.py();
-        decode::helper(py, intern!(py, "call_back"))?.call1((function, slf))?;
+        decode::called(py, intern!(py, "call_back"))?.call1((function, slf))?;
         Ok(())
     }
 
@@ -333,7 +333,7 @@ fn tell(py: Python<'_>, cell: &Cell, future: &Bound<'_, PyAny>) -> PyResult<()> 
     condition.call_method0(intern!(py, "release"))?;
     let callbacks = std::mem::take(&mut *Task::callbacks(watch));
     for callback in callbacks {
-        let called = decode::helper(py, intern!(py, "call_back"))?.call1((callback, future));
+        let called = decode::called(py, intern!(py, "call_back"))?.call1((callback, future));
         told = told.and(called.map(drop));
     }
     told

@@ -1,36 +1,13 @@
-"""What the extension module has done in Python: pickling, exceptions, callbacks."""
+"""How functions, arguments and results become bytes, and come back from them."""
 
 from __future__ import annotations
 
-import logging
 import pickle
-import sys
 import types
 import warnings
-from concurrent.futures import CancelledError, TimeoutError
-from threading import RLock as condition
 from typing import Any, Callable, Optional
 
-from hotlease import errors
-from hotlease._remote import call, prepare
-from hotlease.errors import ExecutorBroken, TaskError
-
-__all__ = [
-    "CancelledError",
-    "ExecutorBroken",
-    "TaskError",
-    "TimeoutError",
-    "call",
-    "call_back",
-    "condition",
-    "describe",
-    "dump_arguments",
-    "failure",
-    "load_result",
-    "not_sent",
-    "prepare",
-    "remote_exception",
-]
+from hotlease.errors import TaskError
 
 _PROTOCOL = 5
 # A function of more is likely to carry data that it was not meant to.
@@ -49,25 +26,6 @@ _ATOMS = (
     types.BuiltinFunctionType,
     types.ModuleType,
 )
-
-
-class RemoteTraceback(Exception):
-    """Where the exception was raised, in the worker."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
-
-
-def call_back(function: Callable[[Any], Any], future: Any) -> None:
-    """Calls a callback, whose exceptions are nobody's."""
-    try:
-        function(future)
-    except Exception:
-        logging.getLogger("concurrent.futures").exception("exception calling callback for %r", future)
 
 
 def _cloud_dumps(value: Any, callback: Optional[Callable[[pickle.PickleBuffer], Any]] = None) -> bytes:
@@ -146,13 +104,6 @@ def dump_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> t
     return data, [buffer.raw() for buffer in buffers]
 
 
-def not_sent(error: BaseException) -> BaseException:
-    """The exception of a task that could not be sent."""
-    if sys.version_info >= (3, 11):
-        error.add_note("hotlease: the task could not be sent; its function did not run")
-    return error
-
-
 def load_result(data: bytes, buffers: list[Any]) -> Any:
     """The result from its pickle."""
     try:
@@ -160,25 +111,3 @@ def load_result(data: bytes, buffers: list[Any]) -> Any:
     except Exception as error:
         text = f"the function ran, but its result does not unpickle here: {type(error).__name__}: {error}"
         raise TaskError(text, True) from error
-
-
-def remote_exception(traceback: str, pickled: Optional[bytes], text: str) -> BaseException:
-    """The exception that a task raised."""
-    exception: Any = None
-    if pickled is not None:
-        try:
-            exception = pickle.loads(pickled)
-        except Exception as error:
-            lines = traceback.strip().splitlines()
-            text = f"{lines[-1] if lines else 'an exception'} (it does not unpickle here: {type(error).__name__}: {error})"
-    raised: BaseException = (
-        exception if isinstance(exception, BaseException) else TaskError(f"the function raised {text}", True)
-    )
-    raised.__cause__ = RemoteTraceback(traceback)
-    return raised
-
-
-def failure(kind: str, text: str, fields: dict[str, Any]) -> BaseException:
-    """The exception for an error of the platform."""
-    exception: BaseException = getattr(errors, kind)(text, **fields)
-    return exception

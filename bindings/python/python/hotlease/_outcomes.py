@@ -1,0 +1,59 @@
+"""The exceptions of tasks that failed, and what is called when a task has ended."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sys
+from typing import Any, Callable, Optional
+
+from hotlease import errors
+from hotlease.errors import TaskError
+
+
+class RemoteTraceback(Exception):
+    """Where the exception was raised, in the worker."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+def call_back(function: Callable[[Any], Any], future: Any) -> None:
+    """Calls a callback, whose exceptions are nobody's."""
+    try:
+        function(future)
+    except Exception:
+        logging.getLogger("concurrent.futures").exception("exception calling callback for %r", future)
+
+
+def not_sent(error: BaseException) -> BaseException:
+    """The exception of a task that could not be sent."""
+    if sys.version_info >= (3, 11):
+        error.add_note("hotlease: the task could not be sent; its function did not run")
+    return error
+
+
+def remote_exception(traceback: str, pickled: Optional[bytes], text: str) -> BaseException:
+    """The exception that a task raised."""
+    exception: Any = None
+    if pickled is not None:
+        try:
+            exception = pickle.loads(pickled)
+        except Exception as error:
+            lines = traceback.strip().splitlines()
+            text = f"{lines[-1] if lines else 'an exception'} (it does not unpickle here: {type(error).__name__}: {error})"
+    raised: BaseException = (
+        exception if isinstance(exception, BaseException) else TaskError(f"the function raised {text}", True)
+    )
+    raised.__cause__ = RemoteTraceback(traceback)
+    return raised
+
+
+def failure(kind: str, text: str, fields: dict[str, Any]) -> BaseException:
+    """The exception for an error of the platform."""
+    exception: BaseException = getattr(errors, kind)(text, **fields)
+    return exception
