@@ -7,19 +7,23 @@
 """
 
 from hotlease._core import Error, __version__, cancelled, deadline
-from hotlease._executor import Executor, Future
-from hotlease._functions import Function, function
-from hotlease.errors import (
-    DeadlineExceeded,
-    ExecutorBroken,
-    LeaseEnded,
-    NotRunning,
-    OptionError,
-    OutcomeUnknown,
-    Refused,
-    TaskError,
-    WorkerDied,
-)
+
+# As type checkers know it. Not from `typing`, which takes as long to import as all that is imported here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hotlease._executor import Executor, Future
+    from hotlease._functions import Function, function
+    from hotlease.errors import (
+        DeadlineExceeded,
+        ExecutorBroken,
+        LeaseEnded,
+        NotRunning,
+        OptionError,
+        OutcomeUnknown,
+        Refused,
+        TaskError,
+        WorkerDied,
+    )
 
 __all__ = [
     "DeadlineExceeded",
@@ -40,3 +44,26 @@ __all__ = [
     "deadline",
     "function",
 ]
+
+# Imported when they are first asked for: what they need (concurrent.futures, and so logging) takes ten times as long as the
+# rest, and a worker never asks.
+_ELSEWHERE = {
+    "Executor": "hotlease._executor",
+    "Future": "hotlease._executor",
+    "Function": "hotlease._functions",
+    "function": "hotlease._functions",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_ELSEWHERE.get(name, "hotlease.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hotlease import _core, _programs
+from hotlease import _core, _programs, _versions
 from hotlease.errors import NotRunning
 
 # An exit status of `hotlease up`: somebody else was faster.
@@ -42,18 +41,8 @@ def interpreter(environment: Mapping[str, str]) -> dict[str, Any]:
         "directory": os.getcwd(),
         "version": ".".join(map(str, sys.version_info[:3])),
         "hotlease": _core.__version__,
-        "cloudpickle": _version_of("cloudpickle"),
+        "cloudpickle": _versions.installed("cloudpickle"),
     }
-
-
-def _version_of(package: str) -> str:
-    # Not imported for it: that takes longer than all else here.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def may_start() -> bool:
@@ -69,6 +58,9 @@ def start() -> None:
     NotRunning
         If it does not start.
     """
+    # Most programs find it running.
+    import subprocess
+
     try:
         program = _programs.find("hotlease")
     except FileNotFoundError as error:

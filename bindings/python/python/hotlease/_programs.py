@@ -1,11 +1,10 @@
 """Where the programs of the platform are: `hotlease` and `hotlease-worker`."""
 
 import os
-import shutil
 import sys
-from pathlib import Path
 
-_PACKAGED = Path(__file__).resolve().parent / "bin"
+# Where a wheel has them. Not the environment's `bin`: that may be anywhere, and another version's.
+_PACKAGED = os.path.join(os.path.dirname(os.path.realpath(__file__)), "bin")
 
 
 def find(name: str) -> str:
@@ -23,21 +22,25 @@ def find(name: str) -> str:
     FileNotFoundError
         If it is nowhere.
     """
-    folders = [folder for folder in (os.environ.get("HOTLEASE_PROGRAMS"), str(_PACKAGED)) if folder]
+    folders = [folder for folder in (os.environ.get("HOTLEASE_PROGRAMS"), _PACKAGED) if folder]
     for folder in folders:
         candidate = os.path.join(folder, name)
-        if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
+        if _is_program(candidate):
             return candidate
     # A console script of this package has the program's name, too: it would find itself for ever.
     itself = os.path.realpath(sys.argv[0]) if sys.argv and sys.argv[0] else None
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        found = shutil.which(name, path=folder or os.curdir)
-        if found and os.path.realpath(found) != itself and not _is_script(found):
-            return found
+        candidate = os.path.join(folder or os.curdir, name)
+        if _is_program(candidate) and os.path.realpath(candidate) != itself and not _is_script(candidate):
+            return candidate
     raise FileNotFoundError(
         f"the program {name} is neither in {' nor in '.join(folders)} nor in PATH; "
         "build it with `make build` and name its folder in HOTLEASE_PROGRAMS"
     )
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def _is_script(path: str) -> bool:

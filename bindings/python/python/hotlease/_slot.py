@@ -8,10 +8,11 @@ import os
 import pickle
 import sys
 
-from hotlease import _core
+from hotlease import _core, _versions
 
 _EXPECTED = "HOTLEASE_PYTHON_EXPECTED"
 _PATH = "HOTLEASE_PYTHON_PATH"
+_SPARE = "HOTLEASE_PYTHON_SPARE"
 _TEXT_MAX = 64 * 1024
 
 load = pickle.loads
@@ -66,14 +67,6 @@ def _cut(text):
     return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
 
 
-def _cloudpickle():
-    try:
-        import cloudpickle
-    except ImportError:
-        return ""
-    return cloudpickle.__version__
-
-
 def _mismatch(expected):
     """Why this interpreter cannot run the client's tasks; None if it can."""
     versions = dict(word.partition("=")[::2] for word in expected.split())
@@ -86,7 +79,7 @@ def _mismatch(expected):
     if theirs and theirs != _core.__version__:
         return f"the client has hotlease {theirs}, the worker hotlease {_core.__version__}: {advice}"
     theirs = versions.get("cloudpickle", "")
-    ours = _cloudpickle() if theirs else ""
+    ours = _versions.installed("cloudpickle") if theirs else ""
     if theirs != ours:
         return f"the client has cloudpickle {theirs}, the worker {ours or 'has none'}: {advice}"
     return None
@@ -98,9 +91,6 @@ def main():
         slot = _core.Slot()
     except OSError as error:
         sys.exit(f"hotlease._slot: {error}; it is started by an agent")
-    mismatch = _mismatch(os.environ.pop(_EXPECTED, ""))
-    if mismatch:
-        slot.refuse(mismatch)
     # `-c` puts the working directory first, where any file may have the name of a module.
     if sys.path and sys.path[0] == "":
         del sys.path[0]
@@ -108,6 +98,15 @@ def main():
     for folder in os.environ.pop(_PATH, "").split(":"):
         if folder and folder not in known:
             sys.path.append(folder)
+    mismatch = _mismatch(os.environ.pop(_EXPECTED, ""))
+    if mismatch:
+        slot.refuse(mismatch)
+    if os.environ.pop(_SPARE, ""):
+        # Nobody waits for it: what most leases come to need.
+        try:
+            import cloudpickle  # noqa: F401
+        except ImportError:
+            pass
     # What was printed before a worker dies is told with its death.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")

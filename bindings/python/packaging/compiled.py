@@ -1,0 +1,73 @@
+"""What of the package is compiled: the extension module, and the programs that it carries.
+
+A build hook of hatchling, which does everything else. cargo builds all of it at once, for the interpreter that runs this.
+``HOTLEASE_BUILT`` names a folder where cargo has done so already, like ``target/release``.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+PROGRAMS = {"hotlease": "hotlease-cli", "hotlease-worker": "hotlease-worker"}
+SOURCES = "bindings/python/python/hotlease"
+
+
+class CompiledHook(BuildHookInterface):
+    """Adds to a wheel what cargo makes."""
+
+    def initialize(self, version, build_data):
+        root = pathlib.Path(self.root)
+        built = os.environ.get("HOTLEASE_BUILT")
+        built = pathlib.Path(built) if built else build(root)
+        # One wheel for each version of Python: buffers are in no stable ABI that 3.10 has.
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        files = {f"bin/{name}": built / name for name in PROGRAMS}
+        files["_core" + sysconfig.get_config_var("EXT_SUFFIX")] = built / "lib_core.so"
+        if version == "editable":
+            # The package is used from the checkout, where git ignores them.
+            place = root / SOURCES
+        else:
+            self._folder = tempfile.TemporaryDirectory(prefix="hotlease-wheel-")
+            place = pathlib.Path(self._folder.name)
+        for name, source in files.items():
+            put(source, place / name)
+            if version != "editable":
+                build_data["force_include"][str(place / name)] = f"hotlease/{name}"
+
+    def finalize(self, version, build_data, artifact_path):
+        if folder := getattr(self, "_folder", None):
+            folder.cleanup()
+
+
+def build(root):
+    """Has cargo build them; where they are."""
+    if not shutil.which("cargo"):
+        sys.exit("hotlease is compiled from source: that needs Rust 1.88 or later and a C compiler (https://rustup.rs)")
+    packages = [f"--package={package}" for package in [*PROGRAMS.values(), "hotlease-python"]]
+    command = ["cargo", "build", "--release", "--locked", *packages]
+    # Not that of the environment that pip makes for this build: it has another name each time, and cargo would begin anew.
+    interpreter = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    print("Running", *command, "for", interpreter, file=sys.stderr, flush=True)
+    # Standard output is the build frontend's.
+    done = subprocess.run(command, cwd=root, stdout=sys.stderr, env={**os.environ, "PYO3_PYTHON": interpreter})
+    if done.returncode:
+        sys.exit("hotlease could not be compiled; cargo says why above")
+    return root / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
+
+
+def put(source, place):
+    """A copy without symbols, which are half of its size."""
+    place.parent.mkdir(exist_ok=True)
+    # Beside it and renamed: the old one may be running.
+    fresh = place.with_name(f".{place.name}.new")
+    shutil.copy(source, fresh)
+    if shutil.which("strip"):
+        subprocess.run(["strip", "--strip-unneeded", fresh], check=True)
+    os.replace(fresh, place)

@@ -1,0 +1,175 @@
+"""The package as people get it: a wheel made by `pip`, installed where nothing else is, and the quickstart with it."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import zipfile
+
+import pytest
+
+import hotlease
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+PROGRAMS = ("hotlease", "hotlease-worker")
+
+
+def _run(*command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, **options)
+    assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    """Made as `pip install .` makes it, but with hatchling and what cargo has made already."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="hotlease-wheel-"))
+    environment = {**os.environ, "HOTLEASE_BUILT": os.environ["HOTLEASE_PROGRAMS"]}
+    options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
+    _run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, ROOT, env=environment)
+    (wheel,) = folder.glob("*.whl")
+    yield wheel
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel):
+    """Runs a command of an environment with nothing but the package; its variables are those given, and no others."""
+    # Not pytest's folders: a socket's path has 108 bytes at most.
+    home = pathlib.Path(tempfile.mkdtemp(prefix="hotlease-installed-"))
+    environment = home / "venv"
+    _run(sys.executable, "-m", "venv", "--without-pip", environment)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", environment / "bin/python"]
+    _run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
+
+    def run(command, *arguments, **variables):
+        variables = {"HOME": str(home), "PATH": "/nowhere", "HOTLEASE_RUNTIME_DIR": str(home / "run"), **variables}
+        return _run(environment / "bin" / command, *arguments, env=variables, cwd=home).strip()
+
+    (home / "run").mkdir(mode=0o700)
+    run.home = home
+    yield run
+    run("hotlease", "down")
+    shutil.rmtree(home)
+
+
+def test_a_wheel_has_types_a_command_and_programs_that_can_be_run(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+        for name in ("hotlease/py.typed", "hotlease/_core.pyi"):
+            assert name in entries
+        for name in PROGRAMS:
+            mode = entries[f"hotlease/bin/{name}"].external_attr >> 16
+            assert mode & 0o111 == 0o111, f"{name} would be installed with mode {mode:o}"
+        assert len([name for name in entries if name.startswith("hotlease/bin/")]) == len(PROGRAMS)
+        (commands,) = (name for name in entries if name.endswith("entry_points.txt"))
+        assert b"hotlease=hotlease._programs:main" in archive.read(commands).replace(b" ", b"")
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert f"-{tag}-{tag}-" in wheel.name, "a wheel is for one version of Python: buffers are in no older stable ABI"
+
+
+def test_nothing_in_a_wheel_is_linked_with_libpython(wheel, tmp_path):
+    readelf = shutil.which("readelf") or pytest.skip("needs readelf")
+    with zipfile.ZipFile(wheel) as archive:
+        binaries = [name for name in archive.namelist() if name.endswith(".so") or "/bin/" in name]
+        assert len(binaries) == 3
+        for name in binaries:
+            needed = _run(readelf, "--dynamic", archive.extract(name, tmp_path))
+            assert "NEEDED" in needed and "libpython" not in needed, name
+
+
+def test_an_installed_command_runs_its_own_program_whatever_is_in_path(installed, tmp_path):
+    other = tmp_path / "hotlease"
+    other.write_text("#!/bin/sh\necho another version\n")
+    other.chmod(0o755)
+    version = f"hotlease {hotlease.__version__}"
+    assert installed("hotlease", "--version") == version
+    assert installed("hotlease", "--version", PATH=str(tmp_path)) == version
+    found = "from hotlease._programs import find; print(find('hotlease'), find('hotlease-worker'), sep='\\n')"
+    for path in installed("python", "-c", found, PATH=str(tmp_path)).splitlines():
+        assert path.startswith(f"{installed.home}/venv/lib")
+    # Unless somebody who builds them says otherwise.
+    assert installed("python", "-c", found, HOTLEASE_PROGRAMS=str(tmp_path)).splitlines()[0] == str(other)
+
+
+def test_an_executor_runs_where_nothing_but_the_package_is(installed):
+    program = (
+        "import os, hotlease\n"
+        "with hotlease.Executor(1) as executor:\n"
+        "    print(*executor.map(pow, [2, 3], [10, 2]), executor.submit(os.getpid).result() != os.getpid())\n"
+    )
+    assert installed("python", "-c", program) == "1024 9 True"
+
+
+def test_a_source_distribution_is_the_whole_workspace(tmp_path):
+    build = "import sys; from hatchling.build import build_sdist; build_sdist(sys.argv[1])"
+    _run(sys.executable, "-c", build, tmp_path, cwd=ROOT)
+    (archive,) = tmp_path.glob("hotlease-*.tar.gz")
+    with tarfile.open(archive) as sources:
+        names = sources.getnames()
+        assert not [name for name in names if "/target/" in name or "/bin/hotlease" in name or name.endswith(".so")]
+        sources.extractall(tmp_path)
+    unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
+    # Resolves every member of the workspace, from what is there and with the versions that were tested.
+    _run("cargo", "metadata", "--locked", "--offline", "--format-version=1", cwd=unpacked)
+    for name in ("pyproject.toml", "Cargo.lock", ".cargo/config.toml", "bindings/python/packaging/compiled.py"):
+        assert (unpacked / name).is_file(), name
+
+
+def _modules_of(statement, folder):
+    """What a statement imports, after checking that it does nothing else."""
+    script = (
+        "import os, sys, threading\n"
+        "def seen(): return set(os.listdir('/proc/self/fd')), os.listdir('/proc/self/task'), os.listdir('.')\n"
+        "before, known = seen(), set(sys.modules)\n"
+        f"{statement}\n"
+        "assert seen() == before, (seen(), before)\n"
+        "print(*sorted(set(sys.modules) - known))"
+    )
+    # Without what an environment's own files import at the start.
+    environment = {"PYTHONPATH": str(pathlib.Path(hotlease.__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1"}
+    return set(_run(sys.executable, "-S", "-c", script, cwd=folder, env=environment).split())
+
+
+def test_importing_is_cheap_and_does_nothing_that_can_be_seen(tmp_path):
+    # Counted, not timed: 3 ms beyond Python's own on a quiet machine.
+    assert _modules_of("import hotlease", tmp_path) == {"hotlease", "hotlease._core"}
+    whole = _modules_of("from hotlease import *", tmp_path)
+    # Each takes longer to import than all of this package.
+    heavy = {"asyncio", "cloudpickle", "email", "multiprocessing", "numpy", "pathlib", "shutil", "socket", "subprocess"}
+    assert "concurrent.futures" in whole and not heavy & whole
+
+
+def test_names_are_found_when_asked_for_and_others_are_not():
+    assert set(hotlease.__all__) <= set(dir(hotlease))
+    for name in hotlease.__all__:
+        assert getattr(hotlease, name) is not None, name
+    with pytest.raises(AttributeError, match="has no attribute 'Exekutor'"):
+        hotlease.Exekutor
+
+
+def test_the_quickstart_does_what_it_says(installed):
+    page = (ROOT / "docs/python.md").read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```(?:\n+<!-- prints\n(.*?)-->)?", page, re.M | re.S)
+    programs = [(code, prints) for language, code, prints in blocks if language == "python"]
+    assert len(programs) >= 4 and any("pip install ." in code for language, code, _ in blocks if language == "sh")
+    # What it tells to install beside hotlease is in this environment.
+    beside = sysconfig.get_path("purelib")
+    for number, (code, prints) in enumerate(programs):
+        file = installed.home / f"block_{number}.py"
+        file.write_text(code)
+        printed = installed("python", file, PYTHONPATH=beside)
+        assert prints and printed == prints.strip(), f"block {number} of docs/python.md printed {printed!r}"
+
+
+def test_the_readme_s_program_does_what_it_says(installed):
+    ((code,),) = (re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S),)
+    file = installed.home / "readme.py"
+    file.write_text(code)
+    said = re.search(r"# (\d+)$", code, re.M)[1]
+    assert installed("python", file, PYTHONPATH=sysconfig.get_path("purelib")) == said
