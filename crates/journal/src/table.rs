@@ -267,15 +267,21 @@ impl Table {
         frames
     }
 
+    /// Of the next record. A file may claim the last number there is: it is for who reads the file, nothing depends on it.
+    fn next_sequence(&mut self) -> u64 {
+        self.sequence = self.sequence.saturating_add(1);
+        self.sequence
+    }
+
     fn function_frame(
         &mut self,
         (boot, lease): Key,
         function: FunctionId,
         used: FunctionUse,
     ) -> [u8; FRAME_BYTES] {
-        self.sequence += 1;
+        let sequence = self.next_sequence();
         let record = FunctionRecord {
-            sequence: self.sequence,
+            sequence,
             agent: self.agent.unwrap_or(AgentId([0; 8])),
             boot,
             lease,
@@ -286,7 +292,7 @@ impl Table {
     }
 
     fn frame(&mut self, (boot, lease): Key, entry: Entry, acknowledged: bool) -> [u8; FRAME_BYTES] {
-        self.sequence += 1;
+        let sequence = self.next_sequence();
         let record = Record {
             kind: match (acknowledged, entry.ended) {
                 (true, true) => Kind::Acknowledged,
@@ -294,7 +300,7 @@ impl Table {
                 (false, true) => Kind::Ended,
                 (false, false) => Kind::Running,
             },
-            sequence: self.sequence,
+            sequence,
             agent: self.agent.unwrap_or(AgentId([0; 8])),
             boot,
             lease,

@@ -96,12 +96,30 @@ fn recover(bytes: &[u8]) -> u64 {
         (waiting.collect(), table.acknowledged().cloned().collect())
     };
     let before = totals(&table);
-    let (again, of_snapshot) = Table::recover(&table.snapshot());
+    let snapshot = table.snapshot();
+    let (again, of_snapshot) = Table::recover(&snapshot);
+    if let (Some(last), Some(first)) = (sequences(bytes).max(), sequences(&snapshot).min()) {
+        assert!(
+            first >= last,
+            "what is written later has a later number: {first} after {last}"
+        );
+    }
     if recovery.agent.is_some() {
         assert_eq!(of_snapshot.damaged_bytes, 0, "what is written is whole");
         assert_eq!(totals(&again), before, "nothing is lost when it is written anew");
     }
     recovery.records
+}
+
+/// Numbers of the whole records that stand where records should.
+fn sequences(journal: &[u8]) -> impl Iterator<Item = u64> {
+    let (frames, _) = journal.as_chunks::<FRAME_BYTES>();
+    frames.iter().filter_map(|frame| {
+        let of_function = || FunctionRecord::decode(frame).map(|record| record.sequence);
+        Record::decode(frame)
+            .map(|record| record.sequence)
+            .or_else(of_function)
+    })
 }
 
 fn journal(bytes: &[u8]) -> bool {
@@ -170,5 +188,10 @@ fn journals() -> Vec<Vec<u8>> {
     let whole = lease_frames().concat();
     let torn = whole[..FRAME_BYTES + 100].to_vec();
     let shifted = [&[0; 7], &whole[..]].concat();
-    vec![whole, torn, shifted, frames().concat()]
+    // No agent lives to write so many.
+    let last = Record {
+        sequence: u64::MAX,
+        ..record(1, Kind::Running, "uid:1000")
+    };
+    vec![whole, torn, shifted, frames().concat(), last.encode().to_vec()]
 }
