@@ -6,6 +6,10 @@ pub const BUFFERS_MAX: usize = 4096;
 pub const ALIGNMENT: usize = 64;
 /// Bytes of a function's key.
 pub const KEY_BYTES: usize = 16;
+/// Results of other tasks in one request.
+pub const RESULTS_MAX: usize = 65_536;
+/// Results from this size on begin at multiples of [`ALIGNMENT`]: their buffers may be handed out where they lie.
+pub const ALIGNED_FROM: usize = 32 << 10;
 
 /// The name of a function: the first bytes of the BLAKE3 hash of its pickle.
 pub type Key = [u8; KEY_BYTES];
@@ -27,6 +31,8 @@ pub mod request {
     pub const TAKE: u8 = 2;
     /// Flag: the buffers may be written to.
     pub const WRITABLE: u8 = 1;
+    /// Flag: results of other tasks are in it.
+    pub const RESULTS: u8 = 2;
     /// Bytes before the lengths of buffers.
     pub const HEAD_BYTES: usize = 24;
 }
@@ -63,6 +69,9 @@ pub enum FormatError {
     /// Too many buffers.
     #[error("it has more than {BUFFERS_MAX} buffers")]
     Buffers,
+    /// Too many results of other tasks, or none where some are announced.
+    #[error("it does not have between 1 and {RESULTS_MAX} results of other tasks, as it says")]
+    Results,
     /// Not a plain value.
     #[error("a plain value is damaged")]
     Plain,
@@ -116,6 +125,8 @@ pub struct Request {
     pub blob: Option<(usize, usize)>,
     /// The arguments: their pickle, or plain values, and buffers.
     pub arguments: Layout,
+    /// Results of other tasks, which the arguments name by number: first byte and bytes of each, which are a reply.
+    pub results: Vec<(usize, usize)>,
 }
 
 impl Request {
@@ -127,31 +138,45 @@ impl Request {
         }
         at(0, &mut head);
         let (kind, flags) = (head[0], head[1]);
-        if kind > request::TAKE || flags > request::WRITABLE {
+        let has_results = flags & request::RESULTS != 0;
+        if kind > request::TAKE
+            || flags > request::WRITABLE | request::RESULTS
+            || has_results && kind == request::TAKE
+        {
             return Err(FormatError::Kind);
         }
         let number = u16::from_le_bytes([head[2], head[3]]).into();
         let blob_bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let mut key = [0; KEY_BYTES];
         key.copy_from_slice(&head[8..]);
-        let (pickle_bytes, lengths, behind) = lengths(size, head.len(), number, at)?;
+        let (results, behind) = match has_results {
+            true => result_lengths(size, &at)?,
+            false => (Vec::new(), head.len()),
+        };
+        let (pickle_bytes, lengths, behind) = lengths(size, behind, number, has_results, at)?;
         if number > 0 && kind != request::PICKLED {
             return Err(FormatError::Kind);
         }
         let blob_end = behind.checked_add(blob_bytes).ok_or(FormatError::Short)?;
         let rest = size.checked_sub(blob_end).ok_or(FormatError::Short)?;
         let arguments = Layout::new(blob_end, pickle_bytes.unwrap_or(rest), lengths);
-        let arguments = arguments.filter(|layout| layout.end <= size);
+        let arguments = arguments.ok_or(FormatError::Short)?;
+        let (results, end) = place_results(arguments.end, results).ok_or(FormatError::Short)?;
+        if end > size {
+            return Err(FormatError::Short);
+        }
         Ok(Self {
             kind,
             writable: flags & request::WRITABLE != 0,
             key,
             blob: (blob_bytes > 0).then_some((behind, blob_bytes)),
-            arguments: arguments.ok_or(FormatError::Short)?,
+            arguments,
+            results,
         })
     }
 
-    /// The bytes before the function: head and lengths. `None` if there are too many buffers, or too large a function.
+    /// The bytes before the function: head and lengths. `None` if there are too many buffers or results, or too large a
+    /// function.
     pub fn head(
         kind: u8,
         writable: bool,
@@ -159,16 +184,27 @@ impl Request {
         blob_bytes: usize,
         pickle_bytes: usize,
         lengths: &[usize],
+        results: &[usize],
     ) -> Option<Vec<u8>> {
-        if lengths.len() > BUFFERS_MAX {
+        if lengths.len() > BUFFERS_MAX || results.len() > RESULTS_MAX {
             return None;
         }
-        let mut head = Vec::with_capacity(request::HEAD_BYTES + 8 * (lengths.len() + 1));
-        head.extend([kind, if writable { request::WRITABLE } else { 0 }]);
+        let words = lengths.len() + results.len() + 2;
+        let mut head = Vec::with_capacity(request::HEAD_BYTES + 8 * words);
+        let mut flags = if writable { request::WRITABLE } else { 0 };
+        if !results.is_empty() {
+            flags |= request::RESULTS;
+        }
+        head.extend([kind, flags]);
         head.extend((lengths.len() as u16).to_le_bytes());
         head.extend(u32::try_from(blob_bytes).ok()?.to_le_bytes());
         head.extend(key);
-        push_lengths(&mut head, pickle_bytes, lengths);
+        if !results.is_empty() {
+            for word in std::iter::once(&results.len()).chain(results) {
+                head.extend((*word as u64).to_le_bytes());
+            }
+        }
+        push_lengths(&mut head, pickle_bytes, lengths, !results.is_empty());
         Some(head)
     }
 }
@@ -187,16 +223,24 @@ pub struct Reply {
 impl Reply {
     /// Of these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let size = bytes.len();
-        let head = bytes.get(..reply::HEAD_BYTES).ok_or(FormatError::Short)?;
+        let at = |from: usize, into: &mut [u8]| into.copy_from_slice(&bytes[from..from + into.len()]);
+        Self::decode_at(bytes.len(), at)
+    }
+
+    /// Of `size` bytes, of which `at` copies: `at(from, into)` is only called for what is inside.
+    pub fn decode_at(size: usize, at: impl Fn(usize, &mut [u8])) -> Result<Self, FormatError> {
+        let mut head = [0; reply::HEAD_BYTES];
+        if size < head.len() {
+            return Err(FormatError::Short);
+        }
+        at(0, &mut head);
         let kind = head[0];
         if kind > reply::REFUSED {
             return Err(FormatError::Kind);
         }
         let number = u16::from_le_bytes([head[2], head[3]]).into();
         let traceback_bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
-        let at = |from: usize, into: &mut [u8]| into.copy_from_slice(&bytes[from..from + into.len()]);
-        let (pickle_bytes, lengths, behind) = lengths(size, head.len(), number, at)?;
+        let (pickle_bytes, lengths, behind) = lengths(size, head.len(), number, false, at)?;
         let start = behind.checked_add(traceback_bytes).ok_or(FormatError::Short)?;
         let rest = size.checked_sub(start).ok_or(FormatError::Short)?;
         let body = Layout::new(start, pickle_bytes.unwrap_or(rest), lengths);
@@ -218,13 +262,53 @@ impl Reply {
         head.extend([kind, 0]);
         head.extend((lengths.len() as u16).to_le_bytes());
         head.extend(traceback_bytes.to_le_bytes());
-        push_lengths(&mut head, pickle_bytes, lengths);
+        push_lengths(&mut head, pickle_bytes, lengths, false);
         Some(head)
     }
 }
 
-fn push_lengths(head: &mut Vec<u8>, pickle_bytes: usize, lengths: &[usize]) {
-    if !lengths.is_empty() {
+/// Where results begin, behind `end`, and where the last one ends.
+pub fn place_results(
+    mut end: usize,
+    lengths: impl IntoIterator<Item = usize>,
+) -> Option<(Vec<(usize, usize)>, usize)> {
+    let mut results = Vec::new();
+    for length in lengths {
+        let start = match length >= ALIGNED_FROM {
+            true => end.checked_next_multiple_of(ALIGNMENT)?,
+            false => end,
+        };
+        end = start.checked_add(length)?;
+        results.push((start, length));
+    }
+    Some((results, end))
+}
+
+/// The lengths of results behind a request's head, and what is behind these.
+fn result_lengths(size: usize, at: &impl Fn(usize, &mut [u8])) -> Result<(Vec<usize>, usize), FormatError> {
+    let word = |from: usize| {
+        let mut bytes = [0; 8];
+        if from.checked_add(bytes.len()).is_none_or(|end| end > size) {
+            return Err(FormatError::Short);
+        }
+        at(from, &mut bytes);
+        usize::try_from(u64::from_le_bytes(bytes)).map_err(|_| FormatError::Short)
+    };
+    let number = word(request::HEAD_BYTES)?;
+    if number == 0 || number > RESULTS_MAX {
+        return Err(FormatError::Results);
+    }
+    let begin = request::HEAD_BYTES + 8;
+    let behind = begin + 8 * number;
+    if behind > size {
+        return Err(FormatError::Short);
+    }
+    let lengths = (0..number).map(|index| word(begin + 8 * index));
+    Ok((lengths.collect::<Result<_, _>>()?, behind))
+}
+
+fn push_lengths(head: &mut Vec<u8>, pickle_bytes: usize, lengths: &[usize], always: bool) {
+    if always || !lengths.is_empty() {
         head.extend((pickle_bytes as u64).to_le_bytes());
         lengths
             .iter()
@@ -240,9 +324,10 @@ fn lengths(
     size: usize,
     head_bytes: usize,
     number: usize,
+    always: bool,
     at: impl Fn(usize, &mut [u8]),
 ) -> Result<Lengths, FormatError> {
-    if number == 0 {
+    if number == 0 && !always {
         return Ok((None, Vec::new(), head_bytes));
     }
     if number > BUFFERS_MAX {

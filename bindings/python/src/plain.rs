@@ -21,31 +21,68 @@ mod tag {
     pub const TUPLE: u8 = 8;
     /// Added to the three before: its length has one byte.
     pub const SHORT: u8 = 3;
+    /// The result of another task.
+    pub const RESULT: u8 = 12;
+}
+
+/// What stands in the place of a value that is not plain.
+pub enum Instead<'py> {
+    /// The result of another task, of this number.
+    Result(u16),
+    /// Another value.
+    Value(Bound<'py, PyAny>),
 }
 
 /// Appends the value, if it is plain and what is appended stays below `limit` bytes. Otherwise what was appended so far is
 /// rubbish.
 pub fn encode(value: &Bound<'_, PyAny>, into: &mut Vec<u8>, limit: usize) -> bool {
-    append(value, into, limit, DEPTH_MAX)
+    append(value, into, limit, DEPTH_MAX, &mut |_| None)
 }
 
-/// Appends a tuple of these values, as [`encode`] does.
-pub fn encode_tuple(values: &Bound<'_, PyTuple>, into: &mut Vec<u8>, limit: usize) -> bool {
-    append_tuple(values, into, limit, DEPTH_MAX)
+/// The same, with something else in the place of some values that are not plain.
+pub fn encode_with<'py>(
+    value: &Bound<'py, PyAny>,
+    into: &mut Vec<u8>,
+    limit: usize,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Instead<'py>>,
+) -> bool {
+    append(value, into, limit, DEPTH_MAX, instead)
 }
 
-fn append_tuple(values: &Bound<'_, PyTuple>, into: &mut Vec<u8>, limit: usize, depth: usize) -> bool {
+/// Appends a tuple of these values, as [`encode_with`] does.
+pub fn encode_tuple<'py>(
+    values: &Bound<'py, PyTuple>,
+    into: &mut Vec<u8>,
+    limit: usize,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Instead<'py>>,
+) -> bool {
+    append_tuple(values, into, limit, DEPTH_MAX, instead)
+}
+
+fn append_tuple<'py>(
+    values: &Bound<'py, PyTuple>,
+    into: &mut Vec<u8>,
+    limit: usize,
+    depth: usize,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Instead<'py>>,
+) -> bool {
     if depth == 0 {
         return false;
     }
     sized(tag::TUPLE, values.len(), into)
         && values
             .iter_borrowed()
-            .all(|value| append(&value, into, limit, depth - 1))
+            .all(|value| append(&value, into, limit, depth - 1, instead))
         && into.len() <= limit
 }
 
-fn append(value: &Bound<'_, PyAny>, into: &mut Vec<u8>, limit: usize, depth: usize) -> bool {
+fn append<'py>(
+    value: &Bound<'py, PyAny>,
+    into: &mut Vec<u8>,
+    limit: usize,
+    depth: usize,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Instead<'py>>,
+) -> bool {
     if value.is_none() {
         into.push(tag::NONE);
     } else if let Ok(value) = value.cast_exact::<PyInt>() {
@@ -77,7 +114,16 @@ fn append(value: &Bound<'_, PyAny>, into: &mut Vec<u8>, limit: usize, depth: usi
         let bytes = value.as_bytes();
         return bytes.len() <= limit && sized(tag::BYTES, bytes.len(), into) && push(bytes, into, limit);
     } else if let Ok(value) = value.cast_exact::<PyTuple>() {
-        return append_tuple(value, into, limit, depth);
+        return append_tuple(value, into, limit, depth, instead);
+    } else if depth > 0 {
+        match instead(value) {
+            Some(Instead::Result(number)) => {
+                into.push(tag::RESULT);
+                into.extend(number.to_le_bytes());
+            }
+            Some(Instead::Value(value)) => return append(&value, into, limit, depth - 1, instead),
+            None => return false,
+        }
     } else {
         return false;
     }
@@ -104,17 +150,26 @@ fn push(bytes: &[u8], into: &mut Vec<u8>, limit: usize) -> bool {
 }
 
 /// Reads values one after the other.
-pub struct Reader<'a>(&'a [u8]);
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    /// What values may name by number.
+    results: &'a [Py<PyAny>],
+}
 
 impl<'a> Reader<'a> {
     /// Of these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
+        Self { bytes, results: &[] }
+    }
+
+    /// Of these bytes, which may name results of other tasks.
+    pub fn with_results(bytes: &'a [u8], results: &'a [Py<PyAny>]) -> Self {
+        Self { bytes, results }
     }
 
     /// Whether nothing is left.
     pub fn is_at_end(&self) -> bool {
-        self.0.is_empty()
+        self.bytes.is_empty()
     }
 
     /// The next value. `Err(Err(_))`: Python has no memory.
@@ -123,14 +178,14 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, bytes: usize) -> Result<&'a [u8], FormatError> {
-        let (taken, rest) = self.0.split_at_checked(bytes).ok_or(FormatError::Plain)?;
-        self.0 = rest;
+        let (taken, rest) = self.bytes.split_at_checked(bytes).ok_or(FormatError::Plain)?;
+        self.bytes = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(FormatError::Plain)?;
-        self.0 = rest;
+        let (taken, rest) = self.bytes.split_first_chunk().ok_or(FormatError::Plain)?;
+        self.bytes = rest;
         Ok(*taken)
     }
 
@@ -143,6 +198,11 @@ impl<'a> Reader<'a> {
 
     fn read<'py>(&mut self, py: Python<'py>, depth: usize) -> Result<Bound<'py, PyAny>, FormatError> {
         let [tag] = self.array()?;
+        if tag == tag::RESULT {
+            let number = usize::from(u16::from_le_bytes(self.array()?));
+            let result = self.results.get(number).ok_or(FormatError::Plain)?;
+            return Ok(result.bind(py).clone());
+        }
         let short = tag > tag::TUPLE;
         Ok(match if short { tag - tag::SHORT } else { tag } {
             tag::NONE => py.None().into_bound(py),
@@ -163,7 +223,7 @@ impl<'a> Reader<'a> {
             tag::TUPLE if depth > 0 => {
                 let length = self.length(short)?;
                 // Each value has a byte at least.
-                if length > self.0.len() {
+                if length > self.bytes.len() {
                     return Err(FormatError::Plain);
                 }
                 let values = (0..length).map(|_| self.read(py, depth - 1));

@@ -98,3 +98,51 @@ class Counter:
 
     def __call__(self):
         return self.next()
+
+
+def total(numbers):
+    return sum(numbers)
+
+
+def listed(*args, **kwargs):
+    return [*args, kwargs]
+
+
+def mark_and_return(path, value):
+    mark(path)
+    return value
+
+
+def mark_and_fail(path, times):
+    """Fails so many times, then returns how often it ran."""
+    mark(path)
+    runs = os.path.getsize(path)
+    if runs <= times:
+        raise OSError(f"run {runs}")
+    return runs
+
+
+def append_to(path, value, *_):
+    with open(path, "a") as file:
+        file.write(f"{value}\n")
+    return value
+
+
+def ones(count):
+    import numpy
+
+    return numpy.ones(count)
+
+
+def scaled(array, factor):
+    array *= factor
+    return array
+
+
+class Holder:
+    def __init__(self, value):
+        self.value = value
+
+
+def held(holder):
+    return holder.value

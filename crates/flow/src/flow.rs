@@ -235,6 +235,14 @@ impl<P, R, E> Flow<P, R, E> {
         found.is_some_and(|index| self.stands_on(index, worker.0))
     }
 
+    /// The tasks that have not ended, promises too. Costs one look at every known task.
+    pub fn pending(&self) -> impl Iterator<Item = TaskId> {
+        let indices = 0..self.nodes.places();
+        indices
+            .filter(|index| self.nodes.at(*index).is_pending())
+            .map(|index| self.nodes.id(index))
+    }
+
     /// Tasks on a worker now.
     pub fn in_flight(&self, worker: WorkerIndex) -> u32 {
         self.workers.in_flight(worker)

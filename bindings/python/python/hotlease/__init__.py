@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hotlease._functions import Function, function
     from hotlease.errors import (
         DeadlineExceeded,
+        DependencyError,
         ExecutorBroken,
         LeaseEnded,
         NotRunning,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DeadlineExceeded",
+    "DependencyError",
     "Error",
     "Executor",
     "ExecutorBroken",

@@ -3,19 +3,22 @@
 from concurrent.futures import CancelledError, TimeoutError
 from threading import RLock as condition
 
-from hotlease._outcomes import call_back, failure, not_sent, remote_exception
-from hotlease._pickles import describe, dump_arguments, load_result
-from hotlease._remote import call, prepare
-from hotlease.errors import ExecutorBroken, TaskError
+from hotlease._outcomes import call_back, dependency_error, failure, not_sent, remote_exception
+from hotlease._pickles import content, describe, dump_arguments, load_result
+from hotlease._remote import call, prepare, result, value
+from hotlease.errors import ExecutorBroken, OptionError, TaskError
 
 __all__ = [
     "CancelledError",
     "ExecutorBroken",
+    "OptionError",
     "TaskError",
     "TimeoutError",
     "call",
     "call_back",
     "condition",
+    "content",
+    "dependency_error",
     "describe",
     "dump_arguments",
     "failure",
@@ -23,4 +26,6 @@ __all__ = [
     "not_sent",
     "prepare",
     "remote_exception",
+    "result",
+    "value",
 ]

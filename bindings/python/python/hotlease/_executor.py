@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -59,6 +60,13 @@ class Executor(_core.Client, concurrent.futures.Executor):
         Seconds that each task has. Then its worker is killed and its future raises `DeadlineExceeded`.
     idempotent
         Whether tasks may run again after their worker died. A task of which two workers died is not run again.
+    retries, memo
+        For all tasks; see `options`.
+    checkpoint
+        A file in which results of tasks with ``memo`` are kept: what is in it is not computed again, by this program or a later
+        one. One program at a time writes to it.
+    max_pending
+        Tasks without a result, beyond which `submit` waits. Default: a million.
     memory
         Bytes of address space of each worker. Default: no limit.
     gpus
@@ -92,6 +100,10 @@ class Executor(_core.Client, concurrent.futures.Executor):
         manager: Optional[str] = None,
         timeout: Optional[float] = None,
         idempotent: bool = False,
+        retries: int = 0,
+        memo: bool = False,
+        checkpoint: Union[str, os.PathLike[str], None] = None,
+        max_pending: Optional[int] = None,
         memory: Optional[int] = None,
         gpus: Optional[int] = None,
         patience: float = 10.0,
@@ -106,17 +118,25 @@ class Executor(_core.Client, concurrent.futures.Executor):
             raise ValueError("max_workers must be greater than 0")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
+        if max_pending is not None and max_pending <= 0:
+            raise ValueError("max_pending must be greater than 0")
         asked = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
+        asked.update(checkpoint=checkpoint, max_pending=max_pending)
         options.update((name, value) for name, value in asked.items() if value is not None)
         options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=1)
-        options.update(idempotent=idempotent, patience=patience)
+        options.update(idempotent=idempotent, patience=patience, retries=retries, memo=memo)
         options["python"] = _platform.interpreter(environment or {})
         prepared = None if initializer is None else (initializer, tuple(initargs))
         if manager is None and "runtime_dir" not in options and _platform.may_start():
             self._open_here(options, prepared, patience)
         else:
             self._open(Future, options, prepared)
+        self._warn()
         _remember(self)
+
+    def _warn(self) -> None:
+        for text in self._warnings():
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _open_here(
         self,
@@ -136,6 +156,36 @@ class Executor(_core.Client, concurrent.futures.Executor):
 
     def __repr__(self) -> str:
         return f"<hotlease.Executor: {self._slots()} workers, {self._pending()} tasks pending>"
+
+    def options(
+        self,
+        *,
+        retries: Optional[int] = None,
+        priority: Optional[int] = None,
+        memo: Union[bool, str, None] = None,
+        idempotent: Optional[bool] = None,
+    ) -> Options:
+        """The same executor, for tasks that are treated differently: ``executor.options(retries=2).submit(fn, ...)``.
+
+        What is `None` is as the function says (`hotlease.function`), else as the executor says. Not arguments of `submit`, whose
+        named arguments are all the function's.
+
+        Parameters
+        ----------
+        retries
+            How often a task is run again after it raised an exception. After the death of its worker, or at its deadline, it
+            is run again only if it is idempotent.
+        priority
+            Higher ones are sent to workers first. Default: 0.
+        memo
+            True: a task whose function and arguments are those of an earlier one has that one's result. The function counts
+            with its own code, not with that of what it calls; arguments count by their pickles. A string: a name of
+            the computation, which counts instead.
+        idempotent
+            Whether it may run again after its worker died.
+        """
+        asking = _core.Asking(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
+        return Options(self, asking)
 
     def map(
         self,
@@ -204,6 +254,21 @@ class Executor(_core.Client, concurrent.futures.Executor):
             Whether to cancel what was not sent to a worker yet.
         """
         self._shutdown(wait, cancel_futures)
+        if wait:
+            self._warn()
+
+
+class Options:
+    """An executor, for tasks that are treated differently. Made by `Executor.options`."""
+
+    def __init__(self, executor: Executor, asking: _core.Asking) -> None:
+        self._executor = executor
+        self._asking = asking
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """As `Executor.submit`."""
+        future: Future[T] = self._executor._submit_as(self._asking, fn, *args, **kwargs)
+        return future
 
 
 def _drawn(futures: Iterator[Future[Any]], end: Optional[float], buffersize: Optional[int]) -> Iterator[Any]:

@@ -8,10 +8,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Optional, ParamSpec, TypeVar, Union, overload
 
+from hotlease import _core
 from hotlease._executor import Executor, Future
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_Declared = tuple[Optional[bool], Optional[int], Optional[int], Union[bool, str, None]]
 
 _default: Optional[Executor] = None
 _lock = threading.Lock()
@@ -35,9 +38,9 @@ class Function(Generic[P, R]):
     __qualname__: str
     __wrapped__: Callable[P, R]
 
-    def __init__(self, wrapped: Callable[P, R], executor: Optional[Executor], idempotent: bool) -> None:
+    def __init__(self, wrapped: Callable[P, R], executor: Optional[Executor], declared: _Declared) -> None:
         self._executor = executor
-        self._hotlease_idempotent = idempotent
+        self._hotlease_declared = declared
         functools.update_wrapper(self, wrapped)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -63,6 +66,18 @@ class Function(Generic[P, R]):
             self, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize
         )
 
+    def options(
+        self,
+        *,
+        retries: Optional[int] = None,
+        priority: Optional[int] = None,
+        memo: Union[bool, str, None] = None,
+        idempotent: Optional[bool] = None,
+    ) -> BoundOptions[P, R]:
+        """The same function with other options of its tasks; see `Executor.options`."""
+        asking = _core.Asking(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
+        return BoundOptions(self, asking)
+
     def _used(self) -> Executor:
         return _default_executor() if self._executor is None else self._executor
 
@@ -75,7 +90,20 @@ class Function(Generic[P, R]):
             found = getattr(found, name, None)
         if found is self and self.__module__ != "__main__":
             return str(self.__qualname__)
-        return Function, (self.__wrapped__, None, self._hotlease_idempotent)
+        return Function, (self.__wrapped__, None, self._hotlease_declared)
+
+
+class BoundOptions(Generic[P, R]):
+    """A function with options of its tasks. Made by `Function.options`."""
+
+    def __init__(self, of: Function[P, R], asking: _core.Asking) -> None:
+        self._of = of
+        self._asking = asking
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Runs it in a worker."""
+        future: Future[R] = self._of._used()._submit_as(self._asking, self._of, *args, **kwargs)
+        return future
 
 
 @overload
@@ -84,7 +112,12 @@ def function(wrapped: Callable[P, R], /) -> Function[P, R]: ...
 
 @overload
 def function(
-    *, executor: Optional[Executor] = None, idempotent: bool = False
+    *,
+    executor: Optional[Executor] = None,
+    idempotent: bool = False,
+    retries: Optional[int] = None,
+    priority: Optional[int] = None,
+    memo: Union[bool, str, None] = None,
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 
 
@@ -94,6 +127,9 @@ def function(
     *,
     executor: Optional[Executor] = None,
     idempotent: bool = False,
+    retries: Optional[int] = None,
+    priority: Optional[int] = None,
+    memo: Union[bool, str, None] = None,
 ) -> Union[Function[P, R], Callable[[Callable[P, R]], Function[P, R]]]:
     """Makes a function one that can be submitted.
 
@@ -103,6 +139,8 @@ def function(
         Where its tasks run. Default: one executor of the program, made when it is first needed.
     idempotent
         Whether a task of it may run again after its worker died.
+    retries, priority, memo
+        As of `Executor.options`, for its tasks.
 
     Examples
     --------
@@ -112,6 +150,9 @@ def function(
     >>> area.submit(2.0).result()
     12.56636
     """
+    declared = (idempotent, retries, priority, memo)
+    # Wrong ones are told where they stand.
+    _core.Asking(retries=retries, priority=priority, memo=memo)
     if wrapped is not None:
-        return Function(wrapped, executor, idempotent)
-    return lambda later: Function(later, executor, idempotent)
+        return Function(wrapped, executor, declared)
+    return lambda later: Function(later, executor, declared)

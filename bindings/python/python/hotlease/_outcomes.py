@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
+from concurrent.futures import CancelledError
 from typing import Any, Callable, Optional
 
 from hotlease import errors
-from hotlease.errors import TaskError
+from hotlease.errors import DependencyError, TaskError
 
 
 class RemoteTraceback(Exception):
@@ -51,6 +52,27 @@ def remote_exception(traceback: str, pickled: Optional[bytes], text: str) -> Bas
     )
     raised.__cause__ = RemoteTraceback(traceback)
     return raised
+
+
+def dependency_error(
+    names: tuple[str, ...], between: int, root: Optional[str], cause: BaseException
+) -> BaseException:
+    """The exception of a task that was not run because something that it needs has no result."""
+    needs = "".join(f", which needs {name}" for name in names[2:])
+    first = root or "a future of another executor"
+    text = f"{names[0]} was not run: it needs "
+    if len(names) > 1:
+        text += f"{names[1]}{needs}, which needs "
+    if between:
+        text += f"... ({between} more), which need "
+    if isinstance(cause, CancelledError):
+        text += f"{first}, which was cancelled"
+    else:
+        message = "".join(str(cause).strip().splitlines()[:1])
+        text += f"{first}, which failed: {type(cause).__name__}" + (f": {message}" if message else "")
+    error = DependencyError(text, False, (*names, first), between)
+    error.__cause__ = cause
+    return error
 
 
 def failure(kind: str, text: str, fields: dict[str, Any]) -> BaseException:

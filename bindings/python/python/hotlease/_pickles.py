@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import io
 import pickle
+import sys
 import types
 import warnings
-from typing import Any, Callable, Optional
+from concurrent.futures import Future
+from typing import Any, Callable, Optional, Union
 
+from hotlease import _core
+from hotlease._remote import result
 from hotlease.errors import TaskError
 
 _PROTOCOL = 5
@@ -35,13 +42,18 @@ def _cloud_dumps(value: Any, callback: Optional[Callable[[pickle.PickleBuffer], 
     return data
 
 
-def describe(function: Any) -> tuple[Optional[bytes], int, Optional[bool]]:
-    """How a callable is sent: its pickle (None: as an argument), 0 if that stays the same, whether it is idempotent."""
-    idempotent = getattr(function, "_hotlease_idempotent", None)
+_Declared = Optional[tuple[Optional[bool], Optional[int], Optional[int], Union[bool, str, None]]]
+
+
+def describe(function: Any) -> tuple[Optional[bytes], int, str, _Declared]:
+    """How a callable is sent: its pickle (None: as an argument), 0 if that stays the same, its name, and what it says of its
+    tasks (idempotent, retries, priority, memo)."""
+    declared = getattr(function, "_hotlease_declared", None)
     if not callable(function):
         raise TypeError(f"{function!r} is not callable")
-    if idempotent is None and not _is_plain(function):
-        return None, 1, None
+    name = str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+    if declared is None and not _is_plain(function):
+        return None, 1, name, None
     changes = 0
     data = _by_reference(function)
     if data is None:
@@ -53,7 +65,35 @@ def describe(function: Any) -> tuple[Optional[bytes], int, Optional[bool]]:
             "each worker is sent; pass them as an argument instead",
             stacklevel=3,
         )
-    return data, changes, idempotent
+    return data, changes, name, declared
+
+
+def content(function: Any, data: bytes) -> bytes:
+    """A hash of what a function does, as far as that stands in itself: its pickle, and its code."""
+    hasher = hashlib.sha256(f"{sys.version_info[0]}.{sys.version_info[1]}".encode())
+    hasher.update(len(data).to_bytes(8, "little") + data)
+    function = getattr(function, "__wrapped__", function)
+    if isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        _hash_code(hasher, code)
+        defaults = (getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None))
+        hasher.update(_cloud_dumps(defaults))
+    return hasher.digest()
+
+
+def _hash_code(hasher: Any, code: types.CodeType) -> None:
+    hasher.update(code.co_code)
+    hasher.update(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _hash_code(hasher, constant)
+        elif isinstance(constant, frozenset):
+            hasher.update(repr(sorted(map(repr, constant))).encode())
+        else:
+            hasher.update(repr(constant).encode())
 
 
 def _is_plain(function: Any) -> bool:
@@ -89,19 +129,47 @@ def _is_filled(cell: Any) -> bool:
     return True
 
 
-def dump_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> tuple[bytes, list[memoryview]]:
-    """A pickle, and its buffers."""
+def dump_arguments(
+    args: Any, kwargs: Optional[dict[str, Any]], alone: bool = False
+) -> tuple[bytes, list[memoryview]]:
+    """A pickle of both, or of the first one alone, and its buffers."""
     buffers: list[pickle.PickleBuffer] = []
+    what = args if alone else (args, kwargs)
     try:
-        data = pickle.dumps((args, kwargs), _PROTOCOL, buffer_callback=buffers.append)
+        data = pickle.dumps(what, _PROTOCOL, buffer_callback=buffers.append)
         by_value = b"__main__" in data
     except Exception:
         by_value = True
     if by_value:
         # Workers have another __main__, and some things only cloudpickle can send.
         buffers.clear()
-        data = _cloud_dumps((args, kwargs), buffers.append)
+        if alone:
+            data = _cloud_dumps(what, buffers.append)
+        else:
+            _core._gather_anew()
+            data = _gathering_dumps(what, buffers.append)
     return data, [buffer.raw() for buffer in buffers]
+
+
+_pickler: Any = None
+
+
+def _gathering_dumps(value: Any, callback: Callable[[pickle.PickleBuffer], Any]) -> bytes:
+    """What cloudpickle does, with futures of other executors as what their results will be."""
+    global _pickler
+    if _pickler is None:
+        import cloudpickle
+
+        class Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ignore]
+            def reducer_override(self, object: Any) -> Any:
+                if isinstance(object, Future) and not isinstance(object, _core.Task):
+                    return result, (_core._gather(object),)
+                return super().reducer_override(object)
+
+        _pickler = Pickler
+    file = io.BytesIO()
+    _pickler(file, _PROTOCOL, buffer_callback=callback).dump(value)
+    return file.getvalue()
 
 
 def load_result(data: bytes, buffers: list[Any]) -> Any:

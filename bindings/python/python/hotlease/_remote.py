@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from hotlease import _core
+
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Calls what came with the arguments."""
@@ -13,6 +15,16 @@ def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 def chunk(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:
     """Calls it with each of these arguments."""
     return [function(*args) for args in calls]
+
+
+def result(number: int) -> Any:
+    """The result of another task that came with the arguments in which this stands."""
+    return _core._result(number)
+
+
+def value(of: Any) -> Any:
+    """What the result of a future was when it became an argument."""
+    return of
 
 
 def prepare(function: Callable[..., Any], /, *args: Any) -> None:

@@ -60,6 +60,28 @@ class WorkerDied(TaskError, BrokenExecutor):
         self.deaths = deaths
 
 
+class DependencyError(TaskError):
+    """A task was not run, because a task that it needs failed, was cancelled, or was not run itself.
+
+    Its cause (``__cause__``) is what the first one raised.
+
+    Attributes
+    ----------
+    chain
+        Names of the functions: its own, that of what it needs, and so on; the last one is that which failed.
+    left_out
+        How many are not named before the last one.
+    """
+
+    def __init__(
+        self, message: str = "", ran: Optional[bool] = False, chain: tuple[str, ...] = (), left_out: int = 0
+    ) -> None:
+        Error.__init__(self, message, ran, chain, left_out)
+        self.ran = ran
+        self.chain = chain
+        self.left_out = left_out
+
+
 class OutcomeUnknown(TaskError):
     """Nobody is left who could say how the task ended."""
 

@@ -15,14 +15,18 @@
 //! must not become `Finished` at that time: it is finished under its condition. An unwatched one has no condition yet,
 //! and one atomic exchange decides which of the two came first.
 
+use super::job::Target;
 use super::memory::Memory;
 use hotlease_client::Error;
+use hotlease_flow::TaskId;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const STATE: u8 = 0x0f;
 const WATCHED: u8 = 0x10;
+/// The graph knows it, and is told of its end.
+const LINKED: u8 = 0x20;
 
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,13 +49,82 @@ pub enum Outcome {
     /// With these bytes of a reply.
     Reply(Box<[u8]>),
     /// With a reply in shared memory.
-    Large(Memory),
+    Large(Box<Memory>),
     /// Without a reply.
     Failed(Box<Failed>),
     /// With this exception.
     Raised(Py<PyAny>),
     /// It was not sent: no worker can be prepared, for this reason.
-    Unprepared(String),
+    Unprepared(Box<str>),
+    /// Something that it needs has no result.
+    Dependency(Box<Chain>),
+    /// As this says, which others have, too.
+    Shared(Arc<Outcome>),
+}
+
+impl Outcome {
+    /// What several may have.
+    pub fn share(self) -> Arc<Self> {
+        match self {
+            Self::Shared(shared) => shared,
+            other => Arc::new(other),
+        }
+    }
+
+    fn is_dependency(&self) -> bool {
+        match self {
+            Self::Dependency(_) => true,
+            Self::Shared(shared) => shared.is_dependency(),
+            _ => false,
+        }
+    }
+
+    /// The bytes of a reply.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Reply(bytes) => Some(bytes),
+            Self::Large(memory) => Some(memory.bytes()),
+            Self::Shared(shared) => shared.bytes(),
+            _ => None,
+        }
+    }
+}
+
+/// How a failure came to a task that was not run.
+pub struct Chain {
+    /// What failed first; `None`: somebody else's future did.
+    pub root: Option<Arc<Target>>,
+    /// How; `None`: it was cancelled.
+    pub cause: Option<Arc<Outcome>>,
+    /// The task itself, what it needs, what that needs; at most [`Chain::NAMED_MAX`].
+    pub nearest: Vec<Arc<Target>>,
+    /// Tasks between these and the first.
+    pub between: usize,
+}
+
+impl Chain {
+    /// Tasks that are named.
+    const NAMED_MAX: usize = 8;
+
+    /// Of a task that needs one that failed, or that was not run itself.
+    pub fn of(target: Arc<Target>, needed: Option<&Arc<Target>>, outcome: Option<&Arc<Outcome>>) -> Self {
+        if let Some(Outcome::Dependency(chain)) = outcome.map(|outcome| &**outcome) {
+            let mut nearest = vec![target];
+            nearest.extend(chain.nearest.iter().take(Self::NAMED_MAX - 1).cloned());
+            return Self {
+                root: chain.root.clone(),
+                cause: chain.cause.clone(),
+                between: chain.between + chain.nearest.len() + 1 - nearest.len(),
+                nearest,
+            };
+        }
+        Self {
+            root: needed.cloned(),
+            cause: outcome.cloned(),
+            nearest: vec![target],
+            between: 0,
+        }
+    }
 }
 
 /// Why there is no reply.
@@ -65,9 +138,30 @@ pub struct Failed {
 /// The shared part.
 pub struct Cell {
     word: AtomicU8,
-    outcome: Mutex<Option<Outcome>>,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Default)]
+struct Inside {
+    outcome: Option<Outcome>,
     /// The future, once it is watched: it must live until it has told its watchers.
-    watcher: Mutex<Option<Py<PyAny>>>,
+    watcher: Option<Py<PyAny>>,
+    /// What the graph calls it.
+    node: Option<TaskId>,
+    /// It is an argument of others: what it ended with stays.
+    is_input: bool,
+}
+
+/// What a task is as an argument of another one.
+pub enum Known {
+    /// It has no outcome yet.
+    Pending,
+    /// It has this one.
+    Ended(Arc<Outcome>),
+    /// It was cancelled.
+    Cancelled,
+    /// It had one, which its future has made objects of, or is doing that.
+    Taken,
 }
 
 impl Cell {
@@ -75,8 +169,7 @@ impl Cell {
     pub fn new() -> Self {
         Self {
             word: AtomicU8::new(Stage::Pending as u8),
-            outcome: Mutex::new(None),
-            watcher: Mutex::new(None),
+            inside: Mutex::default(),
         }
     }
 
@@ -109,8 +202,8 @@ impl Cell {
         self.exchange(start).is_ok()
     }
 
-    /// Cancels what was not sent. `None`: it was sent; else whether watchers have to be told.
-    pub fn cancel(&self) -> Option<bool> {
+    /// Cancels what was not sent. `None`: it was sent; else who has to be told.
+    pub fn cancel(&self) -> Option<Told> {
         let cancel = |word| {
             let next = if word & WATCHED == 0 {
                 Stage::Cancelled
@@ -119,14 +212,55 @@ impl Cell {
             };
             (word & STATE == Stage::Pending as u8).then_some(word | next as u8)
         };
-        self.exchange(cancel).ok().map(|word| word & WATCHED != 0)
+        let told = |word| Told {
+            watchers: word & WATCHED != 0,
+            graph: word & LINKED != 0,
+        };
+        self.exchange(cancel).ok().map(told)
     }
 
     /// Stores the outcome. True: it is watched, and somebody with Python's lock has to call `finish`.
     pub fn resolve(&self, outcome: Outcome) -> bool {
-        *self.outcome() = Some(outcome);
+        self.inside().outcome = Some(outcome);
         let finish = |word: u8| (word & WATCHED == 0).then_some(Stage::Finished as u8);
         self.exchange(finish).is_err()
+    }
+
+    /// From now on the graph is told of its end, by this name; false: it was cancelled.
+    pub fn link(&self, node: TaskId) -> bool {
+        self.inside().node = Some(node);
+        let link = |word: u8| {
+            let may_end = word & STATE <= Stage::Running as u8;
+            may_end.then_some(word | LINKED)
+        };
+        self.exchange(link).is_ok()
+    }
+
+    /// Whether the graph is told of its end.
+    #[inline]
+    pub fn is_linked(&self) -> bool {
+        self.word.load(Ordering::Acquire) & LINKED != 0
+    }
+
+    /// What the graph calls it.
+    pub fn node(&self) -> Option<TaskId> {
+        self.inside().node
+    }
+
+    /// What it is as an argument of others, for whom its outcome stays from now on.
+    pub fn as_input(&self) -> Known {
+        let mut inside = self.inside();
+        inside.is_input = true;
+        if let Some(outcome) = inside.outcome.take() {
+            let shared = outcome.share();
+            inside.outcome = Some(Outcome::Shared(shared.clone()));
+            return Known::Ended(shared);
+        }
+        match self.stage() {
+            Stage::Pending | Stage::Running => Known::Pending,
+            Stage::Cancelling | Stage::Cancelled => Known::Cancelled,
+            Stage::Finished => Known::Taken,
+        }
     }
 
     /// A watched task that has its outcome, or was cancelled, is that now for everybody to see.
@@ -135,13 +269,15 @@ impl Cell {
             Stage::Cancelling | Stage::Cancelled => Stage::Cancelled,
             _ => Stage::Finished,
         };
-        self.word.store(end as u8 | WATCHED, Ordering::Release);
+        let rest = self.word.load(Ordering::Acquire) & LINKED;
+        self.word.store(end as u8 | WATCHED | rest, Ordering::Release);
     }
 
     /// From now on whoever resolves it tells this future. Whether it was done already.
     pub fn watch(&self, future: impl FnOnce() -> Py<PyAny>) -> bool {
         if self.word.load(Ordering::Acquire) & WATCHED == 0 {
-            *self.watcher() = Some(future());
+            let future = future();
+            self.inside().watcher = Some(future);
         }
         let word = self.word.fetch_or(WATCHED, Ordering::AcqRel);
         let is_done = word & STATE >= Stage::Finished as u8;
@@ -154,19 +290,31 @@ impl Cell {
 
     /// The future that watches it.
     pub fn take_watcher(&self) -> Option<Py<PyAny>> {
-        self.watcher().take()
+        self.inside().watcher.take()
     }
 
-    /// What it ended with; once.
+    /// What it ended with; once, unless others need it.
     pub fn take_outcome(&self) -> Option<Outcome> {
-        self.outcome().take()
+        let mut inside = self.inside();
+        let outcome = inside.outcome.take()?;
+        // A dependent's says more than the exception that is made of it.
+        if !inside.is_input && !outcome.is_dependency() {
+            return Some(outcome);
+        }
+        let shared = outcome.share();
+        inside.outcome = Some(Outcome::Shared(shared.clone()));
+        Some(Outcome::Shared(shared))
     }
 
-    fn outcome(&self) -> MutexGuard<'_, Option<Outcome>> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn watcher(&self) -> MutexGuard<'_, Option<Py<PyAny>>> {
-        self.watcher.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Who has to be told that a task was cancelled.
+pub struct Told {
+    /// Those who watch its future.
+    pub watchers: bool,
+    /// The graph.
+    pub graph: bool,
 }

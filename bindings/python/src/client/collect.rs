@@ -105,7 +105,7 @@ impl Core {
             Ok(Came::InPlace(length)) => {
                 if let Sent::Taking(_, mut memory) = sent {
                     memory.truncate(length);
-                    self.resolve(state, &job.cell, Outcome::Large(memory));
+                    self.resolve(state, job, Outcome::Large(Box::new(memory)));
                 }
                 return;
             }
@@ -126,7 +126,7 @@ impl Core {
                     self.close(state, Closed::Unprepared(why));
                 }
             }
-            _ => self.resolve(state, &job.cell, Outcome::Reply(bytes)),
+            _ => self.resolve(state, job, Outcome::Reply(bytes)),
         }
     }
 
@@ -137,7 +137,7 @@ impl Core {
         };
         let (Some(ticket), Some(size)) = (word(reply::HEAD_BYTES), word(reply::HEAD_BYTES + 8)) else {
             // Whoever decodes it says what is wrong.
-            return self.resolve(state, &job.cell, Outcome::Reply(bytes.into()));
+            return self.resolve(state, job, Outcome::Reply(bytes.into()));
         };
         let length = usize::try_from(size).unwrap_or(usize::MAX);
         let fetched = match self.pool.take(&self.invoker, length) {
@@ -172,7 +172,7 @@ impl Core {
         if was_lost && ran != Ran::No {
             job.deaths += 1;
         }
-        let may_run_again = ran == Ran::No || job.target.idempotent && job.deaths < DEATHS_MAX;
+        let may_run_again = ran == Ran::No || job.idempotent && job.deaths < DEATHS_MAX;
         let released = matches!(
             error,
             Error::LeaseEnded {

@@ -7,12 +7,14 @@
 //! ([`super::keeper`]).
 
 use super::cell::{Cell, Outcome};
+use super::graph::Graph;
 use super::job::{Job, Payload, Target};
 use super::keeper::Keeper;
 use super::lane::Lane;
+use super::memo::Memory;
 use super::memory::Pool;
+use super::queue::Queue;
 use hotlease_client::{Awaited, Error, Invoker};
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -32,13 +34,15 @@ pub enum Closed {
 
 /// What `state` guards.
 pub struct State {
-    pub queue: VecDeque<Job>,
+    pub queue: Queue,
     /// Of the tasks in the queue.
     pub queued_bytes: usize,
     pub lanes: Vec<Lane>,
     pub closed: Option<Closed>,
     /// Tasks without an outcome.
     pub pending: usize,
+    /// Tasks that need others, or more than to be run once.
+    pub graph: Graph,
 }
 
 /// See the module.
@@ -52,6 +56,8 @@ pub struct Core {
     pub initializer: Option<(Arc<Target>, Box<[u8]>)>,
     /// Bytes of tasks that may wait in the queue.
     pub queue_bytes_max: usize,
+    /// Tasks that may be pending.
+    pub pending_max: usize,
     pub collecting: Mutex<Vec<u8>>,
     /// Threads that wait for a result.
     pub waiters: AtomicUsize,
@@ -64,6 +70,8 @@ pub struct Core {
     /// Watched tasks without an outcome, or nearly so.
     pub watched: AtomicUsize,
     pub keeper: Keeper,
+    /// What outlives the program.
+    pub memory: Memory,
     /// The value of [`FORKED`] where it was made.
     forks: u32,
     /// The lease was given back.
@@ -74,7 +82,8 @@ impl Core {
     /// With all slots of an invoker idle.
     pub fn new(
         invoker: Invoker,
-        queue_bytes_max: usize,
+        (queue_bytes_max, pending_max): (usize, u32),
+        (graph, memory): (Graph, Memory),
         initializer: Option<(Arc<Target>, Box<[u8]>)>,
     ) -> Result<Arc<Self>, Error> {
         let function = invoker.function(super::FUNCTION)?;
@@ -89,16 +98,18 @@ impl Core {
         let core = Arc::new(Self {
             invoker,
             state: Mutex::new(State {
-                queue: VecDeque::new(),
+                queue: Queue::default(),
                 queued_bytes: 0,
                 lanes,
                 closed: None,
                 pending: 0,
+                graph,
             }),
             pool: Arc::default(),
             version: AtomicU64::new(0),
             initializer,
             queue_bytes_max,
+            pending_max: pending_max as usize,
             collecting: Mutex::new(scratch),
             waiters: AtomicUsize::new(0),
             followers: AtomicUsize::new(0),
@@ -107,6 +118,7 @@ impl Core {
             has_to_finish: AtomicBool::new(false),
             watched: AtomicUsize::new(0),
             keeper: Keeper::default(),
+            memory,
             forks: FORKED.load(Ordering::Relaxed),
             ended: AtomicBool::new(false),
         });
@@ -178,7 +190,9 @@ impl Core {
     /// Whether a task of this size may be put into the queue now.
     pub fn has_room(&self) -> bool {
         let state = self.state();
-        state.queued_bytes < self.queue_bytes_max || state.queue.is_empty() || state.closed.is_some()
+        let bytes = state.queued_bytes + state.graph.bytes;
+        let idle = state.queue.is_empty() && state.graph.bytes == 0;
+        (bytes < self.queue_bytes_max || idle) && state.pending < self.pending_max || state.closed.is_some()
     }
 
     /// Sends it to the slot with the least to do; gives it back if none has room.
@@ -189,7 +203,9 @@ impl Core {
         };
         if !job.sent && !job.cell.start() {
             // Cancelled; whoever did that has told everybody.
-            state.pending -= 1;
+            if job.node.is_none() {
+                state.pending -= 1;
+            }
             return None;
         }
         job.sent = true;
@@ -228,14 +244,33 @@ impl Core {
         }
         let deaths = job.deaths;
         let failed = super::cell::Failed { error, deaths };
-        self.resolve(state, &job.cell, Outcome::Failed(Box::new(failed)));
+        self.resolve(state, job, Outcome::Failed(Box::new(failed)));
     }
 
     /// Gives a task its outcome.
-    pub fn resolve(&self, state: &mut State, cell: &Arc<Cell>, outcome: Outcome) {
+    #[inline]
+    pub fn resolve(&self, state: &mut State, job: Job, outcome: Outcome) {
+        if let Some(node) = job.node {
+            return self.ended(state, node, outcome);
+        }
         state.pending -= 1;
-        if cell.resolve(outcome) {
-            self.finish_later(cell.clone());
+        if job.cell.is_linked() {
+            return self.resolve_linked(state, job, outcome);
+        }
+        if job.cell.resolve(outcome) {
+            self.finish_later(job.cell);
+        }
+    }
+
+    #[cold]
+    fn resolve_linked(&self, state: &mut State, job: Job, outcome: Outcome) {
+        let outcome = outcome.share();
+        let node = job.cell.node();
+        if job.cell.resolve(Outcome::Shared(outcome.clone())) {
+            self.finish_later(job.cell);
+        }
+        if let Some(node) = node {
+            self.end_promise(state, node, Some(job.target), Some(outcome));
         }
     }
 
@@ -255,18 +290,28 @@ impl Core {
         {
             state.closed = Some(why.clone());
         }
-        if matches!(why, Closed::ShutDown) {
-            return;
-        }
+        self.end_planned(
+            state,
+            match &why {
+                Closed::Lost(error) => Outcome::Failed(Box::new(super::cell::Failed {
+                    error: error.clone(),
+                    deaths: 0,
+                })),
+                Closed::Unprepared(why) => Outcome::Unprepared(why.as_str().into()),
+                Closed::ShutDown => return,
+            },
+        );
         state.queued_bytes = 0;
-        for job in std::mem::take(&mut state.queue) {
+        for job in state.queue.take_all() {
             if !job.sent && !job.cell.start() {
-                state.pending -= 1;
+                if job.node.is_none() {
+                    state.pending -= 1;
+                }
                 continue;
             }
             match &why {
                 Closed::Unprepared(why) if !job.prepares => {
-                    self.resolve(state, &job.cell, Outcome::Unprepared(why.clone()));
+                    self.resolve(state, job, Outcome::Unprepared(why.as_str().into()));
                 }
                 Closed::Lost(error) if !job.prepares => self.fail(state, job, error.clone()),
                 _ => state.pending -= 1,
@@ -276,22 +321,42 @@ impl Core {
 
     /// Cancels all that waits.
     pub fn cancel_queued(&self) {
-        let mut state = self.state();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        // First all of them, so that none fails because of another one.
+        let planned = self.planned(state).into_iter();
+        let cancelled: Vec<_> = planned
+            .filter_map(|(_, cell, target)| cell.cancel().map(|told| (told, cell, target)))
+            .collect();
+        let jobs = state.queue.take_all();
         state.queued_bytes = 0;
-        for job in std::mem::take(&mut state.queue) {
-            match job.cell.cancel() {
-                Some(watched) => {
+        for job in jobs {
+            match (job.cell.cancel(), job.node) {
+                (Some(told), None) => {
                     state.pending -= 1;
-                    if watched {
+                    if told.graph {
+                        self.cancelled(state, &job.cell, Some(job.target));
+                    }
+                    if told.watchers {
                         self.finish_later(job.cell);
                     }
                 }
-                None if job.sent => state.queue.push_back(job),
-                // Cancelled before.
-                None => state.pending -= 1,
+                (None, _) if job.sent => {
+                    state.queued_bytes += job.size();
+                    state.queue.push_back(job);
+                }
+                // Cancelled before, or just now.
+                (_, Some(_)) => {}
+                (None, None) => state.pending -= 1,
             }
         }
-        drop(state);
+        for (told, cell, target) in cancelled {
+            self.cancelled(state, &cell, Some(target));
+            if told.watchers {
+                self.finish_later(cell);
+            }
+        }
+        drop(guard);
         self.keeper.rouse(&self.invoker);
     }
 

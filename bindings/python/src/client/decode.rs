@@ -1,6 +1,6 @@
 //! From outcomes to Python's objects. Nothing fails here: what cannot be decoded is the task's exception.
 
-use super::cell::{Failed, Outcome};
+use super::cell::{Chain, Failed, Outcome};
 use super::memory::{Memory, Piece};
 use crate::format::{FormatError, Reply, reply};
 use crate::plain::Reader;
@@ -9,7 +9,7 @@ use pyo3::call::PyCallArgs;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
 
 /// How a task ended, in Python's terms.
@@ -42,13 +42,46 @@ pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl 
 /// Decodes.
 pub fn outcome(py: Python<'_>, outcome: Outcome) -> Decoded {
     let decoded = match outcome {
-        Outcome::Reply(bytes) => of_bytes(py, &bytes),
-        Outcome::Large(memory) => of_memory(py, memory),
-        Outcome::Failed(failed) => Err(failure(py, &failed)),
-        Outcome::Unprepared(why) => Err(unprepared(py, &why)),
-        Outcome::Raised(exception) => return Decoded::Raised(exception),
+        Outcome::Large(memory) => of_memory(py, *memory),
+        Outcome::Shared(shared) => {
+            return match Arc::try_unwrap(shared) {
+                Ok(own) => self::outcome(py, own),
+                Err(shared) => self::shared(py, &shared),
+            };
+        }
+        other => return shared(py, &other),
     };
     decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
+}
+
+/// Decodes what others may need, too: nothing of it is handed out but copies.
+pub fn shared(py: Python<'_>, outcome: &Outcome) -> Decoded {
+    let decoded = match outcome {
+        Outcome::Reply(bytes) => of_bytes(py, bytes),
+        Outcome::Large(memory) => of_bytes(py, memory.bytes()),
+        Outcome::Failed(failed) => Err(failure(py, failed)),
+        Outcome::Unprepared(why) => Err(unprepared(py, why)),
+        Outcome::Raised(exception) => return Decoded::Raised(exception.clone_ref(py)),
+        Outcome::Dependency(chain) => dependency(py, chain).map(Decoded::Raised),
+        Outcome::Shared(shared) => return self::shared(py, shared),
+    };
+    decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
+}
+
+/// The exception of a task that was not run because of another one.
+fn dependency(py: Python<'_>, chain: &Chain) -> PyResult<Py<PyAny>> {
+    let cause = match &chain.cause {
+        None => raise(py, intern!(py, "CancelledError"), ())
+            .into_value(py)
+            .into_any(),
+        Some(outcome) => match shared(py, outcome) {
+            Decoded::Raised(exception) | Decoded::Value(exception) => exception,
+        },
+    };
+    let names = PyTuple::new(py, chain.nearest.iter().map(|target| &*target.name))?;
+    let root = chain.root.as_ref().map(|target| &*target.name);
+    let make = called(py, intern!(py, "dependency_error"))?;
+    Ok(make.call1((names, chain.between, root, cause))?.unbind())
 }
 
 /// The exception where an initializer failed.

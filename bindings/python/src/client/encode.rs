@@ -1,19 +1,21 @@
 //! From calls to requests: the function by its content, small plain arguments without a pickle, large ones into shared
 //! memory.
 
+use super::core::Core;
 use super::decode::called;
-use super::job::{Payload, Target};
+use super::gather::{Gather, Input};
+use super::job::{Memo, Payload, Plan, Target};
 use super::memory::Pool;
 use crate::format::{Layout, Request, key_of, request};
 use crate::plain;
 use hotlease_client::Invoker;
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Functions that are remembered by identity; beyond, all are looked at anew.
 const FUNCTIONS_MAX: usize = 4096;
@@ -24,6 +26,20 @@ pub struct Functions(Mutex<Known>);
 
 /// By address: what is there, which is kept alive, and how it is sent.
 type Known = HashMap<usize, (Py<PyAny>, Arc<Target>)>;
+
+/// What a function says of its tasks: idempotent, retries, priority, memo.
+type Declared<'py> = Option<(Option<bool>, Option<u16>, Option<i32>, Option<Bound<'py, PyAny>>)>;
+
+/// What is asked for with `memo=`.
+pub fn memo_of(asked: &Bound<'_, PyAny>) -> PyResult<Memo> {
+    if let Ok(asked) = asked.cast::<PyBool>() {
+        return Ok(if asked.is_true() { Memo::Content } else { Memo::Not });
+    }
+    let text = asked.cast::<PyString>();
+    let text = text.map_err(|_| PyTypeError::new_err("memo is a bool or, as a key, a string"))?;
+    let key = blake3::derive_key("hotlease python key 1", text.to_str()?.as_bytes());
+    Ok(Memo::Key(key))
+}
 
 /// How a callable is sent.
 pub enum Callable {
@@ -43,8 +59,18 @@ impl Functions {
         }
         let py = function.py();
         let described = called(py, intern!(py, "describe"))?.call1((function,))?;
-        let (blob, kind, declared): (Option<Bound<'_, PyBytes>>, u8, Option<bool>) = described.extract()?;
-        let idempotent = declared.unwrap_or(idempotent);
+        let (blob, kind, name, declared): (Option<Bound<'_, PyBytes>>, u8, String, Declared<'_>) =
+            described.extract()?;
+        let plan = match declared {
+            Some((idempotent, retries, priority, memo)) => Plan {
+                idempotent,
+                retries,
+                priority,
+                memo: memo.map(|memo| memo_of(&memo)).transpose()?,
+            },
+            None => Plan::default(),
+        };
+        let idempotent = plan.idempotent.unwrap_or(idempotent);
         let Some(blob) = blob else {
             let trampoline = called(py, intern!(py, "call"))?;
             return match self.find(&trampoline, idempotent)? {
@@ -55,6 +81,9 @@ impl Functions {
             key: key_of(blob.as_bytes()),
             blob: blob.as_bytes().into(),
             idempotent,
+            name: name.into(),
+            plan,
+            content: OnceLock::new(),
         });
         if kind == 0 {
             let mut known = self.known();
@@ -72,29 +101,65 @@ impl Functions {
     }
 }
 
-/// The request for a call, without its function.
-pub fn request(
+/// The request for a call of an executor, without its function, and the futures among its arguments.
+pub fn call(
     target: &Target,
     args: &Bound<'_, PyTuple>,
     kwargs: Option<&Bound<'_, PyDict>>,
+    core: &Arc<Core>,
+) -> PyResult<(Payload, Vec<Input>)> {
+    let mut gather = Gather::new(core);
+    let payload = request(target, args, kwargs, &core.invoker, &core.pool, Some(&mut gather))?;
+    Ok((payload, gather.inputs))
+}
+
+/// The request for a call, without its function.
+pub fn request<'py>(
+    target: &Target,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
     invoker: &Invoker,
     pool: &Arc<Pool>,
+    mut gather: Option<&mut Gather<'_>>,
 ) -> PyResult<Payload> {
+    let mut failed = None;
+    let mut instead = |value: &Bound<'py, PyAny>| {
+        let looked = gather.as_mut()?.look(value);
+        looked.unwrap_or_else(|error| {
+            failed = Some(error);
+            None
+        })
+    };
     let limit = invoker.options().request_bytes as usize;
     let mut bytes = Vec::with_capacity(64);
     bytes.extend([request::PLAIN, 0, 0, 0, 0, 0, 0, 0]);
     bytes.extend(target.key);
-    if plain::encode_tuple(args, &mut bytes, limit) && plain_names(kwargs, &mut bytes, limit) {
+    if plain::encode_tuple(args, &mut bytes, limit, &mut instead)
+        && plain_names(kwargs, &mut bytes, limit, &mut instead)
+    {
         return Ok(Payload::Small(bytes.into_boxed_slice()));
     }
-    pickled(target, args, kwargs, limit, invoker, pool)
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let Some(gather) = gather else {
+        return pickled(target, args, kwargs, limit, invoker, pool);
+    };
+    gather.inputs.clear();
+    let pickle = || pickled(target, args, kwargs, limit, invoker, pool);
+    gather.during(pickle)
 }
 
-fn plain_names(kwargs: Option<&Bound<'_, PyDict>>, bytes: &mut Vec<u8>, limit: usize) -> bool {
+fn plain_names<'py>(
+    kwargs: Option<&Bound<'py, PyDict>>,
+    bytes: &mut Vec<u8>,
+    limit: usize,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<plain::Instead<'py>>,
+) -> bool {
     kwargs.is_none_or(|kwargs| {
-        kwargs
-            .iter()
-            .all(|(name, value)| plain::encode(&name, bytes, limit) && plain::encode(&value, bytes, limit))
+        kwargs.iter().all(|(name, value)| {
+            plain::encode(&name, bytes, limit) && plain::encode_with(&value, bytes, limit, instead)
+        })
     })
 }
 
@@ -114,7 +179,7 @@ fn pickled(
     let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
     let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len_bytes()).collect();
     let whole = |kind| {
-        let head = Request::head(kind, true, &target.key, 0, pickle.len(), &lengths)?;
+        let head = Request::head(kind, true, &target.key, 0, pickle.len(), &lengths, &[])?;
         let layout = Layout::new(head.len(), pickle.len(), lengths.iter().copied())?;
         Some((head, layout))
     };

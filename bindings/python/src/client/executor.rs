@@ -5,9 +5,12 @@ use super::core::{Closed, Core, FORKED};
 use super::decode;
 use super::encode::{self, Callable, Functions};
 use super::future::{self, finish_all, forked};
-use super::job::{Job, Payload};
+use super::gather::{self, Input};
+use super::graph::{Graph, Planned, Refused};
+use super::job::{Job, Memo, Payload, Plan, Target};
 use super::keeper;
-use super::options;
+use super::memo::Memory;
+use super::options::{self, Asking};
 use hotlease_client::{Code, Invoker};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -19,9 +22,6 @@ use std::time::Duration;
 
 /// How often a waiting thread looks whether Ctrl-C was pressed.
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
-/// How often a task looks for room in a full queue.
-const ROOM_LOOK: Duration = Duration::from_millis(1);
-
 /// The base of `hotlease.Executor`.
 #[pyclass(subclass, frozen, module = "hotlease._core")]
 pub struct Client {
@@ -33,6 +33,8 @@ struct Opened {
     functions: Functions,
     future: Py<PyAny>,
     idempotent: bool,
+    /// How tasks are treated, where neither they nor their functions say so.
+    plan: Plan,
 }
 
 impl Client {
@@ -40,6 +42,103 @@ impl Client {
         self.opened.get().ok_or_else(|| {
             PyRuntimeError::new_err("the executor was not opened: Executor.__init__ did not run")
         })
+    }
+}
+
+impl Opened {
+    fn submit<'py>(
+        &self,
+        asked: Option<&Plan>,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = function.py();
+        let core = &self.core;
+        if core.is_foreign() {
+            return Err(forked());
+        }
+        let (target, args) = match self.functions.find(function, self.idempotent) {
+            Ok(Callable::Target(target)) => (target, args.clone()),
+            Ok(Callable::Argument(target)) => {
+                let mut all = vec![function.clone()];
+                all.extend(args.iter());
+                (target, PyTuple::new(py, all)?)
+            }
+            Err(error) => return unsendable(py, self, None, error),
+        };
+        let (payload, inputs) = match encode::call(&target, &args, kwargs, core) {
+            Ok(encoded) => encoded,
+            Err(error) => return unsendable(py, self, Some(target), error),
+        };
+        while !core.has_room() {
+            py.detach(|| core.make_room());
+            finish_all(py, core);
+            py.check_signals()?;
+        }
+        let is_usual = inputs.is_empty() && asked.is_none() && target.plan.is_plain() && self.plan.is_plain();
+        if !is_usual {
+            return self.plan(asked, function, target, &args, kwargs, (payload, inputs));
+        }
+        let cell = Arc::new(Cell::new());
+        let (future, core) = (self.future.bind(py), core.clone());
+        let future = future::make(future, cell.clone(), core, Some(target.clone()))?;
+        let mut job = Job::new(cell, target, payload);
+        job.priority = job.target.plan.priority.unwrap_or(0);
+        match self.core.accept(job) {
+            Ok(()) => Ok(future),
+            Err((_, closed)) => Err(closed_error(py, &closed)),
+        }
+    }
+
+    /// A task that needs others, or is to be tried again or remembered.
+    fn plan<'py>(
+        &self,
+        asked: Option<&Plan>,
+        function: &Bound<'py, PyAny>,
+        target: Arc<Target>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        (payload, inputs): (Payload, Vec<Input>),
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, core) = (function.py(), &self.core);
+        let plan = target.plan.or(&self.plan);
+        let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
+        if plan.memo == Some(Memo::Content) && target.content.get().is_none() {
+            let content = decode::called(py, intern!(py, "content"))?.call1((function, &*target.blob));
+            match content.and_then(|content| content.extract::<[u8; 32]>()) {
+                // The same each time.
+                Ok(content) => drop(target.content.set(content)),
+                Err(error) => return unsendable(py, self, Some(target), error),
+            }
+        }
+        let (mut sources, mut foreign) = gather::sources(core, inputs)?;
+        let cell = Arc::new(Cell::new());
+        let class = self.future.bind(py);
+        let future = future::make(class, cell.clone(), core.clone(), Some(target.clone()))?;
+        let mut planned = Planned::new(cell, target.clone(), payload, plan);
+        loop {
+            match core.plan(planned, &sources) {
+                Ok(()) => break,
+                Err(Refused::Full(again)) => {
+                    planned = again;
+                    py.detach(|| core.make_room());
+                    finish_all(py, core);
+                    py.check_signals()?;
+                }
+                Err(Refused::Again(again)) => {
+                    planned = again;
+                    let inputs;
+                    (planned.payload, inputs) = encode::call(&target, args, kwargs, core)?;
+                    (sources, foreign) = gather::sources(core, inputs)?;
+                }
+                Err(Refused::Closed(closed)) => return Err(closed_error(py, &closed)),
+            }
+        }
+        for (node, future) in &foreign {
+            gather::await_foreign(py, core, *node, future)?;
+        }
+        Ok(future)
     }
 }
 
@@ -66,11 +165,19 @@ impl Client {
         let invoker = py.detach(|| Invoker::allocate(&code, lease));
         let invoker = invoker.map_err(|error| decode::exception(py, &error))?;
         let functions = Functions::default();
+        let mut graph = Graph::new(asked.pending_max);
+        let memory = match &asked.checkpoint {
+            None => Memory::default(),
+            Some(path) => py
+                .detach(|| Memory::open(path, &mut graph))
+                .map_err(|error| decode::raise(py, intern!(py, "OptionError"), (error.to_string(), false)))?,
+        };
         let initializer = match initializer {
             None => None,
             Some((function, args)) => Some(prepare(&functions, &invoker, &function, &args)?),
         };
-        let core = py.detach(|| Core::new(invoker, asked.queue_bytes, initializer));
+        let bounds = (asked.queue_bytes, asked.pending_max);
+        let core = py.detach(|| Core::new(invoker, bounds, (graph, memory), initializer));
         let core = core.map_err(|error| decode::exception(py, &error))?;
         keeper::start(&core)?;
         let opened = Opened {
@@ -78,6 +185,7 @@ impl Client {
             functions,
             future,
             idempotent: asked.idempotent,
+            plan: asked.plan,
         };
         if let Err(opened) = self.opened.set(opened) {
             close(&opened.core, false);
@@ -94,40 +202,27 @@ impl Client {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = function.py();
         let opened = self.opened()?;
-        let core = &opened.core;
-        if core.is_foreign() {
-            return Err(forked());
-        }
-        let cell = Arc::new(Cell::new());
-        let (target, encoded) = match opened.functions.find(function, opened.idempotent) {
-            Ok(Callable::Target(target)) => {
-                let encoded = encode::request(&target, args, kwargs, &core.invoker, &core.pool);
-                (target, encoded)
-            }
-            Ok(Callable::Argument(target)) => {
-                let mut all = vec![function.clone()];
-                all.extend(args.iter());
-                let args = PyTuple::new(py, all)?;
-                let encoded = encode::request(&target, &args, kwargs, &core.invoker, &core.pool);
-                (target, encoded)
-            }
-            Err(error) => return unsendable(py, opened, cell, error),
-        };
-        let payload = match encoded {
-            Ok(payload) => payload,
-            Err(error) => return unsendable(py, opened, cell, error),
-        };
-        while !core.has_room() {
-            py.detach(|| std::thread::park_timeout(ROOM_LOOK));
-            py.check_signals()?;
-        }
-        let future = future::make(opened.future.bind(py), cell.clone(), core.clone())?;
-        match core.accept(Job::new(cell, target, payload)) {
-            Ok(()) => Ok(future),
-            Err((_, closed)) => Err(closed_error(py, &closed)),
-        }
+        opened.submit(None, function, args, kwargs)
+    }
+
+    /// The same for a task that is treated as this says.
+    #[pyo3(signature = (asking, function, /, *args, **kwargs))]
+    fn _submit_as<'py>(
+        &self,
+        asking: &Bound<'py, Asking>,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let opened = self.opened()?;
+        opened.submit(Some(&asking.get().0), function, args, kwargs)
+    }
+
+    /// What went wrong with the checkpoint since this was called last.
+    fn _warnings(&self) -> Vec<String> {
+        let opened = self.opened.get();
+        opened.map_or_else(Vec::new, |opened| opened.core.memory.warnings())
     }
 
     /// Slots that tasks run on.
@@ -193,7 +288,7 @@ fn close(core: &Arc<Core>, cancel_futures: bool) {
 fn unsendable<'py>(
     py: Python<'py>,
     opened: &Opened,
-    cell: Arc<Cell>,
+    target: Option<Arc<Target>>,
     error: PyErr,
 ) -> PyResult<Bound<'py, PyAny>> {
     // Not under the lock: what follows runs code of Python's.
@@ -201,10 +296,11 @@ fn unsendable<'py>(
     if let Some(closed) = closed {
         return Err(closed_error(py, &closed));
     }
+    let cell = Arc::new(Cell::new());
     cell.start();
     let raised = decode::called(py, intern!(py, "not_sent"))?.call1((error.into_value(py),))?;
     cell.resolve(Outcome::Raised(raised.unbind()));
-    future::make(opened.future.bind(py), cell, opened.core.clone())
+    future::make(opened.future.bind(py), cell, opened.core.clone(), target)
 }
 
 fn closed_error(py: Python<'_>, closed: &Closed) -> PyErr {
@@ -218,7 +314,7 @@ fn closed_error(py: Python<'_>, closed: &Closed) -> PyErr {
     }
 }
 
-type Initializer = (Arc<super::job::Target>, Box<[u8]>);
+type Initializer = (Arc<Target>, Box<[u8]>);
 
 fn prepare(
     functions: &Functions,
@@ -232,7 +328,7 @@ fn prepare(
     all.extend(args.iter());
     let args = PyTuple::new(py, all)?;
     let (Callable::Target(target) | Callable::Argument(target)) = functions.find(&prepare, false)?;
-    match encode::request(&target, &args, None, invoker, &Arc::default())? {
+    match encode::request(&target, &args, None, invoker, &Arc::default(), None)? {
         Payload::Small(bytes) => Ok((target, bytes)),
         Payload::Large(_) => Err(PyTypeError::new_err(
             "the initializer and its arguments are too large; let it read from a file what it needs",

@@ -4,11 +4,13 @@
 use super::cell::{Cell, Stage};
 use super::core::Core;
 use super::decode::{self, Decoded};
+use super::gather;
+use super::job::Target;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyList;
+use pyo3::types::{PyList, PyTuple};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,9 +19,12 @@ use std::time::{Duration, Instant};
 /// How often a waiting thread looks whether Ctrl-C was pressed.
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 
+/// What a future is of.
+type Parts = (Arc<Cell>, Arc<Core>, Option<Arc<Target>>);
+
 thread_local! {
     /// What the next future that this thread makes is of: objects of a class that Python defines are made by calling it.
-    static NEXT: RefCell<Option<(Arc<Cell>, Arc<Core>)>> = const { RefCell::new(None) };
+    static NEXT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
 /// What only watched futures have.
@@ -32,15 +37,22 @@ struct Watch {
 /// The base of `hotlease.Future`.
 #[pyclass(subclass, frozen, module = "hotlease._core")]
 pub struct Task {
-    cell: Arc<Cell>,
-    core: Arc<Core>,
+    pub(super) cell: Arc<Cell>,
+    pub(super) core: Arc<Core>,
+    /// What it calls, if that could be found out.
+    pub(super) target: Option<Arc<Target>>,
     decoded: PyOnceLock<Decoded>,
     watch: OnceLock<Box<Watch>>,
 }
 
 /// Makes a future of this class.
-pub fn make<'py>(class: &Bound<'py, PyAny>, cell: Arc<Cell>, core: Arc<Core>) -> PyResult<Bound<'py, PyAny>> {
-    NEXT.with(|next| next.replace(Some((cell, core))));
+pub fn make<'py>(
+    class: &Bound<'py, PyAny>,
+    cell: Arc<Cell>,
+    core: Arc<Core>,
+    target: Option<Arc<Target>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    NEXT.with(|next| next.replace(Some((cell, core, target))));
     class.call0()
 }
 
@@ -97,7 +109,7 @@ impl Task {
         }
     }
 
-    fn decoded(&self, py: Python<'_>) -> PyResult<&Decoded> {
+    pub(super) fn decoded(&self, py: Python<'_>) -> PyResult<&Decoded> {
         loop {
             if let Some(decoded) = self.decoded.get(py) {
                 return Ok(decoded);
@@ -137,12 +149,13 @@ impl Task {
     #[new]
     #[pyo3(signature = (*_args, **_kwargs))]
     fn new(_args: &Bound<'_, PyAny>, _kwargs: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let (cell, core) = NEXT
+        let (cell, core, target) = NEXT
             .with(|next| next.take())
             .ok_or_else(|| PyTypeError::new_err("futures are made by Executor.submit"))?;
         Ok(Self {
             cell,
             core,
+            target,
             decoded: PyOnceLock::new(),
             watch: OnceLock::new(),
         })
@@ -158,13 +171,18 @@ impl Task {
         if this.is_lost() {
             return Err(forked());
         }
-        let Some(watched) = this.cell.cancel() else {
+        let Some(told) = this.cell.cancel() else {
             return Ok(matches!(this.cell.stage(), Stage::Cancelled | Stage::Cancelling));
         };
-        if watched {
+        if told.watchers {
             this.core.finish_later(this.cell.clone());
-            finish_all(slf.py(), &this.core);
         }
+        if told.graph {
+            // What needs it fails, and may be watched.
+            let mut state = this.core.state();
+            this.core.cancelled(&mut state, &this.cell, this.target.clone());
+        }
+        finish_all(slf.py(), &this.core);
         this.core.tell_followers();
         Ok(true)
     }
@@ -220,6 +238,14 @@ impl Task {
         let py = slf.py();
         decode::called(py, intern!(py, "call_back"))?.call1((function, slf))?;
         Ok(())
+    }
+
+    /// As an argument of a task of its executor's: what stands for its result.
+    fn __reduce_ex__<'py>(
+        slf: &Bound<'py, Self>,
+        _protocol: &Bound<'py, PyAny>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        gather::reduce(slf.as_any())
     }
 
     /// Of a future that nobody but its executor may resolve.

@@ -2,8 +2,9 @@
 
 use super::cell::Cell;
 use super::memory::Memory;
-use crate::format::{Key, Layout, Request, request};
-use std::sync::Arc;
+use crate::format::{Key, Layout, Request, place_results, request};
+use hotlease_flow::TaskId;
+use std::sync::{Arc, OnceLock};
 
 /// A function that tasks call, by its content.
 pub struct Target {
@@ -13,6 +14,53 @@ pub struct Target {
     pub blob: Box<[u8]>,
     /// Whether it may run again after a worker died of it.
     pub idempotent: bool,
+    /// As people call it.
+    pub name: Box<str>,
+    /// How its tasks are treated, where it says so.
+    pub plan: Plan,
+    /// A hash of what it does, for memoisation, once somebody has asked.
+    pub content: OnceLock<[u8; 32]>,
+}
+
+/// How a task is treated, apart from running it: what nobody said is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// How often it is tried again after it raised something.
+    pub retries: Option<u16>,
+    /// Higher ones first.
+    pub priority: Option<i32>,
+    /// Whether its result is remembered.
+    pub memo: Option<Memo>,
+    /// Whether it may run again after its worker died.
+    pub idempotent: Option<bool>,
+}
+
+/// Under which key a result is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Memo {
+    /// None.
+    Not,
+    /// Of its function and arguments.
+    Content,
+    /// This one.
+    Key([u8; 32]),
+}
+
+impl Plan {
+    /// What this one says, else the other one.
+    pub fn or(&self, other: &Self) -> Self {
+        Self {
+            retries: self.retries.or(other.retries),
+            priority: self.priority.or(other.priority),
+            memo: self.memo.clone().or_else(|| other.memo.clone()),
+            idempotent: self.idempotent.or(other.idempotent),
+        }
+    }
+
+    /// Whether nothing is asked for that needs the graph.
+    pub fn is_plain(&self) -> bool {
+        self.retries.unwrap_or(0) == 0 && matches!(self.memo, None | Some(Memo::Not))
+    }
 }
 
 /// A whole request, without its function.
@@ -44,12 +92,21 @@ pub struct Job {
     pub sent: bool,
     /// It prepares a worker: nobody waits for it, but everybody for what it does.
     pub prepares: bool,
+    /// Higher ones are sent first.
+    pub priority: i32,
+    /// Whether it may run again after its worker died.
+    pub idempotent: bool,
+    /// What the graph calls it, and which run of it this is; `None`: the graph does not know it, or only waits for it.
+    pub node: Option<(TaskId, u32)>,
 }
 
 impl Job {
     /// A task that was not sent.
     pub fn new(cell: Arc<Cell>, target: Arc<Target>, payload: Payload) -> Self {
         Self {
+            idempotent: target.idempotent,
+            priority: 0,
+            node: None,
             cell,
             target,
             payload,
@@ -65,35 +122,108 @@ impl Job {
     }
 }
 
-/// The same request with its function in it. `None` where that is larger than any memory.
-pub fn with_function(bytes: &[u8], target: &Target) -> Option<Vec<u8>> {
-    let at = |from: usize, into: &mut [u8]| into.copy_from_slice(&bytes[from..from + into.len()]);
-    let without = Request::decode(bytes.len(), at).ok()?;
-    let lengths: Vec<usize> = without
-        .arguments
-        .buffers
-        .iter()
-        .map(|(_, length)| *length)
-        .collect();
-    let pickle_bytes = without.arguments.pickle_bytes;
-    let head = Request::head(
-        without.kind,
-        without.writable,
-        &target.key,
-        target.blob.len(),
-        pickle_bytes,
-        &lengths,
-    )?;
-    let layout = Layout::new(head.len().checked_add(target.blob.len())?, pickle_bytes, lengths)?;
-    let mut whole = vec![0; layout.end];
-    whole[..head.len()].copy_from_slice(&head);
-    whole[head.len()..layout.pickle].copy_from_slice(&target.blob);
-    let pickle = &bytes[without.arguments.pickle..][..pickle_bytes];
-    whole[layout.pickle..][..pickle_bytes].copy_from_slice(pickle);
-    for ((into, length), (from, _)) in layout.buffers.iter().zip(&without.arguments.buffers) {
-        whole[*into..][..*length].copy_from_slice(&bytes[*from..][..*length]);
+/// A request that is put together: one without a function or results, and these.
+pub struct Whole<'a> {
+    bytes: &'a [u8],
+    without: Request,
+    head: Vec<u8>,
+    blob: &'a [u8],
+    layout: Layout,
+    results: Vec<&'a [u8]>,
+    places: Vec<(usize, usize)>,
+    end: usize,
+}
+
+impl<'a> Whole<'a> {
+    /// The same request with its function in it. `None` where that is larger than any memory.
+    pub fn with_function(bytes: &'a [u8], target: &'a Target) -> Option<Self> {
+        let without = decoded(bytes)?;
+        let results = without.results.iter();
+        let results = results.map(|&(start, length)| &bytes[start..][..length]);
+        let results = results.collect();
+        Self::new(bytes, without, target, &target.blob, results)
     }
-    Some(whole)
+
+    /// The same request with results of other tasks in it. `None` where there are too many, or they are larger than any
+    /// memory.
+    pub fn with_results(bytes: &'a [u8], target: &'a Target, results: Vec<&'a [u8]>) -> Option<Self> {
+        Self::new(bytes, decoded(bytes)?, target, &[], results)
+    }
+
+    fn new(
+        bytes: &'a [u8],
+        without: Request,
+        target: &Target,
+        blob: &'a [u8],
+        results: Vec<&'a [u8]>,
+    ) -> Option<Self> {
+        let arguments = &without.arguments;
+        let lengths: Vec<usize> = arguments.buffers.iter().map(|(_, length)| *length).collect();
+        let result_lengths: Vec<usize> = results.iter().map(|result| result.len()).collect();
+        let (kind, writable, pickle_bytes) = (without.kind, without.writable, arguments.pickle_bytes);
+        let head = Request::head(
+            kind,
+            writable,
+            &target.key,
+            blob.len(),
+            pickle_bytes,
+            &lengths,
+            &result_lengths,
+        )?;
+        let layout = Layout::new(head.len().checked_add(blob.len())?, pickle_bytes, lengths)?;
+        let (places, end) = place_results(layout.end, result_lengths)?;
+        Some(Self {
+            bytes,
+            without,
+            head,
+            blob,
+            layout,
+            results,
+            places,
+            end,
+        })
+    }
+
+    /// Bytes of it.
+    pub fn len(&self) -> usize {
+        self.end
+    }
+
+    /// Writes it into so many bytes.
+    pub fn fill(&self, into: &mut [u8]) {
+        into[..self.head.len()].copy_from_slice(&self.head);
+        into[self.head.len()..self.layout.pickle].copy_from_slice(self.blob);
+        let mut end = self.layout.pickle;
+        let mut put = |start: usize, bytes: &[u8]| {
+            // What was in the memory before is nobody's business.
+            into[end..start].fill(0);
+            end = start + bytes.len();
+            into[start..end].copy_from_slice(bytes);
+        };
+        let arguments = &self.without.arguments;
+        put(
+            self.layout.pickle,
+            &self.bytes[arguments.pickle..][..arguments.pickle_bytes],
+        );
+        for ((start, length), (from, _)) in self.layout.buffers.iter().zip(&arguments.buffers) {
+            put(*start, &self.bytes[*from..][..*length]);
+        }
+        for ((start, _), result) in self.places.iter().zip(&self.results) {
+            put(*start, result);
+        }
+    }
+
+    /// It in memory of its own.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut whole = vec![0; self.end];
+        self.fill(&mut whole);
+        whole
+    }
+}
+
+fn decoded(bytes: &[u8]) -> Option<Request> {
+    let at = |from: usize, into: &mut [u8]| into.copy_from_slice(&bytes[from..from + into.len()]);
+    Request::decode(bytes.len(), at).ok()
 }
 
 /// A request for a result that did not fit.

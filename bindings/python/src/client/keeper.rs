@@ -116,6 +116,7 @@ fn keep(core: &Arc<Core>) {
     let mut naps = 0;
     loop {
         finish_watched(core);
+        core.write_checkpoint(false);
         if core.is_over() {
             return;
         }
@@ -178,6 +179,7 @@ fn finish_watched(core: &Arc<Core>) {
 }
 
 fn give_back(core: &Arc<Core>) {
+    core.write_checkpoint(true);
     let lanes: Vec<Lane> = {
         let mut state = core.state();
         state.closed.get_or_insert(Closed::ShutDown);

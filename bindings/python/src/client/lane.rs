@@ -1,6 +1,6 @@
 //! One slot as the executor sees it: what was sent there, and how much may be.
 
-use super::job::{Job, Payload, take, with_function};
+use super::job::{Job, Payload, Whole, take};
 use super::memory::{Memory, Pool};
 use crate::format::Key;
 use hotlease_client::{Awaited, BufferInvocation, Error, Function, Invocation, Invoker, Pipeline};
@@ -91,10 +91,11 @@ impl Lane {
         let whole = if is_known {
             None
         } else {
-            let Some(whole) = with_function(job.payload.bytes(), &job.target) else {
+            let whole = Whole::with_function(job.payload.bytes(), &job.target).map(|whole| whole.to_vec());
+            if whole.is_none() {
                 return Err((job, Some(too_large())));
-            };
-            Some(whole)
+            }
+            whole
         };
         let bytes = whole.as_deref().unwrap_or(job.payload.bytes());
         let sent = if matches!(job.payload, Payload::Small(_)) && bytes.len() <= self.request_bytes {
@@ -123,7 +124,7 @@ impl Lane {
             let Payload::Large(memory) = &job.payload else {
                 return Err((job, Some(too_large())));
             };
-            let function = self.function.clone().idempotent(job.target.idempotent);
+            let function = self.function.clone().idempotent(job.idempotent);
             match function.submit_from_buffer(memory.buffer.slice(..memory.bytes().len())) {
                 Ok(invocation) => Sent::Whole(invocation),
                 Err(error) => return Err((job, Some(error))),
@@ -201,7 +202,7 @@ impl Lane {
     }
 }
 
-fn too_large() -> Error {
+pub fn too_large() -> Error {
     Error::InputTooLarge {
         size: u64::MAX,
         limit: u64::from(u32::MAX),

@@ -5,6 +5,10 @@
 //! | `executor` | the base of `Executor`: submit, shutdown |
 //! | `future` | the base of `Future`, and telling who watches one |
 //! | `encode`, `decode` | calls to requests, outcomes to objects |
+//! | `gather` | futures among the arguments of a call |
+//! | `graph` | tasks that need others, are tried again, or remembered |
+//! | `queue` | tasks that wait for a slot |
+//! | `memo` | what is remembered beyond the end of the program |
 //! | `cell` | what a task and its future share |
 //! | `job`, `lane` | a task on its way; a slot, and what was sent there |
 //! | `core` | the queue, the slots, and all that is shared |
@@ -20,11 +24,15 @@ mod decode;
 mod encode;
 mod executor;
 mod future;
+mod gather;
+mod graph;
 mod job;
 mod keeper;
 mod lane;
+mod memo;
 mod memory;
 mod options;
+mod queue;
 mod waiting;
 
 use pyo3::create_exception;
@@ -45,6 +53,8 @@ create_exception!(
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<executor::Client>()?;
     module.add_class::<future::Task>()?;
+    module.add_class::<options::Asking>()?;
+    gather::add_to(module)?;
     module.add_function(wrap_pyfunction!(executor::_forked, module)?)?;
     module.add("Error", module.py().get_type::<Error>())
 }

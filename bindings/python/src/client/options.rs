@@ -1,5 +1,7 @@
 //! The options of an executor, as Python gives them.
 
+use super::encode::memo_of;
+use super::job::Plan;
 use hotlease_client::{LeaseOptions, Polling, Python, Sharing, Spread};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -9,6 +11,8 @@ use std::time::Duration;
 
 /// Bytes of tasks that may wait.
 const QUEUE_BYTES: usize = 1 << 30;
+/// Tasks that may be pending.
+const PENDING_MAX: u32 = 1_000_000;
 /// Enough for no-op tasks between two looks of the keeper.
 const DEPTH: u32 = 512;
 
@@ -17,6 +21,34 @@ pub struct Asked {
     pub lease: LeaseOptions,
     pub idempotent: bool,
     pub queue_bytes: usize,
+    pub pending_max: u32,
+    /// How tasks are treated.
+    pub plan: Plan,
+    /// Where results are remembered.
+    pub checkpoint: Option<PathBuf>,
+}
+
+/// How tasks are treated that are submitted with it; see `Executor.options`.
+#[pyclass(frozen, module = "hotlease._core")]
+pub struct Asking(pub Plan);
+
+#[pymethods]
+impl Asking {
+    #[new]
+    #[pyo3(signature = (*, retries = None, priority = None, memo = None, idempotent = None))]
+    fn new(
+        retries: Option<u16>,
+        priority: Option<i32>,
+        memo: Option<&Bound<'_, PyAny>>,
+        idempotent: Option<bool>,
+    ) -> PyResult<Self> {
+        Ok(Self(Plan {
+            retries,
+            priority,
+            memo: memo.map(memo_of).transpose()?,
+            idempotent,
+        }))
+    }
 }
 
 /// Reads all of them; an unknown one is an error.
@@ -28,6 +60,9 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
         },
         idempotent: false,
         queue_bytes: QUEUE_BYTES,
+        pending_max: PENDING_MAX,
+        plan: Plan::default(),
+        checkpoint: None,
     };
     let lease = &mut asked.lease;
     for (name, value) in options {
@@ -56,6 +91,10 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
             "python" => lease.python = Some(python(&value.cast_into()?)?),
             "idempotent" => asked.idempotent = value.extract()?,
             "queue_bytes" => asked.queue_bytes = value.extract()?,
+            "max_pending" => asked.pending_max = value.extract::<u32>()?.max(1),
+            "retries" => asked.plan.retries = Some(value.extract()?),
+            "memo" => asked.plan.memo = Some(memo_of(&value)?),
+            "checkpoint" => asked.checkpoint = Some(value.extract()?),
             other => return Err(PyTypeError::new_err(format!("Executor has no option {other:?}"))),
         }
     }

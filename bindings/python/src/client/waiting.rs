@@ -13,6 +13,8 @@ const POLLS: u32 = 64;
 const SPIN: Duration = Duration::from_micros(100);
 /// The core may be the worker's: from here on it is offered.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
+/// How often a thread that waits for room looks for it.
+const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// The longest sleep of a thread that does not take in results itself, in case the one that does has just left.
 const FOLLOW_MAX: Duration = Duration::from_millis(5);
 
@@ -30,6 +32,17 @@ impl Core {
         // One of those that sleep has to go on taking in.
         if self.followers.load(Ordering::Acquire) > 0 {
             self.tell_followers();
+        }
+    }
+
+    /// For a thread that waits for room: takes in results, if nobody else does, and sleeps for a moment.
+    pub fn make_room(self: &Arc<Self>) {
+        let taken = match self.try_collecting() {
+            Some(mut scratch) => self.collect(&mut scratch),
+            None => 0,
+        };
+        if taken == 0 {
+            std::thread::park_timeout(ROOM_LOOK);
         }
     }
 

@@ -8,6 +8,7 @@
 //! | `task` | one task, from its request to its reply |
 //! | `functions` | the functions that this worker was sent |
 //! | `input` | memory of the request as Python sees it, for as long as the task runs |
+//! | `results` | results of other tasks that came with the request |
 //! | `output` | replies, and results that did not fit |
 //! | `running` | what a function may ask about its invocation |
 //! | `forked` | what becomes of processes that tasks fork |
@@ -16,6 +17,7 @@ mod forked;
 mod functions;
 mod input;
 mod output;
+mod results;
 mod running;
 mod task;
 
@@ -81,6 +83,7 @@ impl Slot {
 /// Adds what this side has to the module.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Slot>()?;
+    module.add_function(wrap_pyfunction!(results::_result, module)?)?;
     module.add_function(wrap_pyfunction!(running::cancelled, module)?)?;
     module.add_function(wrap_pyfunction!(running::deadline, module)?)
 }

@@ -3,12 +3,12 @@
 //! A task that does nothing costs about a microsecond here: the GIL, a look into a table, a tuple, the call. What is pickled
 //! goes through `hotlease._slot`, whose functions are given to [`prepare`].
 
-use crate::format::{FormatError, Request, key_of, reply, request};
+use crate::format::{FormatError, Layout, Reply, Request, key_of, reply, request};
 use crate::plain;
 use crate::slot::functions::Functions;
 use crate::slot::input::{COPIED_BELOW, Lent};
 use crate::slot::output::{Kept, Output};
-use crate::slot::{forked, running};
+use crate::slot::{forked, results, running};
 use hotlease_worker::leave_after_this;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError};
@@ -225,11 +225,36 @@ impl State {
         lent: &mut Lent,
     ) -> Result<Arguments<'py>, Failed> {
         let layout = &task.arguments;
+        let others = match task.results.is_empty() {
+            true => Vec::new(),
+            false => self.results(py, input, task, lent)?,
+        };
         if task.kind == request::PLAIN {
             self.scratch.resize(layout.pickle_bytes, 0);
             input.copy(layout.pickle, &mut self.scratch);
-            return plain_arguments(py, &self.scratch);
+            return plain_arguments(py, &self.scratch, &others);
         }
+        let mut load = || self.unpickle(py, input, layout, task.writable, lent);
+        let both = match others.is_empty() {
+            true => load(),
+            false => results::during(others, load),
+        }?;
+        let malformed = Failed::Refused("the arguments are no pair of a tuple and a dict");
+        let Ok((arguments, named)) = both.extract::<(Bound<'_, PyTuple>, Option<Bound<'_, PyDict>>)>() else {
+            return Err(malformed);
+        };
+        Ok((arguments, named))
+    }
+
+    /// What a pickle gives, whose large buffers are not copied.
+    fn unpickle<'py>(
+        &self,
+        py: Python<'py>,
+        input: &Input,
+        layout: &Layout,
+        writable: bool,
+        lent: &mut Lent,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let place = (input.at(layout.pickle), layout.pickle_bytes);
         let pickle = match layout.pickle_bytes < COPIED_BELOW {
             true => input.bytes(py, layout.pickle, layout.pickle_bytes)?.into_any(),
@@ -237,24 +262,53 @@ impl State {
             false => unsafe { lent.view(py, place, true) }?,
         };
         let load = self.load.bind(py);
-        let both = if layout.buffers.is_empty() {
-            load.call1((pickle,))?
-        } else {
-            let buffers = PyList::empty(py);
-            for (start, length) in &layout.buffers {
-                let place = (input.at(*start), *length);
-                // SAFETY: as above; the client says whether it is used by others.
-                buffers.append(unsafe { lent.buffer(py, place, task.writable) }?)?;
-            }
-            let named = PyDict::new(py);
-            named.set_item("buffers", buffers)?;
-            load.call((pickle,), Some(&named))?
-        };
-        let malformed = Failed::Refused("the arguments are no pair of a tuple and a dict");
-        let Ok((arguments, named)) = both.extract::<(Bound<'_, PyTuple>, Option<Bound<'_, PyDict>>)>() else {
-            return Err(malformed);
-        };
-        Ok((arguments, named))
+        if layout.buffers.is_empty() {
+            return load.call1((pickle,));
+        }
+        let buffers = PyList::empty(py);
+        for (start, length) in &layout.buffers {
+            let place = (input.at(*start), *length);
+            // SAFETY: as above; the client says whether it is used by others.
+            buffers.append(unsafe { lent.buffer(py, place, writable) }?)?;
+        }
+        let named = PyDict::new(py);
+        named.set_item("buffers", buffers)?;
+        load.call((pickle,), Some(&named))
+    }
+
+    /// The results of other tasks that came with it.
+    fn results(
+        &mut self,
+        py: Python<'_>,
+        input: &Input,
+        task: &Request,
+        lent: &mut Lent,
+    ) -> Result<Vec<Py<PyAny>>, Failed> {
+        let mut values = Vec::with_capacity(task.results.len());
+        for (start, length) in &task.results {
+            let at = |from: usize, into: &mut [u8]| input.copy(start + from, into);
+            let damaged = |_| Failed::Refused("the result of another task is damaged");
+            let mut body = match Reply::decode_at(*length, at).map_err(damaged)? {
+                reply if matches!(reply.kind, reply::PLAIN | reply::PICKLED) => reply,
+                _ => {
+                    return Err(Failed::Refused(
+                        "what should be the result of another task is none",
+                    ));
+                }
+            };
+            let layout = &mut body.body;
+            layout.pickle += start;
+            let value = if body.kind == reply::PLAIN {
+                self.scratch.resize(layout.pickle_bytes, 0);
+                input.copy(layout.pickle, &mut self.scratch);
+                plain::Reader::new(&self.scratch).value(py)?
+            } else {
+                layout.buffers.iter_mut().for_each(|(buffer, _)| *buffer += start);
+                self.unpickle(py, input, layout, true, lent)?
+            };
+            values.push(value.unbind());
+        }
+        Ok(values)
     }
 
     fn reply(&mut self, py: Python<'_>, value: &Bound<'_, PyAny>, output: &mut Output<'_>) {
@@ -327,8 +381,12 @@ impl State {
 }
 
 /// A tuple, and pairs of names and values.
-fn plain_arguments<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Arguments<'py>, Failed> {
-    let mut reader = plain::Reader::new(bytes);
+fn plain_arguments<'py>(
+    py: Python<'py>,
+    bytes: &[u8],
+    results: &[Py<PyAny>],
+) -> Result<Arguments<'py>, Failed> {
+    let mut reader = plain::Reader::with_results(bytes, results);
     let arguments = reader.value(py)?.cast_into::<PyTuple>();
     let arguments = arguments.map_err(|_| Failed::Refused("the plain arguments are no tuple"))?;
     if reader.is_at_end() {

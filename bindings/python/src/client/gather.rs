@@ -1,0 +1,253 @@
+//! Futures among the arguments of a call: found where arguments are encoded, so that looking for them costs nothing.
+//!
+//! Among plain arguments a future is one of the values that are not plain. In lists, dicts and objects it is met by the pickler,
+//! which asks it how it is pickled: as a call that gives the result of its task, by number, in the worker. A future of
+//! somebody else's (`concurrent.futures.Future`, or of another executor) does not pickle; `hotlease._helpers` says so here.
+
+use super::cell::{Cell, Known, Outcome};
+use super::core::Core;
+use super::decode::{self, Decoded};
+use super::future::{Task, finish_all};
+use super::graph::Source;
+use super::job::Target;
+use crate::format::{Layout, RESULTS_MAX, Reply, reply};
+use crate::plain::{self, Instead};
+use hotlease_flow::TaskId;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+/// What a call needs.
+pub enum Input {
+    /// A task of the same executor.
+    Task(Arc<Cell>, Option<Arc<Target>>),
+    /// Somebody else's future.
+    Foreign(Py<PyAny>),
+}
+
+/// The futures among the arguments of one call to an executor.
+pub struct Gather<'a> {
+    core: &'a Arc<Core>,
+    pub inputs: Vec<Input>,
+}
+
+/// The same while arguments are pickled.
+struct Gathering {
+    core: Arc<Core>,
+    inputs: Vec<Input>,
+}
+
+thread_local! {
+    static GATHERING: RefCell<Option<Gathering>> = const { RefCell::new(None) };
+}
+
+fn push(inputs: &mut Vec<Input>, input: Input) -> PyResult<usize> {
+    if inputs.len() >= RESULTS_MAX {
+        let text = format!("a task has more than {RESULTS_MAX} futures among its arguments");
+        return Err(PyValueError::new_err(text));
+    }
+    inputs.push(input);
+    Ok(inputs.len() - 1)
+}
+
+impl<'a> Gather<'a> {
+    /// Of a call to this executor.
+    #[inline]
+    pub fn new(core: &'a Arc<Core>) -> Self {
+        Self {
+            core,
+            inputs: Vec::new(),
+        }
+    }
+
+    /// What stands for a value that may be a future.
+    pub fn look<'py>(&mut self, value: &Bound<'py, PyAny>) -> PyResult<Option<Instead<'py>>> {
+        look(self.core, &mut self.inputs, value)
+    }
+
+    /// Calls `pickle`, during which futures are met.
+    pub fn during<T>(&mut self, pickle: impl FnOnce() -> T) -> T {
+        let gathering = Gathering {
+            core: self.core.clone(),
+            inputs: std::mem::take(&mut self.inputs),
+        };
+        let before = GATHERING.replace(Some(gathering));
+        let pickled = pickle();
+        if let Some(gathered) = GATHERING.replace(before) {
+            self.inputs = gathered.inputs;
+        }
+        pickled
+    }
+}
+
+fn look<'py>(
+    core: &Arc<Core>,
+    inputs: &mut Vec<Input>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<Option<Instead<'py>>> {
+    let Ok(task) = value.cast::<Task>() else {
+        return Ok(None);
+    };
+    let (py, task) = (value.py(), task.get());
+    let input = if Arc::ptr_eq(&task.core, core) {
+        match task.cell.as_input() {
+            Known::Taken => match task.decoded(py)? {
+                Decoded::Value(value) => return Ok(Some(Instead::Value(value.bind(py).clone()))),
+                Decoded::Raised(exception) => {
+                    let ended = Arc::new(Cell::new());
+                    ended.start();
+                    ended.resolve(Outcome::Raised(exception.clone_ref(py)));
+                    Input::Task(ended, task.target.clone())
+                }
+            },
+            _ => Input::Task(task.cell.clone(), task.target.clone()),
+        }
+    } else {
+        Input::Foreign(value.clone().unbind())
+    };
+    let number = push(inputs, input)?;
+    // Not beyond: see `RESULTS_MAX`.
+    Ok(Some(Instead::Result(number as u16)))
+}
+
+fn gathering<T>(with: impl FnOnce(&mut Gathering) -> PyResult<T>) -> PyResult<T> {
+    // Not borrowed meanwhile: code of Python's may run.
+    let Some(mut gather) = GATHERING.take() else {
+        return Err(PyTypeError::new_err(
+            "a future cannot be pickled: pass it as an argument of submit, whose task then gets its result",
+        ));
+    };
+    let done = with(&mut gather);
+    GATHERING.set(Some(gather));
+    done
+}
+
+/// How a future is pickled: a function and its arguments, for the worker to call.
+pub fn reduce<'py>(future: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+    let py = future.py();
+    let instead = gathering(|gather| look(&gather.core, &mut gather.inputs, future))?;
+    Ok(match instead {
+        Some(Instead::Value(value)) => (
+            decode::called(py, intern!(py, "value"))?,
+            PyTuple::new(py, [value])?,
+        ),
+        Some(Instead::Result(number)) => (
+            decode::called(py, intern!(py, "result"))?,
+            PyTuple::new(py, [number])?,
+        ),
+        None => return Err(PyTypeError::new_err("not a future")),
+    })
+}
+
+/// The arguments are pickled once more, from the beginning.
+#[pyfunction]
+fn _gather_anew() -> PyResult<()> {
+    gathering(|gather| {
+        gather.inputs.clear();
+        Ok(())
+    })
+}
+
+/// Somebody else's future is among the arguments; its number.
+#[pyfunction]
+fn _gather(future: Py<PyAny>) -> PyResult<usize> {
+    gathering(|gather| push(&mut gather.inputs, Input::Foreign(future)))
+}
+
+/// What the graph is told of, with the futures that have to be asked to tell it.
+pub fn sources(core: &Core, inputs: Vec<Input>) -> PyResult<(Vec<Source>, Vec<(TaskId, Py<PyAny>)>)> {
+    let (mut sources, mut foreign) = (Vec::with_capacity(inputs.len()), Vec::new());
+    for input in inputs {
+        match input {
+            Input::Task(cell, target) => sources.push(Source::Task(cell, target)),
+            Input::Foreign(future) => {
+                let node = core
+                    .promise()
+                    .ok_or_else(|| PyValueError::new_err("too many futures are waited for"))?;
+                foreign.push((node, future));
+                sources.push(Source::Foreign(node));
+            }
+        }
+    }
+    Ok((sources, foreign))
+}
+
+/// Told when somebody else's future is done.
+#[pyclass(frozen, module = "hotlease._core")]
+struct Arrival {
+    core: Weak<Core>,
+    node: TaskId,
+}
+
+/// Asks somebody else's future to tell.
+pub fn await_foreign(py: Python<'_>, core: &Arc<Core>, node: TaskId, future: &Py<PyAny>) -> PyResult<()> {
+    let core = Arc::downgrade(core);
+    let arrival = Bound::new(py, Arrival { core, node })?;
+    future
+        .bind(py)
+        .call_method1(intern!(py, "add_done_callback"), (arrival,))?;
+    Ok(())
+}
+
+#[pymethods]
+impl Arrival {
+    fn __call__(&self, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = future.py();
+        let Some(core) = self.core.upgrade() else {
+            return Ok(());
+        };
+        if core.is_foreign() {
+            return Ok(());
+        }
+        let outcome = if future.call_method0(intern!(py, "cancelled"))?.is_truthy()? {
+            None
+        } else {
+            Some(Arc::new(match arrived(future) {
+                Ok(outcome) => outcome,
+                Err(error) => Outcome::Raised(error.into_value(py).into_any()),
+            }))
+        };
+        py.detach(|| core.end_foreign(self.node, outcome));
+        finish_all(py, &core);
+        Ok(())
+    }
+}
+
+fn arrived(future: &Bound<'_, PyAny>) -> PyResult<Outcome> {
+    let py = future.py();
+    let exception = future.call_method0(intern!(py, "exception"))?;
+    if !exception.is_none() {
+        return Ok(Outcome::Raised(exception.unbind()));
+    }
+    let value = future.call_method0(intern!(py, "result"))?;
+    let mut bytes = vec![0; reply::HEAD_BYTES];
+    if plain::encode(&value, &mut bytes, usize::MAX / 2) {
+        return Ok(Outcome::Reply(bytes.into()));
+    }
+    let dumped = decode::called(py, intern!(py, "dump_arguments"))?.call1((value, py.None(), true))?;
+    let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
+    let pickle = pickle.as_bytes();
+    let buffers = buffers.iter().map(|buffer| PyBuffer::<u8>::get(&buffer));
+    let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
+    let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len_bytes()).collect();
+    let too_large = || PyValueError::new_err("the result of a future is larger than any memory");
+    let head = Reply::head(reply::PICKLED, 0, pickle.len(), &lengths).ok_or_else(too_large)?;
+    let layout = Layout::new(head.len(), pickle.len(), lengths).ok_or_else(too_large)?;
+    let mut bytes = vec![0; layout.end];
+    bytes[..head.len()].copy_from_slice(&head);
+    bytes[layout.pickle..][..pickle.len()].copy_from_slice(pickle);
+    for (buffer, &(start, length)) in buffers.iter().zip(&layout.buffers) {
+        buffer.copy_to_slice(py, &mut bytes[start..][..length])?;
+    }
+    Ok(Outcome::Reply(bytes.into()))
+}
+
+/// Adds what `hotlease._helpers` calls.
+pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(_gather, module)?)?;
+    module.add_function(wrap_pyfunction!(_gather_anew, module)?)
+}

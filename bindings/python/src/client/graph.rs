@@ -1,0 +1,571 @@
+//! Tasks that need results of other tasks, are tried again, or remembered: the dataflow kernel (`hotlease-flow`) behind the
+//! executor. All of it happens under the core's `state`, without Python's lock.
+//!
+//! A task without any of that never comes here. One that another task needs is linked: the kernel has a promise for it, which
+//! its end ends. What the kernel says is to be run goes into the core's queue as any job does, with the bytes of the results
+//! that it needs; so the kernel has one worker, which is the core. Results are passed on as they came, and are let go as soon
+//! as neither a future nor a task needs them.
+
+use super::cell::{Cell, Chain, Failed, Known, Outcome, Stage};
+use super::core::{Closed, Core, State};
+use super::job::{Job, Memo, Payload, Plan, Target, Whole};
+use super::lane::too_large;
+use crate::format::reply;
+use hotlease_client::Error;
+use hotlease_flow::{
+    Action, CREDITS_MAX, Event, Flow, Heard, Key, Limits, Phase, Place, Refusal, Task, TaskId, WorkerIndex,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A task, as the kernel carries it.
+pub struct Planned {
+    pub cell: Arc<Cell>,
+    pub target: Arc<Target>,
+    /// Its request, without the results that it needs.
+    pub payload: Payload,
+    pub plan: Plan,
+    /// Results that were there when it was submitted, each with its number.
+    done: Vec<(usize, Arc<Outcome>)>,
+    /// Results that it needs, these and others.
+    inputs: usize,
+    /// Under which its result is remembered, once that is known.
+    key: std::cell::Cell<Option<Key>>,
+}
+
+impl Planned {
+    /// A task that was not submitted.
+    pub fn new(cell: Arc<Cell>, target: Arc<Target>, payload: Payload, plan: Plan) -> Box<Self> {
+        Box::new(Self {
+            cell,
+            target,
+            payload,
+            plan,
+            done: Vec::new(),
+            inputs: 0,
+            key: std::cell::Cell::new(None),
+        })
+    }
+
+    fn size(&self) -> usize {
+        self.payload.bytes().len()
+    }
+
+    /// Says what it computes: function, arguments and what it needs.
+    fn key_of(&self, results: &[Arc<Outcome>]) -> Option<Key> {
+        match self.plan.memo.as_ref()? {
+            Memo::Not => None,
+            Memo::Key(key) => Some(Key(*key)),
+            Memo::Content => {
+                let mut hasher = blake3::Hasher::new_derive_key("hotlease python task 1");
+                hasher.update(self.target.content.get()?);
+                let parts = std::iter::once(self.payload.bytes());
+                for part in parts.chain(results.iter().filter_map(|result| result.bytes())) {
+                    hasher.update(&(part.len() as u64).to_le_bytes());
+                    hasher.update(part);
+                }
+                Some(Key(*hasher.finalize().as_bytes()))
+            }
+        }
+    }
+}
+
+/// What a task needs.
+pub enum Source {
+    /// A task of this executor.
+    Task(Arc<Cell>, Option<Arc<Target>>),
+    /// A future of somebody else's, which the kernel knows by this name.
+    Foreign(TaskId),
+}
+
+/// Why a task was not taken.
+pub enum Refused {
+    /// Nothing is accepted any more.
+    Closed(Closed),
+    /// There are too many; the task comes back.
+    Full(Box<Planned>),
+    /// A result that it needs has become an object meanwhile: it has to be encoded again.
+    Again(Box<Planned>),
+}
+
+type Wanted = Action<Box<Planned>, Arc<Outcome>, Arc<Outcome>>;
+/// Who failed, and how; `None`: a future of somebody else's; it was cancelled.
+type Cause = (Option<Arc<Target>>, Option<Arc<Outcome>>);
+
+/// What is known of tasks that need others.
+pub struct Graph {
+    flow: Flow<Box<Planned>, Arc<Outcome>, Arc<Outcome>>,
+    actions: Vec<Wanted>,
+    /// Of the tasks that ended without a result in the step that is being carried out.
+    causes: HashMap<TaskId, Cause>,
+    /// Bytes of requests that wait.
+    pub bytes: usize,
+    /// No worker is left, for this reason.
+    ended_by: Option<Arc<Outcome>>,
+    /// Results that are to be written to the checkpoint; `None`: there is no checkpoint.
+    pub unwritten: Option<Vec<(Key, Arc<Outcome>)>>,
+}
+
+impl Graph {
+    /// With so many pending tasks at most.
+    pub fn new(pending_max: u32) -> Self {
+        let limits = Limits {
+            pending_max,
+            ..Limits::default()
+        };
+        let mut graph = Self {
+            flow: Flow::new(limits),
+            actions: Vec::new(),
+            causes: HashMap::new(),
+            bytes: 0,
+            ended_by: None,
+            unwritten: None,
+        };
+        let worker = WorkerIndex(0);
+        let credits = CREDITS_MAX;
+        graph
+            .flow
+            .step(Event::WorkerUp { worker, credits }, &mut graph.actions);
+        graph
+    }
+
+    /// A result of an earlier program, from its checkpoint; false: it is known already, or there is no room.
+    pub fn restore(&mut self, key: Key, reply: Vec<u8>) -> bool {
+        if !is_result(reply.first().copied()) {
+            return false;
+        }
+        let bytes = reply.len() as u64;
+        let outcome = Arc::new(Outcome::Reply(reply.into()));
+        self.flow.restore(key, outcome, bytes, &mut self.actions).is_ok()
+    }
+
+    fn step(&mut self, event: Event<Arc<Outcome>, Arc<Outcome>>) -> Heard {
+        self.flow.step(event, &mut self.actions)
+    }
+
+    fn release(&mut self, task: TaskId) {
+        self.step(Event::Release { task });
+    }
+
+    fn remembered(&mut self, key: &Key) -> Option<Arc<Outcome>> {
+        let task = self.flow.recall(key)?;
+        self.flow.result(task).cloned()
+    }
+
+    /// What the kernel calls a task that has not ended; `None`: it was cancelled.
+    fn link(&mut self, cell: &Cell) -> Result<Option<TaskId>, Refusal<()>> {
+        if cell.is_linked()
+            && let Some(node) = cell.node()
+        {
+            return Ok(Some(node));
+        }
+        let node = self.flow.promise(0)?;
+        if cell.link(node) {
+            return Ok(Some(node));
+        }
+        self.step(Event::Cancel { task: node });
+        self.release(node);
+        Ok(None)
+    }
+
+    /// The results that a task needs, in the order of their numbers.
+    fn results(&self, task: TaskId, planned: &Planned) -> Vec<Arc<Outcome>> {
+        let mut done = planned.done.iter().peekable();
+        let mut others = self.flow.inputs(task);
+        let next = |number| match done.next_if(|(at, _)| *at == number) {
+            Some((_, outcome)) => Some(outcome.clone()),
+            None => others.next().map(|input| input.result.clone()),
+        };
+        (0..planned.inputs).filter_map(next).collect()
+    }
+}
+
+fn is_result(kind: Option<u8>) -> bool {
+    matches!(kind, Some(reply::PLAIN | reply::PICKLED))
+}
+
+impl Outcome {
+    fn is_result(&self) -> bool {
+        is_result(self.bytes().and_then(|bytes| bytes.first().copied()))
+    }
+
+    /// Whether the task itself raised something.
+    fn is_raised(&self) -> bool {
+        let kind = self.bytes().and_then(|bytes| bytes.first().copied());
+        matches!(kind, Some(reply::EXCEPTION | reply::EXCEPTION_TEXT))
+    }
+}
+
+impl Core {
+    /// Takes a task that needs others, or more than to be run. It has a cell that nobody knows yet.
+    pub fn plan(&self, mut planned: Box<Planned>, sources: &[Source]) -> Result<(), Refused> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if let Some(closed) = &state.closed {
+            return Err(Refused::Closed(closed.clone()));
+        }
+        let mut nodes = Vec::with_capacity(sources.len());
+        planned.inputs = sources.len();
+        planned.done.clear();
+        for (number, source) in sources.iter().enumerate() {
+            let (cell, needed) = match source {
+                Source::Foreign(node) => {
+                    nodes.push(*node);
+                    continue;
+                }
+                Source::Task(cell, target) => (cell, target),
+            };
+            let failed = match cell.as_input() {
+                Known::Pending => match state.graph.link(cell) {
+                    Ok(Some(node)) => {
+                        nodes.push(node);
+                        continue;
+                    }
+                    Ok(None) => None,
+                    Err(_) => return Err(Refused::Full(planned)),
+                },
+                Known::Ended(outcome) if outcome.is_result() => {
+                    planned.done.push((number, outcome));
+                    continue;
+                }
+                Known::Ended(outcome) => Some(outcome),
+                Known::Cancelled => None,
+                Known::Taken => return Err(Refused::Again(planned)),
+            };
+            let chain = Chain::of(planned.target.clone(), needed.as_ref(), failed.as_ref());
+            planned.cell.start();
+            planned.cell.resolve(Outcome::Dependency(Box::new(chain)));
+            self.act(state);
+            return Ok(());
+        }
+        if nodes.is_empty() && self.at_once(state, &mut planned) {
+            return Ok(());
+        }
+        let (cell, size, plan) = (planned.cell.clone(), planned.size(), &planned.plan);
+        let (priority, retries) = (plan.priority.unwrap_or(0), plan.retries.unwrap_or(0));
+        let task = Task::new(planned).priority(priority).retries(retries);
+        let graph = &mut state.graph;
+        match graph.flow.submit(task, &nodes, &mut graph.actions) {
+            Ok(admission) => {
+                graph.bytes += size;
+                cell.link(admission.task());
+            }
+            Err(
+                Refusal::Full { payload, .. }
+                | Refusal::TooManyInputs { payload, .. }
+                | Refusal::UnknownInput { payload, .. },
+            ) => return Err(Refused::Full(payload)),
+        }
+        state.pending += 1;
+        self.act(state);
+        self.refill(state);
+        let queued = !state.queue.is_empty();
+        drop(guard);
+        self.keeper.tell(queued);
+        Ok(())
+    }
+
+    /// A task whose result is remembered has it; one that needs nothing else than to be run is. False: neither.
+    fn at_once(&self, state: &mut State, planned: &mut Box<Planned>) -> bool {
+        let results: Vec<_> = planned.done.iter().map(|(_, outcome)| outcome.clone()).collect();
+        if let Some(key) = planned.key_of(&results) {
+            if let Some(outcome) = state.graph.remembered(&key) {
+                planned.cell.start();
+                planned.cell.resolve(Outcome::Shared(outcome));
+                return true;
+            }
+            planned.key.set(Some(key));
+        }
+        false
+    }
+
+    /// A future of somebody else's that others need, and that `end_foreign` ends.
+    pub fn promise(&self) -> Option<TaskId> {
+        self.state().graph.flow.promise(0).ok()
+    }
+
+    /// Its end; `None`: it was cancelled.
+    pub fn end_foreign(&self, task: TaskId, outcome: Option<Arc<Outcome>>) {
+        let mut state = self.state();
+        self.end_promise(&mut state, task, None, outcome);
+        self.refill(&mut state);
+        let queued = !state.queue.is_empty();
+        drop(state);
+        self.keeper.tell(queued);
+        self.tell_followers();
+    }
+
+    /// What a linked task, which the kernel has a promise for, ended with.
+    pub fn end_promise(
+        &self,
+        state: &mut State,
+        task: TaskId,
+        target: Option<Arc<Target>>,
+        outcome: Option<Arc<Outcome>>,
+    ) {
+        use hotlease_flow::Outcome as End;
+        let end = match &outcome {
+            Some(outcome) if outcome.is_result() => done(outcome.clone()),
+            Some(outcome) => End::Fatal(outcome.clone()),
+            None => End::Stopped,
+        };
+        if !matches!(end, End::Done { .. }) {
+            state.graph.causes.insert(task, (target, outcome));
+        }
+        let attempt = 0;
+        state.graph.step(Event::Ended {
+            task,
+            attempt,
+            outcome: end,
+        });
+        self.act(state);
+    }
+
+    /// A run of a task of the graph's ended.
+    pub fn ended(&self, state: &mut State, (task, attempt): (TaskId, u32), outcome: Outcome) {
+        use hotlease_flow::Outcome as End;
+        let outcome = outcome.share();
+        let outcome = if outcome.is_result() {
+            done(outcome)
+        } else if outcome.is_raised() {
+            End::Failed(outcome)
+        } else {
+            End::Fatal(outcome)
+        };
+        state.graph.step(Event::Ended {
+            task,
+            attempt,
+            outcome,
+        });
+        self.act(state);
+    }
+
+    /// A linked task was cancelled.
+    pub fn cancelled(&self, state: &mut State, cell: &Cell, target: Option<Arc<Target>>) {
+        let Some(task) = cell.node() else { return };
+        if state.graph.flow.phase(task).is_some() {
+            state.graph.causes.insert(task, (target, None));
+            state.graph.step(Event::Cancel { task });
+            self.act(state);
+        }
+    }
+
+    /// The tasks that wait for others, or for their turn.
+    pub fn planned(&self, state: &State) -> Vec<(TaskId, Arc<Cell>, Arc<Target>)> {
+        let flow = &state.graph.flow;
+        let known = |task| {
+            let planned = flow.payload(task)?;
+            Some((task, planned.cell.clone(), planned.target.clone()))
+        };
+        flow.pending().filter_map(known).collect()
+    }
+
+    /// No worker is left: all that waits for others ends with this.
+    pub fn end_planned(&self, state: &mut State, outcome: Outcome) {
+        let outcome = outcome.share();
+        state.graph.ended_by = Some(outcome.clone());
+        for (task, cell, target) in self.planned(state) {
+            // What is on a worker ends by itself.
+            let waits = matches!(state.graph.flow.phase(task), Some(Phase::Waiting | Phase::Ready));
+            if waits || cell.stage() == Stage::Pending {
+                state
+                    .graph
+                    .causes
+                    .insert(task, (Some(target), Some(outcome.clone())));
+                state.graph.step(Event::Cancel { task });
+                self.act(state);
+            }
+        }
+    }
+
+    /// Carries out what the kernel wants.
+    fn act(&self, state: &mut State) {
+        while !state.graph.actions.is_empty() {
+            let mut actions = std::mem::take(&mut state.graph.actions);
+            for action in actions.drain(..) {
+                self.carry_out(state, action);
+            }
+            if state.graph.actions.is_empty() {
+                state.graph.actions = actions;
+                break;
+            }
+        }
+        if !state.graph.causes.is_empty() {
+            state.graph.causes.clear();
+        }
+    }
+
+    fn carry_out(&self, state: &mut State, action: Wanted) {
+        match action {
+            Action::Run { task, attempt, .. } => self.run(state, task, attempt),
+            Action::Stop { task, attempt, .. } => {
+                // It is in the queue, and was cancelled there.
+                let outcome = hotlease_flow::Outcome::Stopped;
+                state.graph.step(Event::Ended {
+                    task,
+                    attempt,
+                    outcome,
+                });
+            }
+            Action::Done { task, payload } => {
+                if let Some(planned) = payload
+                    && let Some(outcome) = state.graph.flow.result(task).cloned()
+                {
+                    self.remember(state, task, &planned, &outcome);
+                    self.end_task(state, &planned, Outcome::Shared(outcome));
+                }
+                state.graph.release(task);
+            }
+            Action::Failed { task, payload, root } => {
+                if let Some(planned) = payload {
+                    let outcome = self.failure(state, task, root, &planned.target);
+                    let cause = (Some(planned.target.clone()), Some(outcome.clone()));
+                    state.graph.causes.insert(task, cause);
+                    self.end_task(state, &planned, Outcome::Shared(outcome));
+                }
+                state.graph.release(task);
+            }
+            Action::Cancelled { task, payload } => {
+                if let Some(planned) = payload {
+                    let by = state.graph.ended_by.clone();
+                    let cause = (Some(planned.target.clone()), by.clone());
+                    state.graph.causes.insert(task, cause);
+                    // Where it was not cancelled but has no worker.
+                    let gone = || Outcome::Unprepared("its executor has no workers".into());
+                    self.end_task(state, &planned, by.map_or_else(gone, Outcome::Shared));
+                }
+                state.graph.release(task);
+            }
+            // Results are all here; what was let go is dropped by this.
+            Action::Retried { .. }
+            | Action::Dropped { .. }
+            | Action::Lost { .. }
+            | Action::Forward { .. }
+            | Action::Fetch { .. }
+            | Action::Forget { .. }
+            | Action::Room { .. } => {}
+        }
+    }
+
+    fn failure(&self, state: &State, task: TaskId, root: TaskId, target: &Arc<Target>) -> Arc<Outcome> {
+        let graph = &state.graph;
+        if task == root
+            && let Some(error) = graph.flow.error(task)
+        {
+            return error.clone();
+        }
+        if let Some(by) = &graph.ended_by {
+            return by.clone();
+        }
+        let needed = graph
+            .flow
+            .chain(task)
+            .nth(1)
+            .and_then(|needed| graph.causes.get(&needed));
+        let (needed, outcome) = needed.map_or((None, None), |(target, outcome)| {
+            (target.as_ref(), outcome.as_ref())
+        });
+        let chain = Chain::of(target.clone(), needed, outcome);
+        Arc::new(Outcome::Dependency(Box::new(chain)))
+    }
+
+    /// Gives a task that the kernel has ended its outcome, unless it was cancelled.
+    fn end_task(&self, state: &mut State, planned: &Planned, outcome: Outcome) {
+        state.pending -= 1;
+        state.graph.bytes -= planned.size();
+        let cell = &planned.cell;
+        if (cell.start() || cell.stage() == Stage::Running) && cell.resolve(outcome) {
+            self.finish_later(cell.clone());
+        }
+    }
+
+    fn remember(&self, state: &mut State, task: TaskId, planned: &Planned, outcome: &Arc<Outcome>) {
+        let Some(key) = planned.key.get() else { return };
+        let graph = &mut state.graph;
+        if graph.flow.memoise(task, key, &mut graph.actions)
+            && let Some(unwritten) = &mut graph.unwritten
+        {
+            unwritten.push((key, outcome.clone()));
+        }
+    }
+
+    /// Puts a task that has all that it needs into the queue.
+    fn run(&self, state: &mut State, task: TaskId, attempt: u32) {
+        let graph = &mut state.graph;
+        let Some(planned) = graph.flow.payload(task) else {
+            return;
+        };
+        let results = graph.results(task, planned);
+        if planned.key.get().is_none()
+            && let Some(key) = planned.key_of(&results)
+        {
+            planned.key.set(Some(key));
+            if let Some(outcome) = graph.remembered(&key) {
+                let outcome = done(outcome);
+                graph.step(Event::Ended {
+                    task,
+                    attempt,
+                    outcome,
+                });
+                return;
+            }
+        }
+        let Some(planned) = graph.flow.payload(task) else {
+            return;
+        };
+        match self.with_results(planned, &results) {
+            Ok(payload) => {
+                let mut job = Job::new(planned.cell.clone(), planned.target.clone(), payload);
+                job.priority = planned.plan.priority.unwrap_or(0);
+                job.idempotent = planned.plan.idempotent.unwrap_or(job.target.idempotent);
+                job.node = Some((task, attempt));
+                // Of a second run: nobody can cancel it any more.
+                job.sent = attempt > 1;
+                state.queued_bytes += job.size();
+                state.queue.push_back(job);
+            }
+            Err(error) => {
+                let outcome = Outcome::Failed(Box::new(Failed { error, deaths: 0 }));
+                let outcome = hotlease_flow::Outcome::Fatal(Arc::new(outcome));
+                graph.step(Event::Ended {
+                    task,
+                    attempt,
+                    outcome,
+                });
+            }
+        }
+    }
+
+    /// The request of a task with the results that it needs.
+    fn with_results(&self, planned: &Planned, results: &[Arc<Outcome>]) -> Result<Payload, Error> {
+        if results.is_empty() {
+            return match &planned.payload {
+                Payload::Small(bytes) => Ok(Payload::Small(bytes.clone())),
+                Payload::Large(memory) if planned.plan.retries.unwrap_or(0) == 0 => {
+                    Ok(Payload::Large(memory.clone()))
+                }
+                // A run may write to its arguments, which the next one needs as they were.
+                Payload::Large(memory) => {
+                    let mut copied = self.pool.take(&self.invoker, memory.bytes().len())?;
+                    copied.bytes_mut().copy_from_slice(memory.bytes());
+                    Ok(Payload::Large(Arc::new(copied)))
+                }
+            };
+        }
+        let bytes = results.iter().filter_map(|result| result.bytes()).collect();
+        let whole =
+            Whole::with_results(planned.payload.bytes(), &planned.target, bytes).ok_or_else(too_large)?;
+        if whole.len() <= self.invoker.options().request_bytes as usize {
+            return Ok(Payload::Small(whole.to_vec().into()));
+        }
+        let mut memory = self.pool.take(&self.invoker, whole.len())?;
+        whole.fill(memory.bytes_mut());
+        Ok(Payload::Large(Arc::new(memory)))
+    }
+}
+
+fn done(result: Arc<Outcome>) -> hotlease_flow::Outcome<Arc<Outcome>, Arc<Outcome>> {
+    let bytes = result.bytes().map_or(0, <[u8]>::len) as u64;
+    let place = Place::Here;
+    hotlease_flow::Outcome::Done { result, bytes, place }
+}
