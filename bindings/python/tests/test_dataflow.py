@@ -52,10 +52,10 @@ def test_a_long_chain_gives_its_sum(executor):
     assert [future.result(60) for future in futures[:100]] == list(range(1, 101))
 
 
-def test_a_tree_of_adds_gives_its_sum(pair):
-    level = [pair.submit(tasks.add, n) for n in range(256)]
+def test_a_tree_of_adds_gives_its_sum(executor):
+    level = [executor.submit(tasks.add, n) for n in range(256)]
     while len(level) > 1:
-        level = [pair.submit(tasks.add, a, b) for a, b in zip(level[::2], level[1::2])]
+        level = [executor.submit(tasks.add, a, b) for a, b in zip(level[::2], level[1::2])]
     assert level[0].result(120) == sum(range(256))
 
 
@@ -65,10 +65,10 @@ def test_one_task_may_need_many_and_many_may_need_one(executor):
     assert executor.submit(tasks.total, many).result(120) == sum(7 + n for n in range(1500))
 
 
-def test_a_diamond_waits_for_both_sides(pair, gate):
-    top = pair.submit(tasks.wait_for, str(gate))
-    left, right = pair.submit(tasks.concat, top, "l"), pair.submit(tasks.concat, top, "r")
-    bottom = pair.submit(tasks.concat, left, right)
+def test_a_diamond_waits_for_both_sides(executor, gate):
+    top = executor.submit(tasks.wait_for, str(gate))
+    left, right = executor.submit(tasks.concat, top, "l"), executor.submit(tasks.concat, top, "r")
+    bottom = executor.submit(tasks.concat, left, right)
     assert not bottom.done()
     gate.touch()
     assert bottom.result(60) == f"{gate}l{gate}r"
@@ -256,9 +256,9 @@ def test_many_threads_may_build_graphs_at_once(executor):
     assert wrong == []
 
 
-def test_futures_cancelled_while_they_come_true_end_one_way_or_the_other(pair):
+def test_futures_cancelled_while_they_come_true_end_one_way_or_the_other(executor):
     for _ in range(20):
-        futures = chain(pair, 100)
+        futures = chain(executor, 100)
         canceller = threading.Thread(target=lambda futures=futures: [future.cancel() for future in futures[::7]])
         canceller.start()
         for future in futures:
@@ -267,8 +267,8 @@ def test_futures_cancelled_while_they_come_true_end_one_way_or_the_other(pair):
             except (concurrent.futures.CancelledError, hotlease.DependencyError):
                 pass
         canceller.join()
-    assert pair.submit(tasks.add, 1).result(60) == 1
-    assert pair._pending() == 0
+    assert executor.submit(tasks.add, 1).result(60) == 1
+    assert executor._pending() == 0
 
 
 def test_a_task_is_tried_again_as_often_as_asked_for(executor, tmp_path):

@@ -120,7 +120,7 @@ class Executor(_core.Client, concurrent.futures.Executor):
             raise TypeError("initializer must be a callable")
         if max_pending is not None and max_pending <= 0:
             raise ValueError("max_pending must be greater than 0")
-        asked = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
+        asked: dict[str, Any] = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
         asked.update(checkpoint=checkpoint, max_pending=max_pending)
         options.update((name, value) for name, value in asked.items() if value is not None)
         options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=1)

@@ -2,7 +2,7 @@
 //!
 //! Among plain arguments a future is one of the values that are not plain. In lists, dicts and objects it is met by the pickler,
 //! which asks it how it is pickled: as a call that gives the result of its task, by number, in the worker. A future of
-//! somebody else's (`concurrent.futures.Future`, or of another executor) does not pickle; `hotlease._helpers` says so here.
+//! somebody else's (`concurrent.futures.Future`, or of another executor) does not pickle; `hotlease._pickles` says so here.
 
 use super::cell::{Cell, Known, Outcome};
 use super::core::Core;
@@ -246,7 +246,7 @@ fn arrived(future: &Bound<'_, PyAny>) -> PyResult<Outcome> {
     Ok(Outcome::Reply(bytes.into()))
 }
 
-/// Adds what `hotlease._helpers` calls.
+/// Adds what `hotlease._pickles` calls.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_gather, module)?)?;
     module.add_function(wrap_pyfunction!(_gather_anew, module)?)
