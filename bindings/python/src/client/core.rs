@@ -157,18 +157,17 @@ impl Core {
         match state.lanes[at].send(job, &self.invoker, &self.pool) {
             // Looked after as a task is.
             Ok(()) => state.pending += 1,
-            Err((_, Some(error))) => self.close(state, Closed::Lost(error)),
+            Err((_, Some(error))) => self.close(state, Closed::Lost(*error)),
             // This worker is gone already; the next one is prepared.
             Err((_, None)) => {}
         }
     }
 
-    /// Takes a task: sends it if a slot has room, else it waits. Gives it back where nothing is accepted any more.
-    pub fn accept(&self, job: Job) -> Result<(), (Job, Closed)> {
+    /// Takes a task: sends it if a slot has room, else it waits. Not where nothing is accepted any more.
+    pub fn accept(&self, job: Job) -> Result<(), Closed> {
         let mut state = self.state();
         if let Some(closed) = &state.closed {
-            let closed = closed.clone();
-            return Err((job, closed));
+            return Err(closed.clone());
         }
         state.pending += 1;
         let waits = !state.queue.is_empty() || matches!(job.payload, Payload::Large(_));
@@ -217,7 +216,7 @@ impl Core {
             }
             Ok(()) => {}
             Err((job, None)) => return Some(job),
-            Err((job, Some(error))) => self.fail(state, job, error),
+            Err((job, Some(error))) => self.fail(state, job, *error),
         }
         None
     }

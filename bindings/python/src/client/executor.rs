@@ -6,11 +6,12 @@ use super::decode;
 use super::encode::{self, Callable, Functions};
 use super::future::{self, finish_all, forked};
 use super::gather::{self, Input};
-use super::graph::{Graph, Planned, Refused};
+use super::graph::Graph;
 use super::job::{Job, Memo, Payload, Plan, Target};
 use super::keeper;
 use super::memo::Memory;
 use super::options::{self, Asking};
+use super::planned::{Planned, Refused};
 use hotlease_client::{Code, Invoker};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -87,7 +88,7 @@ impl Opened {
         job.priority = job.target.plan.priority.unwrap_or(0);
         match self.core.accept(job) {
             Ok(()) => Ok(future),
-            Err((_, closed)) => Err(closed_error(py, &closed)),
+            Err(closed) => Err(closed_error(py, &closed)),
         }
     }
 

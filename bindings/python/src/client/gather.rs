@@ -8,8 +8,8 @@ use super::cell::{Cell, Known, Outcome};
 use super::core::Core;
 use super::decode::{self, Decoded};
 use super::future::{Task, finish_all};
-use super::graph::Source;
 use super::job::Target;
+use super::planned::Source;
 use crate::format::{Layout, RESULTS_MAX, Reply, reply};
 use crate::plain::{self, Instead};
 use hotlease_flow::TaskId;
@@ -158,8 +158,11 @@ fn _gather(future: Py<PyAny>) -> PyResult<usize> {
     gathering(|gather| push(&mut gather.inputs, Input::Foreign(future)))
 }
 
+/// Somebody else's futures, as the graph and as Python knows them.
+pub type Awaited = Vec<(TaskId, Py<PyAny>)>;
+
 /// What the graph is told of, with the futures that have to be asked to tell it.
-pub fn sources(core: &Core, inputs: Vec<Input>) -> PyResult<(Vec<Source>, Vec<(TaskId, Py<PyAny>)>)> {
+pub fn sources(core: &Core, inputs: Vec<Input>) -> PyResult<(Vec<Source>, Awaited)> {
     let (mut sources, mut foreign) = (Vec::with_capacity(inputs.len()), Vec::new());
     for input in inputs {
         match input {

@@ -83,7 +83,7 @@ impl Lane {
         mut job: Job,
         invoker: &Invoker,
         pool: &Arc<Pool>,
-    ) -> Result<(), (Job, Option<Error>)> {
+    ) -> Result<(), (Job, Option<Box<Error>>)> {
         let Some(pipeline) = &mut self.pipeline else {
             return Err((job, None));
         };
@@ -93,7 +93,7 @@ impl Lane {
         } else {
             let whole = Whole::with_function(job.payload.bytes(), &job.target).map(|whole| whole.to_vec());
             if whole.is_none() {
-                return Err((job, Some(too_large())));
+                return Err((job, Some(Box::new(too_large()))));
             }
             whole
         };
@@ -108,7 +108,7 @@ impl Lane {
                 Err(Error::NoCredit) => return Err((job, None)),
                 // Its worker died since: collecting finds out.
                 Err(_) if pipeline.is_closed() => return Err((job, None)),
-                Err(error) => return Err((job, Some(error))),
+                Err(error) => return Err((job, Some(Box::new(error)))),
             }
         } else {
             if let Some(whole) = whole {
@@ -118,16 +118,16 @@ impl Lane {
                         // Kept until the worker is done with it; it may as well hold the function.
                         job.payload = Payload::Large(Arc::new(memory));
                     }
-                    Err(error) => return Err((job, Some(error))),
+                    Err(error) => return Err((job, Some(Box::new(error)))),
                 }
             }
             let Payload::Large(memory) = &job.payload else {
-                return Err((job, Some(too_large())));
+                return Err((job, Some(Box::new(too_large()))));
             };
             let function = self.function.clone().idempotent(job.idempotent);
             match function.submit_from_buffer(memory.buffer.slice(..memory.bytes().len())) {
                 Ok(invocation) => Sent::Whole(invocation),
-                Err(error) => return Err((job, Some(error))),
+                Err(error) => return Err((job, Some(Box::new(error)))),
             }
         };
         if !is_known {

@@ -7,6 +7,7 @@
 //! | `encode`, `decode` | calls to requests, outcomes to objects |
 //! | `gather` | futures among the arguments of a call |
 //! | `graph` | tasks that need others, are tried again, or remembered |
+//! | `planned` | these tasks themselves |
 //! | `queue` | tasks that wait for a slot |
 //! | `memo` | what is remembered beyond the end of the program |
 //! | `cell` | what a task and its future share |
@@ -32,6 +33,7 @@ mod lane;
 mod memo;
 mod memory;
 mod options;
+mod planned;
 mod queue;
 mod waiting;
 
