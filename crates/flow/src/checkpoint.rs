@@ -153,6 +153,8 @@ pub struct Checkpoint {
     /// Bytes in the file.
     end: u64,
     buffer: Vec<u8>,
+    /// A sync failed: Linux tells once, and may have dropped what it could not write.
+    is_doubtful: bool,
 }
 
 impl Checkpoint {
@@ -191,6 +193,7 @@ impl Checkpoint {
             id,
             end,
             buffer: Vec::new(),
+            is_doubtful: false,
         };
         Ok((checkpoint, Replay::new(source, path, id, end)))
     }
@@ -257,10 +260,16 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`], as for [`Checkpoint::flush`].
+    /// [`CheckpointError::Io`], as for [`Checkpoint::flush`]; once a sync has failed, each later one does: what was
+    /// written before it may be gone. Open the checkpoint again to see what is there.
     pub fn sync(&mut self) -> Result<(), CheckpointError> {
         self.flush()?;
-        self.file.sync_data().map_err(failed("sync", &self.path))
+        let done = match self.is_doubtful {
+            false => self.file.sync_data(),
+            true => Err(io::Error::other("an earlier sync failed")),
+        };
+        self.is_doubtful |= done.is_err();
+        done.map_err(failed("sync", &self.path))
     }
 
     /// Which file.
@@ -370,4 +379,28 @@ pub fn replay_bytes<'a>(
     let id = identify(&bytes[..bytes.len().min(HEADER_BYTES)], name)?;
     let mut scan = Scan::new(bytes, id, bytes.len() as u64);
     Ok(std::iter::from_fn(move || told(scan.next(), name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_sync_is_not_believed_the_second_time() {
+        let locked = |file: File| Flock::lock(file, FlockArg::LockExclusiveNonblock).expect("a lock");
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut checkpoint, _) = Checkpoint::open(&folder.path().join("checkpoint")).expect("a checkpoint");
+        checkpoint.sync().expect("synced");
+        // A pipe takes bytes, and cannot be synced.
+        let (_reader, writer) = io::pipe().expect("a pipe");
+        let file = std::mem::replace(
+            &mut checkpoint.file,
+            locked(File::from(std::os::fd::OwnedFd::from(writer))),
+        );
+        let error = checkpoint.sync().expect_err("not synced").to_string();
+        assert!(error.contains("cannot sync"), "{error}");
+        checkpoint.file = file;
+        let error = checkpoint.sync().expect_err("believed").to_string();
+        assert!(error.contains("an earlier sync failed"), "{error}");
+    }
 }

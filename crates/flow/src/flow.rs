@@ -24,7 +24,7 @@ use std::collections::HashMap;
 /// # Costs
 ///
 /// A task costs constant time for each of its inputs, plus `O(log n)` where it gets ready in another order than tasks were
-/// submitted in. A worker's end costs one look at every known task. Memory is 112 bytes for each task, with payload, result
+/// submitted in. A worker's end costs one look at every known task. Memory is 96 bytes for each task, with payload, result
 /// and error of 16 bytes, 20 for each input, 24 while it is ready, and some 130 with a key; it is kept for later tasks, so it is
 /// that of the most tasks at a time.
 #[derive(Debug)]

@@ -205,3 +205,14 @@ impl<P, R, E> Nodes<P, R, E> {
         state
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The figure of [`Flow`](crate::Flow)'s documentation.
+    #[test]
+    fn a_task_takes_96_bytes() {
+        assert_eq!(size_of::<Node<[u64; 2], [u64; 2], [u64; 2]>>(), 96);
+    }
+}

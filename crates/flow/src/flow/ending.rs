@@ -140,7 +140,7 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// The memo does not know it any more.
-    fn forget_key(&mut self, index: u32) {
+    pub(super) fn forget_key(&mut self, index: u32) {
         let node = self.nodes.at_mut(index);
         if std::mem::take(&mut node.flags.keyed) && self.memo.forget(index) {
             node.holders -= 1;

@@ -131,6 +131,8 @@ impl<P, R, E> Flow<P, R, E> {
                     attempt: node.attempt,
                     worker: WorkerIndex(node.worker),
                 });
+                // Who submits the same now has not cancelled it: that is a task of its own.
+                self.forget_key(index);
                 Heard::Stopping
             }
             State::Stopping(payload) => {

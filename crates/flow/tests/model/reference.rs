@@ -184,6 +184,8 @@ impl Reference {
         match task.phase {
             Phase::Running | Phase::Stopping => {
                 task.phase = Phase::Stopping;
+                // Who submits the same has not cancelled it.
+                task.key = None;
                 Heard::Stopping
             }
             _ => {

@@ -278,11 +278,7 @@ impl Cluster {
         let (id, boot) = (record.id, record.boot);
         let admitted = self.admit().and_then(|()| {
             if self.registry.is_over(boot) && !self.registry.prove(id, boot, proof) {
-                return self
-                    .registry
-                    .challenge(id, boot)
-                    .map(Some)
-                    .map_err(not_registered);
+                return Ok(Some(self.registry.challenge(id, boot)));
             }
             let admitted = self.registry.admits(id, boot);
             admitted.map(|()| None).map_err(not_registered)

@@ -179,6 +179,8 @@ pub struct Registry {
     over_order: VecDeque<BootId>,
     /// What a run that seems to be over has to repeat, to show that it is not.
     challenges: BTreeMap<AgentId, (BootId, u64)>,
+    /// The same by their numbers, the oldest first.
+    challenged: BTreeMap<u64, AgentId>,
     last_challenge: u64,
 }
 
@@ -224,7 +226,7 @@ impl Registry {
             record,
         };
         let (id, boot) = (entry.record.id, entry.record.boot);
-        self.challenges.remove(&id);
+        self.answered(id);
         if let Some(former) = self.take(id)
             && former.record.boot != boot
         {
@@ -274,20 +276,32 @@ impl Registry {
     /// A number that a run which seems to be over has to repeat. Which of two runs is the later one nobody can say whose
     /// first words came late and in either order; but a message that repeats this was written after it, and of all runs
     /// of an agent one is alive.
-    pub fn challenge(&mut self, id: AgentId, boot: BootId) -> Result<u64, NotRegistered> {
-        if self.challenges.len() >= AGENTS_MAX && !self.challenges.contains_key(&id) {
-            return Err(NotRegistered::Over);
+    pub fn challenge(&mut self, id: AgentId, boot: BootId) -> u64 {
+        self.answered(id);
+        // The longest unanswered one: who lives asks again.
+        if self.challenges.len() >= AGENTS_MAX
+            && let Some((_, oldest)) = self.challenged.pop_first()
+        {
+            self.challenges.remove(&oldest);
         }
         self.last_challenge = self.last_challenge.wrapping_add(1).max(1);
         self.challenges.insert(id, (boot, self.last_challenge));
-        Ok(self.last_challenge)
+        self.challenged.insert(self.last_challenge, id);
+        self.last_challenge
+    }
+
+    /// No answer to an agent's challenge is waited for any more.
+    fn answered(&mut self, id: AgentId) {
+        if let Some((_, number)) = self.challenges.remove(&id) {
+            self.challenged.remove(&number);
+        }
     }
 
     /// Whether this run repeats its last challenge: then it is not over. Once for each challenge.
     pub fn prove(&mut self, id: AgentId, boot: BootId, proof: u64) -> bool {
         let is_proof = proof != 0 && self.challenges.get(&id) == Some(&(boot, proof));
         if is_proof {
-            self.challenges.remove(&id);
+            self.answered(id);
             self.over.remove(&boot);
             self.over_order.retain(|over| *over != boot);
         }
