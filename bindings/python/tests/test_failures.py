@@ -91,11 +91,19 @@ def test_an_idempotent_task_survives_its_worker_and_a_poisonous_one_stops_after_
         assert works(executor)
 
 
-def test_a_task_over_its_deadline_is_ended(platform):
+def test_a_task_over_its_deadline_is_ended(platform, eventually):
     with hotlease.Executor(1, timeout=0.3) as executor:
         with pytest.raises(hotlease.DeadlineExceeded):
             executor.submit(tasks.sleep, 30).result(60)
-        assert works(executor)
+
+        def works_in_time():
+            # On a loaded machine the next worker may not even have started by then.
+            try:
+                return works(executor)
+            except hotlease.DeadlineExceeded:
+                return False
+
+        eventually(works_in_time, "another worker runs tasks")
 
 
 def test_options_that_make_no_sense_are_refused(platform):
