@@ -169,6 +169,10 @@ impl<C: Core> Slot<C> {
                 self.serve(position, &request);
                 self.last = position;
                 served = true;
+                // It may have been the process's last one.
+                if position + 1 < self.clients.len() && self.mailbox.has_mail() {
+                    break;
+                }
             }
         }
         served
