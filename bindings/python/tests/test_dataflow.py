@@ -405,3 +405,20 @@ def test_submit_waits_where_too_many_are_pending(platform):
         callback = concurrent.futures.Future()
         futures[-1].add_done_callback(lambda _: callback.set_result([executor.submit(tasks.add, n) for n in range(200)]))
         assert [future.result(60) for future in callback.result(60)] == list(range(200)), "a callback may submit, too"
+
+
+def test_a_hundred_thousand_tasks_that_wait_add_less_than_a_hundred_megabytes(platform, gate):
+    def resident():
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    executor = hotlease.Executor(1)
+    first = executor.submit(tasks.wait_for, str(gate))
+    before = resident()
+    futures = [executor.submit(tasks.concat, first, "!") for _ in range(100_000)]
+    added = (resident() - before) / 1e6
+    executor.shutdown(wait=False, cancel_futures=True)
+    gate.touch()
+    executor.shutdown()
+    assert added < 100, f"{added:.0f} MB"
+    assert all(future.cancelled() for future in futures)

@@ -38,7 +38,7 @@ pub fn memo_of(asked: &Bound<'_, PyAny>) -> PyResult<Memo> {
     let text = asked.cast::<PyString>();
     let text = text.map_err(|_| PyTypeError::new_err("memo is a bool or, as a key, a string"))?;
     let key = blake3::derive_key("hotlease python key 1", text.to_str()?.as_bytes());
-    Ok(Memo::Key(key))
+    Ok(Memo::Key(Box::new(key)))
 }
 
 /// How a callable is sent.

@@ -119,8 +119,7 @@ impl Core {
             return Err(Refused::Closed(closed.clone()));
         }
         let mut nodes = Vec::with_capacity(sources.len());
-        planned.inputs = sources.len();
-        planned.done.clear();
+        let mut done = Vec::new();
         for (number, source) in sources.iter().enumerate() {
             let (cell, needed) = match source {
                 Source::Foreign(node) => {
@@ -139,7 +138,7 @@ impl Core {
                     Err(_) => return Err(Refused::Full(planned)),
                 },
                 Known::Ended(outcome) if outcome.is_result() => {
-                    planned.done.push((number, outcome));
+                    done.push((number as u32, outcome));
                     continue;
                 }
                 Known::Ended(outcome) => Some(outcome),
@@ -152,6 +151,8 @@ impl Core {
             self.act(state);
             return Ok(());
         }
+        // Not more than `RESULTS_MAX`.
+        (planned.inputs, planned.done) = (sources.len() as u32, done.into());
         if nodes.is_empty() && self.at_once(state, &mut planned) {
             return Ok(());
         }
@@ -188,7 +189,8 @@ impl Core {
                 planned.cell.resolve(Outcome::Shared(outcome));
                 return true;
             }
-            planned.key.set(Some(key));
+            // The same each time.
+            let _ = planned.key.set(Box::new(key));
         }
         false
     }
@@ -394,7 +396,9 @@ impl Core {
     }
 
     fn remember(&self, state: &mut State, task: TaskId, planned: &Planned, outcome: &Arc<Outcome>) {
-        let Some(key) = planned.key.get() else { return };
+        let Some(key) = planned.key.get().map(|key| **key) else {
+            return;
+        };
         let graph = &mut state.graph;
         if graph.flow.memoise(task, key, &mut graph.actions)
             && let Some(unwritten) = &mut graph.unwritten
@@ -413,7 +417,7 @@ impl Core {
         if planned.key.get().is_none()
             && let Some(key) = planned.key_of(&results)
         {
-            planned.key.set(Some(key));
+            let _ = planned.key.set(Box::new(key));
             if let Some(outcome) = graph.remembered(&key) {
                 let outcome = done(outcome);
                 graph.step(Event::Ended {

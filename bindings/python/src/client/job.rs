@@ -43,7 +43,7 @@ pub enum Memo {
     /// Of its function and arguments.
     Content,
     /// This one.
-    Key([u8; 32]),
+    Key(Box<[u8; 32]>),
 }
 
 impl Plan {

@@ -5,9 +5,10 @@ use super::core::Closed;
 use super::job::{Memo, Payload, Plan, Target};
 use crate::format::reply;
 use hotlease_flow::{Key, TaskId};
+use std::cell::OnceCell;
 use std::sync::Arc;
 
-/// A task, as the kernel carries it.
+/// A task, as the kernel carries it. A hundred thousand may wait, so what few have is behind pointers.
 pub struct Planned {
     pub cell: Arc<Cell>,
     pub target: Arc<Target>,
@@ -15,11 +16,11 @@ pub struct Planned {
     pub payload: Payload,
     pub plan: Plan,
     /// Results that were there when it was submitted, each with its number.
-    pub done: Vec<(usize, Arc<Outcome>)>,
+    pub done: Box<[(u32, Arc<Outcome>)]>,
     /// Results that it needs, these and others.
-    pub inputs: usize,
+    pub inputs: u32,
     /// Under which its result is remembered, once that is known.
-    pub key: std::cell::Cell<Option<Key>>,
+    pub key: OnceCell<Box<Key>>,
 }
 
 impl Planned {
@@ -30,9 +31,9 @@ impl Planned {
             target,
             payload,
             plan,
-            done: Vec::new(),
+            done: Box::default(),
             inputs: 0,
-            key: std::cell::Cell::new(None),
+            key: OnceCell::new(),
         })
     }
 
@@ -45,7 +46,7 @@ impl Planned {
     pub fn key_of(&self, results: &[Arc<Outcome>]) -> Option<Key> {
         match self.plan.memo.as_ref()? {
             Memo::Not => None,
-            Memo::Key(key) => Some(Key(*key)),
+            Memo::Key(key) => Some(Key(**key)),
             Memo::Content => {
                 let mut hasher = blake3::Hasher::new_derive_key("hotlease python task 1");
                 hasher.update(self.target.content.get()?);
