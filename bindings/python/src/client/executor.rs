@@ -129,11 +129,16 @@ impl Opened {
                 }
                 Err(Refused::Again(again)) => {
                     planned = again;
+                    // Nobody waits for these any more.
+                    foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
                     let inputs;
                     (planned.payload, inputs) = encode::call(&target, args, kwargs, core)?;
                     (sources, foreign) = gather::sources(core, inputs)?;
                 }
-                Err(Refused::Closed(closed)) => return Err(closed_error(py, &closed)),
+                Err(Refused::Closed(closed)) => {
+                    foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
+                    return Err(closed_error(py, &closed));
+                }
             }
         }
         for (node, future) in &foreign {

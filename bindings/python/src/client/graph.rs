@@ -18,6 +18,9 @@ use hotlease_flow::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Futures of somebody else's that may be waited for.
+const FOREIGN_MAX: u32 = 1 << 20;
+
 type Wanted = Action<Box<Planned>, Arc<Outcome>, Arc<Outcome>>;
 /// Who failed, and how; `None`: a future of somebody else's; it was cancelled.
 type Cause = (Option<Arc<Target>>, Option<Arc<Outcome>>);
@@ -37,10 +40,10 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// With so many pending tasks at most.
+    /// With so many pending tasks at most: the core counts those, and the kernel also what they wait for.
     pub fn new(pending_max: u32) -> Self {
         let limits = Limits {
-            pending_max,
+            pending_max: pending_max.saturating_mul(2).saturating_add(FOREIGN_MAX),
             ..Limits::default()
         };
         let mut graph = Self {
