@@ -12,7 +12,6 @@ from hotlease import _core, _versions
 
 _EXPECTED = "HOTLEASE_PYTHON_EXPECTED"
 _PATH = "HOTLEASE_PYTHON_PATH"
-_SPARE = "HOTLEASE_PYTHON_SPARE"
 _TEXT_MAX = 64 * 1024
 
 load = pickle.loads
@@ -101,12 +100,6 @@ def main():
     mismatch = _mismatch(os.environ.pop(_EXPECTED, ""))
     if mismatch:
         slot.refuse(mismatch)
-    if os.environ.pop(_SPARE, ""):
-        # Nobody waits for it: what most leases come to need.
-        try:
-            import cloudpickle  # noqa: F401
-        except ImportError:
-            pass
     # What was printed before a worker dies is told with its death.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
