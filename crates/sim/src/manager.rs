@@ -1,6 +1,7 @@
 //! The manager's node: its daemon around the state machine, and its disk.
 
 mod checks;
+mod commit;
 mod orders;
 
 use crate::agent::{Died, id, respond};
@@ -10,6 +11,7 @@ use crate::node::{Clock, Node};
 use crate::parts::Grants;
 use crate::site::{Channel, Happening, Site};
 use crate::truth::within;
+use commit::Commit;
 use hotlease_lease::agent::Sharing;
 use hotlease_lease::manager::{
     Action, Allowance, Answer, AskId, Cluster, CommitId, Event, Granted, Release, Report, RequestId, Write,
@@ -62,24 +64,6 @@ pub struct Process {
     /// Questions that wait for an answer.
     asks: BTreeSet<AskId>,
     wake: Option<Duration>,
-}
-
-/// Writes on their way to the disk.
-struct Commit {
-    id: CommitId,
-    agent: AgentId,
-    writes: Vec<Write>,
-}
-
-impl Commit {
-    /// Whether this one may overtake that one, as the daemon's writers let it.
-    fn may_overtake(&self, earlier: &Self) -> bool {
-        let alone = |commit: &Self| {
-            let mut writes = commit.writes.iter();
-            writes.any(Write::changes_agent)
-        };
-        self.agent != earlier.agent || !(alone(self) || alone(earlier))
-    }
 }
 
 /// Who asked, and what.

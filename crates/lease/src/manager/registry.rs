@@ -2,15 +2,17 @@
 
 mod capacity;
 mod need;
+mod runs;
 mod share;
 
 use crate::agent::Availability;
 pub use capacity::Capacity;
 use hotlease_wire::ids::{AgentId, BootId};
 pub use need::{Demand, Need};
+use runs::Runs;
 pub(super) use share::Share;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -154,9 +156,6 @@ impl Entry {
     }
 }
 
-/// Runs that are remembered to be over, so that a message of theirs which arrives late brings none back.
-const OVER_MAX: usize = 4096;
-
 /// Agents that are proposed of those that seem to lack free cores: a full site is told so after a few questions.
 const HOPES_MAX: usize = 16;
 /// Agents that are proposed in all.
@@ -174,14 +173,7 @@ pub struct Registry {
     gpus: BTreeSet<Room>,
     /// When each was last heard, the longest silent first.
     silence: BTreeSet<(Duration, AgentId)>,
-    over: BTreeSet<BootId>,
-    /// The same, the longest over first.
-    over_order: VecDeque<BootId>,
-    /// What a run that seems to be over has to repeat, to show that it is not.
-    challenges: BTreeMap<AgentId, (BootId, u64)>,
-    /// The same by their numbers, the oldest first.
-    challenged: BTreeMap<u64, AgentId>,
-    last_challenge: u64,
+    runs: Runs,
 }
 
 impl Registry {
@@ -192,7 +184,7 @@ impl Registry {
 
     /// Whether [`register`](Self::register) would take it.
     pub fn admits(&self, id: AgentId, boot: BootId) -> Result<(), NotRegistered> {
-        if self.over.contains(&boot) {
+        if self.is_over(boot) {
             return Err(NotRegistered::Over);
         }
         if self.agents.len() >= AGENTS_MAX && !self.agents.contains_key(&id) && self.longest_gone().is_none()
@@ -226,11 +218,11 @@ impl Registry {
             record,
         };
         let (id, boot) = (entry.record.id, entry.record.boot);
-        self.answered(id);
+        self.runs.answered(id);
         if let Some(former) = self.take(id)
             && former.record.boot != boot
         {
-            self.note_over(former.record.boot);
+            self.runs.note_over(former.record.boot);
         }
         self.put(entry);
         Ok(())
@@ -269,7 +261,7 @@ impl Registry {
 
     /// Challenges begin after this number: one that an earlier manager gave is none of this one's.
     pub fn with_challenges_after(mut self, number: u64) -> Self {
-        self.last_challenge = number;
+        self.runs.begin_challenges_after(number);
         self
     }
 
@@ -277,51 +269,17 @@ impl Registry {
     /// first words came late and in either order; but a message that repeats this was written after it, and of all runs
     /// of an agent one is alive.
     pub fn challenge(&mut self, id: AgentId, boot: BootId) -> u64 {
-        self.answered(id);
-        // The longest unanswered one: who lives asks again.
-        if self.challenges.len() >= AGENTS_MAX
-            && let Some((_, oldest)) = self.challenged.pop_first()
-        {
-            self.challenges.remove(&oldest);
-        }
-        self.last_challenge = self.last_challenge.wrapping_add(1).max(1);
-        self.challenges.insert(id, (boot, self.last_challenge));
-        self.challenged.insert(self.last_challenge, id);
-        self.last_challenge
-    }
-
-    /// No answer to an agent's challenge is waited for any more.
-    fn answered(&mut self, id: AgentId) {
-        if let Some((_, number)) = self.challenges.remove(&id) {
-            self.challenged.remove(&number);
-        }
+        self.runs.challenge(id, boot)
     }
 
     /// Whether this run repeats its last challenge: then it is not over. Once for each challenge.
     pub fn prove(&mut self, id: AgentId, boot: BootId, proof: u64) -> bool {
-        let is_proof = proof != 0 && self.challenges.get(&id) == Some(&(boot, proof));
-        if is_proof {
-            self.answered(id);
-            self.over.remove(&boot);
-            self.over_order.retain(|over| *over != boot);
-        }
-        is_proof
+        self.runs.prove(id, boot, proof)
     }
 
     /// Whether this run is known to be over.
     pub fn is_over(&self, boot: BootId) -> bool {
-        self.over.contains(&boot)
-    }
-
-    fn note_over(&mut self, boot: BootId) {
-        if self.over.insert(boot) {
-            self.over_order.push_back(boot);
-        }
-        if self.over_order.len() > OVER_MAX
-            && let Some(oldest) = self.over_order.pop_front()
-        {
-            self.over.remove(&oldest);
-        }
+        self.runs.is_over(boot)
     }
 
     /// An agent is alive. False if it is not known (in this boot) and should register again.
@@ -429,7 +387,7 @@ impl Registry {
             .is_some_and(|entry| entry.record.boot == boot)
         {
             self.take(id);
-            self.note_over(boot);
+            self.runs.note_over(boot);
         }
     }
 

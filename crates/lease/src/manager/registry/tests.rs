@@ -325,23 +325,3 @@ fn a_share_has_gpus_for_all_its_workers() {
     asked.insert(AgentId([2; 8]), Some(0));
     assert_eq!(share(&asked), None, "1 has none");
 }
-
-#[test]
-fn challenges_that_nobody_answers_lock_nobody_out() {
-    let mut registry = Registry::new();
-    let boot = BootId([1; 8]);
-    let of = |number: usize| AgentId((number as u64).to_be_bytes());
-    let first = registry.challenge(of(0), boot);
-    for number in 1..AGENTS_MAX {
-        registry.challenge(of(number), boot);
-    }
-    let late = registry.challenge(of(AGENTS_MAX), boot);
-    assert!(registry.prove(of(AGENTS_MAX), boot, late));
-    assert!(
-        !registry.prove(of(0), boot, first),
-        "the oldest one made room for it"
-    );
-    let again = registry.challenge(of(0), boot);
-    assert!(registry.prove(of(0), boot, again), "and asks again");
-    assert!(registry.challenges.len() < AGENTS_MAX && registry.challenged.len() == registry.challenges.len());
-}
