@@ -14,7 +14,7 @@ for _name in ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY"):
     os.environ.pop(_name, None)
 
 import hotlease  # noqa: E402
-from hotlease import _programs  # noqa: E402
+from hotlease import _kept, _programs  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +41,13 @@ def pair(platform):
         if executor._slots() < 2:
             pytest.skip("needs two free cores")
         yield executor
+
+
+@pytest.fixture(scope="module")
+def kept(platform):
+    """The executor that the program keeps; the workers are free for others' tests afterwards."""
+    yield _kept.executor
+    _kept.give_back()
 
 
 @pytest.fixture

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Optional, ParamSpec, TypeVar, Union, overload
 
-from hotlease import _core
+from hotlease import _core, _kept
 from hotlease._executor import Executor, Future
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _Declared = tuple[Optional[bool], Optional[int], Optional[int], Union[bool, str, None]]
-
-_default: Optional[Executor] = None
-_lock = threading.Lock()
-
-
-def _default_executor() -> Executor:
-    global _default
-    with _lock:
-        if _default is None:
-            _default = Executor()
-        return _default
 
 
 class Function(Generic[P, R]):
@@ -79,7 +67,7 @@ class Function(Generic[P, R]):
         return BoundOptions(self, asking)
 
     def _used(self) -> Executor:
-        return _default_executor() if self._executor is None else self._executor
+        return _kept.executor() if self._executor is None else self._executor
 
     def __repr__(self) -> str:
         return f"<hotlease.function {self.__module__}.{self.__qualname__}>"

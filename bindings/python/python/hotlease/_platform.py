@@ -25,11 +25,15 @@ _PASSED_ON = (
     "TZ",
     "VIRTUAL_ENV",
 )
+_HASH_SEED = "20211"
 
 
 def interpreter(environment: Mapping[str, str]) -> dict[str, Any]:
     """What workers have to be like: this interpreter, here."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    # What one worker sorts by hash, another one has to find: groups by strings, for instance.
+    if passed.get("PYTHONHASHSEED", "random") == "random":
+        passed["PYTHONHASHSEED"] = _HASH_SEED
     # Where a worker finds this package, before it has the rest of the path.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.basename(here) not in ("site-packages", "dist-packages"):

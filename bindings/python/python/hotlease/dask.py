@@ -1,0 +1,127 @@
+"""A scheduler for Dask: ``dask.compute(..., scheduler=hotlease.dask.get)``.
+
+>>> import dask, hotlease.dask
+>>> dask.delayed(sum)([1, 2]).compute(scheduler=hotlease.dask.get)
+3
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor, Future
+from typing import Any, Optional
+
+from hotlease import _kept
+from hotlease._executor import Executor
+from hotlease._outcomes import remote_exception
+from hotlease.errors import WorkerDied
+
+try:
+    import dask.base  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    from dask.local import get_async, get_sync  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    from dask.optimization import cull, fuse  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    from dask.utils import ensure_dict  # type: ignore[import-untyped,import-not-found,unused-ignore]
+except ImportError as error:
+    raise ImportError("hotlease.dask needs Dask: pip install dask") from error
+
+__all__ = ["get"]
+
+# Tasks on their way to each worker, so that none waits while results are looked at here.
+_AHEAD = 2
+
+
+def get(
+    dsk: Mapping[Any, Any],
+    keys: Any,
+    num_workers: Optional[int] = None,
+    pool: Optional[Executor] = None,
+    optimize_graph: bool = True,
+    chunksize: Optional[int] = None,
+    **of_dask: Any,
+) -> Any:
+    """Computes keys of a graph in leased workers. Called by Dask.
+
+    Results that other tasks need come back here and are sent again.
+
+    Parameters
+    ----------
+    dsk
+        The graph.
+    keys
+        A key, or lists of keys.
+    num_workers
+        Tasks at once, at most. Default: what the executor's workers can take.
+    pool
+        The executor. Default: ``pool`` of ``dask.config``, else one of the program, which is kept from one call to the next.
+    optimize_graph
+        Whether tasks that follow one another without branches become one.
+    chunksize
+        Tasks sent together. Default: ``chunksize`` of ``dask.config``, else 1.
+    """
+    if of_dask.get("initializer") is not None:
+        raise TypeError("hotlease.dask.get takes no initializer; give one to the executor: pool=hotlease.Executor(initializer=...)")
+    graph = ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk)
+    graph, dependencies = cull(graph, keys)  # type: ignore[no-untyped-call,unused-ignore]
+    if optimize_graph:
+        # Under their own names: an alias would be a task more.
+        graph, dependencies = fuse(graph, keys, dependencies, rename_keys=False)  # type: ignore[no-untyped-call,unused-ignore]
+    if _kept.is_worker():
+        # A worker that waited for tasks would keep its slot from them.
+        return get_sync(graph, keys, **of_dask)  # type: ignore[no-untyped-call,unused-ignore]
+    executor = pool or dask.config.get("pool", None) or _kept.executor()
+    if not isinstance(executor, Executor):
+        raise TypeError(f"the pool of hotlease.dask.get is a hotlease.Executor, not {type(executor).__name__}")
+    num_workers = num_workers or dask.config.get("num_workers", None)
+    tasks = _Tasks(executor)
+    try:
+        return get_async(  # type: ignore[no-untyped-call,unused-ignore]
+            tasks.submit,
+            num_workers or _AHEAD * executor._slots(),
+            graph,
+            keys,
+            get_id=os.getpid,
+            pack_exception=_packed,
+            raise_exception=_raise,
+            chunksize=chunksize,
+            **of_dask,
+        )
+    except BaseException as error:
+        tasks.cancel()
+        if isinstance(error, BrokenExecutor) and not isinstance(error, WorkerDied):
+            _kept.forget(executor)
+        raise
+
+
+class _Tasks:
+    """Those of a call, so that what has not started is not run once the call has failed."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._sent: set[Future[Any]] = set()
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = self._executor.submit(function, *args)
+        self._sent.add(future)
+        future.add_done_callback(self._sent.discard)
+        return future
+
+    def cancel(self) -> None:
+        for future in list(self._sent):
+            future.cancel()
+
+
+def _packed(error: BaseException, dumps: Callable[[Any], Any]) -> tuple[Any, None]:
+    # As a worker tells of the exceptions of other tasks: this runs in one.
+    worker: Any = sys.modules["hotlease._slot"]
+    return worker.describe(error), None
+
+
+def _raise(described: tuple[bytes, Optional[bytes], bytes], nothing: None) -> None:
+    traceback, pickled, text = described
+    raise remote_exception(traceback.decode(errors="replace"), pickled, text.decode(errors="replace"))
+
+
+# By its name, too: dask.config.set(scheduler="hotlease").
+dask.base.named_schedulers["hotlease"] = get

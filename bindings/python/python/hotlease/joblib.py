@@ -1,0 +1,190 @@
+"""A backend of joblib's: ``import hotlease.joblib``, then ``joblib.parallel_config(backend="hotlease")``.
+
+>>> import joblib, hotlease.joblib
+>>> with joblib.parallel_config(backend="hotlease"):
+...     joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(n) for n in (-1, 2))
+[1, 2]
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from concurrent.futures import BrokenExecutor, Future
+from queue import SimpleQueue
+from typing import Any, Callable, Optional
+
+from hotlease import _kept
+from hotlease._executor import Executor
+from hotlease._outcomes import call_back
+from hotlease.errors import WorkerDied
+
+try:
+    from joblib.parallel import (  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        AutoBatchingMixin,
+        FallbackToBackend,
+        ParallelBackendBase,
+        SequentialBackend,
+        register_parallel_backend,
+    )
+except ImportError as error:
+    raise ImportError("hotlease.joblib needs joblib: pip install joblib") from error
+
+__all__ = ["HotleaseBackend"]
+
+
+class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc,unused-ignore]
+    """Runs joblib's batches in leased workers. Made by joblib, for ``backend="hotlease"``.
+
+    Parameters
+    ----------
+    executor
+        Where batches run: ``parallel_config(backend="hotlease", executor=...)``. Default: one of the program, which is kept
+        from one call of ``Parallel`` to the next.
+    """
+
+    default_n_jobs = -1
+    supports_retrieve_callback = True
+    # A task costs microseconds, and joblib itself some hundred for each batch: that is what batches are to hide.
+    MIN_IDEAL_BATCH_DURATION = 0.02
+    MAX_IDEAL_BATCH_DURATION = 0.2
+
+    def __init__(self, executor: Optional[Executor] = None, **of_joblib: Any) -> None:
+        super().__init__(**of_joblib)
+        self._given = executor
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._batches: Optional[_Batches] = None
+
+    def _executor(self) -> Executor:
+        return self._given or _kept.executor()
+
+    def effective_n_jobs(self, n_jobs: Optional[int]) -> int:
+        """As many as were asked for; negative: counted from the number of workers, where -1 is all."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        # A worker that waited for tasks would keep its slot from them.
+        if n_jobs is None or _kept.is_worker():
+            return 1
+        return n_jobs if n_jobs > 0 else max(self._executor()._slots() + 1 + n_jobs, 1)
+
+    def configure(self, n_jobs: Optional[int] = 1, parallel: Any = None, **of_joblib: Any) -> int:
+        """Has workers ready."""
+        n_jobs = self.effective_n_jobs(n_jobs)
+        if n_jobs == 1:
+            raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        self.parallel = parallel
+        executor = self._executor()
+        with self._lock:
+            # Several calls of Parallel at once have one backend, if the results of some are drawn from generators.
+            self._calls += 1
+            if self._batches is None:
+                self._batches = _Batches(executor)
+            self._batches.at_once = n_jobs if n_jobs < executor._slots() else math.inf
+        return n_jobs
+
+    def submit(self, func: Any, callback: Optional[Callable[[Any], Any]] = None) -> None:
+        """Sends a batch; `callback` gets its future when it has ended."""
+        with self._lock:
+            batches = self._batches
+        if batches is not None:
+            batches.send(func, callback or (lambda future: None))
+
+    def retrieve_result_callback(self, out: Future[Any]) -> Any:
+        """The result of a batch."""
+        return out.result()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        """Cancels what does not run yet; what runs goes on to its end, and nobody is told of it."""
+        with self._lock:
+            batches = self._batches
+        if batches is not None:
+            batches.cancel()
+
+    def terminate(self) -> None:
+        """Ends what `configure` began. The workers stay, for the next one."""
+        with self._lock:
+            self._calls -= 1
+            ended, self._batches = self._batches, self._batches if self._calls > 0 else None
+        if ended is not None and self._batches is None:
+            ended.end()
+        self.reset_batch_stats()
+
+
+class _Batches:
+    """The batches on their way, and the thread that tells joblib of their ends.
+
+    joblib takes more tasks from the program's iterator then, which may be any code and may wait for room in the executor's
+    queue: not what the executor's own thread can be kept from its work with.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self.at_once: float = math.inf
+        self._executor = executor
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Any, Callable[[Any], Any]]] = deque()
+        self._sent: dict[Future[Any], Callable[[Any], Any]] = {}
+        self._ended: SimpleQueue[Optional[Future[Any]]] = SimpleQueue()
+        threading.Thread(target=self._tell, name="hotlease.joblib", daemon=True).start()
+
+    def send(self, batch: Any, callback: Callable[[Any], Any]) -> None:
+        with self._lock:
+            if len(self._sent) >= self.at_once:
+                return self._waiting.append((batch, callback))
+            # Its place, until there is a future.
+            place: Future[Any] = Future()
+            self._sent[place] = callback
+        self._fill(place, batch, callback)
+
+    def _fill(self, place: Future[Any], batch: Any, callback: Callable[[Any], Any]) -> None:
+        try:
+            future: Future[Any] = self._executor.submit(batch)
+        except BaseException as error:
+            # Here it would be lost, where a thread of nobody's sends.
+            if isinstance(error, BrokenExecutor):
+                _kept.forget(self._executor)
+            place.set_exception(error)
+            return self._ended.put(place)
+        with self._lock:
+            del self._sent[place]
+            self._sent[future] = callback
+        future.add_done_callback(self._ended.put)
+
+    def _tell(self) -> None:
+        for future in iter(self._ended.get, None):
+            with self._lock:
+                callback = self._sent.pop(future, None)
+                following = self._waiting.popleft() if self._waiting else None
+                if following is not None:
+                    place: Future[Any] = Future()
+                    self._sent[place] = following[1]
+            if following is not None:
+                self._fill(place, *following)
+            if callback is not None:
+                if not future.cancelled() and _is_broken(future.exception()):
+                    _kept.forget(self._executor)
+                call_back(callback, future)
+            del future, callback, following
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._waiting = deque(waiting for waiting in self._waiting if not _is_aborted(waiting[1]))
+            aborted = [future for future, callback in self._sent.items() if _is_aborted(callback)]
+        for future in aborted:
+            future.cancel()
+
+    def end(self) -> None:
+        self._ended.put(None)
+
+
+def _is_broken(error: Optional[BaseException]) -> bool:
+    return isinstance(error, BrokenExecutor) and not isinstance(error, WorkerDied)
+
+
+def _is_aborted(callback: Any) -> bool:
+    # Of joblib's callbacks, which know the call that they belong to; backends are told of an end, but not of which.
+    return bool(getattr(getattr(callback, "parallel", None), "_aborting", True))
+
+
+register_parallel_backend("hotlease", HotleaseBackend)
