@@ -96,14 +96,14 @@ class HotleaseExecutor(ParslExecutor):
                 "Tasks have the resources of their worker, which are options of HotleaseExecutor: memory, gpus.",
             )
         if self._bad_state is not None:
-            raise BadStateException(self, self._bad_state)
+            raise BadStateException(self, self._bad_state)  # type: ignore[no-untyped-call,unused-ignore]
         if self._executor is None:
             raise RuntimeError(f"the executor {self.label} was not started, or has been shut down")
         try:
             future = self._executor.submit(func, *args, **kwargs)
         except BrokenExecutor as error:
             self._remember(error)
-            raise BadStateException(self, error) from error
+            raise BadStateException(self, error) from error  # type: ignore[no-untyped-call,unused-ignore]
         future.add_done_callback(self._ended)
         return future
 
