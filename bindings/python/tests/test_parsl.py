@@ -1,8 +1,6 @@
 """Parsl's promises, with its apps in leased workers."""
 
 import os
-import subprocess
-import sys
 import threading
 import traceback
 
@@ -179,18 +177,3 @@ def test_an_executor_can_be_used_on_its_own(platform, kernel):
         assert executor.submit(tasks.add, {}, 1, c=2).result(300) == 3
     with pytest.raises(RuntimeError, match="shut down"):
         executor.submit(tasks.add, {}, 1)
-
-
-def test_an_older_parsl_does_as_well():
-    older = os.environ.get("HOTLEASE_OLDER_PARSL")
-    if not older:
-        pytest.skip("HOTLEASE_OLDER_PARSL names no folder with an older Parsl")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([older, os.environ["PYTHONPATH"]])}
-    del environment["HOTLEASE_OLDER_PARSL"], environment["HOTLEASE_RUNTIME_DIR"]
-    version = subprocess.run(
-        [sys.executable, "-c", "import parsl; print(parsl.__version__)"], env=environment, capture_output=True, text=True
-    ).stdout.strip()
-    assert version and version != parsl.__version__
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, f"with Parsl {version}:\n{done.stdout}"
