@@ -8,9 +8,7 @@
 //! | `plain` | the coding of small plain values, for both sides |
 
 mod client;
-#[allow(dead_code)] // Until both sides are there.
 mod format;
-#[allow(dead_code)]
 mod plain;
 mod slot;
 

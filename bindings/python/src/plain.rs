@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
         self.bytes.is_empty()
     }
 
-    /// The next value. `Err(Err(_))`: Python has no memory.
+    /// The next value.
     pub fn value<'py>(&mut self, py: Python<'py>) -> Result<Bound<'py, PyAny>, FormatError> {
         self.read(py, DEPTH_MAX)
     }

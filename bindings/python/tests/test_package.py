@@ -137,7 +137,7 @@ def _modules_of(statement, folder):
 
 
 def test_importing_is_cheap_and_does_nothing_that_can_be_seen(tmp_path):
-    # Counted, not timed: 3 ms beyond Python's own on a quiet machine.
+    # Counted, not timed.
     assert _modules_of("import hotlease", tmp_path) == {"hotlease", "hotlease._core"}
     whole = _modules_of("from hotlease import *", tmp_path)
     # Each takes longer to import than all of this package.

@@ -14,8 +14,10 @@ use std::time::Duration;
 /// its workers, and should hear the reason.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(9);
 
-/// What an interpreter runs. Not `-m`: functions of the client's own `__main__` should find nothing of ours there.
-const PROGRAM: &str = "from hotlease._slot import main; main()";
+/// What an interpreter runs. Not `-m`: functions of the client's own `__main__` should find nothing of ours there. Nothing is
+/// imported from the folder where the client stands before its own path says so.
+const PROGRAM: &str =
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); from hotlease._slot import main; main()";
 
 /// Variables of the environment.
 const VARIABLES_MAX: usize = 1024;

@@ -9,6 +9,7 @@ import pickle
 import sys
 import types
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, Callable, Optional, Union
 
@@ -19,20 +20,8 @@ from hotlease.errors import TaskError
 _PROTOCOL = 5
 # A function of more is likely to carry data that it was not meant to.
 _LARGE_FUNCTION = 1 << 20
-# What cannot change while a closure or a default has it.
-_ATOMS = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-)
+# What cannot change while a default has it.
+_ATOMS = (type(None), bool, int, float, complex, str, bytes, types.BuiltinFunctionType)
 
 
 def _cloud_dumps(value: Any, callback: Optional[Callable[[pickle.PickleBuffer], Any]] = None) -> bytes:
@@ -115,18 +104,23 @@ def _by_reference(function: Any) -> Optional[bytes]:
 
 
 def _is_constant(function: Any) -> bool:
-    held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
-    held.extend(getattr(function, "__defaults__", None) or ())
-    held.extend((getattr(function, "__kwdefaults__", None) or {}).values())
-    return all(isinstance(value, _ATOMS) for value in held)
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents
-    except ValueError:
+    """Whether a function that is sent by value is pickled the same each time: it carries what its closure and its globals
+    are now, which may be other things at the next submission."""
+    if not isinstance(function, types.FunctionType) or function.__closure__:
         return False
-    return True
+    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    if not all(isinstance(value, _ATOMS) for value in held):
+        return False
+    reads = (function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__)
+    return all(isinstance(value, types.ModuleType) for value in reads)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Of globals that code may read, with that of functions in it; and of attributes."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
 
 
 def dump_arguments(

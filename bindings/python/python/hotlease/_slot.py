@@ -90,9 +90,6 @@ def main():
         slot = _core.Slot()
     except OSError as error:
         sys.exit(f"hotlease._slot: {error}; it is started by an agent")
-    # `-c` puts the working directory first, where any file may have the name of a module.
-    if sys.path and sys.path[0] == "":
-        del sys.path[0]
     known = set(sys.path)
     for folder in os.environ.pop(_PATH, "").split(":"):
         if folder and folder not in known:
