@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Results taken from one slot before others get the lock.
 const BATCH: usize = 64;
+/// Results of less than this are copied out of the memory that they were fetched into.
+const COPIED_BELOW: usize = 1 << 20;
 /// Workers that may die of a task.
 const DEATHS_MAX: u8 = 2;
 /// Bytes of an initializer's exception that are told.
@@ -100,12 +102,21 @@ impl Core {
         scratch: &[u8],
     ) {
         let Flight { mut job, sent } = flight;
+        if matches!(sent, Sent::Taking(..)) {
+            state.lanes[at].taken();
+            self.fetch_kept(state, at);
+        }
         let bytes = match result {
             Err(error) => return self.after(state, job, error),
             Ok(Came::InPlace(length)) => {
                 if let Sent::Taking(_, mut memory) = sent {
                     memory.truncate(length);
-                    self.resolve(state, job, Outcome::Large(Box::new(memory)));
+                    let outcome = match length {
+                        // Others are fetched into its memory meanwhile, of which there would be one for each unread result.
+                        ..COPIED_BELOW => Outcome::Reply(memory.bytes().into()),
+                        _ => Outcome::Large(Box::new(memory)),
+                    };
+                    self.resolve(state, job, outcome);
                 }
                 return;
             }
@@ -140,11 +151,12 @@ impl Core {
             return self.resolve(state, job, Outcome::Reply(bytes.into()));
         };
         let length = usize::try_from(size).unwrap_or(usize::MAX);
-        let fetched = match self.pool.take(&self.invoker, length) {
-            Ok(memory) => state.lanes[at].fetch(job, ticket, memory),
-            Err(error) => Err(Box::new((job, error))),
-        };
-        if let Err(failed) = fetched {
+        state.lanes[at].keep(job, ticket, length);
+        self.fetch_kept(state, at);
+    }
+
+    fn fetch_kept(&self, state: &mut State, at: usize) {
+        while let Err(failed) = state.lanes[at].fetch_kept(&self.invoker, &self.pool) {
             let (job, error) = *failed;
             self.fail(state, job, error);
         }

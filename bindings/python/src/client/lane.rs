@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 /// Work that may be under way on a slot: more hides what a refill costs, but waits behind whatever is first, and cannot
 /// be cancelled.
 const AHEAD: Duration = Duration::from_millis(1);
+/// Results that are fetched at a time: each has memory of its own, and that a descriptor.
+const TAKING_MAX: usize = 32;
 /// Functions that a worker is taken to know; it forgets some beyond this, and then says so.
 const KNOWN_MAX: usize = 512;
 
@@ -30,6 +32,14 @@ pub struct Flight {
     pub sent: Sent,
 }
 
+/// A task whose result did not fit, and the worker keeps.
+pub struct Kept {
+    pub job: Job,
+    ticket: u64,
+    /// Of the whole result.
+    bytes: usize,
+}
+
 /// A slot.
 pub struct Lane {
     /// `None` while its worker is being replaced.
@@ -37,6 +47,10 @@ pub struct Lane {
     /// The slot's function, for what does not go through the pipeline.
     function: Function,
     pub flights: VecDeque<Flight>,
+    /// Of these, results that are being fetched.
+    taking: usize,
+    /// Results that are kept by the worker until others have been fetched.
+    kept: VecDeque<Kept>,
     /// Functions that were sent there.
     known: HashSet<Key>,
     /// Tasks that may be under way.
@@ -58,6 +72,8 @@ impl Lane {
             pipeline: Some(function.pipeline()?),
             function,
             flights: VecDeque::new(),
+            taking: 0,
+            kept: VecDeque::new(),
             known: HashSet::new(),
             window: 1,
             depth,
@@ -70,7 +86,7 @@ impl Lane {
 
     /// Whether it may be sent another task.
     pub fn has_room(&self) -> bool {
-        self.flights.len() < self.window
+        self.flights.len() + self.kept.len() < self.window
             && self
                 .pipeline
                 .as_ref()
@@ -144,21 +160,37 @@ impl Lane {
         Ok(())
     }
 
-    /// Asks for a result that did not fit.
-    pub fn fetch(&mut self, job: Job, ticket: u64, mut memory: Memory) -> Result<(), Box<(Job, Error)>> {
-        let length = memory.bytes().len();
-        let request = take(ticket);
-        match self
-            .function
-            .submit_buffer(&request[..], memory.buffer.slice_mut(..length))
-        {
-            Ok(invocation) => {
-                let sent = Sent::Taking(invocation, memory);
-                self.flights.push_back(Flight { job, sent });
-                Ok(())
+    /// There is a result that did not fit; [`Lane::fetch_kept`] asks for it.
+    pub fn keep(&mut self, job: Job, ticket: u64, bytes: usize) {
+        self.kept.push_back(Kept { job, ticket, bytes });
+    }
+
+    /// Asks for results that did not fit, as many as may be fetched now. Gives back the first one that cannot be.
+    pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), Box<(Job, Error)>> {
+        while self.taking < TAKING_MAX {
+            let Some(Kept { job, ticket, bytes }) = self.kept.pop_front() else {
+                return Ok(());
+            };
+            let request = take(ticket);
+            let sent = pool.take(invoker, bytes).and_then(|mut memory| {
+                let place = memory.buffer.slice_mut(..bytes);
+                let invocation = self.function.submit_buffer(&request[..], place)?;
+                Ok(Sent::Taking(invocation, memory))
+            });
+            match sent {
+                Ok(sent) => {
+                    self.taking += 1;
+                    self.flights.push_back(Flight { job, sent });
+                }
+                Err(error) => return Err(Box::new((job, error))),
             }
-            Err(error) => Err(Box::new((job, error))),
         }
+        Ok(())
+    }
+
+    /// A result was fetched, or is lost.
+    pub fn taken(&mut self) {
+        self.taking -= 1;
     }
 
     /// What to look at to see whether something has ended.

@@ -1,10 +1,11 @@
 //! Replies, and results that did not fit into the output.
 
 use crate::format::{Layout, Reply, reply};
+use hotlease_wire::limits::RING_DEPTH_MAX;
 use std::collections::VecDeque;
 
-/// Results that wait to be taken.
-const KEPT_MAX: usize = 16;
+/// Results that wait to be taken: a client may have filled a ring before it sees the first of them.
+const KEPT_MAX: usize = RING_DEPTH_MAX as usize;
 /// Their bytes together; the youngest one may be larger.
 const KEPT_BYTES_MAX: usize = 1 << 30;
 
