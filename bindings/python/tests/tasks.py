@@ -153,3 +153,11 @@ def counted(number):
     import numpy
 
     return numpy.full(2000, float(number))
+
+
+def summed(array):
+    return float(array.sum())
+
+
+def die_of(array, status):
+    os._exit(status)

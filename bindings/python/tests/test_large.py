@@ -26,3 +26,19 @@ def test_unread_results_do_not_use_up_the_descriptors_of_the_process(executor):
     opened = len(os.listdir("/proc/self/fd")) - before
     assert opened < 300, f"{opened} more descriptors are open for results of 16 KB that nobody has read"
     assert all(int(future.result(60)[0]) == n for n, future in enumerate(futures))
+
+
+def test_a_death_behind_which_large_and_small_tasks_wait_costs_no_slot_and_none_of_them(executor):
+    big = numpy.ones(100_000)
+    for round in range(4):
+        # Short ones first, so that many are sent ahead.
+        list(executor.map(tasks.add, range(300), timeout=60))
+        dying = executor.submit(tasks.die_of, big, 4)
+        others = []
+        for n in range(40):
+            others.append((n, executor.submit(tasks.add, n)))
+            others.append((100_000, executor.submit(tasks.summed, big)))
+        with pytest.raises(hotlease.WorkerDied):
+            dying.result(60)
+        assert [future.result(60) for _, future in others] == [value for value, _ in others], round
+    assert executor.submit(tasks.add, 1, 1).result(60) == 2

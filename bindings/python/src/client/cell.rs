@@ -52,6 +52,8 @@ pub enum Outcome {
     Large(Box<Memory>),
     /// Without a reply.
     Failed(Box<Failed>),
+    /// It ran, but its result is lost, for this reason.
+    Lost(Box<str>),
     /// With this exception.
     Raised(Py<PyAny>),
     /// It was not sent: no worker can be prepared, for this reason.

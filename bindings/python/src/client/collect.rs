@@ -57,7 +57,7 @@ impl Core {
             let is_closed = pipeline.is_closed();
             let Some(flight) = lane.flights.front_mut() else {
                 if is_closed {
-                    self.replace_worker(state, at);
+                    self.replace_worker(state, at, scratch);
                 }
                 return taken;
             };
@@ -69,7 +69,7 @@ impl Core {
                 },
                 // These may have to wait for another worker, which is not done here.
                 Sent::Whole(..) | Sent::Taking(..) if is_closed => {
-                    self.replace_worker(state, at);
+                    self.replace_worker(state, at, scratch);
                     return taken;
                 }
                 Sent::Whole(invocation) => match invocation.try_take() {
@@ -111,6 +111,9 @@ impl Core {
             Ok(Came::InPlace(length)) => {
                 if let Sent::Taking(_, mut memory) = sent {
                     memory.truncate(length);
+                    if let Some(why) = refusal(memory.bytes()) {
+                        return self.lose(state, job, &why);
+                    }
                     let outcome = match length {
                         // Others are fetched into its memory meanwhile, of which there would be one for each unread result.
                         ..COPIED_BELOW => Outcome::Reply(memory.bytes().into()),
@@ -151,8 +154,13 @@ impl Core {
             return self.resolve(state, job, Outcome::Reply(bytes.into()));
         };
         let length = usize::try_from(size).unwrap_or(usize::MAX);
-        state.lanes[at].keep(job, ticket, length);
-        self.fetch_kept(state, at);
+        let lane = &mut state.lanes[at];
+        if lane.is_usable() {
+            lane.keep(job, ticket, length);
+            self.fetch_kept(state, at);
+        } else {
+            self.lose(state, job, "its worker died before the result was fetched");
+        }
     }
 
     fn fetch_kept(&self, state: &mut State, at: usize) {
@@ -192,9 +200,7 @@ impl Core {
                 ..
             }
         );
-        let is_open = matches!(state.closed, None | Some(Closed::ShutDown))
-            && state.lanes.iter().any(|lane| !lane.is_dead);
-        if (was_lost || error.retryable()) && may_run_again && !released && is_open {
+        if (was_lost || error.retryable()) && may_run_again && !released && goes_on(state) {
             state.queued_bytes += job.size();
             state.queue.push_front(job);
         } else {
@@ -202,8 +208,19 @@ impl Core {
         }
     }
 
+    /// A task ran, but its result cannot be had from the worker that kept it: it is sent again where it may run twice.
+    fn lose(&self, state: &mut State, mut job: Job, why: &str) {
+        job.deaths += 1;
+        if job.idempotent && job.deaths < DEATHS_MAX && goes_on(state) {
+            state.queued_bytes += job.size();
+            state.queue.push_front(job);
+        } else {
+            self.resolve(state, job, Outcome::Lost(why.into()));
+        }
+    }
+
     /// Another thread gets another worker for a slot, and then the slot back.
-    fn replace_worker(self: &Arc<Self>, state: &mut State, at: usize) {
+    fn replace_worker(self: &Arc<Self>, state: &mut State, at: usize, scratch: &mut [u8]) {
         if matches!(state.closed, Some(Closed::ShutDown)) && state.pending == 0 {
             state.lanes[at].is_dead = true;
         }
@@ -211,10 +228,28 @@ impl Core {
         if lane.is_dead {
             return;
         }
-        let Some(pipeline) = lane.pipeline.take() else {
+        let Some(mut pipeline) = lane.pipeline.take() else {
             return;
         };
-        let flights: Vec<Flight> = lane.flights.drain(..).collect();
+        let mut flights = Vec::new();
+        for flight in std::mem::take(&mut lane.flights) {
+            if !matches!(flight.sent, Sent::Ring) {
+                flights.push(flight);
+                continue;
+            }
+            // The pipeline gets another worker only when all these are drawn.
+            let result = match pipeline.try_pop(scratch) {
+                Ok(Some(length)) => Ok(Came::Bytes(length)),
+                Ok(None) => Err(Error::OutcomeUnknown {
+                    why: "its worker is gone, and the slot does not know of it".into(),
+                }),
+                Err(error) => Err(error),
+            };
+            self.land(state, at, flight, result, scratch);
+        }
+        for job in state.lanes[at].forget_kept() {
+            self.lose(state, job, "its worker died before the result was fetched");
+        }
         // Not moved into the thread: if there is none, they are still here.
         let taken = Arc::new(Mutex::new(Some((pipeline, flights))));
         let (core, given) = (self.clone(), taken.clone());
@@ -308,6 +343,11 @@ impl Core {
     }
 }
 
+/// Whether a task may be sent again.
+fn goes_on(state: &State) -> bool {
+    matches!(state.closed, None | Some(Closed::ShutDown)) && state.lanes.iter().any(|lane| !lane.is_dead)
+}
+
 /// Where a result is.
 enum Came {
     /// The first so many bytes of the scratch memory.
@@ -315,6 +355,13 @@ enum Came {
     Owned(Vec<u8>),
     /// So many bytes of what its flight has.
     InPlace(usize),
+}
+
+/// Why a result was not given out.
+fn refusal(bytes: &[u8]) -> Option<String> {
+    let reply = Reply::decode(bytes).ok()?;
+    let text = || bytes.get(reply.body.pickle..)?.get(..reply.body.pickle_bytes);
+    (reply.kind == reply::REFUSED).then(|| String::from_utf8_lossy(text().unwrap_or_default()).into_owned())
 }
 
 /// What an initializer's reply complains of.

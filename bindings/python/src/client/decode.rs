@@ -61,6 +61,7 @@ pub fn shared(py: Python<'_>, outcome: &Outcome) -> Decoded {
         Outcome::Large(memory) => of_bytes(py, memory.bytes()),
         Outcome::Failed(failed) => Err(failure(py, failed)),
         Outcome::Unprepared(why) => Err(unprepared(py, why)),
+        Outcome::Lost(why) => Err(lost(py, why)),
         Outcome::Raised(exception) => return Decoded::Raised(exception.clone_ref(py)),
         Outcome::Dependency(chain) => dependency(py, chain).map(Decoded::Raised),
         Outcome::Shared(shared) => return self::shared(py, shared),
@@ -88,6 +89,11 @@ fn dependency(py: Python<'_>, chain: &Chain) -> PyResult<Py<PyAny>> {
 pub fn unprepared(py: Python<'_>, why: &str) -> PyErr {
     let text = format!("the initializer failed in a worker, so that no task is run: {why}");
     raise(py, intern!(py, "ExecutorBroken"), (text, false))
+}
+
+fn lost(py: Python<'_>, why: &str) -> PyErr {
+    let text = format!("the function ran, but its result is lost: {why}");
+    raise(py, intern!(py, "TaskError"), (text, true))
 }
 
 fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {

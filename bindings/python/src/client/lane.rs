@@ -86,11 +86,13 @@ impl Lane {
 
     /// Whether it may be sent another task.
     pub fn has_room(&self) -> bool {
-        self.flights.len() + self.kept.len() < self.window
-            && self
-                .pipeline
-                .as_ref()
-                .is_some_and(|pipeline| !pipeline.is_closed())
+        self.flights.len() + self.kept.len() < self.window && self.is_usable()
+    }
+
+    /// Whether it has a worker that lives.
+    pub fn is_usable(&self) -> bool {
+        let pipeline = self.pipeline.as_ref();
+        pipeline.is_some_and(|pipeline| !pipeline.is_closed())
     }
 
     /// Sends a task; gives it back where that is not possible now, with the reason if it never will be.
@@ -167,7 +169,8 @@ impl Lane {
 
     /// Asks for results that did not fit, as many as may be fetched now. Gives back the first one that cannot be.
     pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), Box<(Job, Error)>> {
-        while self.taking < TAKING_MAX {
+        // Nothing is asked of another worker than the one that keeps it: numbers mean something only there.
+        while self.taking < TAKING_MAX && self.is_usable() {
             let Some(Kept { job, ticket, bytes }) = self.kept.pop_front() else {
                 return Ok(());
             };
@@ -186,6 +189,11 @@ impl Lane {
             }
         }
         Ok(())
+    }
+
+    /// The worker that keeps results is gone: whose they were.
+    pub fn forget_kept(&mut self) -> impl Iterator<Item = Job> + use<> {
+        std::mem::take(&mut self.kept).into_iter().map(|kept| kept.job)
     }
 
     /// A result was fetched, or is lost.

@@ -3,6 +3,8 @@
 use crate::format::{Layout, Reply, reply};
 use hotlease_wire::limits::RING_DEPTH_MAX;
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::time::SystemTime;
 
 /// Results that wait to be taken: a client may have filled a ring before it sees the first of them.
 const KEPT_MAX: usize = RING_DEPTH_MAX as usize;
@@ -102,7 +104,10 @@ pub struct Kept {
 
 impl Kept {
     fn put(&mut self, whole: Vec<u8>) -> u64 {
-        self.tickets += 1;
+        if self.tickets == 0 {
+            self.tickets = first_ticket();
+        }
+        self.tickets = self.tickets.wrapping_add(1);
         self.bytes += whole.len();
         self.results.push_back((self.tickets, whole));
         while self.results.len() > KEPT_MAX || (self.bytes > KEPT_BYTES_MAX && self.results.len() > 1) {
@@ -127,4 +132,10 @@ impl Kept {
         self.bytes -= whole.len();
         self.results.remove(at);
     }
+}
+
+/// Where a worker's tickets begin: elsewhere than another one's, which has taken its place perhaps. Workers may be forks of one
+/// process, with the same seeds, and have the same number in namespaces of their own.
+fn first_ticket() -> u64 {
+    RandomState::new().hash_one((std::process::id(), SystemTime::now()))
 }
