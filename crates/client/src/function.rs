@@ -35,6 +35,8 @@ pub struct Function {
     interface: Interface,
     pub(crate) idempotent: bool,
     pub(crate) timeout: Option<Duration>,
+    /// Whether the client gives up an invocation by itself when its time is over.
+    pub(crate) gives_up: bool,
     pub(crate) slot: Option<usize>,
     /// Output capacity where the caller does not pass the output's place.
     pub(crate) output_bytes: usize,
@@ -65,6 +67,7 @@ impl Function {
             interface: function.interface,
             idempotent: function.idempotent,
             timeout: None,
+            gives_up: true,
             slot: None,
             output_bytes: options.reply_bytes as usize,
             request_bytes: options.request_bytes as usize,
@@ -88,6 +91,15 @@ impl Function {
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
         self.target.timeout_us = micros(timeout);
+        self
+    }
+
+    /// Leaves the timeout to the slot: a submitted invocation that waits behind others has its whole time, however long it
+    /// waits. The slot ends it, or the agent its worker; the client does not give it up by itself, so that nobody uses the
+    /// memory of one that has resolved. Of `submit` and its like.
+    #[must_use]
+    pub fn ended_by_its_slot(mut self) -> Self {
+        self.gives_up = false;
         self
     }
 

@@ -66,7 +66,7 @@ pub(crate) struct InFlight {
     seq: u64,
     /// How its entry is shared.
     state: State,
-    /// When it was submitted; only with a timeout, as reading the clock costs.
+    /// When it was submitted; only with a timeout of the client's, as reading the clock costs.
     since: Option<Instant>,
     /// Output bytes at most.
     capacity: u64,
@@ -112,7 +112,10 @@ impl InFlight {
             channel,
             seq,
             state,
-            since: function.timeout.map(|_| Instant::now()),
+            since: function
+                .timeout
+                .filter(|_| function.gives_up)
+                .map(|_| Instant::now()),
             capacity,
             kept,
             moves: keep,
@@ -372,7 +375,9 @@ impl InFlight {
                 ran: Ran::No,
             }));
         }
-        kept.request.target.timeout_us = micros(left);
+        if self.since.is_some() {
+            kept.request.target.timeout_us = micros(left);
+        }
         let published = publish(&self.function, &kept.request, input, self.state, Some(left));
         let (channel, seq) = published.map_err(|error| kept.again.last(error))?;
         (self.channel, self.seq) = (channel, seq);

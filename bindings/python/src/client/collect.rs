@@ -72,7 +72,7 @@ impl Core {
                     self.replace_worker(state, at, scratch);
                     return taken;
                 }
-                Sent::Whole(invocation) => match invocation.try_take() {
+                Sent::Whole(invocation, _) => match invocation.try_take() {
                     None => return taken,
                     Some(Ok(bytes)) => Ok(Came::Owned(bytes)),
                     Some(Err(error)) => Err(error),
@@ -102,6 +102,9 @@ impl Core {
         scratch: &[u8],
     ) {
         let Flight { mut job, sent } = flight;
+        if result.as_ref().err().is_none_or(|error| error.ran() == Ran::No) {
+            sent.is_over();
+        }
         if matches!(sent, Sent::Taking(..)) {
             state.lanes[at].taken();
             self.fetch_kept(state, at);
@@ -302,7 +305,7 @@ impl Core {
             .into_iter()
             .map(|mut flight| {
                 let result = match &mut flight.sent {
-                    Sent::Whole(invocation) => invocation.try_take().map(|taken| taken.map(Came::Owned)),
+                    Sent::Whole(invocation, _) => invocation.try_take().map(|taken| taken.map(Came::Owned)),
                     _ => None,
                 };
                 (flight, result)

@@ -20,10 +20,21 @@ const KNOWN_MAX: usize = 512;
 pub enum Sent {
     /// Through the ring.
     Ring,
-    /// In shared memory, which the task keeps.
-    Whole(Invocation),
+    /// In shared memory, which it needs until it has ended.
+    Whole(Invocation, Arc<Memory>),
     /// Its result is being fetched.
     Taking(BufferInvocation, Memory),
+}
+
+impl Sent {
+    /// It has ended, and no worker uses its memory.
+    pub fn is_over(&self) {
+        match self {
+            Self::Ring => {}
+            Self::Whole(_, memory) => memory.is_back(),
+            Self::Taking(_, memory) => memory.is_back(),
+        }
+    }
 }
 
 /// A task under way.
@@ -44,7 +55,7 @@ pub struct Kept {
 pub struct Lane {
     /// `None` while its worker is being replaced.
     pub pipeline: Option<Pipeline>,
-    /// The slot's function, for what does not go through the pipeline.
+    /// The slot's function, for what does not go through the pipeline. Its deadlines are the slot's, as those of what does.
     function: Function,
     pub flights: VecDeque<Flight>,
     /// Of these, results that are being fetched.
@@ -70,7 +81,7 @@ impl Lane {
     pub fn new(function: Function, depth: usize, request_bytes: usize) -> Result<Self, Error> {
         Ok(Self {
             pipeline: Some(function.pipeline()?),
-            function,
+            function: function.ended_by_its_slot(),
             flights: VecDeque::new(),
             taking: 0,
             kept: VecDeque::new(),
@@ -142,9 +153,13 @@ impl Lane {
             let Payload::Large(memory) = &job.payload else {
                 return Err((job, Some(Box::new(too_large()))));
             };
+            let memory = memory.clone();
             let function = self.function.clone().idempotent(job.idempotent);
             match function.submit_from_buffer(memory.buffer.slice(..memory.bytes().len())) {
-                Ok(invocation) => Sent::Whole(invocation),
+                Ok(invocation) => {
+                    memory.lend();
+                    Sent::Whole(invocation, memory)
+                }
                 Err(error) => return Err((job, Some(Box::new(error)))),
             }
         };
@@ -178,6 +193,7 @@ impl Lane {
             let sent = pool.take(invoker, bytes).and_then(|mut memory| {
                 let place = memory.buffer.slice_mut(..bytes);
                 let invocation = self.function.submit_buffer(&request[..], place)?;
+                memory.lend();
                 Ok(Sent::Taking(invocation, memory))
             });
             match sent {
@@ -205,7 +221,7 @@ impl Lane {
     pub fn oldest(&self) -> Option<Awaited> {
         match &self.flights.front()?.sent {
             Sent::Ring => self.pipeline.as_ref()?.oldest(),
-            Sent::Whole(invocation) => Some(invocation.awaited()),
+            Sent::Whole(invocation, _) => Some(invocation.awaited()),
             Sent::Taking(invocation, _) => Some(invocation.awaited()),
         }
     }

@@ -6,6 +6,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes that a pool keeps at most.
@@ -37,6 +38,7 @@ impl Pool {
         Ok(Memory {
             buffer: ManuallyDrop::new(buffer),
             used: bytes,
+            is_lent: AtomicBool::new(false),
             pool: Arc::downgrade(self),
         })
     }
@@ -50,11 +52,14 @@ impl Pool {
     }
 }
 
-/// A buffer of a pool, to which it goes back.
+/// A buffer of a pool, to which it goes back; unless a worker may be using it still. The client library keeps the memory of
+/// such a one for as long as that may be.
 pub struct Memory {
     pub(super) buffer: ManuallyDrop<Buffer<u8>>,
     /// Bytes in use, from the first.
     used: usize,
+    /// A worker may be using it.
+    is_lent: AtomicBool,
     pool: Weak<Pool>,
 }
 
@@ -69,6 +74,16 @@ impl Memory {
         &mut self.buffer[..self.used]
     }
 
+    /// From now on a worker may use it.
+    pub fn lend(&self) {
+        self.is_lent.store(true, Ordering::Relaxed);
+    }
+
+    /// No worker uses it any more, or none has begun to.
+    pub fn is_back(&self) {
+        self.is_lent.store(false, Ordering::Relaxed);
+    }
+
     /// Uses only the first ones.
     pub fn truncate(&mut self, bytes: usize) {
         self.used = self.used.min(bytes);
@@ -79,7 +94,9 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: taken here only, and not looked at again.
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
-        if let Some(pool) = self.pool.upgrade() {
+        if !*self.is_lent.get_mut()
+            && let Some(pool) = self.pool.upgrade()
+        {
             pool.put(buffer);
         }
     }
