@@ -55,7 +55,8 @@ pub struct Kept {
 pub struct Lane {
     /// `None` while its worker is being replaced.
     pub pipeline: Option<Pipeline>,
-    /// The slot's function, for what does not go through the pipeline. Its deadlines are the slot's, as those of what does.
+    /// The slot's function, for what does not go through the pipeline. Its deadlines are the slot's, as those of what does;
+    /// and it runs nothing twice, as the executor counts the workers that die of a task.
     function: Function,
     pub flights: VecDeque<Flight>,
     /// Of these, results that are being fetched.
@@ -81,7 +82,7 @@ impl Lane {
     pub fn new(function: Function, depth: usize, request_bytes: usize) -> Result<Self, Error> {
         Ok(Self {
             pipeline: Some(function.pipeline()?),
-            function: function.ended_by_its_slot(),
+            function: function.ended_by_its_slot().idempotent(false),
             flights: VecDeque::new(),
             taking: 0,
             kept: VecDeque::new(),
@@ -154,8 +155,7 @@ impl Lane {
                 return Err((job, Some(Box::new(too_large()))));
             };
             let memory = memory.clone();
-            let function = self.function.clone().idempotent(job.idempotent);
-            match function.submit_from_buffer(memory.buffer.slice(..memory.bytes().len())) {
+            match self.function.submit_from_buffer(memory.buffer.slice(..memory.bytes().len())) {
                 Ok(invocation) => {
                     memory.lend();
                     Sent::Whole(invocation, memory)
