@@ -166,3 +166,9 @@ def die_of(array, status):
 def summed_slowly(array, seconds):
     time.sleep(seconds)
     return float(array.sum())
+
+
+def add_one_and_die_once(array, path):
+    array += 1
+    die_once(path)
+    return array

@@ -64,3 +64,17 @@ def test_a_large_task_has_its_whole_time_though_it_waits_behind_another_one(plat
         # Uses the memory of the second one, if that is given up.
         later = executor.submit(tasks.summed, 3 * big)
         assert (first.result(60), second.result(60), later.result(60)) == (2, 100_000, 300_000)
+
+
+def test_a_task_that_runs_again_has_its_large_arguments_as_they_were_submitted(platform, tmp_path):
+    with hotlease.Executor(1, idempotent=True) as executor:
+        future = executor.submit(tasks.add_one_and_die_once, numpy.ones(100_000), str(tmp_path / "once"))
+        result = future.result(60)
+        assert set(result) == {2.0}, "one was added once to each, not once for each run"
+
+
+def test_a_task_that_runs_again_has_its_large_results_of_others_as_they_were(platform, tmp_path):
+    with hotlease.Executor(1, idempotent=True) as executor:
+        ones = executor.submit(tasks.ones, 100_000)
+        result = executor.submit(tasks.add_one_and_die_once, ones, str(tmp_path / "once")).result(60)
+        assert set(result) == {2.0}, "one was added once to each, not once for each run"

@@ -59,7 +59,8 @@ class Executor(_core.Client, concurrent.futures.Executor):
     timeout
         Seconds that each task has. Then its worker is killed and its future raises `DeadlineExceeded`.
     idempotent
-        Whether tasks may run again after their worker died. A task of which two workers died is not run again.
+        Whether tasks may run again after their worker died. A task of which two workers died is not run again. Each run has the
+        arguments as they were submitted: large ones are copied for it, which others' are not.
     retries, memo
         For all tasks; see `options`.
     checkpoint

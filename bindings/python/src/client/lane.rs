@@ -154,7 +154,18 @@ impl Lane {
             let Payload::Large(memory) = &job.payload else {
                 return Err((job, Some(Box::new(too_large()))));
             };
-            let memory = memory.clone();
+            let memory = if job.idempotent {
+                // The worker may write to what it gets, and another one may need it as it was.
+                match pool.take(invoker, memory.bytes().len()) {
+                    Ok(mut copy) => {
+                        copy.bytes_mut().copy_from_slice(memory.bytes());
+                        Arc::new(copy)
+                    }
+                    Err(error) => return Err((job, Some(Box::new(error)))),
+                }
+            } else {
+                memory.clone()
+            };
             match self.function.submit_from_buffer(memory.buffer.slice(..memory.bytes().len())) {
                 Ok(invocation) => {
                     memory.lend();
