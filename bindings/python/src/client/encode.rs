@@ -14,6 +14,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -94,6 +95,21 @@ impl Functions {
             drop(forgotten);
         }
         Ok(Callable::Target(target))
+    }
+
+    /// For the garbage collector.
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self.0.try_lock() {
+            Ok(known) => known.values().try_for_each(|(function, _)| visit.call(function)),
+            // Where somebody changes them just now, it is not garbage.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// For the garbage collector: they are looked at anew.
+    pub fn clear(&self) {
+        let known = self.0.try_lock().map(|mut known| std::mem::take(&mut *known));
+        drop(known);
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

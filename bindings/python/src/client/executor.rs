@@ -17,6 +17,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
@@ -155,6 +156,20 @@ impl Client {
     fn new(_args: &Bound<'_, PyAny>, _kwargs: Option<&Bound<'_, PyAny>>) -> Self {
         Self {
             opened: OnceLock::new(),
+        }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Some(opened) = self.opened.get() else {
+            return Ok(());
+        };
+        visit.call(&opened.future)?;
+        opened.functions.traverse(&visit)
+    }
+
+    fn __clear__(&self) {
+        if let Some(opened) = self.opened.get() {
+            opened.functions.clear();
         }
     }
 

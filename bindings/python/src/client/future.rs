@@ -9,8 +9,8 @@ use super::job::Target;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -41,7 +41,7 @@ pub struct Task {
     pub(super) core: Arc<Core>,
     /// What it calls, if that could be found out.
     pub(super) target: Option<Arc<Target>>,
-    decoded: PyOnceLock<Decoded>,
+    decoded: OnceLock<Decoded>,
     watch: OnceLock<Box<Watch>>,
 }
 
@@ -111,12 +111,12 @@ impl Task {
 
     pub(super) fn decoded(&self, py: Python<'_>) -> PyResult<&Decoded> {
         loop {
-            if let Some(decoded) = self.decoded.get(py) {
+            if let Some(decoded) = self.decoded.get() {
                 return Ok(decoded);
             }
             match self.cell.take_outcome() {
                 // Decoding runs code of Python's, which may let other threads run, who find the outcome taken.
-                Some(outcome) => drop(self.decoded.set(py, decode::outcome(py, outcome))),
+                Some(outcome) => drop(self.decoded.set(decode::outcome(py, outcome))),
                 None => {
                     py.check_signals()?;
                     py.detach(std::thread::yield_now);
@@ -156,7 +156,7 @@ impl Task {
             cell,
             core,
             target,
-            decoded: PyOnceLock::new(),
+            decoded: OnceLock::new(),
             watch: OnceLock::new(),
         })
     }
@@ -261,6 +261,31 @@ impl Task {
     /// Of a future that nobody but its executor may resolve.
     fn set_exception(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
         Err(not_yours())
+    }
+
+    // A future has an exception, whose traceback has frames, one of which often has the future.
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if let Some(Decoded::Value(object) | Decoded::Raised(object)) = self.decoded.get() {
+            visit.call(object)?;
+        }
+        if let Some(watch) = self.watch.get() {
+            visit.call(&watch.condition)?;
+            visit.call(&watch.waiters)?;
+            // Where somebody changes them just now, it is not garbage.
+            if let Ok(callbacks) = watch.callbacks.try_lock() {
+                callbacks.iter().try_for_each(|callback| visit.call(callback))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What it ended with stays: who still sees the future may ask for it. Exceptions and frames let go of theirs.
+    fn __clear__(&self) {
+        if let Some(watch) = self.watch.get() {
+            let callbacks = watch.callbacks.try_lock().map(|mut list| std::mem::take(&mut *list));
+            drop(callbacks);
+        }
     }
 
     // What `concurrent.futures.wait` and `as_completed` use.
