@@ -2,13 +2,10 @@
 
 import gc
 import threading
-import time
 import weakref
 
 import pytest
 import tasks
-
-import hotlease
 
 
 class Marker:
@@ -39,3 +36,31 @@ def test_a_future_whose_result_has_the_future_is_collected(executor):
     marker = keep()
     gc.collect()
     assert marker() is None, "future and result keep each other alive"
+
+
+@pytest.mark.parametrize("of_its_own", [False, True], ids=["of another", "of its own"])
+def test_a_thread_that_waits_for_a_result_runs_no_callback(executor, of_its_own):
+    """It may have a lock that the callback wants."""
+    lock = threading.Lock()
+    called = threading.Event()
+    ran = []
+
+    def call(_):
+        got = lock.acquire(timeout=20)
+        ran.append((got, threading.current_thread() is main))
+        if got:
+            lock.release()
+        called.set()
+
+    main = threading.current_thread()
+    for _ in range(20):
+        called.clear()
+        other = executor.submit(tasks.add, 1, 1)
+        own = executor.submit(tasks.sleep, 0.01)
+        (own if of_its_own else other).add_done_callback(call)
+        with lock:
+            assert own.result(60) == 0.01
+        assert called.wait(60)
+        assert ran[-1][0], "the thread that waits for the result has the lock that the callback waits for"
+    if of_its_own:
+        assert not all(in_main for _, in_main in ran), "callbacks run in a thread of the executor's"

@@ -25,6 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const STATE: u8 = 0x0f;
 const WATCHED: u8 = 0x10;
+/// It has its outcome, and has to be finished. Only where it is watched.
+const ENDED: u8 = 0x40;
 /// The graph knows it, and is told of its end.
 const LINKED: u8 = 0x20;
 
@@ -193,6 +195,13 @@ impl Cell {
         self.word.load(Ordering::Acquire) & STATE >= Stage::Finished as u8
     }
 
+    /// Whether it is done, or will be as soon as somebody has finished it.
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        word & STATE >= Stage::Cancelling as u8 || word & ENDED != 0
+    }
+
     fn exchange(&self, change: impl Fn(u8) -> Option<u8>) -> Result<u8, u8> {
         self.word
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, change)
@@ -224,8 +233,15 @@ impl Cell {
     /// Stores the outcome. True: it is watched, and somebody with Python's lock has to call `finish`.
     pub fn resolve(&self, outcome: Outcome) -> bool {
         self.inside().outcome = Some(outcome);
-        let finish = |word: u8| (word & WATCHED == 0).then_some(Stage::Finished as u8);
-        self.exchange(finish).is_err()
+        let finish = |word: u8| {
+            Some(if word & WATCHED == 0 {
+                Stage::Finished as u8
+            } else {
+                word | ENDED
+            })
+        };
+        let before = self.exchange(finish).unwrap_or_else(|word| word);
+        before & WATCHED != 0
     }
 
     /// From now on the graph is told of its end, by this name; false: it was cancelled.
@@ -288,6 +304,12 @@ impl Cell {
             drop(self.take_watcher());
         }
         is_done
+    }
+
+    /// The future that watches it, which stays that.
+    pub fn watcher(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        let inside = self.inside();
+        inside.watcher.as_ref().map(|future| future.clone_ref(py))
     }
 
     /// The future that watches it.

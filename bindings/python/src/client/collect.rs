@@ -34,6 +34,9 @@ impl Core {
             self.refill(state);
         }
         drop(guard);
+        if results > 0 && self.has_to_finish.load(Ordering::Acquire) {
+            self.keeper.attend();
+        }
         if results > 0 && self.followers.load(Ordering::Acquire) > 0 {
             self.tell_followers();
         }

@@ -273,7 +273,7 @@ impl Core {
         }
     }
 
-    /// It is watched: whoever has Python's lock next finishes it.
+    /// It is watched: the core's own thread finishes it.
     pub fn finish_later(&self, cell: Arc<Cell>) {
         let mut to_finish = self.to_finish.lock().unwrap_or_else(PoisonError::into_inner);
         to_finish.push(cell);

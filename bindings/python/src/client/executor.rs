@@ -4,7 +4,7 @@ use super::cell::{Cell, Outcome};
 use super::core::{Closed, Core, FORKED};
 use super::decode;
 use super::encode::{self, Callable, Functions};
-use super::future::{self, finish_all, forked};
+use super::future::{self, finish_others, forked};
 use super::gather::{self, Input};
 use super::graph::Graph;
 use super::job::{Job, Memo, Payload, Plan, Target};
@@ -75,7 +75,7 @@ impl Opened {
         };
         while !core.has_room() {
             py.detach(|| core.make_room());
-            finish_all(py, core);
+            finish_others(py, core);
             py.check_signals()?;
         }
         let is_usual = inputs.is_empty() && asked.is_none() && target.plan.is_plain() && self.plan.is_plain();
@@ -125,7 +125,7 @@ impl Opened {
                 Err(Refused::Full(again)) => {
                     planned = again;
                     py.detach(|| core.make_room());
-                    finish_all(py, core);
+                    finish_others(py, core);
                     py.check_signals()?;
                 }
                 Err(Refused::Again(again)) => {
@@ -265,7 +265,7 @@ impl Client {
             return Ok(());
         }
         py.detach(|| close(core, cancel_futures));
-        finish_all(py, core);
+        finish_others(py, core);
         if wait && !core.keeper.is_current() {
             while !core.ended.load(Ordering::Acquire) {
                 py.detach(|| {
@@ -274,7 +274,7 @@ impl Client {
                         drop(core.progress.1.wait_timeout(guard, SIGNAL_LOOK));
                     }
                 });
-                finish_all(py, core);
+                finish_others(py, core);
                 py.check_signals()?;
             }
         }

@@ -98,7 +98,10 @@ impl Task {
             let look = Instant::now() + SIGNAL_LOOK;
             let next = until.map_or(look, |until| until.min(look));
             py.detach(|| self.core.wait(&self.cell, next));
-            finish_all(py, &self.core);
+            finish_others(py, &self.core);
+            if !self.cell.is_done() && self.cell.has_ended() {
+                finish(py, &self.cell)?;
+            }
             if self.cell.is_done() {
                 return Ok(true);
             }
@@ -182,7 +185,10 @@ impl Task {
             let mut state = this.core.state();
             this.core.cancelled(&mut state, &this.cell, this.target.clone());
         }
-        finish_all(slf.py(), &this.core);
+        if told.watchers {
+            finish_watched(slf.py(), &this.core, &this.cell);
+        }
+        finish_others(slf.py(), &this.core);
         this.core.tell_followers();
         Ok(true)
     }
@@ -334,23 +340,51 @@ impl Task {
     }
 }
 
-/// Finishes the watched tasks that have an outcome, and tells their watchers.
+/// Finishes the watched tasks that have an outcome, and tells their watchers. Only for the core's own thread: callbacks are
+/// called here, which may want a lock that any other thread has while it waits for its own task.
 pub fn finish_all(py: Python<'_>, core: &Core) {
     while core.has_to_finish.swap(false, Ordering::AcqRel) {
         let cells = std::mem::take(&mut *core.to_finish.lock().unwrap_or_else(PoisonError::into_inner));
         for cell in cells {
-            let future = cell.take_watcher();
-            core.watched.fetch_sub(1, Ordering::Relaxed);
-            let told = match &future {
-                Some(future) => tell(py, &cell, future.bind(py)),
-                None => Ok(()),
-            };
-            if !cell.is_done() {
-                cell.finish();
-            }
-            if let Err(error) = told {
-                error.write_unraisable(py, future.as_ref().map(|future| future.bind(py)));
-            }
+            finish_watched(py, core, &cell);
+        }
+    }
+}
+
+/// Sees to it that the watched tasks that have an outcome are finished.
+pub fn finish_others(py: Python<'_>, core: &Core) {
+    if !core.has_to_finish.load(Ordering::Acquire) {
+    } else if core.keeper.is_current() {
+        finish_all(py, core);
+    } else {
+        core.keeper.rouse(&core.invoker);
+    }
+}
+
+/// Finishes a task and calls its callbacks; nothing where somebody else does that.
+fn finish_watched(py: Python<'_>, core: &Core, cell: &Cell) {
+    let Some(future) = cell.take_watcher() else {
+        return;
+    };
+    core.watched.fetch_sub(1, Ordering::Relaxed);
+    let future = future.bind(py);
+    let told = tell(py, cell, future).and_then(|()| call_back(py, future));
+    if !cell.is_done() {
+        cell.finish();
+    }
+    if let Err(error) = told {
+        error.write_unraisable(py, Some(future));
+    }
+}
+
+/// Finishes the task that this thread waits for; its callbacks are called by the core's own thread.
+fn finish(py: Python<'_>, cell: &Cell) -> PyResult<()> {
+    match cell.watcher(py) {
+        Some(future) => tell(py, cell, future.bind(py)),
+        None => {
+            // Somebody else is at it.
+            py.detach(std::thread::yield_now);
+            Ok(())
         }
     }
 }
@@ -363,26 +397,48 @@ fn tell(py: Python<'_>, cell: &Cell, future: &Bound<'_, PyAny>) -> PyResult<()> 
     };
     let condition = watch.condition.bind(py);
     condition.call_method0(intern!(py, "acquire"))?;
-    if !cell.is_done() {
+    let told = if cell.is_done() {
+        Ok(())
+    } else {
         cell.finish();
-    }
-    let waiters = watch.waiters.bind(py);
-    let mut told = Ok(());
-    if !waiters.is_empty() {
-        let name = match cell.stage() {
-            Stage::Cancelled => intern!(py, "add_cancelled"),
-            _ => match task.decoded(py) {
-                Ok(Decoded::Raised(_)) => intern!(py, "add_exception"),
-                _ => intern!(py, "add_result"),
-            },
-        };
-        // A copy: those told may go.
-        for waiter in waiters.get_slice(0, waiters.len()) {
-            told = told.and(waiter.call_method1(name, (future,)).map(drop));
-        }
-    }
+        tell_waiters(py, cell, task, watch, future)
+    };
     condition.call_method0(intern!(py, "release"))?;
+    told
+}
+
+fn tell_waiters(
+    py: Python<'_>,
+    cell: &Cell,
+    task: &Task,
+    watch: &Watch,
+    future: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let waiters = watch.waiters.bind(py);
+    if waiters.is_empty() {
+        return Ok(());
+    }
+    let name = match cell.stage() {
+        Stage::Cancelled => intern!(py, "add_cancelled"),
+        _ => match task.decoded(py) {
+            Ok(Decoded::Raised(_)) => intern!(py, "add_exception"),
+            _ => intern!(py, "add_result"),
+        },
+    };
+    let mut told = Ok(());
+    // A copy: those told may go.
+    for waiter in waiters.get_slice(0, waiters.len()) {
+        told = told.and(waiter.call_method1(name, (future,)).map(drop));
+    }
+    told
+}
+
+fn call_back(py: Python<'_>, future: &Bound<'_, PyAny>) -> PyResult<()> {
+    let Some(watch) = future.cast::<Task>()?.get().watch.get() else {
+        return Ok(());
+    };
     let callbacks = std::mem::take(&mut *Task::callbacks(watch));
+    let mut told = Ok(());
     for callback in callbacks {
         let called = decode::called(py, intern!(py, "call_back"))?.call1((callback, future));
         told = told.and(called.map(drop));

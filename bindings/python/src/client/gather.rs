@@ -7,7 +7,7 @@
 use super::cell::{Cell, Known, Outcome};
 use super::core::Core;
 use super::decode::{self, Decoded};
-use super::future::{Task, finish_all};
+use super::future::{Task, finish_others};
 use super::job::Target;
 use super::planned::Source;
 use crate::format::{Layout, RESULTS_MAX, Reply, reply};
@@ -215,7 +215,7 @@ impl Arrival {
             }))
         };
         py.detach(|| core.end_foreign(self.node, outcome));
-        finish_all(py, &core);
+        finish_others(py, &core);
         Ok(())
     }
 }

@@ -49,7 +49,7 @@ impl Keeper {
         }
     }
 
-    /// Somebody watches a future.
+    /// Somebody watches a future, or one has to be finished.
     pub fn attend(&self) {
         if self.mode.load(Ordering::SeqCst) != ACTIVE {
             self.wake();
@@ -118,6 +118,8 @@ fn keep(core: &Arc<Core>) {
         finish_watched(core);
         core.write_checkpoint(false);
         if core.is_over() {
+            // What ended since.
+            finish_watched(core);
             return;
         }
         let pending = || core.state().pending > 0;

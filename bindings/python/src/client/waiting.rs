@@ -19,7 +19,8 @@ const ROOM_LOOK: Duration = Duration::from_millis(1);
 const FOLLOW_MAX: Duration = Duration::from_millis(5);
 
 impl Core {
-    /// Waits until a task is done, something watched has to be finished, or it is time.
+    /// Waits until a task has ended, or it is time. In the core's own thread also until others have to be finished: nobody
+    /// else would.
     pub fn wait(self: &Arc<Self>, cell: &Cell, until: Instant) {
         self.waiters.fetch_add(1, Ordering::AcqRel);
         while !self.is_enough(cell, until) {
@@ -47,7 +48,9 @@ impl Core {
     }
 
     fn is_enough(&self, cell: &Cell, until: Instant) -> bool {
-        cell.is_done() || self.has_to_finish.load(Ordering::Acquire) || Instant::now() >= until
+        cell.has_ended()
+            || Instant::now() >= until
+            || self.has_to_finish.load(Ordering::Acquire) && self.keeper.is_current()
     }
 
     fn lead(self: &Arc<Self>, cell: &Cell, until: Instant, scratch: &mut [u8]) {
@@ -57,7 +60,7 @@ impl Core {
             if self.is_enough(cell, until) {
                 return;
             }
-            self.await_any(&mut awaited, SPIN, until, || cell.is_done());
+            self.await_any(&mut awaited, SPIN, until, || cell.has_ended());
             if self.is_enough(cell, until) {
                 return;
             }
@@ -107,7 +110,7 @@ impl Core {
             self.keeper.rouse(&self.invoker);
         }
         let guard = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !cell.is_done() {
+        if !cell.has_ended() {
             let limit = until.saturating_duration_since(Instant::now()).min(FOLLOW_MAX);
             drop(self.progress.1.wait_timeout(guard, limit));
         }
