@@ -213,6 +213,8 @@ pub(crate) struct Inner {
     pub(crate) completions: Arc<Completions>,
     /// Gives each thread another slot to begin with.
     spread: AtomicUsize,
+    /// How often a sleep was ended by [`Invoker::rouse`].
+    pub(crate) roused: AtomicU64,
     start: Instant,
 }
 
@@ -232,6 +234,7 @@ impl Inner {
             staging: Arc::default(),
             completions: Completions::new(plan.doorbell.clone(), plan.options.completion),
             spread: AtomicUsize::new(0),
+            roused: AtomicU64::new(0),
             start: Instant::now(),
             plan,
         }

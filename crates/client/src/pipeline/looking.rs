@@ -7,6 +7,7 @@ use crate::{Error, Invoker};
 use hotlease_fabric::ofi::Port;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Between two looks at channels that cannot be slept on together.
@@ -86,7 +87,10 @@ impl Invoker {
     /// Sleeps until one of these is ready, `ready` says so, [`Invoker::rouse`] is called, or the limit has passed. It may
     /// return earlier. For one thread of an invoker at a time.
     pub fn sleep(&self, all: &[Awaited], limit: Duration, mut ready: impl FnMut() -> bool) {
-        let mut ready = || ready() || all.iter().any(Awaited::is_ready);
+        // A doorbell alone ends no sleep: whoever sleeps on it looks whether there was a reason, and sleeps again.
+        let before = self.inner().roused.load(Ordering::Acquire);
+        let roused = || self.inner().roused.load(Ordering::Acquire) != before;
+        let mut ready = || ready() || roused() || all.iter().any(Awaited::is_ready);
         let mut ports: Vec<&Arc<Port>> = Vec::new();
         for awaited in all {
             awaited.channel.check_link();
@@ -114,8 +118,9 @@ impl Invoker {
         }
     }
 
-    /// Ends the [`Invoker::sleep`] of another thread.
+    /// Ends the [`Invoker::sleep`] of another thread, if it has begun.
     pub fn rouse(&self) {
+        self.inner().roused.fetch_add(1, Ordering::AcqRel);
         self.inner().plan.doorbell.ring();
     }
 }

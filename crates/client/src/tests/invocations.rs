@@ -278,3 +278,35 @@ fn buffers_are_registered_once_and_forgotten_when_dropped() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn a_sleep_ends_when_somebody_rouses_it_though_nothing_is_ready() {
+    let (platform, _echo) = start(|_| {});
+    let limit = Duration::from_secs(60);
+    let (looked, looks) = mpsc::channel();
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            platform.invoker.sleep(&[], limit, || {
+                let _ = looked.send(());
+                false
+            });
+        });
+        looks.recv().unwrap();
+        platform.invoker.rouse();
+    });
+    assert!(begin.elapsed() < limit / 2, "it slept until its limit had passed");
+}
+
+#[test]
+fn an_invocation_whose_deadline_is_its_slots_is_not_given_up_while_it_waits() {
+    let (platform, echo) = start(|_| {});
+    let patient = echo.timeout(Some(Duration::from_millis(1))).ended_by_its_slot();
+    platform.allow(0);
+    let mut invocation = patient.submit(b"x").unwrap();
+    // Longer than a client that counts from the call waits for what its slot does not answer.
+    let waited = invocation.wait_timeout(Duration::from_secs(1));
+    assert!(waited.is_none(), "{waited:?}");
+    platform.allow(u64::MAX);
+    assert_eq!(invocation.wait().unwrap(), b"x");
+}
