@@ -78,3 +78,27 @@ def test_a_task_that_runs_again_has_its_large_results_of_others_as_they_were(pla
         ones = executor.submit(tasks.ones, 100_000)
         result = executor.submit(tasks.add_one_and_die_once, ones, str(tmp_path / "once")).result(60)
         assert set(result) == {2.0}, "one was added once to each, not once for each run"
+
+
+def test_a_large_task_starts_at_once_on_an_idle_worker_while_another_one_works(pair, tmp_path):
+    gate = tmp_path / "gate"
+    big = numpy.ones(100_000)
+    # Both workers know the function and are idle; then one works, and nothing comes in.
+    assert pair.submit(tasks.summed, big).result(60) == 100_000
+    working = pair.submit(tasks.wait_for, str(gate))
+    while not working.running():
+        time.sleep(0.001)
+    at_once, end = 0, time.monotonic() + 60
+    while at_once < 6:
+        # The core's thread has gone to sleep, for 100 ms at a time.
+        time.sleep(0.13)
+        begin = time.monotonic()
+        future = pair.submit(tasks.summed, big)
+        while not future.running() and not future.done():
+            time.sleep(0.0005)
+        # In a row: on a loaded machine some take longer, and without waking some happen to be fast.
+        at_once = at_once + 1 if time.monotonic() - begin < 0.03 else 0
+        assert future.result(60) == 100_000
+        assert time.monotonic() < end, "such tasks are sent only when something else wakes the core"
+    gate.touch()
+    working.result(60)

@@ -181,8 +181,14 @@ impl Core {
             state.queued_bytes += job.size();
             state.queue.push_back(job);
         }
+        // Nobody takes in a result because of which it would be sent.
+        let could_go = queued && state.lanes.iter().any(Lane::has_room);
         drop(state);
         self.keeper.tell(queued);
+        if could_go {
+            self.version.fetch_add(1, Ordering::Release);
+            self.keeper.rouse(&self.invoker);
+        }
         Ok(())
     }
 
