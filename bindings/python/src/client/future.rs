@@ -289,7 +289,10 @@ impl Task {
     /// What it ended with stays: who still sees the future may ask for it. Exceptions and frames let go of theirs.
     fn __clear__(&self) {
         if let Some(watch) = self.watch.get() {
-            let callbacks = watch.callbacks.try_lock().map(|mut list| std::mem::take(&mut *list));
+            let callbacks = watch
+                .callbacks
+                .try_lock()
+                .map(|mut list| std::mem::take(&mut *list));
             drop(callbacks);
         }
     }
@@ -354,7 +357,9 @@ pub fn finish_all(py: Python<'_>, core: &Core) {
 /// Sees to it that the watched tasks that have an outcome are finished.
 pub fn finish_others(py: Python<'_>, core: &Core) {
     if !core.has_to_finish.load(Ordering::Acquire) {
-    } else if core.keeper.is_current() {
+        return;
+    }
+    if core.keeper.is_current() {
         finish_all(py, core);
     } else {
         core.keeper.rouse(&core.invoker);

@@ -166,7 +166,10 @@ impl Lane {
             } else {
                 memory.clone()
             };
-            match self.function.submit_from_buffer(memory.buffer.slice(..memory.bytes().len())) {
+            match self
+                .function
+                .submit_from_buffer(memory.buffer.slice(..memory.bytes().len()))
+            {
                 Ok(invocation) => {
                     memory.lend();
                     Sent::Whole(invocation, memory)
