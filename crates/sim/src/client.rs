@@ -201,6 +201,7 @@ impl ClientNode {
             submitted: site.now,
             runs: 0,
             outcome: None,
+            ended: Duration::ZERO,
             orphaned: false,
             probe,
         });

@@ -310,10 +310,18 @@ impl Scenario {
         over.map(|pause| pause.end).fold(at, Duration::max)
     }
 
-    /// When a node that is paused at this moment goes on.
+    /// When a node that is paused at this moment goes on. Pauses may overlap: it is the end of the last of them for all
+    /// that comes meanwhile, so that nothing overtakes what came before it.
     pub fn goes_on(&self, node: Node, at: Duration) -> Option<Duration> {
-        let covers = |pause: &&Pause| pause.node == node && pause.begin <= at && at < pause.end;
-        self.pauses.iter().filter(covers).map(|pause| pause.end).max()
+        let mut end = at;
+        while let Some(pause) = self
+            .pauses
+            .iter()
+            .find(|pause| pause.node == node && pause.begin <= end && end < pause.end)
+        {
+            end = pause.end;
+        }
+        (end > at).then_some(end)
     }
 }
 

@@ -45,6 +45,8 @@ pub struct TaskTruth {
     /// How often its function was started.
     pub runs: u32,
     pub outcome: Option<Outcome>,
+    /// When that was told.
+    pub ended: Duration,
     /// Its client died with it.
     pub orphaned: bool,
     /// It must succeed.

@@ -12,6 +12,9 @@ use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::AgentState;
 use std::time::Duration;
 
+/// How long a site is free for one client before its patience must have got it a lease: several pauses between tries.
+const CALM: Duration = Duration::from_secs(4);
+
 /// How a run went.
 #[derive(Debug)]
 pub struct Run {
@@ -163,7 +166,13 @@ impl World {
             let plan = &site.scenario.clients[task.client];
             let mut agents = site.scenario.agents.iter().zip(&site.scenario.gpus);
             let fits = agents.any(|(cores, gpus)| *cores >= plan.cores && *gpus >= plan.gpus * plan.cores);
-            if task.probe && reaches_all && fits && task.outcome != Some(Outcome::Result) {
+            // Until shortly before somebody else had the place: then patience was too short, and that is an answer.
+            let crowded = site.truth.leases.values().any(|lease| {
+                let others = lease.tenant != home.to_string();
+                let lately = lease.freed.is_none_or(|freed| freed + CALM > task.ended);
+                others && lease.granted < task.ended && lately
+            });
+            if task.probe && reaches_all && fits && !crowded && task.outcome != Some(Outcome::Result) {
                 broken = Some((
                     task.client,
                     format!(

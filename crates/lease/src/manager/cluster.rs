@@ -277,7 +277,8 @@ impl Cluster {
     fn register(&mut self, request: RequestId, record: AgentRecord, proof: u64, actions: &mut Vec<Action>) {
         let (id, boot) = (record.id, record.boot);
         let admitted = self.admit().and_then(|()| {
-            if self.registry.is_over(boot) && !self.registry.prove(id, boot, proof) {
+            let doubtful = self.registry.is_over(boot) || self.replaces(id, boot);
+            if doubtful && !self.registry.prove(id, boot, proof) {
                 return Ok(Some(self.registry.challenge(id, boot)));
             }
             let admitted = self.registry.admits(id, boot);
@@ -321,6 +322,18 @@ impl Cluster {
         }
         actions.push(Action::AgentJoined(record));
         answer(request, Answer::Registered, actions);
+    }
+
+    /// Whether another run of this agent is known, whose leases would end with this one's registration. The first words of
+    /// a run that died before they arrived must not do that.
+    fn replaces(&self, agent: AgentId, boot: BootId) -> bool {
+        let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
+        let registering = self.registering.get(&agent).copied();
+        let noted = self.noted.get(&agent).map(|noted| noted.boot);
+        [registered, registering, noted]
+            .into_iter()
+            .flatten()
+            .any(|known| known != boot)
     }
 
     /// Whether this run of an agent is over, or will be as soon as a registration is written.

@@ -328,7 +328,7 @@ pub enum Action {
 pub enum Answer {
     /// To `Register`.
     Registered,
-    /// To `Register`: this run seems to be over. If it is not, it asks again with this as proof.
+    /// To `Register`: this run seems to be over, or would replace another one. If it lives, it asks again with this as proof.
     Challenged {
         /// Never 0.
         challenge: u64,

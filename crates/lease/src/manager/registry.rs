@@ -265,7 +265,7 @@ impl Registry {
         self
     }
 
-    /// A number that a run which seems to be over has to repeat. Which of two runs is the later one nobody can say whose
+    /// A number that a run has to repeat which seems to be over or would replace another one. Which of two runs is the later one nobody can say whose
     /// first words came late and in either order; but a message that repeats this was written after it, and of all runs
     /// of an agent one is alive.
     pub fn challenge(&mut self, id: AgentId, boot: BootId) -> u64 {

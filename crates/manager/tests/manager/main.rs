@@ -319,11 +319,15 @@ async fn a_goodbye_is_final_for_its_boot_only() {
         boot: "0e".repeat(8),
         ..info.clone()
     };
-    let request = RegisterRequest {
+    let mut request = RegisterRequest {
         agent: Some(again.clone()),
         proof: 0,
     };
-    scene.client.register(request).await.unwrap();
+    let reply = scene.client.register(request.clone()).await.unwrap().into_inner();
+    assert_ne!(reply.challenge, 0, "what is late of a dead run replaces none");
+    request.proof = reply.challenge;
+    let reply = scene.client.register(request).await.unwrap().into_inner();
+    assert_eq!(reply.challenge, 0, "it repeated what it was answered");
     let goodbye = |info: &AgentInfo| AgentInfo {
         state: "gone".into(),
         ..info.clone()

@@ -103,6 +103,7 @@ impl Process {
         self.tasks.remove(&task);
         let truth = &mut site.truth.tasks[task];
         let before = truth.outcome.replace(outcome);
+        truth.ended = site.now;
         let runs = truth.runs;
         site.promise(node, before.is_none(), || format!("task {task} resolves twice"));
         let honest = match outcome {

@@ -266,14 +266,11 @@ fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
     let (first, whom, _) = asked(&acquire(&mut cluster, 2, 2, 2));
     let (one, other) = (whom.0[0], 1 - whom.0[0]);
     let (second, ..) = asked(&cluster.step(grants(first, one), Duration::ZERO));
-    let again = Event::Register {
-        request: RequestId(7),
-        record: AgentRecord {
-            boot: boot(9),
-            ..record(one, 2)
-        },
-        proof: 0,
+    let again = AgentRecord {
+        boot: boot(9),
+        ..record(one, 2)
     };
+    let again = super::tests::taking_over(&mut cluster, again);
     settle_commits(&mut cluster, again, false);
     let (given_back, refusal) = refused(&cluster.step(grants(second, other), Duration::ZERO));
     assert!(given_back.contains(&lease(other)), "{given_back:?}");

@@ -118,6 +118,26 @@ fn asked_grant(cluster: &mut Cluster) -> AskId {
     ask
 }
 
+/// How a run of the agent registers in the place of the known one: once it has proved that it lives.
+pub(super) fn taking_over(cluster: &mut Cluster, record: AgentRecord) -> Event {
+    let register = |proof| Event::Register {
+        request: RequestId(3),
+        record: record.clone(),
+        proof,
+    };
+    let actions = cluster.step(register(0), Duration::ZERO);
+    let [
+        Action::Answer {
+            answer: Answer::Challenged { challenge },
+            ..
+        },
+    ] = actions[..]
+    else {
+        panic!("{actions:?}");
+    };
+    register(challenge)
+}
+
 fn with_lease() -> Cluster {
     let mut cluster = registered();
     let ask = asked_grant(&mut cluster);
@@ -198,11 +218,7 @@ fn a_lease_that_its_agent_would_have_named_is_over() {
 fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
     let mut cluster = registered();
     let ask = asked_grant(&mut cluster);
-    let register = Event::Register {
-        request: RequestId(3),
-        record: record(2),
-        proof: 0,
-    };
+    let register = taking_over(&mut cluster, record(2));
     let (id, ..) = commit(cluster.step(register, Duration::ZERO));
     let _ = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
     let granted = Granted {
@@ -224,9 +240,9 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
     );
 }
 
-/// Both were started while the manager was stopped, and it hears the dead one last.
+/// A run may have died before its first words arrive: they would end the leases of the one that lives.
 #[test]
-fn a_live_run_that_a_dead_one_replaced_by_late_words_comes_back_and_the_dead_one_does_not() {
+fn a_run_replaces_another_only_if_it_proves_that_it_lives() {
     let mut cluster = Cluster::new([], [], Duration::ZERO).with_challenges_after(41);
     let mut requests = 0;
     let mut register = |cluster: &mut Cluster, boot, proof| {
@@ -246,29 +262,56 @@ fn a_live_run_that_a_dead_one_replaced_by_late_words_comes_back_and_the_dead_one
             other => panic!("{other:?}"),
         }
     };
-    let (live, dead) = (2, 1);
+    let challenged = |challenge| Answer::Challenged { challenge };
+    let present = |cluster: &Cluster| cluster.registry().agent(AGENT).expect("known").0.boot;
+    let (dead, live, next) = (1, 2, 3);
     assert_eq!(register(&mut cluster, live, 0), Answer::Registered);
-    assert_eq!(register(&mut cluster, dead, 0), Answer::Registered);
-    let challenge = Answer::Challenged { challenge: 42 };
-    assert_eq!(register(&mut cluster, live, 0), challenge);
-    // What it said before is no proof, and neither is a guess.
+    assert_eq!(register(&mut cluster, dead, 0), challenged(42));
     assert_eq!(
-        register(&mut cluster, live, 41),
-        Answer::Challenged { challenge: 43 }
-    );
-    assert_eq!(register(&mut cluster, live, 43), Answer::Registered);
-    // The dead one's other messages bring it back no more: it repeats nothing.
-    assert_eq!(
-        register(&mut cluster, dead, 0),
-        Answer::Challenged { challenge: 44 }
-    );
-    assert_eq!(
-        register(&mut cluster, live, 43),
+        register(&mut cluster, live, 0),
         Answer::Registered,
         "known as it is"
     );
-    let known = cluster.registry().agent(AGENT).expect("known");
-    assert_eq!(known.0.boot, BootId([live; 8]));
+    assert_eq!(present(&cluster), BootId([live; 8]));
+    // What was answered to another run, or earlier, is no proof, and neither is a guess.
+    assert_eq!(register(&mut cluster, next, 42), challenged(43));
+    assert_eq!(register(&mut cluster, next, 41), challenged(44));
+    assert_eq!(register(&mut cluster, next, 44), Answer::Registered);
+    assert_eq!(present(&cluster), BootId([next; 8]));
+    assert_eq!(register(&mut cluster, live, 44), challenged(45), "it is over");
+}
+
+/// A manager that was started again knows the leases of a run before it knows the run.
+#[test]
+fn leases_of_a_run_that_was_not_heard_yet_are_not_ended_by_a_dead_ones_words() {
+    let note = LeaseNote {
+        agent: AGENT,
+        boot: BOOT,
+        tenant: "uid:1".into(),
+        label: String::new(),
+        epoch: Epoch(1),
+        cores: vec![0],
+        memory_bytes: 0,
+        gpus: 0,
+    };
+    let mut cluster = Cluster::new([AGENT], [(LEASE, note)], Duration::ZERO);
+    let register = Event::Register {
+        request: RequestId(1),
+        record: record(2),
+        proof: 0,
+    };
+    let actions = cluster.step(register, Duration::ZERO);
+    assert!(
+        matches!(
+            actions[..],
+            [Action::Answer {
+                answer: Answer::Challenged { .. },
+                ..
+            }]
+        ),
+        "{actions:?}"
+    );
+    assert_eq!(cluster.active_leases().count(), 1);
 }
 
 /// A late word of the registered run would end what was noted of another one, be it the present one.
