@@ -22,6 +22,9 @@ use tokio::runtime::{Builder, Runtime};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
+/// How long a daemon may take to stop before it is told again.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// An authority, and the identities that it issued.
 pub struct Authority {
     directory: TempDir,
@@ -210,12 +213,22 @@ impl Drop for Daemon {
         let Some(mut child) = self.child.take() else {
             return;
         };
-        if let Some(process) = Process::of(child.id() as i32) {
-            // At once: an agent that is told with SIGTERM waits for its leases.
-            process.signal(Signal::SIGINT);
-        }
+        let process = Process::of(child.id() as i32);
+        let tell = |signal| {
+            if let Some(process) = &process {
+                process.signal(signal);
+            }
+        };
+        // At once: an agent that is told with SIGTERM waits for its leases.
+        tell(Signal::SIGINT);
         let start = Instant::now();
+        let mut patience = Some(PATIENCE);
         while let Ok(None) = child.try_wait() {
+            // Tests in the background of a script inherit that SIGINT is ignored, and it was not listened for yet.
+            if patience.is_some_and(|patience| start.elapsed() > patience) {
+                patience = None;
+                tell(Signal::SIGTERM);
+            }
             if start.elapsed() > LIMIT {
                 let _ = child.kill();
                 let _ = child.wait();

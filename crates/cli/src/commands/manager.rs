@@ -5,7 +5,6 @@ use crate::config_file::ConfigArgs;
 use crate::output::Output;
 use crate::service;
 use crate::state::LedgerArgs;
-use anyhow::Context;
 use clap::{ArgGroup, Args};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::identity::{Issuers, MungeConfig};
@@ -16,6 +15,7 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Run only the manager, in the foreground
 ///
@@ -110,14 +110,27 @@ fn threads() -> usize {
         .clamp(2, 8)
 }
 
-/// Waits until this manager leads.
-fn lead(parameters: &str) -> anyhow::Result<Arc<dyn Store>> {
-    let candidate = Candidate::new(parameters, PostgresOptions::default())?;
-    tracing::info!("waits to lead the database");
-    // Waiting is what this one is there for.
-    service::ready();
-    let store = candidate.wait(|| false)?;
-    Ok(Arc::new(store.context("nobody stopped the wait, and it ended")?))
+/// Waits until this manager leads; `None` if it was told to stop before.
+async fn lead(parameters: String, signals: &mut Signals) -> anyhow::Result<Option<Arc<dyn Store>>> {
+    let told = Arc::new(AtomicBool::new(false));
+    let heard = Arc::clone(&told);
+    // The database's client blocks.
+    let mut waiting = tokio::task::spawn_blocking(move || {
+        let candidate = Candidate::new(&parameters, PostgresOptions::default())?;
+        tracing::info!("waits to lead the database");
+        // Waiting is what this one is there for.
+        service::ready();
+        let is_told = || heard.load(Ordering::Relaxed);
+        let store = candidate.wait(is_told)?.filter(|_| !is_told());
+        anyhow::Ok(store.map(|store| Arc::new(store) as Arc<dyn Store>))
+    });
+    tokio::select! {
+        store = &mut waiting => store?,
+        () = signals.impatience() => {
+            told.store(true, Ordering::Relaxed);
+            waiting.await?
+        }
+    }
 }
 
 pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -125,17 +138,23 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
         return output.bytes(openapi().as_bytes());
     }
     let dir = RuntimeDir::resolve()?;
-    // Before anything is listened to: whoever connects finds the manager that leads. A signal ends the wait.
-    let mut config = match &args.database {
-        Some(parameters) => args.ledger.manager_on(&dir, lead(parameters)?)?,
-        None => args.ledger.manager(&dir)?,
-    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads())
         .enable_all()
         .build()?;
+    let mut signals = {
+        let _within = runtime.enter();
+        Signals::listen()?
+    };
+    // Before anything is listened to: whoever connects finds the manager that leads.
+    let mut config = match &args.database {
+        Some(parameters) => match runtime.block_on(lead(parameters.clone(), &mut signals))? {
+            Some(store) => args.ledger.manager_on(&dir, store)?,
+            None => return Ok(()),
+        },
+        None => args.ledger.manager(&dir)?,
+    };
     runtime.block_on(async {
-        let mut signals = Signals::listen()?;
         (config.network, config.rest) = args.networks()?;
         config.issuers = args.issuers.as_deref().map(Issuers::load).transpose()?;
         config.munge = args.munge.then(|| MungeConfig {
