@@ -172,6 +172,7 @@ impl Membership {
                     let heard = MembershipEvent::Heard {
                         ask,
                         known: reply.known,
+                        heartbeat: Duration::from_millis(reply.heartbeat_ms),
                         totals_every: Duration::from_millis(reply.totals_every_ms),
                     };
                     (heard, None)

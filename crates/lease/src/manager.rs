@@ -19,6 +19,6 @@ pub use event::{
 pub use quota::{Allowance, Amount, Quota};
 pub use registry::{
     AGENTS_MAX, AgentRecord, AgentState, Capacity, Demand, FORGOTTEN_AFTER, GONE_AFTER, Need, NotRegistered,
-    Offering, Registry, SUSPECTED_AFTER,
+    Offering, REPORTS_PER_SECOND_MAX, Registry, SUSPECTED_AFTER,
 };
 pub use wish::{NodeOrder, NodeWish, OfferWish, WISHES_MAX};

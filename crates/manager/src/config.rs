@@ -37,8 +37,6 @@ pub struct ManagerConfig {
     pub store: Arc<dyn Store>,
     /// What usage costs (default: a unit for each hour of computing or polling).
     pub tariff: Tariff,
-    /// How often agents report (default: 0.5 s).
-    pub heartbeat: Duration,
     /// How long an agent may take to answer a listing before it is left out (default: 1 s).
     pub listing_timeout: Duration,
     /// How long an agent may take to grant before the next one is asked (default: 3 s).
@@ -67,7 +65,6 @@ impl ManagerConfig {
             runtime_dir: runtime_dir.into(),
             store: Arc::new(MemoryStore::default()),
             tariff: Tariff::default(),
-            heartbeat: Duration::from_millis(500),
             listing_timeout: Duration::from_secs(1),
             grant_timeout: Duration::from_secs(3),
             end_timeout: Duration::from_secs(5),

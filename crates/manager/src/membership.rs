@@ -15,12 +15,9 @@ use hotlease_wire::grpc::{
 };
 use hotlease_wire::ids::{AgentId, Epoch};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Leases in one heartbeat.
 const LEASES_MAX: usize = 16 * 1024;
-/// From this number on, agents report less often.
-const MANY_AGENTS: usize = 2000;
 /// The state in which an agent says goodbye.
 const LEAVING: &str = "gone";
 
@@ -39,7 +36,7 @@ pub(crate) async fn register(
     };
     match state.ask(None, register).await? {
         (Answer::Registered, _) => Ok(RegisterReply {
-            heartbeat_ms: heartbeat(state).as_millis() as u64,
+            heartbeat_ms: state.machine().cluster.registry().heartbeat_pause().as_millis() as u64,
             ledger: state.ledger,
             challenge: 0,
         }),
@@ -49,12 +46,6 @@ pub(crate) async fn register(
         }),
         (answer, _) => Err(unexpected(&answer)),
     }
-}
-
-/// Many agents report half as often: still twice before the silent are suspected.
-fn heartbeat(state: &State) -> Duration {
-    let agents = state.machine().cluster.registry().len();
-    state.config.heartbeat * if agents < MANY_AGENTS { 1 } else { 2 }
 }
 
 /// An agent that is known is spoken for by the certificate it registered with (or by our own machine) until
@@ -105,19 +96,21 @@ pub(crate) async fn hear(
     match state.ask(None, heartbeat).await? {
         (Answer::Heard { known }, _) => {
             state.metrics.heard();
+            let (pause, totals_every) = {
+                let machine = state.machine();
+                let cluster = &machine.cluster;
+                (cluster.registry().heartbeat_pause(), cluster.totals_every())
+            };
+            // Not the same for all: agents that registered together do not report together for ever.
+            let totals_every = totals_every.mul_f64(rand::random_range(0.75..1.25));
             Ok(HeartbeatReply {
                 known,
-                totals_every_ms: totals_every(state).as_millis() as u64,
+                heartbeat_ms: pause.as_millis() as u64,
+                totals_every_ms: totals_every.as_millis() as u64,
             })
         }
         (answer, _) => Err(unexpected(&answer)),
     }
-}
-
-/// Not the same for all: agents that registered together do not report together for ever.
-fn totals_every(state: &State) -> Duration {
-    let every = state.machine().cluster.totals_every();
-    every.mul_f64(rand::random_range(0.75..1.25))
 }
 
 fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {

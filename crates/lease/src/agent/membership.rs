@@ -9,8 +9,9 @@
 //!    └──────── backoff ──────┴──────────────────────────────┴───────┘
 //! ```
 //!
-//! A manager may take us for a run that is over, because an earlier one's words came late: it challenges us, and we register
-//! again with the challenge as proof.
+//! A manager that knows another run of this agent, or takes ours for one that is over because an earlier one's words
+//! came late, does not believe what may have been sent long ago: it challenges us, and we register again with the
+//! challenge as proof that we live.
 //!
 //! One question is under way at a time. An answer that comes after its time counts for nothing: what it
 //! would have acknowledged is sent again, and totals that arrive twice are billed once.
@@ -52,7 +53,7 @@ pub enum MembershipEvent {
         /// Which ledger it keeps: another one knows nothing of what the last one acknowledged.
         ledger: u64,
     },
-    /// The manager takes this run for one that is over, and wants it to repeat this.
+    /// The manager knows another run, or takes this one for over, and wants it to repeat this.
     Challenged {
         /// Which question.
         ask: Ask,
@@ -65,6 +66,8 @@ pub enum MembershipEvent {
         ask: Ask,
         /// Whether it knows us in this run.
         known: bool,
+        /// The pause until the next report that it wants; zero: as before.
+        heartbeat: Duration,
         /// How often it wants to hear of leases that go on; zero: in every report.
         totals_every: Duration,
     },
@@ -208,9 +211,11 @@ impl Membership {
             MembershipEvent::Heard {
                 ask,
                 known,
+                heartbeat,
                 totals_every,
             } => match self.state {
                 State::Reporting { ask: asked, .. } if asked == ask && known => {
+                    self.pause(heartbeat, self.heartbeat);
                     actions.push(MembershipAction::Acknowledged { ask });
                     if let Some(made) = self.whole {
                         self.next_whole = made + totals_every.min(TOTALS_EVERY_MAX);
@@ -274,10 +279,7 @@ impl Membership {
         now: Duration,
         actions: &mut Vec<MembershipAction>,
     ) {
-        self.heartbeat = match heartbeat {
-            Duration::ZERO => HEARTBEAT,
-            asked => asked.clamp(HEARTBEAT_MIN, HEARTBEAT_MAX),
-        };
+        self.pause(heartbeat, HEARTBEAT);
         self.backoff = BACKOFF_MIN;
         self.proof = 0;
         // This may be another manager, or the same one without what it knew.
@@ -287,6 +289,14 @@ impl Membership {
             actions.push(MembershipAction::OweAgain);
         }
         self.state = State::Member { next: now };
+    }
+
+    /// Takes the pause that the manager wants, or ours if it leaves us the choice.
+    fn pause(&mut self, wanted: Duration, ours: Duration) {
+        self.heartbeat = match wanted {
+            Duration::ZERO => ours,
+            wanted => wanted.clamp(HEARTBEAT_MIN, HEARTBEAT_MAX),
+        };
     }
 
     fn report(&mut self, leaving: bool, now: Duration, actions: &mut Vec<MembershipAction>) {

@@ -4,6 +4,7 @@ mod capacity;
 mod need;
 mod runs;
 mod share;
+mod silence;
 
 use crate::agent::Availability;
 pub use capacity::Capacity;
@@ -11,17 +12,12 @@ use hotlease_wire::ids::{AgentId, BootId};
 pub use need::{Demand, Need};
 use runs::Runs;
 pub(super) use share::Share;
+pub use silence::{FORGOTTEN_AFTER, GONE_AFTER, REPORTS_PER_SECOND_MAX, SUSPECTED_AFTER};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-/// Silence after which an agent is asked only when nobody else can help.
-pub const SUSPECTED_AFTER: Duration = Duration::from_millis(1500);
-/// Silence after which an agent is not asked at all.
-pub const GONE_AFTER: Duration = Duration::from_secs(10);
-/// Silence after which an agent is no longer listed.
-pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// Agents that one manager remembers; beyond, the longest gone one makes room, if any is gone.
 pub const AGENTS_MAX: usize = 16 * 1024;
 
@@ -103,7 +99,7 @@ pub struct Offering {
 /// How well an agent is heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AgentState {
-    /// Heard of within [`SUSPECTED_AFTER`].
+    /// Heard of within [`Registry::suspected_after`].
     Serving,
     /// Silent, perhaps only slow.
     Suspected,
@@ -202,8 +198,8 @@ impl Registry {
         gone.min_by_key(|entry| entry.heard).map(|entry| entry.record.id)
     }
 
-    /// An agent introduces itself, for the first time or again. A new boot replaces the old one, until that
-    /// [proves](Self::prove) that it lives.
+    /// An agent introduces itself, for the first time or again; its former run is over. Whoever calls this has
+    /// seen that this run lives, if another one is known: see [`prove`](Self::prove).
     pub fn register(&mut self, record: AgentRecord, now: Duration) -> Result<(), NotRegistered> {
         self.admits(record.id, record.boot)?;
         if self.agents.len() >= AGENTS_MAX
@@ -389,32 +385,6 @@ impl Registry {
             self.take(id);
             self.runs.note_over(boot);
         }
-    }
-
-    /// Time passes: the silent become suspected, then gone, then forgotten. Returns whom it forgot.
-    pub fn tick(&mut self, now: Duration) -> Vec<AgentId> {
-        let silent = |heard: Duration| now.saturating_sub(heard);
-        let silent_ones = self.silence.iter();
-        let silent_ones: Vec<_> = silent_ones
-            .take_while(|(heard, _)| silent(*heard) >= SUSPECTED_AFTER)
-            .copied()
-            .collect();
-        let mut forgotten = Vec::new();
-        for (heard, id) in silent_ones {
-            if silent(heard) >= FORGOTTEN_AFTER {
-                self.take(id);
-                forgotten.push(id);
-                continue;
-            }
-            let state = match silent(heard) >= GONE_AFTER {
-                true => AgentState::Gone,
-                false => AgentState::Suspected,
-            };
-            if self.agents.get(&id).is_some_and(|entry| entry.state != state) {
-                self.change(id, |entry| entry.state = state);
-            }
-        }
-        forgotten
     }
 
     /// Everybody, ordered by id: the record, how well it is heard (as of the last

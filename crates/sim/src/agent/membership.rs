@@ -186,6 +186,7 @@ pub(super) fn answered(ask: Number, response: Response) -> MembershipEvent {
         Response::Heard { known, totals_every } => MembershipEvent::Heard {
             ask,
             known,
+            heartbeat: Duration::ZERO,
             totals_every,
         },
         Response::Granted(_) | Response::Released(_) | Response::Ordered(_) | Response::Refused(_) => {

@@ -156,6 +156,7 @@ impl Member {
                     Ok(reply) => MembershipEvent::Heard {
                         ask,
                         known: reply.known,
+                        heartbeat: Duration::from_millis(reply.heartbeat_ms),
                         totals_every: Duration::from_millis(reply.totals_every_ms),
                     },
                     Err(_) => MembershipEvent::Failed { ask },

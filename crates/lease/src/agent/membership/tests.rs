@@ -39,6 +39,7 @@ fn reports_follow_each_other_at_the_managers_pace() {
     let heard = MembershipEvent::Heard {
         ask: Ask(2),
         known: true,
+        heartbeat: Duration::ZERO,
         totals_every: Duration::ZERO,
     };
     assert_eq!(
@@ -74,6 +75,7 @@ fn an_answer_after_its_time_acknowledges_nothing() {
     let heard = MembershipEvent::Heard {
         ask: Ask(2),
         known: true,
+        heartbeat: Duration::ZERO,
         totals_every: Duration::ZERO,
     };
     assert!(membership.step(heard, late).is_empty());
@@ -85,6 +87,7 @@ fn who_is_not_known_registers_and_a_known_ledger_is_not_told_twice() {
     let unknown = MembershipEvent::Heard {
         ask: Ask(2),
         known: false,
+        heartbeat: Duration::ZERO,
         totals_every: Duration::ZERO,
     };
     let actions = membership.step(unknown, MOMENT);
@@ -105,6 +108,28 @@ fn who_is_not_known_registers_and_a_known_ledger_is_not_told_twice() {
 }
 
 #[test]
+fn the_pause_between_reports_is_what_the_manager_said_last() {
+    let mut membership = member();
+    let mut now = MOMENT;
+    let long = 4 * HEARTBEAT;
+    let mut pauses = Vec::new();
+    for (number, heartbeat) in (2..).zip([long, Duration::ZERO, Duration::MAX, HEARTBEAT]) {
+        let heard = MembershipEvent::Heard {
+            ask: Ask(number),
+            known: true,
+            heartbeat,
+            totals_every: Duration::ZERO,
+        };
+        membership.step(heard, now);
+        let next = membership.due().expect("it goes on");
+        pauses.push(next - now);
+        now = next;
+        membership.step(MembershipEvent::Tick, now);
+    }
+    assert_eq!(pauses, [long, long, HEARTBEAT_MAX, HEARTBEAT]);
+}
+
+#[test]
 fn leases_that_go_on_are_named_as_often_as_the_manager_wants_and_first_of_all_to_a_new_one() {
     let every = 4 * HEARTBEAT;
     let mut membership = member();
@@ -114,6 +139,7 @@ fn leases_that_go_on_are_named_as_often_as_the_manager_wants_and_first_of_all_to
         let heard = MembershipEvent::Heard {
             ask: Ask(number),
             known: true,
+            heartbeat: Duration::ZERO,
             totals_every: every,
         };
         membership.step(heard, now);
@@ -129,6 +155,7 @@ fn leases_that_go_on_are_named_as_often_as_the_manager_wants_and_first_of_all_to
     let unknown = MembershipEvent::Heard {
         ask: Ask(12),
         known: false,
+        heartbeat: Duration::ZERO,
         totals_every: every,
     };
     membership.step(unknown, now);
@@ -178,6 +205,7 @@ fn the_goodbye_ends_by_an_answer_or_its_time() {
             let heard = MembershipEvent::Heard {
                 ask: Ask(3),
                 known: true,
+                heartbeat: Duration::ZERO,
                 totals_every: Duration::ZERO,
             };
             (heard, MOMENT)

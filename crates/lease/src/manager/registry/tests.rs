@@ -1,4 +1,5 @@
 use super::*;
+use crate::agent::HEARTBEAT;
 
 fn agent(number: u8, offered: u32, free_cores: u32) -> AgentRecord {
     AgentRecord {
@@ -19,6 +20,13 @@ fn agent(number: u8, offered: u32, free_cores: u32) -> AgentRecord {
         order: 0,
         gpus: 0,
         free_gpus: 0,
+    }
+}
+
+fn numbered(number: usize) -> AgentRecord {
+    AgentRecord {
+        id: AgentId((number as u64).to_be_bytes()),
+        ..agent(0, 1, 1)
     }
 }
 
@@ -47,6 +55,33 @@ fn silence_makes_an_agent_suspected_then_gone_then_forgotten() {
     assert_eq!(at(GONE_AFTER - moment), Some(AgentState::Suspected));
     assert_eq!(at(GONE_AFTER), Some(AgentState::Gone));
     assert_eq!(at(FORGOTTEN_AFTER), None);
+}
+
+#[test]
+fn many_agents_report_less_often_and_have_as_many_reports_to_miss() {
+    let mut registry = registry(&[agent(1, 4, 4)]);
+    assert_eq!(registry.heartbeat_pause(), HEARTBEAT);
+    assert_eq!(registry.suspected_after(), SUSPECTED_AFTER);
+    let agents = 2 * REPORTS_PER_SECOND_MAX as usize;
+    for number in 1..agents {
+        assert_eq!(registry.register(numbered(number), Duration::ZERO), Ok(()));
+    }
+    let pause = registry.heartbeat_pause();
+    assert_eq!((registry.len(), pause), (agents, Duration::from_secs(2)));
+    let mut at = |now| {
+        registry.tick(now);
+        state(&registry, 1)
+    };
+    assert_eq!(
+        at(3 * pause - Duration::from_millis(1)),
+        Some(AgentState::Serving)
+    );
+    assert_eq!(at(3 * pause), Some(AgentState::Suspected));
+    let full = Duration::from_secs(1) * AGENTS_MAX as u32 / REPORTS_PER_SECOND_MAX;
+    assert!(
+        3 * full < GONE_AFTER,
+        "nobody is gone who may miss another report"
+    );
 }
 
 #[test]
@@ -112,10 +147,6 @@ fn the_tightest_fit_is_asked_first_and_the_suspected_later() {
 #[test]
 fn a_full_registry_drops_only_the_gone() {
     let mut registry = Registry::new();
-    let numbered = |number: usize| AgentRecord {
-        id: AgentId((number as u64).to_be_bytes()),
-        ..agent(0, 1, 1)
-    };
     for number in 0..AGENTS_MAX {
         registry
             .register(numbered(number), Duration::ZERO)

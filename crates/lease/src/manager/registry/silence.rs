@@ -1,0 +1,60 @@
+//! How often agents are to be heard, and what their silence means.
+
+use super::{AgentState, Registry};
+use crate::agent::HEARTBEAT;
+use hotlease_wire::ids::AgentId;
+use std::time::Duration;
+
+/// Reports of all agents together, per second at most: beyond [`HEARTBEAT`] times as many agents, each
+/// reports less often.
+pub const REPORTS_PER_SECOND_MAX: u32 = 5000;
+/// Pauses between reports that an agent may miss before it is suspected.
+const MISSED_MAX: u32 = 3;
+/// Silence after which an agent is asked only when nobody else can help, where no pause is longer than
+/// [`HEARTBEAT`]; see [`Registry::suspected_after`].
+pub const SUSPECTED_AFTER: Duration = Duration::from_millis(1500);
+/// Silence after which an agent is not asked at all.
+pub const GONE_AFTER: Duration = Duration::from_secs(10);
+/// Silence after which an agent is no longer listed.
+pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+
+impl Registry {
+    /// The pause between reports that each agent is to make: [`HEARTBEAT`], or longer where there are so many
+    /// that their reports alone would keep a manager busy.
+    pub fn heartbeat_pause(&self) -> Duration {
+        let agents = u32::try_from(self.agents.len()).unwrap_or(u32::MAX);
+        HEARTBEAT.max(Duration::from_secs(1) * agents / REPORTS_PER_SECOND_MAX)
+    }
+
+    /// Silence after which an agent is asked only when nobody else can help: three pauses.
+    pub fn suspected_after(&self) -> Duration {
+        MISSED_MAX * self.heartbeat_pause()
+    }
+
+    /// Time passes: the silent become suspected, then gone, then forgotten. Returns whom it forgot.
+    pub fn tick(&mut self, now: Duration) -> Vec<AgentId> {
+        let silent = |heard: Duration| now.saturating_sub(heard);
+        let suspected_after = self.suspected_after();
+        let silent_ones = self.silence.iter();
+        let silent_ones: Vec<_> = silent_ones
+            .take_while(|(heard, _)| silent(*heard) >= suspected_after)
+            .copied()
+            .collect();
+        let mut forgotten = Vec::new();
+        for (heard, id) in silent_ones {
+            if silent(heard) >= FORGOTTEN_AFTER {
+                self.take(id);
+                forgotten.push(id);
+                continue;
+            }
+            let state = match silent(heard) >= GONE_AFTER {
+                true => AgentState::Gone,
+                false => AgentState::Suspected,
+            };
+            if self.agents.get(&id).is_some_and(|entry| entry.state != state) {
+                self.change(id, |entry| entry.state = state);
+            }
+        }
+        forgotten
+    }
+}
