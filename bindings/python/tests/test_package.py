@@ -167,9 +167,10 @@ def test_the_quickstart_does_what_it_says(installed):
         assert prints and printed == prints.strip(), f"block {number} of docs/python.md printed {printed!r}"
 
 
-def test_the_readme_s_program_does_what_it_says(installed):
-    ((code,),) = (re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S),)
-    file = installed.home / "readme.py"
-    file.write_text(code)
-    said = re.search(r"# (\d+)$", code, re.M)[1]
-    assert installed("python", file, PYTHONPATH=sysconfig.get_path("purelib")) == said
+def test_the_readme_s_program_is_the_example_and_does_what_it_says(installed):
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    file = ROOT / "examples/07_molecules/molecules.py"
+    assert code == file.read_text(), f"README.md shows another program than {file.relative_to(ROOT)}"
+    (installed.home / "examples").symlink_to(ROOT / "examples")
+    printed = installed("python", file, PYTHONPATH=sysconfig.get_path("purelib")).splitlines()
+    assert len(printed) == 5 and printed[0] == "N  in 26,180 molecules, efficiency 3.96 %", printed
