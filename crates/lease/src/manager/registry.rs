@@ -261,9 +261,9 @@ impl Registry {
         self
     }
 
-    /// A number that a run has to repeat which seems to be over or would replace another one. Which of two runs is the later one nobody can say whose
-    /// first words came late and in either order; but a message that repeats this was written after it, and of all runs
-    /// of an agent one is alive.
+    /// A number that a run has to repeat which seems to be over, or would replace another one. First words may come
+    /// late and in either order, so nobody can say which of two runs is the later one; but a message that repeats
+    /// this was written after it, and of all runs of an agent one is alive.
     pub fn challenge(&mut self, id: AgentId, boot: BootId) -> u64 {
         self.runs.challenge(id, boot)
     }
