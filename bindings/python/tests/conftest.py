@@ -47,7 +47,9 @@ def pair(platform):
 def kept(platform):
     """The executor that the program keeps; the workers are free for others' tests afterwards."""
     yield _kept.executor
-    _kept.give_back()
+    mine = _kept.executor()
+    _kept.forget(mine)
+    mine.shutdown()
 
 
 @pytest.fixture

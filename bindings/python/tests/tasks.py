@@ -148,11 +148,11 @@ def held(holder):
     return holder.value
 
 
-def counted(number):
-    """16 KB, all of them this number."""
+def counted(number, size=16_000):
+    """So many bytes of this number."""
     import numpy
 
-    return numpy.full(2000, float(number))
+    return numpy.full(size // 8, float(number))
 
 
 def summed(array):

@@ -255,6 +255,22 @@ def test_a_program_that_ends_with_tasks_pending_runs_them_first(platform, tmp_pa
     assert (tmp_path / "ran").read_text() == "x" * 20
 
 
+def test_a_program_that_ends_runs_what_was_submitted_to_an_executor_that_it_dropped(platform, tmp_path):
+    done = run(
+        f"""
+        import gc, hotlease, tasks
+        executor = hotlease.Executor(1)
+        executor.submit(tasks.sleep, 0.3)
+        for _ in range(20):
+            executor.submit(tasks.mark, {str(tmp_path / "ran")!r})
+        del executor
+        gc.collect()
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "ran").read_text() == "x" * 20, done.stderr
+
+
 def test_functions_of_main_and_lambdas_are_sent_by_value(platform):
     done = run(
         """
@@ -287,11 +303,14 @@ def test_the_child_of_a_fork_is_told_that_the_executor_is_its_parents(executor):
                 use()
             except RuntimeError as error:
                 text += str(error)
+        text += repr(executor)
         os.write(write, text.encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as told:
-        assert told.read().count("make an Executor in this process") == 2
+        text = told.read()
+    assert text.count("make an Executor in this process") == 2
+    assert "0 tasks pending" in text, text
     os.waitpid(child, 0)
     assert waiting.result(60) == 0.5, "the parent's go on"
 

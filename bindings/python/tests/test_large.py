@@ -28,6 +28,29 @@ def test_unread_results_do_not_use_up_the_descriptors_of_the_process(executor):
     assert all(int(future.result(60)[0]) == n for n, future in enumerate(futures))
 
 
+def _opened():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_large_tasks_that_wait_do_not_use_up_the_descriptors_of_the_process(executor):
+    before = _opened()
+    blocker = executor.submit(tasks.sleep, 1.0)
+    futures = [executor.submit(tasks.summed, numpy.full(20_000, n)) for n in range(400)]
+    opened = _opened() - before
+    assert not blocker.done(), "they wait while they are counted"
+    assert opened < 250, f"{opened} more descriptors are open for 400 arguments of 160 KB that wait"
+    assert [int(future.result(60)) for future in futures] == [20_000 * n for n in range(400)]
+
+
+def test_unread_results_that_are_not_copied_leave_the_process_descriptors(executor):
+    before = _opened()
+    futures = [executor.submit(tasks.counted, n, 1 << 20) for n in range(160)]
+    futures[-1].result(120)
+    # 128 in use, and those that are kept to be used again.
+    assert _opened() - before < 250
+    assert all(int(future.result(60)[0]) == n for n, future in enumerate(futures))
+
+
 def test_a_death_behind_which_large_and_small_tasks_wait_costs_no_slot_and_none_of_them(executor):
     big = numpy.ones(100_000)
     for round in range(4):

@@ -312,3 +312,4 @@ def _remember(executor: Executor) -> None:
 def _at_exit() -> None:
     for executor in list(_executors):
         executor._shutdown(True, False)
+    _core._await_dropped()

@@ -13,7 +13,9 @@ from hotlease._executor import Executor, Future
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_Declared = tuple[Optional[bool], Optional[int], Optional[int], Union[bool, str, None]]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hotlease._pickles import Declared
 
 
 class Function(Generic[P, R]):
@@ -26,7 +28,7 @@ class Function(Generic[P, R]):
     __qualname__: str
     __wrapped__: Callable[P, R]
 
-    def __init__(self, wrapped: Callable[P, R], executor: Optional[Executor], declared: _Declared) -> None:
+    def __init__(self, wrapped: Callable[P, R], executor: Optional[Executor], declared: Declared) -> None:
         self._executor = executor
         self._hotlease_declared = declared
         functools.update_wrapper(self, wrapped)

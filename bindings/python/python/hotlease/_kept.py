@@ -31,15 +31,6 @@ def forget(broken: Executor) -> None:
             _kept = None
 
 
-def give_back() -> None:
-    """Gives the workers back, when all tasks are done. Another executor is made when it is asked for again."""
-    global _kept
-    with _lock:
-        mine, _kept = _kept, None
-    if mine is not None and mine[0] == os.getpid():
-        mine[1].shutdown()
-
-
 def is_worker() -> bool:
     """Whether this process is a worker: what it submitted would wait for the slot that it runs on."""
     return "hotlease._slot" in sys.modules

@@ -31,10 +31,11 @@ def _cloud_dumps(value: Any, callback: Optional[Callable[[pickle.PickleBuffer], 
     return data
 
 
-_Declared = Optional[tuple[Optional[bool], Optional[int], Optional[int], Union[bool, str, None]]]
+# What a function says of its tasks: idempotent, retries, priority, memo.
+Declared = tuple[Optional[bool], Optional[int], Optional[int], Union[bool, str, None]]
 
 
-def describe(function: Any) -> tuple[Optional[bytes], int, str, _Declared]:
+def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declared]]:
     """How a callable is sent: its pickle (None: as an argument), 0 if that stays the same, its name, and what it says of its
     tasks (idempotent, retries, priority, memo)."""
     declared = getattr(function, "_hotlease_declared", None)

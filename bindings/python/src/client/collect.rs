@@ -122,7 +122,9 @@ impl Core {
                     }
                     let outcome = match length {
                         // Others are fetched into its memory meanwhile, of which there would be one for each unread result.
-                        ..COPIED_BELOW => Outcome::Reply(memory.bytes().into()),
+                        _ if length < COPIED_BELOW || self.pool.is_full() => {
+                            Outcome::Reply(memory.bytes().into())
+                        }
                         _ => Outcome::Large(Box::new(memory)),
                     };
                     self.resolve(state, job, outcome);

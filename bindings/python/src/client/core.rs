@@ -1,8 +1,9 @@
 //! The executor's core: a queue, the slots, and what becomes of results. It knows Python's lock only where a future is
 //! watched.
 //!
-//! Threads and locks. `state` guards queue and slots, for a microsecond at a time, and is never held while Python's lock
-//! is waited for: `submit` takes it with Python's lock held. `collecting` belongs to whoever takes in results: the thread
+//! Threads and locks. `state` guards queue and slots. It is mostly held for a microsecond, but for as long as copying a large
+//! task into shared memory takes, or registering new memory with workers; so `submit` gives Python's lock up where it has to
+//! wait for it ([`Core::with_state`]). It is never held while Python's lock is waited for. `collecting` belongs to whoever takes in results: the thread
 //! that waits for one (so that no other thread stands between a result and its caller), else the core's own
 //! ([`super::keeper`]).
 
@@ -15,11 +16,15 @@ use super::memo::Memory;
 use super::memory::Pool;
 use super::queue::Queue;
 use hotlease_client::{Awaited, Error, Invoker};
+use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Set in the child of a fork: what a core there shows is its parent's, and its threads do not exist.
 pub static FORKED: AtomicU32 = AtomicU32::new(0);
+
+/// Looks at a lock that is held, mostly for less than it takes to give up Python's.
+const TRIES: u32 = 64;
 
 /// Why nothing more is accepted.
 #[derive(Clone)]
@@ -136,6 +141,22 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The state, without Python's lock where it has to be waited for.
+    pub fn with_state<R: Send>(
+        &self,
+        py: Python<'_>,
+        what: impl FnOnce(MutexGuard<'_, State>) -> R + Send,
+    ) -> R {
+        for _ in 0..TRIES {
+            match self.state.try_lock() {
+                Ok(state) => return what(state),
+                Err(TryLockError::Poisoned(poisoned)) => return what(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        py.detach(|| what(self.state()))
+    }
+
     /// The right to take in results, if nobody has it.
     pub fn try_collecting(&self) -> Option<MutexGuard<'_, Vec<u8>>> {
         match self.collecting.try_lock() {
@@ -150,7 +171,7 @@ impl Core {
         let Some((target, payload)) = &self.initializer else {
             return;
         };
-        let payload = Payload::Small(payload.clone());
+        let payload = Payload::Own(payload.clone());
         let mut job = Job::new(Arc::new(Cell::new()), target.clone(), payload);
         job.prepares = true;
         job.cell.start();
@@ -164,13 +185,16 @@ impl Core {
     }
 
     /// Takes a task: sends it if a slot has room, else it waits. Not where nothing is accepted any more.
-    pub fn accept(&self, job: Job) -> Result<(), Closed> {
-        let mut state = self.state();
+    pub fn accept(&self, py: Python<'_>, job: Job) -> Result<(), Closed> {
+        self.with_state(py, |state| self.accept_into(state, job))
+    }
+
+    fn accept_into(&self, mut state: MutexGuard<'_, State>, job: Job) -> Result<(), Closed> {
         if let Some(closed) = &state.closed {
             return Err(closed.clone());
         }
         state.pending += 1;
-        let waits = !state.queue.is_empty() || matches!(job.payload, Payload::Large(_));
+        let waits = !state.queue.is_empty() || job.size() > self.invoker.options().request_bytes as usize;
         let left = if waits {
             Some(job)
         } else {
@@ -193,8 +217,11 @@ impl Core {
     }
 
     /// Whether a task of this size may be put into the queue now.
-    pub fn has_room(&self) -> bool {
-        let state = self.state();
+    pub fn has_room(&self, py: Python<'_>) -> bool {
+        self.with_state(py, |state| self.has_room_in(&state))
+    }
+
+    fn has_room_in(&self, state: &State) -> bool {
         let bytes = state.queued_bytes + state.graph.bytes;
         let idle = state.queue.is_empty() && state.graph.bytes == 0;
         (bytes < self.queue_bytes_max || idle) && state.pending < self.pending_max || state.closed.is_some()

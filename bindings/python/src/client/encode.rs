@@ -153,7 +153,7 @@ pub fn request<'py>(
     if plain::encode_tuple(args, &mut bytes, limit, &mut instead)
         && plain_names(kwargs, &mut bytes, limit, &mut instead)
     {
-        return Ok(Payload::Small(bytes.into_boxed_slice()));
+        return Ok(Payload::Own(bytes.into_boxed_slice()));
     }
     if let Some(error) = failed {
         return Err(error);
@@ -210,13 +210,13 @@ fn pickled(
         }
         Ok(())
     };
-    if layout.end <= limit {
+    if layout.end <= limit || pool.is_full() {
         let mut bytes = vec![0; layout.end];
         fill(&mut bytes)?;
-        return Ok(Payload::Small(bytes.into_boxed_slice()));
+        return Ok(Payload::Own(bytes.into_boxed_slice()));
     }
     let taken = py.detach(|| pool.take(invoker, layout.end));
     let mut memory = taken.map_err(|error| super::decode::exception(py, &error))?;
     fill(memory.bytes_mut())?;
-    Ok(Payload::Large(Arc::new(memory)))
+    Ok(Payload::Shared(Arc::new(memory)))
 }

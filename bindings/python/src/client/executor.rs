@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 /// How often a waiting thread looks whether Ctrl-C was pressed.
@@ -73,7 +73,7 @@ impl Opened {
             Ok(encoded) => encoded,
             Err(error) => return unsendable(py, self, Some(target), error),
         };
-        while !core.has_room() {
+        while !core.has_room(py) {
             py.detach(|| core.make_room());
             finish_others(py, core);
             py.check_signals()?;
@@ -87,7 +87,7 @@ impl Opened {
         let future = future::make(future, cell.clone(), core, Some(target.clone()))?;
         let mut job = Job::new(cell, target, payload);
         job.priority = job.target.plan.priority.unwrap_or(0);
-        match self.core.accept(job) {
+        match self.core.accept(py, job) {
             Ok(()) => Ok(future),
             Err(closed) => Err(closed_error(py, &closed)),
         }
@@ -120,7 +120,7 @@ impl Opened {
         let future = future::make(class, cell.clone(), core.clone(), Some(target.clone()))?;
         let mut planned = Planned::new(cell, target.clone(), payload, plan);
         loop {
-            match core.plan(planned, &sources) {
+            match core.plan(py, planned, &sources) {
                 Ok(()) => break,
                 Err(Refused::Full(again)) => {
                     planned = again;
@@ -253,7 +253,13 @@ impl Client {
 
     /// Tasks that have not ended.
     fn _pending(&self) -> PyResult<usize> {
-        Ok(self.opened()?.core.state().pending)
+        let core = &self.opened()?.core;
+        // A lock may have been held when the process was forked, and nothing is pending here.
+        Ok(if core.is_foreign() {
+            0
+        } else {
+            core.state().pending
+        })
     }
 
     /// Accepts nothing more; see ``Executor.shutdown``.
@@ -266,20 +272,37 @@ impl Client {
         }
         py.detach(|| close(core, cancel_futures));
         finish_others(py, core);
-        if wait && !core.keeper.is_current() {
-            while !core.ended.load(Ordering::Acquire) {
-                py.detach(|| {
-                    let guard = core.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
-                    if !core.ended.load(Ordering::Acquire) {
-                        drop(core.progress.1.wait_timeout(guard, SIGNAL_LOOK));
-                    }
-                });
-                finish_others(py, core);
-                py.check_signals()?;
-            }
-        }
-        Ok(())
+        if wait { await_end(py, core) } else { Ok(()) }
     }
+}
+
+/// Executors that were dropped with tasks pending: the program does not end before these have.
+static DROPPED: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
+
+fn await_end(py: Python<'_>, core: &Arc<Core>) -> PyResult<()> {
+    if core.keeper.is_current() {
+        return Ok(());
+    }
+    while !core.ended.load(Ordering::Acquire) {
+        py.detach(|| {
+            let guard = core.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if !core.ended.load(Ordering::Acquire) {
+                drop(core.progress.1.wait_timeout(guard, SIGNAL_LOOK));
+            }
+        });
+        finish_others(py, core);
+        py.check_signals()?;
+    }
+    Ok(())
+}
+
+/// At the program's end: waits for the tasks of executors that nobody has any more.
+#[pyfunction]
+pub fn _await_dropped(py: Python<'_>) -> PyResult<()> {
+    let dropped = std::mem::take(&mut *DROPPED.lock().unwrap_or_else(PoisonError::into_inner));
+    let left = dropped.iter().filter_map(Weak::upgrade);
+    let mine = left.filter(|core| !core.is_foreign());
+    mine.map(|core| await_end(py, &core)).collect()
 }
 
 impl Drop for Client {
@@ -289,6 +312,10 @@ impl Drop for Client {
             && !opened.core.is_foreign()
         {
             close(&opened.core, false);
+            let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+            // A core lives until it has ended.
+            dropped.retain(|core| core.strong_count() > 0);
+            dropped.push(Arc::downgrade(&opened.core));
         }
     }
 }
@@ -350,8 +377,8 @@ fn prepare(
     let args = PyTuple::new(py, all)?;
     let (Callable::Target(target) | Callable::Argument(target)) = functions.find(&prepare, false)?;
     match encode::request(&target, &args, None, invoker, &Arc::default(), None)? {
-        Payload::Small(bytes) => Ok((target, bytes)),
-        Payload::Large(_) => Err(PyTypeError::new_err(
+        Payload::Own(bytes) => Ok((target, bytes)),
+        Payload::Shared(_) => Err(PyTypeError::new_err(
             "the initializer and its arguments are too large; let it read from a file what it needs",
         )),
     }

@@ -15,8 +15,9 @@ use hotlease_client::Error;
 use hotlease_flow::{
     Action, CREDITS_MAX, Event, Flow, Heard, Key, Limits, Phase, Place, Refusal, Task, TaskId, WorkerIndex,
 };
+use pyo3::prelude::*;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 /// Futures of somebody else's that may be waited for.
 const FOREIGN_MAX: u32 = 1 << 20;
@@ -115,8 +116,16 @@ impl Graph {
 
 impl Core {
     /// Takes a task that needs others, or more than to be run. It has a cell that nobody knows yet.
-    pub fn plan(&self, mut planned: Box<Planned>, sources: &[Source]) -> Result<(), Refused> {
-        let mut guard = self.state();
+    pub fn plan(&self, py: Python<'_>, planned: Box<Planned>, sources: &[Source]) -> Result<(), Refused> {
+        self.with_state(py, |state| self.plan_into(state, planned, sources))
+    }
+
+    fn plan_into(
+        &self,
+        mut guard: MutexGuard<'_, State>,
+        mut planned: Box<Planned>,
+        sources: &[Source],
+    ) -> Result<(), Refused> {
         let state = &mut *guard;
         if let Some(closed) = &state.closed {
             return Err(Refused::Closed(closed.clone()));
@@ -461,27 +470,23 @@ impl Core {
     fn with_results(&self, planned: &Planned, results: &[Arc<Outcome>]) -> Result<Payload, Error> {
         if results.is_empty() {
             return match &planned.payload {
-                Payload::Small(bytes) => Ok(Payload::Small(bytes.clone())),
-                Payload::Large(memory) if planned.plan.retries.unwrap_or(0) == 0 => {
-                    Ok(Payload::Large(memory.clone()))
+                Payload::Own(bytes) => Ok(Payload::Own(bytes.clone())),
+                Payload::Shared(memory) if planned.plan.retries.unwrap_or(0) == 0 => {
+                    Ok(Payload::Shared(memory.clone()))
                 }
                 // A run may write to its arguments, which the next one needs as they were.
-                Payload::Large(memory) => {
-                    let mut copied = self.pool.take(&self.invoker, memory.bytes().len())?;
-                    copied.bytes_mut().copy_from_slice(memory.bytes());
-                    Ok(Payload::Large(Arc::new(copied)))
-                }
+                Payload::Shared(memory) => Ok(Payload::Own(memory.bytes().into())),
             };
         }
         let bytes = results.iter().filter_map(|result| result.bytes()).collect();
         let whole =
             Whole::with_results(planned.payload.bytes(), &planned.target, bytes).ok_or_else(too_large)?;
-        if whole.len() <= self.invoker.options().request_bytes as usize {
-            return Ok(Payload::Small(whole.to_vec().into()));
+        if whole.len() <= self.invoker.options().request_bytes as usize || self.pool.is_full() {
+            return Ok(Payload::Own(whole.to_vec().into()));
         }
         let mut memory = self.pool.take(&self.invoker, whole.len())?;
         whole.fill(memory.bytes_mut());
-        Ok(Payload::Large(Arc::new(memory)))
+        Ok(Payload::Shared(Arc::new(memory)))
     }
 }
 

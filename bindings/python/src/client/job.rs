@@ -65,18 +65,18 @@ impl Plan {
 
 /// A whole request, without its function.
 pub enum Payload {
-    /// That fits a ring entry.
-    Small(Box<[u8]>),
+    /// In memory of this process: it fits a ring entry, or waits for shared memory.
+    Own(Box<[u8]>),
     /// In shared memory.
-    Large(Arc<Memory>),
+    Shared(Arc<Memory>),
 }
 
 impl Payload {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Self::Small(bytes) => bytes,
-            Self::Large(memory) => memory.bytes(),
+            Self::Own(bytes) => bytes,
+            Self::Shared(memory) => memory.bytes(),
         }
     }
 }

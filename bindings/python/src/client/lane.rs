@@ -118,18 +118,17 @@ impl Lane {
             return Err((job, None));
         };
         let is_known = self.known.contains(&job.target.key);
-        let whole = if is_known {
-            None
-        } else {
-            let whole = Whole::with_function(job.payload.bytes(), &job.target).map(|whole| whole.to_vec());
-            if whole.is_none() {
-                return Err((job, Some(Box::new(too_large()))));
-            }
-            whole
+        let whole = match is_known {
+            true => None,
+            false => match Whole::with_function(job.payload.bytes(), &job.target) {
+                None => return Err((job, Some(Box::new(too_large())))),
+                whole => whole,
+            },
         };
-        let bytes = whole.as_deref().unwrap_or(job.payload.bytes());
-        let sent = if matches!(job.payload, Payload::Small(_)) && bytes.len() <= self.request_bytes {
-            match pipeline.push(bytes) {
+        let size = whole.as_ref().map_or(job.size(), Whole::len);
+        let sent = if matches!(job.payload, Payload::Own(_)) && size <= self.request_bytes {
+            let whole = whole.map(|whole| whole.to_vec());
+            match pipeline.push(whole.as_deref().unwrap_or(job.payload.bytes())) {
                 Ok(()) => {
                     // It wakes a slot for some of the pushes only, and nobody looks after this one soon.
                     pipeline.flush();
@@ -141,35 +140,27 @@ impl Lane {
                 Err(error) => return Err((job, Some(Box::new(error)))),
             }
         } else {
-            if let Some(whole) = whole {
-                match pool.take(invoker, whole.len()) {
-                    Ok(mut memory) => {
-                        memory.bytes_mut().copy_from_slice(&whole);
-                        // Kept until the worker is done with it; it may as well hold the function.
-                        job.payload = Payload::Large(Arc::new(memory));
-                    }
-                    Err(error) => return Err((job, Some(Box::new(error)))),
-                }
-            }
-            let Payload::Large(memory) = &job.payload else {
-                return Err((job, Some(Box::new(too_large()))));
-            };
-            let memory = if job.idempotent {
+            let memory = match (&whole, &job.payload) {
                 // The worker may write to what it gets, and another one may need it as it was.
-                match pool.take(invoker, memory.bytes().len()) {
-                    Ok(mut copy) => {
-                        copy.bytes_mut().copy_from_slice(memory.bytes());
-                        Arc::new(copy)
+                (None, Payload::Shared(memory)) if !job.idempotent => memory.clone(),
+                // One at a time goes on where others' results have all the memory.
+                _ if pool.is_full() && !self.flights.is_empty() => return Err((job, None)),
+                _ => match pool.take(invoker, size) {
+                    Ok(mut memory) => {
+                        match &whole {
+                            Some(whole) => whole.fill(memory.bytes_mut()),
+                            None => memory.bytes_mut().copy_from_slice(job.payload.bytes()),
+                        }
+                        Arc::new(memory)
                     }
                     Err(error) => return Err((job, Some(Box::new(error)))),
-                }
-            } else {
-                memory.clone()
+                },
             };
-            match self
-                .function
-                .submit_from_buffer(memory.buffer.slice(..memory.bytes().len()))
-            {
+            if !job.idempotent {
+                // Sent again only where nobody has written to it; it may as well hold the function.
+                job.payload = Payload::Shared(memory.clone());
+            }
+            match self.function.submit_from_buffer(memory.buffer.slice(..size)) {
                 Ok(invocation) => {
                     memory.lend();
                     Sent::Whole(invocation, memory)
@@ -199,7 +190,7 @@ impl Lane {
     /// Asks for results that did not fit, as many as may be fetched now. Gives back the first one that cannot be.
     pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), Box<(Job, Error)>> {
         // Nothing is asked of another worker than the one that keeps it: numbers mean something only there.
-        while self.taking < TAKING_MAX && self.is_usable() {
+        while self.taking < TAKING_MAX && self.is_usable() && (self.taking == 0 || !pool.is_full()) {
             let Some(Kept { job, ticket, bytes }) = self.kept.pop_front() else {
                 return Ok(());
             };

@@ -6,7 +6,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes that a pool keeps at most.
@@ -15,15 +15,26 @@ const POOL_BYTES: usize = 256 << 20;
 const POOL_BUFFERS: usize = 64;
 /// The smallest buffer.
 const SMALLEST: usize = 64 << 10;
+/// Buffers in use beyond which there are no more for what can do without: each is a descriptor, of which a process has a
+/// thousand where nobody has changed that.
+const IN_USE_MAX: usize = 128;
 
 /// Buffers to be used again: making one costs a system call for each page that is touched first.
 #[derive(Default)]
-pub struct Pool(Mutex<Vec<Buffer<u8>>>);
+pub struct Pool {
+    kept: Mutex<Vec<Buffer<u8>>>,
+    in_use: AtomicUsize,
+}
 
 impl Pool {
+    /// Whether what can do without is to do without.
+    pub fn is_full(&self) -> bool {
+        self.in_use.load(Ordering::Relaxed) >= IN_USE_MAX
+    }
+
     /// Of at least so many bytes. It waits for nobody, but may register the memory with workers.
     pub fn take(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<Memory, Error> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = kept.iter().enumerate();
         // Not one that is far too large: somebody else may want that.
         let fitting = fitting
@@ -35,6 +46,7 @@ impl Pool {
             Some(buffer) => buffer,
             None => invoker.buffer(bytes.checked_next_power_of_two().unwrap_or(bytes).max(SMALLEST))?,
         };
+        self.in_use.fetch_add(1, Ordering::Relaxed);
         Ok(Memory {
             buffer: ManuallyDrop::new(buffer),
             used: bytes,
@@ -44,7 +56,7 @@ impl Pool {
     }
 
     fn put(&self, buffer: Buffer<u8>) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();
         if kept.len() < POOL_BUFFERS && bytes + buffer.len() <= POOL_BYTES {
             kept.push(buffer);
@@ -94,10 +106,11 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: taken here only, and not looked at again.
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
-        if !*self.is_lent.get_mut()
-            && let Some(pool) = self.pool.upgrade()
-        {
-            pool.put(buffer);
+        if let Some(pool) = self.pool.upgrade() {
+            pool.in_use.fetch_sub(1, Ordering::Relaxed);
+            if !*self.is_lent.get_mut() {
+                pool.put(buffer);
+            }
         }
     }
 }

@@ -58,5 +58,6 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<options::Asking>()?;
     gather::add_to(module)?;
     module.add_function(wrap_pyfunction!(executor::_forked, module)?)?;
+    module.add_function(wrap_pyfunction!(executor::_await_dropped, module)?)?;
     module.add("Error", module.py().get_type::<Error>())
 }
