@@ -301,8 +301,8 @@ fn await_end(py: Python<'_>, core: &Arc<Core>) -> PyResult<()> {
 pub fn _await_dropped(py: Python<'_>) -> PyResult<()> {
     let dropped = std::mem::take(&mut *DROPPED.lock().unwrap_or_else(PoisonError::into_inner));
     let left = dropped.iter().filter_map(Weak::upgrade);
-    let mine = left.filter(|core| !core.is_foreign());
-    mine.map(|core| await_end(py, &core)).collect()
+    let mut mine = left.filter(|core| !core.is_foreign());
+    mine.try_for_each(|core| await_end(py, &core))
 }
 
 impl Drop for Client {
