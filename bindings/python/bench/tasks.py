@@ -5,64 +5,29 @@ a chain, a tree of adds, and bytes for each task that waits.
 """
 
 import argparse
-import concurrent.futures
 import gc
 import json
+import pathlib
 import resource
 import statistics
+import sys
 import time
 
 import hotlease
 
-
-def there_and_back(executor, count):
-    times = []
-    for _ in range(count):
-        begin = time.perf_counter_ns()
-        executor.submit(abs, 1).result()
-        times.append((time.perf_counter_ns() - begin) / 1000)
-    times.sort()
-    return {"p50_us": statistics.median(times), "p99_us": times[len(times) * 99 // 100]}
+# The cases, and both executors behind the same methods, are those of the comparison with other systems.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench/peers/python"))
+import adapters  # noqa: E402
+import cases  # noqa: E402
 
 
-def per_second(executor, count):
-    begin = time.perf_counter()
-    futures = [executor.submit(abs, 1) for _ in range(count)]
-    submitted = time.perf_counter()
-    for future in futures:
-        future.result()
-    return {"tasks_per_second": count / (time.perf_counter() - begin), "submits_per_second": count / (submitted - begin)}
-
-
-def measure(make, tasks, calls):
-    with make() as executor:
-        executor.submit(abs, 1).result()
-        there_and_back(executor, calls // 10)
-        return {**there_and_back(executor, calls), **per_second(executor, tasks)}
-
-
-def add(a, b):
-    return a + b
-
-
-def chain(executor, length):
-    begin = time.perf_counter()
-    future = executor.submit(add, 0, 1)
-    for _ in range(length - 1):
-        future = executor.submit(add, future, 1)
-    submitted = time.perf_counter()
-    assert future.result() == length
-    return length / (time.perf_counter() - begin), length / (submitted - begin)
-
-
-def tree(executor, adds):
-    begin = time.perf_counter()
-    level = [executor.submit(add, n, n) for n in range((adds + 1) // 2)]
-    while len(level) > 1:
-        odd = level[len(level) // 2 * 2 :]
-        level = [executor.submit(add, a, b) for a, b in zip(level[::2], level[1::2])] + odd
-    assert level[0].result() == 2 * sum(range((adds + 1) // 2))
-    return adds / (time.perf_counter() - begin)
+def measure(make, workers, tasks, calls):
+    peer = make(workers, None)
+    try:
+        cases.rate_of(peer)
+        return {**cases.there_and_back(peer, 60, most=calls), **cases.per_second(peer, tasks)}
+    finally:
+        peer.close()
 
 
 def resident():
@@ -84,17 +49,17 @@ def bytes_waiting(executor, tasks):
 
 
 def dataflow(workers, repeat=20):
-    with hotlease.Executor(workers) as executor:
-        chain(executor, 1000), tree(executor, 1000)
-        chains, trees = [chain(executor, 1000) for _ in range(repeat)], [tree(executor, 1000) for _ in range(repeat)]
-        result = {
-            "chain_1000_tasks_per_second": statistics.median(each for each, _ in chains),
-            "chain_1000_submits_per_second": statistics.median(each for _, each in chains),
-            "tree_1000_adds_per_second": statistics.median(trees),
-        }
-        result["waiting"] = bytes_waiting(executor, 100_000)
-        executor.shutdown(wait=True, cancel_futures=True)
-        return result
+    peer = adapters.Hotlease(workers, None)
+    cases.chain(peer, 1000), cases.tree(peer, 1000)
+    chains, trees = [cases.chain(peer, 1000) for _ in range(repeat)], [cases.tree(peer, 1000) for _ in range(repeat)]
+    result = {
+        "chain_1000_tasks_per_second": statistics.median(each["tasks_per_second"] for each in chains),
+        "chain_1000_submits_per_second": statistics.median(each["submits_per_second"] for each in chains),
+        "tree_1000_adds_per_second": statistics.median(each["adds_per_second"] for each in trees),
+        "waiting": bytes_waiting(peer.executor, 100_000),
+    }
+    peer.executor.shutdown(wait=True, cancel_futures=True)
+    return result
 
 
 def main():
@@ -103,9 +68,9 @@ def main():
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    peer = measure(lambda: concurrent.futures.ProcessPoolExecutor(asked.workers), asked.tasks // 20, 1000)
+    peer = measure(adapters.ProcessPool, asked.workers, asked.tasks // 20, 1000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ours = measure(lambda: hotlease.Executor(asked.workers), asked.tasks, 20_000)
+    ours = measure(adapters.Hotlease, asked.workers, asked.tasks, 20_000)
     ours["peak_rss_added_mb"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     result = {
         "bench": "python-tasks",
