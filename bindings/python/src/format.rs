@@ -33,6 +33,8 @@ pub mod request {
     pub const WRITABLE: u8 = 1;
     /// Flag: results of other tasks are in it.
     pub const RESULTS: u8 = 2;
+    /// Flag: the reply is to say how long the function took.
+    pub const TIMED: u8 = 4;
     /// Bytes before the lengths of buffers.
     pub const HEAD_BYTES: usize = 24;
 }
@@ -55,6 +57,42 @@ pub mod reply {
     pub const REFUSED: u8 = 6;
     /// Bytes before the body.
     pub const HEAD_BYTES: usize = 8;
+
+    /// Bits of a time, of which the last five are its exponent: where it replaces the length of a traceback, and next to one.
+    const BITS: [u32; 2] = [32, 24];
+
+    /// Where a head has its time, and of how many bits; the others' bytes stay.
+    fn place(head: &mut [u8]) -> Option<(&mut [u8], u32)> {
+        let head = head.get_mut(..HEAD_BYTES)?;
+        match head[0] {
+            PLAIN | PICKLED => Some((&mut head[4..], BITS[0])),
+            EXCEPTION | EXCEPTION_TEXT => Some((&mut head[1..4], BITS[1])),
+            _ => None,
+        }
+    }
+
+    /// Writes how long the function took into the head of a result or exception.
+    pub fn put_time(head: &mut [u8], ns: u64) {
+        let Some((place, bits)) = place(head) else { return };
+        // 0 says that it is not known.
+        let ns = ns.max(1);
+        let mantissa_bits = bits - 5;
+        let exponent = (64 - ns.leading_zeros()).saturating_sub(mantissa_bits).min(31);
+        let mantissa = (ns >> exponent).min((1 << mantissa_bits) - 1);
+        let word = ((mantissa as u32) << 5 | exponent).to_le_bytes();
+        place.copy_from_slice(&word[..place.len()]);
+    }
+
+    /// Takes it out again, so that the reply is as if nobody had asked.
+    pub fn take_time(head: &mut [u8]) -> Option<u64> {
+        let (place, _) = place(head)?;
+        let mut word = [0; 4];
+        word[..place.len()].copy_from_slice(place);
+        place.fill(0);
+        let word = u32::from_le_bytes(word);
+        // At most 27 bits, moved by 31 at most.
+        (word != 0).then_some(u64::from(word >> 5) << (word & 31))
+    }
 }
 
 /// What is wrong with bytes that should be a request or a reply.
@@ -119,6 +157,8 @@ pub struct Request {
     pub kind: u8,
     /// Whether the buffers may be written to.
     pub writable: bool,
+    /// Whether the reply is to say how long the function took.
+    pub timed: bool,
     /// The function.
     pub key: Key,
     /// First byte and bytes of its pickle; none: not here.
@@ -140,8 +180,8 @@ impl Request {
         let (kind, flags) = (head[0], head[1]);
         let has_results = flags & request::RESULTS != 0;
         if kind > request::TAKE
-            || flags > request::WRITABLE | request::RESULTS
-            || has_results && kind == request::TAKE
+            || flags > request::WRITABLE | request::RESULTS | request::TIMED
+            || flags & !request::WRITABLE != 0 && kind == request::TAKE
         {
             return Err(FormatError::Kind);
         }
@@ -168,6 +208,7 @@ impl Request {
         Ok(Self {
             kind,
             writable: flags & request::WRITABLE != 0,
+            timed: flags & request::TIMED != 0,
             key,
             blob: (blob_bytes > 0).then_some((behind, blob_bytes)),
             arguments,

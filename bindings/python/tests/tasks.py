@@ -172,3 +172,15 @@ def add_one_and_die_once(array, path):
     array += 1
     die_once(path)
     return array
+
+
+def sleep_and(seconds, what):
+    time.sleep(seconds)
+    if what == "raise":
+        raise ValueError("asked for")
+    return "x" * 100_000
+
+
+def mark_and_add(path, number):
+    mark(path)
+    return number

@@ -3,7 +3,7 @@
 from concurrent.futures import CancelledError, TimeoutError
 from threading import RLock as condition
 
-from hotlease._outcomes import call_back, dependency_error, failure, not_sent, remote_exception
+from hotlease._outcomes import call_back, dependency_error, failure, hint, not_sent, remote_exception
 from hotlease._pickles import content, describe, dump_arguments, load_result
 from hotlease._remote import call, prepare, result, value
 from hotlease.errors import ExecutorBroken, OptionError, TaskError
@@ -22,6 +22,7 @@ __all__ = [
     "describe",
     "dump_arguments",
     "failure",
+    "hint",
     "load_result",
     "not_sent",
     "prepare",

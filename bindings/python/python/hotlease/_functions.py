@@ -50,10 +50,11 @@ class Function(Generic[P, R]):
         timeout: Optional[float] = None,
         chunksize: int = 1,
         buffersize: Optional[int] = None,
+        progress: bool = False,
     ) -> Iterator[R]:
         """Runs it in workers on each of the arguments; results in order. See `Executor.map`."""
         return self._used().map(
-            self, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize
+            self, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize, progress=progress
         )
 
     def options(

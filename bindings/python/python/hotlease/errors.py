@@ -108,3 +108,7 @@ class Refused(TaskError):
 
 class OptionError(TaskError, ValueError):
     """An option makes no sense."""
+
+
+class OverheadWarning(UserWarning):
+    """The program's tasks take longer to submit than to run. Told once, after a thousand tasks and more."""

@@ -17,6 +17,7 @@
 
 use super::job::Target;
 use super::memory::Memory;
+use super::times::{Ending, Times};
 use hotlease_client::Error;
 use hotlease_flow::TaskId;
 use pyo3::prelude::*;
@@ -143,6 +144,8 @@ pub struct Failed {
 pub struct Cell {
     word: AtomicU8,
     inside: Mutex<Inside>,
+    /// Where somebody wants to know.
+    pub times: Option<Arc<Times>>,
 }
 
 #[derive(Default)]
@@ -170,10 +173,11 @@ pub enum Known {
 
 impl Cell {
     /// Of a task that waits.
-    pub fn new() -> Self {
+    pub fn new(times: Option<Arc<Times>>) -> Self {
         Self {
             word: AtomicU8::new(Stage::Pending as u8),
             inside: Mutex::default(),
+            times,
         }
     }
 
@@ -227,11 +231,18 @@ impl Cell {
             watchers: word & WATCHED != 0,
             graph: word & LINKED != 0,
         };
-        self.exchange(cancel).ok().map(told)
+        let before = self.exchange(cancel).ok()?;
+        if let Some(times) = &self.times {
+            times.end(Ending::Cancelled);
+        }
+        Some(told(before))
     }
 
     /// Stores the outcome. True: it is watched, and somebody with Python's lock has to call `finish`.
     pub fn resolve(&self, outcome: Outcome) -> bool {
+        if let Some(times) = &self.times {
+            times.ended(&outcome);
+        }
         self.inside().outcome = Some(outcome);
         let finish = |word: u8| {
             Some(if word & WATCHED == 0 {

@@ -112,11 +112,12 @@ impl Core {
             state.lanes[at].taken();
             self.fetch_kept(state, at);
         }
-        let bytes = match result {
+        let mut bytes = match result {
             Err(error) => return self.after(state, job, error),
             Ok(Came::InPlace(length)) => {
                 if let Sent::Taking(_, mut memory) = sent {
                     memory.truncate(length);
+                    took(&job, memory.bytes_mut());
                     if let Some(why) = refusal(memory.bytes()) {
                         return self.lose(state, job, &why);
                     }
@@ -134,6 +135,7 @@ impl Core {
             Ok(Came::Owned(bytes)) => bytes.into_boxed_slice(),
             Ok(Came::Bytes(length)) => Box::from(&scratch[..length]),
         };
+        took(&job, &mut bytes);
         match bytes.first() {
             Some(&reply::UNKNOWN_FUNCTION) => {
                 state.lanes[at].forget(&job.target.key);
@@ -354,6 +356,15 @@ impl Core {
 /// Whether a task may be sent again.
 fn goes_on(state: &State) -> bool {
     matches!(state.closed, None | Some(Closed::ShutDown)) && state.lanes.iter().any(|lane| !lane.is_dead)
+}
+
+/// Takes the time that a function took out of its reply, if that was asked for.
+fn took(job: &Job, reply: &mut [u8]) {
+    if let Some(times) = &job.cell.times
+        && let Some(ns) = reply::take_time(reply)
+    {
+        times.ran(ns);
+    }
 }
 
 /// Where a result is.

@@ -16,6 +16,7 @@ use super::memo::Memory;
 use super::memory::Pool;
 use super::queue::Queue;
 use hotlease_client::{Awaited, Error, Invoker};
+use hotlease_fabric::clock::monotonic_ns;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -77,6 +78,8 @@ pub struct Core {
     pub keeper: Keeper,
     /// What outlives the program.
     pub memory: Memory,
+    /// Tasks that were submitted.
+    pub submitted: AtomicU64,
     /// The value of [`FORKED`] where it was made.
     forks: u32,
     /// The lease was given back.
@@ -124,6 +127,7 @@ impl Core {
             watched: AtomicUsize::new(0),
             keeper: Keeper::default(),
             memory,
+            submitted: AtomicU64::new(0),
             forks: FORKED.load(Ordering::Relaxed),
             ended: AtomicBool::new(false),
         });
@@ -172,7 +176,7 @@ impl Core {
             return;
         };
         let payload = Payload::Own(payload.clone());
-        let mut job = Job::new(Arc::new(Cell::new()), target.clone(), payload);
+        let mut job = Job::new(Arc::new(Cell::new(None)), target.clone(), payload);
         job.prepares = true;
         job.cell.start();
         match state.lanes[at].send(job, &self.invoker, &self.pool) {
@@ -243,11 +247,16 @@ impl Core {
         job.sent = true;
         let lane = &mut state.lanes[at];
         let was_idle = lane.flights.is_empty();
+        let timed = job.cell.times.clone().map(|times| (times, monotonic_ns()));
         match lane.send(job, &self.invoker, &self.pool) {
-            Ok(()) if was_idle => {
-                self.version.fetch_add(1, Ordering::Release);
+            Ok(()) => {
+                if was_idle {
+                    self.version.fetch_add(1, Ordering::Release);
+                }
+                if let Some((times, now)) = timed {
+                    times.sent(at, now);
+                }
             }
-            Ok(()) => {}
             Err((job, None)) => return Some(job),
             Err((job, Some(error))) => self.fail(state, job, *error),
         }

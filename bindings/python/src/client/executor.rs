@@ -7,20 +7,26 @@ use super::encode::{self, Callable, Functions};
 use super::future::{self, finish_others, forked};
 use super::gather::{self, Input};
 use super::graph::Graph;
+use super::hint::Hint;
 use super::job::{Job, Memo, Payload, Plan, Target};
 use super::keeper;
 use super::memo::Memory;
 use super::options::{self, Asking};
 use super::planned::{Planned, Refused};
+use super::times::{Recorder, Row, Times};
 use hotlease_client::{Code, Invoker};
+use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+
+/// The name of a function, and when a task of it came how far.
+type Record<'py> = (Bound<'py, PyString>, Row);
 
 /// How often a waiting thread looks whether Ctrl-C was pressed.
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
@@ -37,6 +43,9 @@ struct Opened {
     idempotent: bool,
     /// How tasks are treated, where neither they nor their functions say so.
     plan: Plan,
+    hint: Hint,
+    /// Where somebody wants to know when tasks come how far.
+    recorder: Option<Recorder>,
 }
 
 impl Client {
@@ -60,6 +69,12 @@ impl Opened {
         if core.is_foreign() {
             return Err(forked());
         }
+        let number = core.submitted.fetch_add(1, Ordering::Relaxed);
+        let is_sample = Hint::wants(number);
+        if is_sample && let Some((submitting, running)) = self.hint.give() {
+            decode::called(py, intern!(py, "hint"))?.call1((submitting, running))?;
+        }
+        let times = (is_sample || self.recorder.is_some()).then(Times::begin);
         let (target, args) = match self.functions.find(function, self.idempotent) {
             Ok(Callable::Target(target)) => (target, args.clone()),
             Ok(Callable::Argument(target)) => {
@@ -69,26 +84,43 @@ impl Opened {
             }
             Err(error) => return unsendable(py, self, None, error),
         };
-        let (payload, inputs) = match encode::call(&target, &args, kwargs, core) {
+        let (mut payload, inputs) = match encode::call(&target, &args, kwargs, core) {
             Ok(encoded) => encoded,
             Err(error) => return unsendable(py, self, Some(target), error),
         };
-        while !core.has_room(py) {
-            py.detach(|| core.make_room());
-            finish_others(py, core);
-            py.check_signals()?;
+        let mut room_ns = 0;
+        if !core.has_room(py) {
+            let since = monotonic_ns();
+            await_room(py, core)?;
+            room_ns = monotonic_ns() - since;
+        }
+        if let Some(times) = &times {
+            payload.ask_time();
+            times.accepted();
+            if is_sample {
+                self.hint.measure(times);
+            }
+            if let Some(recorder) = &self.recorder {
+                recorder.keep(&target, times);
+            }
         }
         let is_usual = inputs.is_empty() && asked.is_none() && target.plan.is_plain() && self.plan.is_plain();
+        let cell = Arc::new(Cell::new(times));
         if !is_usual {
-            return self.plan(asked, function, target, &args, kwargs, (payload, inputs));
+            let planned = Planned::new(cell, target, payload, Plan::default());
+            return self.plan(asked, function, planned, &args, kwargs, inputs);
         }
-        let cell = Arc::new(Cell::new());
         let (future, core) = (self.future.bind(py), core.clone());
         let future = future::make(future, cell.clone(), core, Some(target.clone()))?;
-        let mut job = Job::new(cell, target, payload);
+        let mut job = Job::new(cell.clone(), target, payload);
         job.priority = job.target.plan.priority.unwrap_or(0);
         match self.core.accept(py, job) {
-            Ok(()) => Ok(future),
+            Ok(()) => {
+                if let Some(times) = &cell.times {
+                    times.submitted(room_ns);
+                }
+                Ok(future)
+            }
             Err(closed) => Err(closed_error(py, &closed)),
         }
     }
@@ -98,12 +130,12 @@ impl Opened {
         &self,
         asked: Option<&Plan>,
         function: &Bound<'py, PyAny>,
-        target: Arc<Target>,
+        mut planned: Box<Planned>,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
-        (payload, inputs): (Payload, Vec<Input>),
+        inputs: Vec<Input>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, core) = (function.py(), &self.core);
+        let (py, core, target) = (function.py(), &self.core, planned.target.clone());
         let plan = target.plan.or(&self.plan);
         let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
         if plan.memo == Some(Memo::Content) && target.content.get().is_none() {
@@ -115,10 +147,9 @@ impl Opened {
             }
         }
         let (mut sources, mut foreign) = gather::sources(core, inputs)?;
-        let cell = Arc::new(Cell::new());
         let class = self.future.bind(py);
-        let future = future::make(class, cell.clone(), core.clone(), Some(target.clone()))?;
-        let mut planned = Planned::new(cell, target.clone(), payload, plan);
+        let future = future::make(class, planned.cell.clone(), core.clone(), Some(target.clone()))?;
+        planned.plan = plan;
         loop {
             match core.plan(py, planned, &sources) {
                 Ok(()) => break,
@@ -134,6 +165,9 @@ impl Opened {
                     foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
                     let inputs;
                     (planned.payload, inputs) = encode::call(&target, args, kwargs, core)?;
+                    if planned.cell.times.is_some() {
+                        planned.payload.ask_time();
+                    }
                     (sources, foreign) = gather::sources(core, inputs)?;
                 }
                 Err(Refused::Closed(closed)) => {
@@ -207,6 +241,8 @@ impl Client {
             future,
             idempotent: asked.idempotent,
             plan: asked.plan,
+            hint: Hint::default(),
+            recorder: (asked.timing > 0).then(|| Recorder::new(asked.timing as usize)),
         };
         if let Err(opened) = self.opened.set(opened) {
             close(&opened.core, false);
@@ -262,6 +298,18 @@ impl Client {
         })
     }
 
+    /// Tasks that were submitted.
+    fn _submitted(&self) -> PyResult<u64> {
+        Ok(self.opened()?.core.submitted.load(Ordering::Relaxed))
+    }
+
+    /// The last tasks that were submitted: name of the function, and when they came how far; `None` where nobody has asked.
+    fn _records<'py>(&self, py: Python<'py>) -> PyResult<Option<Vec<Record<'py>>>> {
+        let named = |(target, row): (Arc<Target>, Row)| (PyString::intern(py, &target.name), row);
+        let recorder = self.opened()?.recorder.as_ref();
+        Ok(recorder.map(|recorder| recorder.rows().into_iter().map(named).collect()))
+    }
+
     /// Accepts nothing more; see ``Executor.shutdown``.
     fn _shutdown(&self, py: Python<'_>, wait: bool, cancel_futures: bool) -> PyResult<()> {
         let Some(Opened { core, .. }) = self.opened.get() else {
@@ -274,6 +322,15 @@ impl Client {
         finish_others(py, core);
         if wait { await_end(py, core) } else { Ok(()) }
     }
+}
+
+fn await_room(py: Python<'_>, core: &Arc<Core>) -> PyResult<()> {
+    while !core.has_room(py) {
+        py.detach(|| core.make_room());
+        finish_others(py, core);
+        py.check_signals()?;
+    }
+    Ok(())
 }
 
 /// Executors that were dropped with tasks pending: the program does not end before these have.
@@ -344,7 +401,7 @@ fn unsendable<'py>(
     if let Some(closed) = closed {
         return Err(closed_error(py, &closed));
     }
-    let cell = Arc::new(Cell::new());
+    let cell = Arc::new(Cell::new(None));
     cell.start();
     let raised = decode::called(py, intern!(py, "not_sent"))?.call1((error.into_value(py),))?;
     cell.resolve(Outcome::Raised(raised.unbind()));

@@ -6,6 +6,8 @@ use super::core::Core;
 use super::decode::{self, Decoded};
 use super::gather;
 use super::job::Target;
+use super::times::Row;
+use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -119,7 +121,13 @@ impl Task {
             }
             match self.cell.take_outcome() {
                 // Decoding runs code of Python's, which may let other threads run, who find the outcome taken.
-                Some(outcome) => drop(self.decoded.set(decode::outcome(py, outcome))),
+                Some(outcome) => {
+                    let times = self.cell.times.as_ref().map(|times| (times, monotonic_ns()));
+                    drop(self.decoded.set(decode::outcome(py, outcome)));
+                    if let Some((times, begun)) = times {
+                        times.read(monotonic_ns() - begun);
+                    }
+                }
                 None => {
                     py.check_signals()?;
                     py.detach(std::thread::yield_now);
@@ -267,6 +275,11 @@ impl Task {
     /// Of a future that nobody but its executor may resolve.
     fn set_exception(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
         Err(not_yours())
+    }
+
+    /// When it came how far; `None` where nobody has asked for that.
+    fn _times(&self) -> Option<Row> {
+        self.cell.times.as_ref().map(|times| times.row())
     }
 
     // A future has an exception, whose traceback has frames, one of which often has the future.

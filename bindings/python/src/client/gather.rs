@@ -98,7 +98,7 @@ fn look<'py>(
             Known::Taken => match task.decoded(py)? {
                 Decoded::Value(value) => return Ok(Some(Instead::Value(value.bind(py).clone()))),
                 Decoded::Raised(exception) => {
-                    let ended = Arc::new(Cell::new());
+                    let ended = Arc::new(Cell::new(None));
                     ended.start();
                     ended.resolve(Outcome::Raised(exception.clone_ref(py)));
                     Input::Task(ended, task.target.clone())

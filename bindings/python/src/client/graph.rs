@@ -449,6 +449,9 @@ impl Core {
                 job.priority = planned.plan.priority.unwrap_or(0);
                 job.idempotent = planned.plan.idempotent.unwrap_or(job.target.idempotent);
                 job.node = Some((task, attempt));
+                if let Some(times) = &job.cell.times {
+                    times.ready();
+                }
                 // Of a second run: nobody can cancel it any more.
                 job.sent = attempt > 1;
                 state.queued_bytes += job.size();

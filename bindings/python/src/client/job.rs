@@ -79,6 +79,18 @@ impl Payload {
             Self::Shared(memory) => memory.bytes(),
         }
     }
+
+    /// Asks for the time that the function takes; of a request that nobody else has yet.
+    pub fn ask_time(&mut self) {
+        let bytes = match self {
+            Self::Own(bytes) => &mut **bytes,
+            Self::Shared(memory) => match Arc::get_mut(memory) {
+                Some(memory) => memory.bytes_mut(),
+                None => return,
+            },
+        };
+        bytes[1] |= request::TIMED;
+    }
 }
 
 /// A task.
@@ -161,7 +173,7 @@ impl<'a> Whole<'a> {
         let lengths: Vec<usize> = arguments.buffers.iter().map(|(_, length)| *length).collect();
         let result_lengths: Vec<usize> = results.iter().map(|result| result.len()).collect();
         let (kind, writable, pickle_bytes) = (without.kind, without.writable, arguments.pickle_bytes);
-        let head = Request::head(
+        let mut head = Request::head(
             kind,
             writable,
             &target.key,
@@ -170,6 +182,9 @@ impl<'a> Whole<'a> {
             &lengths,
             &result_lengths,
         )?;
+        if without.timed {
+            head[1] |= request::TIMED;
+        }
         let layout = Layout::new(head.len().checked_add(blob.len())?, pickle_bytes, lengths)?;
         let (places, end) = place_results(layout.end, result_lengths)?;
         Some(Self {

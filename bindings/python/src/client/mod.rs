@@ -16,6 +16,7 @@
 //! | `collect` | what a result means; retries; another worker for one that is gone |
 //! | `waiting`, `keeper` | who takes in results: the thread that waits for one, else the core's own |
 //! | `memory` | shared memory for large arguments and results |
+//! | `times`, `hint` | when tasks come how far; a hint where that is more overhead than work |
 //! | `options` | the options of an executor |
 
 mod cell;
@@ -27,6 +28,7 @@ mod executor;
 mod future;
 mod gather;
 mod graph;
+mod hint;
 mod job;
 mod keeper;
 mod lane;
@@ -35,6 +37,7 @@ mod memory;
 mod options;
 mod planned;
 mod queue;
+mod times;
 mod waiting;
 
 use pyo3::create_exception;

@@ -26,6 +26,8 @@ pub struct Asked {
     pub plan: Plan,
     /// Where results are remembered.
     pub checkpoint: Option<PathBuf>,
+    /// Tasks whose times are kept.
+    pub timing: u32,
 }
 
 /// How tasks are treated that are submitted with it; see `Executor.options`.
@@ -63,6 +65,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
         pending_max: PENDING_MAX,
         plan: Plan::default(),
         checkpoint: None,
+        timing: 0,
     };
     let lease = &mut asked.lease;
     for (name, value) in options {
@@ -94,6 +97,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
             "max_pending" => asked.pending_max = value.extract::<u32>()?.max(1),
             "retries" => asked.plan.retries = Some(value.extract()?),
             "memo" => asked.plan.memo = Some(memo_of(&value)?),
+            "timing" => asked.timing = value.extract()?,
             "checkpoint" => asked.checkpoint = Some(value.extract()?),
             other => return Err(PyTypeError::new_err(format!("Executor has no option {other:?}"))),
         }

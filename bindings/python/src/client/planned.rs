@@ -3,7 +3,7 @@
 use super::cell::{Cell, Outcome};
 use super::core::Closed;
 use super::job::{Memo, Payload, Plan, Target};
-use crate::format::reply;
+use crate::format::{reply, request};
 use hotlease_flow::{Key, TaskId};
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -50,8 +50,12 @@ impl Planned {
             Memo::Content => {
                 let mut hasher = blake3::Hasher::new_derive_key("hotlease python task 1");
                 hasher.update(self.target.content.get()?);
-                let parts = std::iter::once(self.payload.bytes());
-                for part in parts.chain(results.iter().filter_map(|result| result.bytes())) {
+                let payload = self.payload.bytes();
+                hasher.update(&(payload.len() as u64).to_le_bytes());
+                // Whether somebody wants to know how long it takes is not part of it.
+                hasher.update(&[payload[0], payload[1] & !request::TIMED]);
+                hasher.update(&payload[2..]);
+                for part in results.iter().filter_map(|result| result.bytes()) {
                     hasher.update(&(part.len() as u64).to_le_bytes());
                     hasher.update(part);
                 }

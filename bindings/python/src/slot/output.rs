@@ -4,7 +4,7 @@ use crate::format::{Layout, Reply, reply};
 use hotlease_wire::limits::RING_DEPTH_MAX;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Results that wait to be taken: a client may have filled a ring before it sees the first of them.
 const KEPT_MAX: usize = RING_DEPTH_MAX as usize;
@@ -79,6 +79,18 @@ impl Output<'_> {
             cut -= 1;
         }
         self.write(&mut Kept::default(), &head, &[&why.as_bytes()[..cut]]);
+    }
+
+    /// Writes how long the function took into what was written last.
+    pub fn put_time(&mut self, kept: &mut Kept, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        if self.produced > self.place.len() {
+            return;
+        }
+        match (self.place.first(), kept.results.back_mut()) {
+            (Some(&reply::KEPT), Some((_, whole))) => reply::put_time(whole, ns),
+            _ => reply::put_time(self.place, ns),
+        }
     }
 
     fn keep(&mut self, kept: &mut Kept, whole: Vec<u8>) {

@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 /// Results up to this size are looked at for plain ones; above it, a pickle costs no more.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
@@ -33,6 +34,8 @@ struct State {
     functions: Functions,
     kept: Kept,
     scratch: Vec<u8>,
+    /// What the running task's function took, where that was asked for.
+    took: Option<Duration>,
 }
 
 thread_local! {
@@ -49,6 +52,7 @@ pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>) {
         functions: Functions::default(),
         kept: Kept::default(),
         scratch: Vec::with_capacity(4096),
+        took: None,
     };
     STATE.set(Some(state));
 }
@@ -157,6 +161,7 @@ impl State {
             return self.kept.take(u64::from_le_bytes(ticket), output);
         }
         let mut lent = Lent::default();
+        self.took = None;
         match self.result(py, input, &task, &mut lent) {
             Ok(value) => self.reply(py, &value, output),
             Err(Failed::Raised(error)) => self.reply_error(py, error, output),
@@ -174,6 +179,9 @@ impl State {
             self.reply_error(py, PyRuntimeError::new_err(what), output);
             leave_after_this(KEPT_MEMORY_STATUS);
         }
+        if let Some(took) = self.took {
+            output.put_time(&mut self.kept, took);
+        }
     }
 
     /// What the task gives. Arguments are gone when it returns, but for those that the result holds.
@@ -187,7 +195,9 @@ impl State {
     ) -> Result<Bound<'py, PyAny>, Failed> {
         let function = self.function(py, input, task)?;
         let (arguments, named) = self.arguments(py, input, task, lent)?;
+        let begun = task.timed.then(Instant::now);
         let result = function.call(arguments, named.as_ref());
+        self.took = begun.map(|begun| begun.elapsed());
         forked::end_child(py, &result);
         Ok(result?)
     }

@@ -1,0 +1,81 @@
+"""Progress bars, of tqdm: in terminals, and in notebooks as their widgets."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
+
+if TYPE_CHECKING:
+    from hotlease._executor import Executor
+
+T = TypeVar("T")
+
+# Seconds between two looks of an executor's bar.
+_PAUSE = 0.1
+
+
+def tqdm() -> Any:
+    """The class of bars that fits where the program runs.
+
+    Raises
+    ------
+    ImportError
+        If tqdm is missing.
+    """
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            # That the notebook's widgets are missing; it falls back by itself.
+            warnings.simplefilter("ignore")
+            from tqdm.auto import tqdm as found  # type: ignore[import-untyped,unused-ignore]
+    except ImportError as error:
+        raise ImportError("progress=True needs tqdm: pip install tqdm") from error
+    return found
+
+
+def total(iterables: tuple[Iterable[Any], ...]) -> Optional[int]:
+    """How many calls `map` will make, where all iterables say how long they are."""
+    lengths = [len(each) for each in iterables if isinstance(each, Sized)]
+    return min(lengths) if lengths and len(lengths) == len(iterables) else None
+
+
+def drawn(bar: Any, results: Iterator[T], calls: Optional[int]) -> Iterator[T]:
+    """The same results, counted as they are drawn."""
+    return iter(bar(results, total=calls, unit="call"))
+
+
+class Bar:
+    """Of an executor: tasks that have ended, of those that were submitted. It looks ten times a second, so that tasks cost
+    nothing more."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._bar = tqdm()(total=0, unit="task")
+        self._executor = weakref.ref(executor)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hotlease-progress", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Shows it as it is, for good."""
+        self._is_over.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._look() and not self._is_over.wait(_PAUSE):
+            pass
+        self._look()
+        self._bar.close()
+
+    def _look(self) -> bool:
+        executor = self._executor()
+        if executor is None:
+            return False
+        submitted = executor._submitted()
+        self._bar.total = submitted
+        self._bar.n = max(self._bar.n, submitted - executor._pending())
+        self._bar.refresh()
+        return True

@@ -1,0 +1,72 @@
+"""When a task came how far: `Future.timing`, and what `Executor.report` is made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+# submitted, accepted, ready, sent, ended, running, reading, slot, runs, ending: moments and durations in nanoseconds, 0 where
+# it did not come to that.
+Row = tuple[int, int, int, int, int, int, int, int, int, int]
+
+ENDINGS = ("pending", "returned", "raised", "failed", "cancelled")
+
+
+class Timing(NamedTuple):
+    """Seconds that each phase of a task took; `None` where it did not come to that (yet), or where nobody knows.
+
+    Of a task that was run more than once: from `queued` on of the last time. All is measured where the program runs, but for
+    `running`.
+    """
+
+    submitted: float
+    """When `submit` was called, on the clock of `time.monotonic`."""
+    submitting: Optional[float]
+    """Until it was in the executor's hands: arguments were pickled, and room was waited for (``max_pending``)."""
+    waiting: Optional[float]
+    """Until the results that it needs were there."""
+    queued: Optional[float]
+    """Until it was sent to a worker."""
+    travelling: Optional[float]
+    """From there until its result was seen here, without `running`: the way there and back, its turn behind others that were
+    sent to the same worker, and pickling there."""
+    running: Optional[float]
+    """In the function, as the worker measured it (to a ten-millionth of it; of an exception, to a half-millionth)."""
+    reading: Optional[float]
+    """Making objects of the result, when somebody asked for it first."""
+    worker: Optional[int]
+    """Which of the executor's workers had it: 0, 1, ..."""
+    runs: int
+    """How often it was sent."""
+    ending: str
+    """``pending``, ``returned``, ``raised``, ``failed`` (without an answer of its own) or ``cancelled``."""
+
+    @property
+    def total(self) -> Optional[float]:
+        """Until its result was seen here; `None` while it is not."""
+        if self.ending == "pending":
+            return None
+        phases = (self.submitting, self.waiting, self.queued, self.travelling, self.running)
+        return sum(phase for phase in phases if phase is not None)
+
+
+def timing(row: Row) -> Timing:
+    """Of what the extension module has noted."""
+    submitted, accepted, ready, sent, ended, running, reading, slot, runs, ending = row
+
+    def between(begin: int, end: int) -> Optional[float]:
+        return (end - begin) / 1e9 if begin and end else None
+
+    was_sent = sent >= ready > 0
+    return Timing(
+        submitted=submitted / 1e9,
+        submitting=between(submitted, accepted),
+        # A task that is ready and one that still waits look the same until one of the two was sent or ended.
+        waiting=between(accepted, ready) if was_sent or ending else None,
+        queued=between(ready, sent) if was_sent else None,
+        travelling=max(0.0, (ended - sent - running) / 1e9) if was_sent and ended and running else None,
+        running=running / 1e9 if running else None,
+        reading=reading / 1e9 if reading else None,
+        worker=slot if runs else None,
+        runs=runs,
+        ending=ENDINGS[ending],
+    )

@@ -1,0 +1,176 @@
+//! When a task came how far, where somebody has asked: `Executor(timing=...)`, and one task in many of every executor.
+//!
+//! All of it is seen from here, but for the time that the function took, which its worker measures and its reply carries
+//! (`FORMAT.md`): clocks of different machines are not compared.
+
+use super::cell::Outcome;
+use super::job::Target;
+use crate::format::reply;
+use hotlease_fabric::clock::monotonic_ns;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How a task ended, as records say it.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+pub enum Ending {
+    /// With a result.
+    Returned = 1,
+    /// With an exception of its own.
+    Raised = 2,
+    /// Without either.
+    Failed = 3,
+    /// It was cancelled.
+    Cancelled = 4,
+}
+
+/// Moments of one task, nanoseconds of CLOCK_MONOTONIC; 0: it did not come to that.
+#[derive(Debug, Default)]
+pub struct Times {
+    submitted: AtomicU64,
+    accepted: AtomicU64,
+    ready: AtomicU64,
+    sent: AtomicU64,
+    ended: AtomicU64,
+    /// What the function took.
+    running: AtomicU64,
+    /// What making objects of the result took.
+    reading: AtomicU64,
+    /// What `submit` took, without waiting for room.
+    submitting: AtomicU64,
+    slot: AtomicU32,
+    runs: AtomicU32,
+    ending: AtomicU8,
+}
+
+/// As Python gets them: submitted, accepted, ready, sent, ended, running, reading, slot, runs, ending.
+pub type Row = (u64, u64, u64, u64, u64, u64, u64, u32, u32, u8);
+
+impl Times {
+    /// Of a task that is about to be submitted.
+    pub fn begin() -> Arc<Self> {
+        let times = Self::default();
+        times.submitted.store(monotonic_ns(), Ordering::Relaxed);
+        Arc::new(times)
+    }
+
+    /// It is in the executor's hands.
+    pub fn accepted(&self) {
+        let now = monotonic_ns();
+        self.accepted.store(now, Ordering::Relaxed);
+        self.ready.store(now, Ordering::Relaxed);
+    }
+
+    /// All that it needs is there.
+    pub fn ready(&self) {
+        self.ready.store(monotonic_ns(), Ordering::Relaxed);
+    }
+
+    /// `submit` is about to return; so long it waited for room.
+    pub fn submitted(&self, room_ns: u64) {
+        let took = monotonic_ns() - self.submitted.load(Ordering::Relaxed);
+        self.submitting
+            .store(took.saturating_sub(room_ns), Ordering::Relaxed);
+    }
+
+    /// It was sent to this slot at this moment.
+    pub fn sent(&self, slot: usize, at_ns: u64) {
+        self.slot.store(slot as u32, Ordering::Relaxed);
+        self.sent.store(at_ns, Ordering::Relaxed);
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        self.running.store(0, Ordering::Relaxed);
+    }
+
+    /// So long its function took.
+    pub fn ran(&self, ns: u64) {
+        self.running.store(ns, Ordering::Relaxed);
+    }
+
+    /// It has this outcome.
+    pub fn ended(&self, outcome: &Outcome) {
+        let ending = match outcome.bytes().and_then(|bytes| bytes.first().copied()) {
+            Some(reply::PLAIN | reply::PICKLED) => Ending::Returned,
+            Some(reply::EXCEPTION | reply::EXCEPTION_TEXT) => Ending::Raised,
+            _ => Ending::Failed,
+        };
+        self.end(ending);
+    }
+
+    /// It ended so.
+    pub fn end(&self, ending: Ending) {
+        self.ended.store(monotonic_ns(), Ordering::Relaxed);
+        self.ending.store(ending as u8, Ordering::Release);
+    }
+
+    /// So long it took to make objects of its result.
+    pub fn read(&self, ns: u64) {
+        self.reading.store(ns, Ordering::Relaxed);
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ending.load(Ordering::Acquire) != 0
+    }
+
+    /// What submitting and running it took, where it has ended and that is known.
+    pub fn cost(&self) -> Option<(u64, u64)> {
+        let ended = self.has_ended();
+        let (submitting, running) = (
+            self.submitting.load(Ordering::Relaxed),
+            self.running.load(Ordering::Relaxed),
+        );
+        (ended && submitting > 0 && running > 0).then_some((submitting, running))
+    }
+
+    /// All of them.
+    pub fn row(&self) -> Row {
+        let ending = self.ending.load(Ordering::Acquire);
+        let of = |moment: &AtomicU64| moment.load(Ordering::Relaxed);
+        (
+            of(&self.submitted),
+            of(&self.accepted),
+            of(&self.ready),
+            of(&self.sent),
+            of(&self.ended),
+            of(&self.running),
+            of(&self.reading),
+            self.slot.load(Ordering::Relaxed),
+            self.runs.load(Ordering::Relaxed),
+            ending,
+        )
+    }
+}
+
+/// Times of the last tasks that were submitted.
+pub struct Recorder {
+    kept_max: usize,
+    kept: Mutex<VecDeque<(Arc<Target>, Arc<Times>)>>,
+}
+
+impl Recorder {
+    /// Of so many.
+    pub fn new(kept_max: usize) -> Self {
+        Self {
+            kept_max,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// One more; the first one goes where there are too many.
+    pub fn keep(&self, target: &Arc<Target>, times: &Arc<Times>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= self.kept_max {
+            kept.pop_front();
+        }
+        kept.push_back((target.clone(), times.clone()));
+    }
+
+    /// The function's name and the times of each, in the order in which they were submitted.
+    pub fn rows(&self) -> Vec<(Arc<Target>, Row)> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter()
+            .map(|(target, times)| (target.clone(), times.row()))
+            .collect()
+    }
+}
