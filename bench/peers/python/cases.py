@@ -126,22 +126,29 @@ LENGTHS_US = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 def efficiency(peer, workers, rate, seconds):
     """The share of the workers' time that tasks of a length use, for each length; and METG(50 %): the length at half.
 
-    A task is a loop of a number of turns, which takes on a worker what one long task took there: waiting does not count.
+    A task is a loop of a number of turns. What a turn takes is that of the fastest task of a millisecond or more, by its own
+    clock on a worker: waiting for a core or for work does not count as work.
     """
-    turns = 2_000_000
-    took = peer.results([peer.submit(work, turns) for _ in range(2 * workers)])
+    turns = 200_000
+    took = peer.results([peer.submit(work, turns) for _ in range(4 * workers)])
     # Where no result comes back, what it takes here.
-    each = min(took if peer.returns_results else [work(turns), work(turns)]) / turns
-    curve = []
+    first = each = min(took if peer.returns_results else [work(turns) for _ in range(4)]) / turns
+    measured = []
     for length_us in LENGTHS_US:
         count = within(1 / max(length_us / 1e6 / workers, 1 / rate), seconds, 4 * workers, 50_000)
         # Whole rounds of the workers: the last one would wait for others.
         count = -(-count // workers) * workers
-        its = max(1, round(length_us / 1e6 / each))
+        turns = max(1, round(length_us / 1e6 / first))
         begin = time.perf_counter()
-        peer.results([peer.submit(work, its) for _ in range(count)])
+        took = peer.results([peer.submit(work, turns) for _ in range(count)])
         taken = time.perf_counter() - begin
-        curve.append({"length_us": length_us, "tasks": count, "efficiency": count * its * each / workers / taken})
+        if peer.returns_results and length_us >= 1000:
+            each = min(each, min(took) / turns)
+        measured.append((count, turns, taken))
+    curve = [
+        {"length_us": 1e6 * turns * each, "tasks": count, "efficiency": count * turns * each / workers / taken}
+        for count, turns, taken in measured
+    ]
     return {"curve": curve, "metg50_us": metg(curve)}
 
 
