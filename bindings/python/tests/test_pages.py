@@ -12,9 +12,10 @@ PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "drop-in.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 SECTIONS = {section.splitlines()[0]: BLOCK.findall(section) for section in re.split(r"^## ", PAGE.read_text(), flags=re.M)[1:]}
 SAYS = {
-    "joblib, and scikit-learn's n_jobs": "[0, 1, 8, 27, 64]\n",
+    "joblib, and scikit-learn's n_jobs": "[0, 1, 8, 27, 64]\n{'n_neighbors': ",
     "Dask": "328350\n",
     "Parsl": "4\n",
+    "Parsl's own kernel with a HotleaseExecutor": "4\n",
 }
 
 

@@ -106,6 +106,9 @@ class Executor(_core.Client, concurrent.futures.Executor):
     1024
     """
 
+    # What `submit` returns.
+    _future: type[Future[Any]] = Future
+
     def __init__(
         self,
         max_workers: Union[int, str, None] = None,
@@ -151,7 +154,7 @@ class Executor(_core.Client, concurrent.futures.Executor):
         if manager is None and "runtime_dir" not in options and _platform.may_start():
             self._open_here(options, prepared, patience)
         else:
-            self._open(Future, options, prepared)
+            self._open(self._future, options, prepared)
         self._warn()
         self._bar = _progress.Bar(self) if progress else None
         _remember(self)
@@ -168,13 +171,13 @@ class Executor(_core.Client, concurrent.futures.Executor):
     ) -> None:
         # With patience, a platform that is not there would be waited for, too.
         try:
-            return self._open(Future, {**options, "patience": 0.0}, prepared)
+            return self._open(self._future, {**options, "patience": 0.0}, prepared)
         except NotRunning:
             _platform.start()
         except Refused:
             if patience <= 0:
                 raise
-        self._open(Future, options, prepared)
+        self._open(self._future, options, prepared)
 
     def __repr__(self) -> str:
         return f"<hotlease.Executor: {self._slots()} workers, {self._pending()} tasks pending>"

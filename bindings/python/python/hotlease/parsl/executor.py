@@ -1,4 +1,4 @@
-"""An executor for Parsl: ``Config(executors=[hotlease.parsl.HotleaseExecutor()])``."""
+"""An executor under Parsl's own kernel: ``Config(executors=[hotlease.parsl.HotleaseExecutor()])``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from typing import Any, Optional
 
+from parsl.executors.base import ParslExecutor
+from parsl.executors.errors import BadStateException, InvalidResourceSpecification
+from parsl.monitoring.radios.filesystem import FilesystemRadio
+
 from hotlease._executor import Executor
 from hotlease.errors import LeaseEnded, WorkerDied
-
-try:
-    from parsl.executors.base import ParslExecutor
-    from parsl.executors.errors import BadStateException, InvalidResourceSpecification
-    from parsl.monitoring.radios.filesystem import FilesystemRadio
-except ImportError as error:
-    raise ImportError("hotlease.parsl needs Parsl: pip install parsl") from error
-
-__all__ = ["HotleaseExecutor"]
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +54,8 @@ class HotleaseExecutor(ParslExecutor):
         self.storage_access = storage_access
         self.working_dir = working_dir
         self.remote_monitoring_radio = remote_monitoring_radio or FilesystemRadio()
+        # Of executor that it makes.
+        self.kind: type[Executor] = Executor
         self._options = options
         self._executor: Optional[Executor] = None
         self._bad_state: Optional[BaseException] = None
@@ -67,16 +64,23 @@ class HotleaseExecutor(ParslExecutor):
         return f"HotleaseExecutor(label={self.label!r}, max_workers={self.max_workers!r})"
 
     def start(self) -> None:
-        """Takes the lease.
+        """Takes the lease; nothing where that was done.
 
         Raises
         ------
         hotlease.Error
             If no worker can be had.
         """
+        if self._executor is not None:
+            return
         super().start()
         self._bad_state = None
-        self._executor = Executor(self.max_workers, **self._options)
+        self._executor = self.kind(self.max_workers, **self._options)
+
+    @property
+    def started(self) -> Optional[Executor]:
+        """The executor beneath, between `start` and `shutdown`."""
+        return self._executor
 
     def submit(
         self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: Any, **kwargs: Any

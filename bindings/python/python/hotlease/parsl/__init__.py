@@ -1,0 +1,16 @@
+"""Parsl programs in leased workers.
+
+`load` in place of ``parsl.load``: apps are tasks of hotlease's own dataflow kernel. Or only an executor under Parsl's kernel:
+``Config(executors=[hotlease.parsl.HotleaseExecutor()])``.
+"""
+
+try:
+    import parsl as _parsl  # noqa: F401
+except ImportError as error:
+    raise ImportError("hotlease.parsl needs Parsl: pip install parsl") from error
+
+from hotlease.parsl.executor import HotleaseExecutor
+from hotlease.parsl.futures import AppFuture
+from hotlease.parsl.kernel import Kernel, load
+
+__all__ = ["AppFuture", "HotleaseExecutor", "Kernel", "load"]

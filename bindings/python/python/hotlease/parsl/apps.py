@@ -1,0 +1,76 @@
+"""The functions of apps, as workers get them. Imported by workers, too."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, Optional
+
+import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+from parsl.app.errors import RemoteExceptionWrapper
+from parsl.app.python import timeout
+
+from hotlease.errors import TaskError
+
+
+class App:
+    """What Parsl's decorators made of a function, pickled once, when it is first called.
+
+    Parsl's own returns exceptions. This one raises them, so that what needs the result is not run.
+    """
+
+    # It says nothing of its tasks, and is sent by itself.
+    _hotlease_declared = (None, None, None, None)
+
+    def __init__(self, function: Callable[..., Any], pickled: Optional[bytes] = None, is_timed: bool = False) -> None:
+        self.__qualname__ = getattr(function, "__name__", "app")
+        # Kept, so that its address means this function for as long as the kernel knows it.
+        self.function = function
+        self.is_timed = is_timed
+        self._pickled = pickled if pickled is not None else cloudpickle.dumps(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = timeout(self.function, kwargs["walltime"]) if self.is_timed else self.function
+        result = function(*args, **kwargs)
+        if isinstance(result, RemoteExceptionWrapper):
+            raise _raised(result)
+        return result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, (self._pickled, self.is_timed)
+
+
+def _loaded(pickled: bytes, is_timed: bool) -> App:
+    return App(pickle.loads(pickled), pickled, is_timed)
+
+
+class AppRaised(Exception):
+    """What an app raised, with its traceback and its causes, on its way to the program."""
+
+    def __init__(self, pickled: bytes, text: str) -> None:
+        super().__init__(pickled, text)
+        self.pickled = pickled
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def unpacked(self) -> BaseException:
+        """As it was raised."""
+        try:
+            return pickle.loads(self.pickled).get_exception()  # type: ignore[no-any-return]
+        except Exception as error:
+            why = f"it does not unpickle here: {type(error).__name__}: {error}"
+            return TaskError(f"the app raised {self.text} ({why})", True)
+
+
+def _raised(wrapped: RemoteExceptionWrapper) -> BaseException:
+    error: BaseException = wrapped.e_value
+    try:
+        pickled = cloudpickle.dumps(wrapped)
+    except Exception:
+        # Its text goes to the program then.
+        return error
+    carrier = AppRaised(pickled, f"{type(error).__name__}: {error}")
+    carrier.__cause__ = error
+    return carrier

@@ -1,0 +1,146 @@
+"""What an app's call returns: a future of hotlease's that is one of Parsl's, too."""
+
+from __future__ import annotations
+
+import weakref
+from concurrent.futures import CancelledError, Future as AnyFuture
+from typing import TYPE_CHECKING, Any, Optional
+
+from parsl.app.futures import DataFuture
+from parsl.dataflow.errors import DependencyError
+from parsl.dataflow.futures import AppFuture as ParslFuture
+from parsl.dataflow.states import States
+
+from hotlease import errors
+from hotlease._executor import Future
+from hotlease.parsl.apps import AppRaised
+
+if TYPE_CHECKING:
+    from hotlease.parsl.kernel import Kernel
+
+_NO_STREAMS: dict[str, Any] = {}
+_Reference = weakref.ReferenceType[AnyFuture[Any]]
+
+
+class Call:
+    """What is known of an app's call beside its future: little, for there may be millions."""
+
+    __slots__ = ("kernel", "number", "name", "needs", "streams")
+
+    def __init__(self, kernel: Kernel, number: int, name: str, needs: Optional[list[_Reference]]) -> None:
+        self.kernel = kernel
+        self.number = number
+        self.name = name
+        # Weak: a chain of millions would otherwise live as long as its last one.
+        self.needs = needs
+        self.streams = _NO_STREAMS
+
+
+class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc]
+    """The result of an app, when it is there. Its exceptions are Parsl's."""
+
+    # None: of a task that Parsl's own kernel has sent, and has another future for.
+    _call: Optional[Call] = None
+    _error: Optional[BaseException] = None
+    _outputs: list[DataFuture] = []
+    _stdout_future: Optional[DataFuture] = None
+    _stderr_future: Optional[DataFuture] = None
+
+    def result(self, timeout: Optional[float] = None) -> Any:
+        """Waits for the result, and returns it or raises what the app raised."""
+        try:
+            return super().result(timeout)
+        except Exception:
+            if self._call is None or not self.done() or super().cancelled():
+                raise
+        error = self.exception()
+        if error is None:
+            return super().result()
+        try:
+            raise error
+        finally:
+            # It has a traceback, which has this frame.
+            del error
+
+    def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
+        """Waits for the end, and returns what the app raised, or None."""
+        error = super().exception(timeout)
+        if error is None or self._call is None:
+            return error
+        if self._error is None:
+            self._error = _as_parsl_has_it(error, self._call)
+        return self._error
+
+    @property
+    def _exception(self) -> Optional[BaseException]:  # type: ignore[override]
+        return self.exception() if self.done() and not super().cancelled() else None
+
+    def cancel(self) -> bool:
+        """Not implemented, as of all futures of Parsl's apps."""
+        if self._call is None:
+            return super().cancel()
+        raise NotImplementedError("Cancel not implemented")
+
+    @property
+    def task_record(self) -> dict[str, Any]:  # type: ignore[override]
+        """What Parsl keeps of each task, as far as it is known."""
+        call = self._call
+        if call is None:
+            raise AttributeError("task_record")
+        return {
+            "id": call.number,
+            "dfk": call.kernel,
+            "func_name": call.name,
+            "executor": call.kernel.label,
+            "app_fu": self,
+            "status": self._status(),
+            "kwargs": dict(call.streams),
+            "join": False,
+            "memoize": False,
+            "from_memo": False,
+        }
+
+    def _status(self) -> States:
+        if not self.done():
+            return States.launched if self.running() else States.pending
+        if super().cancelled():
+            return States.failed
+        error = self.exception()
+        if error is None:
+            return States.exec_done
+        return States.dep_fail if isinstance(error, DependencyError) else States.failed
+
+    def __getattr__(self, name: str) -> Any:
+        if self._call is None:
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
+def _as_parsl_has_it(error: BaseException, call: Call) -> BaseException:
+    if isinstance(error, AppRaised):
+        return error.unpacked()
+    if isinstance(error, errors.DependencyError):
+        return DependencyError(_failed(error, call), call.number)
+    return error
+
+
+def _failed(error: errors.DependencyError, call: Call) -> list[tuple[BaseException, str]]:
+    """What the task needs that has failed, with the names that Parsl gives them."""
+    found: list[tuple[BaseException, str]] = []
+    for reference in call.needs or ():
+        needed = reference()
+        if needed is None or not needed.done():
+            continue
+        try:
+            exception = needed.exception()
+        except CancelledError as cancelled:
+            exception = cancelled
+        if exception is not None:
+            found.append((exception, call.kernel.render_future_description(needed)))
+    if not found:
+        # The program has let go of them: the names of their functions are still known.
+        cause = error.__cause__
+        cause = cause.unpacked() if isinstance(cause, AppRaised) else cause
+        between = ["..."] if error.left_out else []
+        found.append((cause or error, " <- ".join([*error.chain[1:-1], *between, *error.chain[-1:]])))
+    return found

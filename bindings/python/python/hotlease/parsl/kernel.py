@@ -1,0 +1,262 @@
+"""A dataflow kernel for Parsl's apps that has little to do: futures as arguments, retries and failures are the executor's.
+
+Apps are tasks of `hotlease.Executor`, which keeps what waits for what in Rust. What needs Python to decide between two steps of
+one task (join apps, memoisation, staging from elsewhere, retry handlers, monitoring) takes the way of Parsl's own kernel, which
+this one is a subclass of, and comes to the same workers.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, Future
+from typing import Any, Optional, Union
+
+import parsl
+from parsl.app.futures import DataFuture
+from parsl.app.python import timeout
+from parsl.config import Config
+from parsl.data_provider.files import File
+from parsl.dataflow.dependency_resolvers import DEEP_DEPENDENCY_RESOLVER, SHALLOW_DEPENDENCY_RESOLVER
+from parsl.dataflow.dflow import DataFlowKernel, DataFlowKernelLoader
+from parsl.errors import ConfigurationError
+from parsl.executors import ThreadPoolExecutor
+
+from hotlease import _core
+from hotlease._executor import Executor
+from hotlease.parsl.apps import App
+from hotlease.parsl.executor import HotleaseExecutor
+from hotlease.parsl.futures import AppFuture, Call
+
+# Apps that are remembered; beyond, all are pickled anew.
+_APPS_MAX = 4096
+# What Parsl puts around the function of an app with a walltime: another one for each call, of the same code.
+_TIMED = timeout(len, 1.0).__code__
+_STREAMS = ("stdout", "stderr")
+
+
+class _AppExecutor(Executor):
+    _future = AppFuture
+
+
+class Kernel(DataFlowKernel):
+    """Parsl's kernel, whose tasks are in hotlease's. Made by `load`.
+
+    Parameters
+    ----------
+    config
+        With one executor, a `HotleaseExecutor`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._executor = _only(config)
+        self._executor.kind = _AppExecutor
+        self.label: str = self._executor.label
+        self._apps: dict[Any, App] = {}
+        self._numbering = threading.RLock()
+        resolver = config.dependency_resolver
+        # Each of these asks Python between two steps of one task.
+        self._asks_python = bool(
+            config.monitoring
+            or config.retry_handler
+            or not config.garbage_collect
+            or resolver not in (None, SHALLOW_DEPENDENCY_RESOLVER, DEEP_DEPENDENCY_RESOLVER)
+        )
+        self._stages = self._executor.storage_access is not None
+        # In Parsl, each failure counts, the death of a worker, too.
+        self._asking = _core.Asking(retries=config.retries, idempotent=config.retries > 0 or None)
+        # First: where there are no workers, nothing else is left behind.
+        self._executor.start()
+        try:
+            super().__init__(config)
+        except BaseException:
+            self._executor.shutdown()
+            raise
+
+    def submit(
+        self,
+        func: Callable[..., Any],
+        app_args: Sequence[Any],
+        executors: Union[str, Sequence[str]] = "all",
+        cache: bool = False,
+        ignore_for_cache: Optional[Sequence[str]] = None,
+        app_kwargs: dict[str, Any] = {},  # noqa: B006
+        join: bool = False,
+    ) -> Any:
+        """Takes an app's call. Called by apps."""
+        future = None
+        if not (cache or join or self._asks_python or self.cleanup_called) and self._is_mine(executors):
+            future = self._take(func, app_args, app_kwargs)
+        if future is not None:
+            return future
+        with self._numbering:
+            return super().submit(
+                func,
+                app_args=app_args,
+                executors=executors,
+                cache=cache,
+                ignore_for_cache=ignore_for_cache,
+                app_kwargs=app_kwargs,
+                join=join,
+            )
+
+    def _is_mine(self, executors: Union[str, Sequence[str]]) -> bool:
+        if isinstance(executors, str):
+            return executors.lower() == "all"
+        return isinstance(executors, list) and executors == [self.label]
+
+    def _take(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Optional[AppFuture]:
+        """The future of a task; None: it is one for Parsl's own kernel."""
+        needs: list[weakref.ReferenceType[Future[Any]]] = []
+        if not self._can_take(args, needs) or kwargs and not self._can_take_named(kwargs, needs):
+            return None
+        try:
+            app = self._apps.get(func) or self._learn(func, kwargs)
+        except Exception:
+            # Its future is to say so, which Parsl sees to.
+            return None
+        executor = self._executor.started
+        if executor is None:
+            return None
+        with self._numbering:
+            number = self.task_count
+            self.task_count += 1
+        call = Call(self, number, app.__qualname__, needs or None)
+        if kwargs:
+            kwargs = self._directed(kwargs, call)
+        try:
+            future: Any = executor._submit_as(self._asking, app, *args, **kwargs)
+        except (BrokenExecutor, RuntimeError):
+            return None
+        future._call = call
+        if kwargs:
+            self._promise_files(future, kwargs, call)
+        return future  # type: ignore[no-any-return]
+
+    def _can_take(self, values: Sequence[Any], needs: list[weakref.ReferenceType[Future[Any]]]) -> bool:
+        for value in values:
+            if isinstance(value, Future):
+                if isinstance(value, DataFuture) and not self._is_here(value.file_obj):
+                    return False
+                needs.append(weakref.ref(value))
+            elif isinstance(value, File) and not self._is_here(value):
+                return False
+        return True
+
+    def _can_take_named(
+        self, kwargs: dict[str, Any], needs: list[weakref.ReferenceType[Future[Any]]]
+    ) -> bool:
+        if kwargs.get("parsl_resource_specification") or kwargs.get("_parsl_staging_inhibit"):
+            return False
+        inputs, outputs = kwargs.get("inputs", ()), kwargs.get("outputs", ())
+        if not isinstance(inputs, (list, tuple)) or not isinstance(outputs, (list, tuple)):
+            return False
+        if not all(isinstance(file, File) and self._is_here(file) for file in outputs):
+            return False
+        if self.config.std_autopath is not None and parsl.AUTO_LOGNAME in map(kwargs.get, _STREAMS):
+            return False
+        return self._can_take(tuple(kwargs.values()), needs) and self._can_take(inputs, needs)
+
+    def _is_here(self, file: File) -> bool:
+        return file.scheme == "file" and not self._stages
+
+    def _learn(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> App:
+        if kwargs.get("walltime") is not None and getattr(func, "__code__", None) is _TIMED:
+            key: Any = (func.__wrapped__,)  # type: ignore[attr-defined]
+            return self._apps.get(key) or self._keep(key, App(key[0], is_timed=True))
+        return self._keep(func, App(func))
+
+    def _keep(self, key: Any, app: App) -> App:
+        if len(self._apps) >= _APPS_MAX:
+            self._apps.clear()
+        self._apps[key] = app
+        return app
+
+    def _directed(self, kwargs: dict[str, Any], call: Call) -> dict[str, Any]:
+        """The same with the names of the files that Parsl names."""
+        for name in _STREAMS:
+            stream = kwargs.get(name)
+            if stream is None:
+                continue
+            if stream == parsl.AUTO_LOGNAME:
+                record: Any = {"id": call.number, "func_name": call.name, "kwargs": kwargs}
+                kwargs = {**kwargs, name: self.default_std_autopath(record, name)}  # type: ignore[no-untyped-call]
+            call.streams = {**call.streams, name: kwargs[name]}
+        return kwargs
+
+    def _promise_files(self, future: Any, kwargs: dict[str, Any], call: Call) -> None:
+        if outputs := kwargs.get("outputs"):
+            future._outputs = [DataFuture(future, file, tid=call.number) for file in outputs]
+        for name in _STREAMS:
+            if isinstance(file := kwargs.get(name), File):
+                setattr(future, f"_{name}_future", DataFuture(future, file, tid=call.number))
+
+    def wait_for_current_tasks(self) -> None:
+        """Waits until all tasks have ended."""
+        super().wait_for_current_tasks()
+        pause = 0.001
+        while self._executor.outstanding() > 0:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        if exc_type is not None and self.config.exit_mode != "skip" and self._executor.started is not None:
+            # As Parsl has it, without waiting: for what runs, that is, which nobody can do without.
+            self._executor.started.shutdown(wait=False, cancel_futures=True)
+        super().__exit__(exc_type, exc_value, traceback)  # type: ignore[no-untyped-call]
+
+
+def load(config: Optional[Config] = None, *, max_workers: Optional[int] = None, **options: Any) -> Kernel:
+    """In place of ``parsl.load``: apps run in leased workers, as tasks of hotlease's own dataflow kernel.
+
+    Parameters
+    ----------
+    config
+        Parsl's. Its executor is a `HotleaseExecutor`, or none is named.
+    max_workers, options
+        Of the `HotleaseExecutor` that is made where none is named.
+
+    Returns
+    -------
+    Kernel
+        The same as ``parsl.dfk()`` from now on; to be cleaned up as ever, by ``with`` or ``cleanup()``.
+
+    Raises
+    ------
+    parsl.errors.ConfigurationError
+        If one is loaded already, or `config` names other executors.
+    hotlease.Error
+        If no worker can be had.
+    """
+    if DataFlowKernelLoader._dfk is not None:
+        raise ConfigurationError("Config has already been loaded")
+    config = copy.copy(config) if config is not None else Config()
+    if len(config.executors) == 1 and _is_default(config.executors[0]):
+        config._executors = (HotleaseExecutor(max_workers=max_workers, **options),)
+    elif max_workers is not None or options:
+        raise ConfigurationError("max_workers and options are of the executor that is made, and the configuration names one")
+    kernel = Kernel(config)
+    DataFlowKernelLoader._dfk = kernel
+    return kernel
+
+
+def _only(config: Config) -> HotleaseExecutor:
+    executors = config.executors
+    if len(executors) == 1 and isinstance(executors[0], HotleaseExecutor):
+        return executors[0]
+    named = ", ".join(f"{executor.label} ({type(executor).__name__})" for executor in executors)
+    raise ConfigurationError(
+        f"hotlease.parsl.load runs all apps in the workers of one HotleaseExecutor, and the configuration has {named}: "
+        "name no executor or such a one; parsl.load(config) can have it beside others"
+    )
+
+
+def _is_default(executor: Any) -> bool:
+    """Whether this is what Parsl puts into a configuration that names none."""
+    if type(executor) is not ThreadPoolExecutor:
+        return False
+    usual = ThreadPoolExecutor()
+    return all(getattr(executor, name) == getattr(usual, name) for name in ("label", "max_threads", "storage_access"))
