@@ -439,12 +439,14 @@ def test_leaving_with_an_exception_does_not_wait_for_what_was_not_begun(load, tm
     with pytest.raises(ZeroDivisionError):
         with load():
             first = wait_for(str(path))
-            last = add(first, "!")
+            last = shell("touch {outputs[0]}", inputs=[first], outputs=[File(str(tmp_path / "never"))])
             threading.Timer(0.1, path.touch).start()
             raise ZeroDivisionError
     assert first.done() and last.done()
-    with pytest.raises(concurrent.futures.CancelledError):
-        last.result()
+    for future in (last, last.outputs[0]):
+        with pytest.raises(concurrent.futures.CancelledError):
+            future.result(300)
+    assert not (tmp_path / "never").exists()
 
 
 class Copied(Staging):

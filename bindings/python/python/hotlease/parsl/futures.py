@@ -73,7 +73,10 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc]
 
     @property
     def _exception(self) -> Optional[BaseException]:  # type: ignore[override]
-        return self.exception() if self.done() and not super().cancelled() else None
+        # What Parsl's futures of files look at, which know of no cancellation.
+        if super().cancelled():
+            return CancelledError()
+        return self.exception() if self.done() else None
 
     def cancel(self) -> bool:
         """Not implemented, as of all futures of Parsl's apps."""
