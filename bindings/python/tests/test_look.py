@@ -13,7 +13,7 @@ import pytest
 import tasks
 
 import hotlease
-from hotlease import _report
+from hotlease import _programs, _report
 from hotlease._timing import timing
 
 
@@ -231,3 +231,18 @@ def test_a_program_whose_tasks_are_worth_it_is_told_nothing(platform):
         cwd=tasks.__file__.rpartition("/")[0],
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_top_tells_what_workers_of_leases_do_between_two_looks(executor):
+    executor.submit(abs, -1).result(60)
+    command = [_programs.find("hotlease"), "top", "--json", "--interval", "2", "--count", "2"]
+    top = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    first = json.loads(top.stdout.readline())
+    calls = 0
+    while top.poll() is None:
+        executor.submit(time.sleep, 0.02).result(60)
+        calls += 1
+    rows = [json.loads(line) for line in top.stdout.read().splitlines()]
+    assert top.returncode == 0 and first["busy"] is None and first["calls_per_second"] is None
+    same = [row for row in rows if row["busy"] is not None and row["pid"] == first["pid"]]
+    assert same and 0 < same[-1]["calls_per_second"] <= calls and 0 <= same[-1]["busy"] <= 1, rows

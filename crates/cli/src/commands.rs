@@ -12,5 +12,6 @@ pub(crate) mod leases;
 pub(crate) mod manager;
 pub(crate) mod ps;
 pub(crate) mod run;
+pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod version;

@@ -18,7 +18,7 @@ mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    admin, agent, agents, bill, doctor, down, functions, identity, leases, manager, ps, run, up, version,
+    admin, agent, agents, bill, doctor, down, functions, identity, leases, manager, ps, run, top, up, version,
 };
 use output::Output;
 use std::process::ExitCode;
@@ -46,6 +46,7 @@ enum Command {
     Agent(agent::AgentArgs),
     Run(run::RunArgs),
     Ps(ps::PsArgs),
+    Top(top::TopArgs),
     Leases(leases::LeasesArgs),
     Agents(agents::AgentsArgs),
     Bill(bill::BillArgs),
@@ -74,6 +75,7 @@ impl Command {
             Self::Agent(args) => agent::carry_out(args, output),
             Self::Run(args) => run::carry_out(args, output),
             Self::Ps(args) => ps::carry_out(args, output),
+            Self::Top(args) => top::carry_out(args, output),
             Self::Leases(args) => leases::carry_out(args, output),
             Self::Agents(args) => agents::carry_out(args, output),
             Self::Bill(args) => bill::carry_out(args, output),

@@ -1,0 +1,189 @@
+//! `hotlease top`
+
+use crate::output::Align::{Left, Right};
+use crate::output::{Column, Output};
+use crate::platform::{Platform, SiteArgs};
+use crate::quantity;
+use clap::Args;
+use hotlease_wire::grpc::{ListRequest, WorkerInfo};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Erases a terminal, and goes to its upper left corner.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// Show what workers of leases do, again and again
+///
+/// Busy is the part of the time since the last look that a worker spent in functions; agents count at the end of a call,
+/// so that a long one counts when it is over. With `--json`, an object for each worker and look: agent, lease, index, pid,
+/// state, calls_per_second and busy (0 to 1; both null at the first look), rss_bytes, invocations.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    interval: u64,
+    /// Looks, after which it ends; 0: it goes on until Ctrl-C
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    count: u64,
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+/// Which worker: agent, lease, its number there, and its epoch.
+type Which = (String, String, u32, u32);
+
+/// Invocations, and nanoseconds in functions.
+type Used = (u64, u64);
+
+#[derive(Serialize)]
+struct Row {
+    agent: String,
+    lease: String,
+    index: u32,
+    pid: u32,
+    state: String,
+    calls_per_second: Option<f64>,
+    busy: Option<f64>,
+    rss_bytes: u64,
+    invocations: u64,
+}
+
+pub(crate) fn carry_out(args: TopArgs, output: &mut Output) -> anyhow::Result<()> {
+    let mut platform = Platform::of(&args.site)?;
+    let clears = !output.is_json() && std::io::stdout().is_terminal();
+    let (mut before, mut looked) = (HashMap::new(), Instant::now());
+    for look in 1.. {
+        let list = platform.ask(async |client| client.list_workers(ListRequest::default()).await)?;
+        let now = Instant::now();
+        let mut workers = list.workers;
+        workers.retain(|worker| !worker.lease.is_empty());
+        let rows = rows(&workers, &before, now - looked);
+        (before, looked) = (workers.iter().map(used).collect(), now);
+        if clears {
+            output.line(CLEAR)?;
+        }
+        show(&rows, output)?;
+        if look == args.count {
+            return Ok(());
+        }
+        output.flush()?;
+        std::thread::sleep(Duration::from_secs(args.interval));
+    }
+    Ok(())
+}
+
+fn used(worker: &WorkerInfo) -> (Which, Used) {
+    let which = (
+        worker.agent.clone(),
+        worker.lease.clone(),
+        worker.index,
+        worker.epoch,
+    );
+    let usage = worker.usage.unwrap_or_default();
+    (which, (usage.invocations, usage.compute_ns))
+}
+
+/// What each did since it was looked at last.
+fn rows(workers: &[WorkerInfo], before: &HashMap<Which, Used>, between: Duration) -> Vec<Row> {
+    let row = |worker: &WorkerInfo| {
+        let (which, (invocations, compute_ns)) = used(worker);
+        let since = before.get(&which).map(|(calls, ns)| {
+            let seconds = between.as_secs_f64().max(1e-9);
+            let calls = invocations.saturating_sub(*calls) as f64 / seconds;
+            let busy = compute_ns.saturating_sub(*ns) as f64 / 1e9 / seconds;
+            // A call that began before the last look counts in this one.
+            (calls, busy.min(1.0))
+        });
+        Row {
+            agent: worker.agent.clone(),
+            lease: worker.lease.clone(),
+            index: worker.index,
+            pid: worker.pid,
+            state: worker.state.clone(),
+            calls_per_second: since.map(|(calls, _)| calls),
+            busy: since.map(|(_, busy)| busy),
+            rss_bytes: worker.rss_bytes,
+            invocations,
+        }
+    };
+    let mut rows: Vec<Row> = workers.iter().map(row).collect();
+    // The busiest first; those that nothing is known of last.
+    rows.sort_by(|a, b| b.busy.unwrap_or(-1.0).total_cmp(&a.busy.unwrap_or(-1.0)));
+    rows
+}
+
+fn show(rows: &[Row], output: &mut Output) -> anyhow::Result<()> {
+    let columns = [
+        Column("PID", Right),
+        Column("STATE", Left),
+        Column("LEASE", Left),
+        Column("WORKER", Right),
+        Column("BUSY", Right),
+        Column("CALLS/S", Right),
+        Column("CALLS", Right),
+        Column("MEMORY", Right),
+        Column("AGENT", Left),
+    ];
+    let known = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), text);
+    output.list(rows, &columns, "no workers of leases", |row| {
+        vec![
+            row.pid.to_string(),
+            row.state.clone(),
+            row.lease.clone(),
+            row.index.to_string(),
+            known(row.busy, |busy| format!("{:.0} %", 100.0 * busy)),
+            known(row.calls_per_second, |calls| format!("{calls:.0}")),
+            row.invocations.to_string(),
+            quantity::bytes(row.rss_bytes),
+            row.agent.clone(),
+        ]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::grpc::Usage;
+
+    fn worker(index: u32, invocations: u64, compute_ns: u64) -> WorkerInfo {
+        WorkerInfo {
+            lease: "lease".into(),
+            index,
+            usage: Some(Usage {
+                invocations,
+                compute_ns,
+                ..Usage::default()
+            }),
+            ..WorkerInfo::default()
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_looks_and_the_busiest_is_first() {
+        let before: HashMap<_, _> = [worker(0, 100, 1_000_000_000), worker(1, 5, 0)]
+            .iter()
+            .map(used)
+            .collect();
+        let now = [
+            worker(0, 120, 1_500_000_000),
+            worker(1, 6, 9_000_000_000),
+            worker(2, 7, 7),
+        ];
+        let rows = rows(&now, &before, Duration::from_secs(2));
+        let seen: Vec<_> = rows
+            .iter()
+            .map(|row| (row.index, row.busy, row.calls_per_second))
+            .collect();
+        let expected = [
+            (1, Some(1.0), Some(0.5)),
+            (0, Some(0.25), Some(10.0)),
+            (2, None, None),
+        ];
+        assert_eq!(
+            seen, expected,
+            "a worker of which nothing is known yet has no rates"
+        );
+    }
+}
