@@ -244,5 +244,6 @@ def test_top_tells_what_workers_of_leases_do_between_two_looks(executor):
         calls += 1
     rows = [json.loads(line) for line in top.stdout.read().splitlines()]
     assert top.returncode == 0 and first["busy"] is None and first["calls_per_second"] is None
-    same = [row for row in rows if row["busy"] is not None and row["pid"] == first["pid"]]
-    assert same and 0 < same[-1]["calls_per_second"] <= calls and 0 <= same[-1]["busy"] <= 1, rows
+    # There may be another one, of this module's executor, which does nothing.
+    busy = [row for row in rows if row["calls_per_second"]]
+    assert len(busy) == 1 and busy[0]["calls_per_second"] <= calls and 0 <= busy[0]["busy"] <= 1, rows
