@@ -19,10 +19,10 @@ from parsl.config import Config
 from parsl.executors import HighThroughputExecutor
 from parsl.providers import LocalProvider
 
+import hotlease
 import hotlease.dask
 import hotlease.joblib
 import hotlease.parsl
-from hotlease import _kept
 from hotlease.parsl import HotleaseExecutor
 
 
@@ -34,8 +34,8 @@ def per_second(run, count):
     return count / (time.perf_counter() - begin)
 
 
-def through_joblib(backend, asked):
-    with joblib.parallel_config(backend=backend, n_jobs=asked.workers):
+def through_joblib(backend, asked, **options):
+    with joblib.parallel_config(backend=backend, n_jobs=asked.workers, **options):
         calls = joblib.delayed(operator.neg)
         # One task at a time: joblib's batches would measure joblib.
         return per_second(lambda count: joblib.Parallel(batch_size=1)(calls(n) for n in range(count)), asked.tasks)
@@ -70,15 +70,18 @@ def main():
     # Its programs are looked for in PATH, where those of an environment that was not activated are not.
     os.environ["PATH"] = f"{sys.prefix}/bin:{os.environ['PATH']}"
     own = HighThroughputExecutor(max_workers_per_node=asked.workers, provider=LocalProvider(), encrypted=False)
-    measured = {
-        "joblib": {"loky": through_joblib("loky", asked), "hotlease": through_joblib("hotlease", asked)},
-        "dask": {
-            "processes": through_dask(asked, scheduler="processes", num_workers=asked.workers),
-            "hotlease": through_dask(asked, scheduler=hotlease.dask.get),
-        },
-    }
-    # Its workers are for Parsl's then.
-    _kept.give_back()
+    # The workers are given back, for Parsl's.
+    with hotlease.Executor(asked.workers) as executor:
+        measured = {
+            "joblib": {
+                "loky": through_joblib("loky", asked),
+                "hotlease": through_joblib("hotlease", asked, executor=executor),
+            },
+            "dask": {
+                "processes": through_dask(asked, scheduler="processes", num_workers=asked.workers),
+                "hotlease": through_dask(asked, scheduler=hotlease.dask.get, pool=executor),
+            },
+        }
     measured["parsl"] = {
         "HighThroughputExecutor": through_parsl(parsl.load, own, asked),
         "HotleaseExecutor": through_parsl(parsl.load, HotleaseExecutor(max_workers=asked.workers), asked),

@@ -58,7 +58,7 @@ class AppRaised(Exception):
     def unpacked(self) -> BaseException:
         """As it was raised."""
         try:
-            return pickle.loads(self.pickled).get_exception()  # type: ignore[no-any-return]
+            return pickle.loads(self.pickled).get_exception()  # type: ignore[no-any-return,unused-ignore]
         except Exception as error:
             why = f"it does not unpickle here: {type(error).__name__}: {error}"
             return TaskError(f"the app raised {self.text} ({why})", True)

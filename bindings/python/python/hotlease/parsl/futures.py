@@ -36,7 +36,7 @@ class Call:
         self.streams = _NO_STREAMS
 
 
-class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc]
+class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
     """The result of an app, when it is there. Its exceptions are Parsl's."""
 
     # None: of a task that Parsl's own kernel has sent, and has another future for.
@@ -72,7 +72,7 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc]
         return self._error
 
     @property
-    def _exception(self) -> Optional[BaseException]:  # type: ignore[override]
+    def _exception(self) -> Optional[BaseException]:  # type: ignore[override,unused-ignore]
         # What Parsl's futures of files look at, which know of no cancellation.
         if super().cancelled():
             return CancelledError()
@@ -85,7 +85,7 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc]
         raise NotImplementedError("Cancel not implemented")
 
     @property
-    def task_record(self) -> dict[str, Any]:  # type: ignore[override]
+    def task_record(self) -> dict[str, Any]:  # type: ignore[override,unused-ignore]
         """What Parsl keeps of each task, as far as it is known."""
         call = self._call
         if call is None:

@@ -134,7 +134,7 @@ class Kernel(DataFlowKernel):
         future._call = call
         if kwargs:
             self._promise_files(future, kwargs, call)
-        return future  # type: ignore[no-any-return]
+        return future  # type: ignore[no-any-return,unused-ignore]
 
     def _can_take(self, values: Sequence[Any], needs: list[weakref.ReferenceType[Future[Any]]]) -> bool:
         for value in values:
@@ -165,7 +165,7 @@ class Kernel(DataFlowKernel):
 
     def _learn(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> App:
         if kwargs.get("walltime") is not None and getattr(func, "__code__", None) is _TIMED:
-            key: Any = (func.__wrapped__,)  # type: ignore[attr-defined]
+            key: Any = (func.__wrapped__,)  # type: ignore[attr-defined,unused-ignore]
             return self._apps.get(key) or self._keep(key, App(key[0], is_timed=True))
         return self._keep(func, App(func))
 
@@ -183,7 +183,7 @@ class Kernel(DataFlowKernel):
                 continue
             if stream == parsl.AUTO_LOGNAME:
                 record: Any = {"id": call.number, "func_name": call.name, "kwargs": kwargs}
-                kwargs = {**kwargs, name: self.default_std_autopath(record, name)}  # type: ignore[no-untyped-call]
+                kwargs = {**kwargs, name: self.default_std_autopath(record, name)}  # type: ignore[no-untyped-call,unused-ignore]
             call.streams = {**call.streams, name: kwargs[name]}
         return kwargs
 
@@ -206,7 +206,7 @@ class Kernel(DataFlowKernel):
         if exc_type is not None and self.config.exit_mode != "skip" and self._executor.started is not None:
             # As Parsl has it, without waiting: for what runs, that is, which nobody can do without.
             self._executor.started.shutdown(wait=False, cancel_futures=True)
-        super().__exit__(exc_type, exc_value, traceback)  # type: ignore[no-untyped-call]
+        super().__exit__(exc_type, exc_value, traceback)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def load(config: Optional[Config] = None, *, max_workers: Optional[int] = None, **options: Any) -> Kernel:
