@@ -12,6 +12,7 @@ use crate::pool::Pool;
 use crate::service::Service;
 use crate::session::SESSIONS_MAX;
 use crate::sharing::{self, SharingTerms};
+use crate::spares::Spares;
 use crate::watchdog;
 use crate::{AgentConfig, AgentError, journalling};
 use hotlease_fabric::clock::measure_tick_hz;
@@ -139,6 +140,7 @@ impl Agent {
             launcher.clone(),
             config.pool.unwrap_or(offered.len().min(POOL_MAX)),
         );
+        let spares = Spares::new(launcher.clone(), config.spares);
         let identity = Identity {
             agent,
             boot: BootId(rand::random()),
@@ -170,7 +172,12 @@ impl Agent {
             direct_gpus: config.direct_gpus,
         };
         tracing::info!(%agent, cores = ?identity.cores, gpus = identity.gpus, worker = %launcher.binary().display(), "agent starts");
-        let node = Arc::new(Node::new(identity, launcher, Arc::new(pool), journal));
+        let node = Arc::new(Node::new(
+            identity,
+            launcher,
+            (Arc::new(pool), Arc::new(spares)),
+            journal,
+        ));
         let (registered, is_registered) = watch::channel(false);
         let manager = match (elsewhere, &config.manager_socket) {
             (Some(network), _) => {
@@ -338,6 +345,7 @@ impl Parts {
         background.spawn(sharing::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(Arc::clone(&node.pool).keep_filled());
+        background.spawn(Arc::clone(&node.spares).keep_them());
         background.spawn(Arc::clone(&node).keep_rotating(self.token_key_rotation));
 
         // Each part has its own moment to stop.
@@ -389,6 +397,7 @@ impl Parts {
             finish("the TLS port", network).await;
         }
         node.pool.close();
+        node.spares.close();
         if timeout(WORKERS_GONE_LIMIT, node.launcher().all_gone())
             .await
             .is_err()

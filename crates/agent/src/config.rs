@@ -67,6 +67,10 @@ pub struct AgentConfig {
     pub cores: CoreChoice,
     /// Workers kept started and unassigned (default: as many as cores are offered).
     pub pool: Option<usize>,
+    /// Interpreters that are started again when a lease of Python workers is over, and wait a minute for the next one of
+    /// the same kind; at most as many as cores are offered (default: 0, because they run a tenant's code that nobody is billed
+    /// for; `hotlease up`, where all tenants are one: 16).
+    pub spares: usize,
     /// Memory that leases may ask for in all, bytes (default: the machine's).
     pub memory_bytes: Option<u64>,
     /// GPUs that it offers: counted devices, numbered from 0 (default: 0; at most 1024).
@@ -101,6 +105,7 @@ impl AgentConfig {
             worker_binary: None,
             cores: CoreChoice::All,
             pool: None,
+            spares: 0,
             memory_bytes: None,
             gpus: 0,
             ttl: Duration::from_secs(5),

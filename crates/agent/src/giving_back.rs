@@ -1,5 +1,6 @@
 //! The node is given back, or offered again: by its manager's orders, or for good by its own operator's signal.
 
+use crate::active_lease::ActiveLease;
 use crate::agent::POOL_MAX;
 use crate::node::{Node, Tables};
 use hotlease_lease::agent::{Availability, Event, Offer, OfferedCores, TTL_MAX};
@@ -83,14 +84,26 @@ impl Node {
 
     /// As many workers wait as leases can come.
     pub(crate) fn keep_pool(&self, tables: &Tables) {
-        let wanted = match tables.book.availability() {
+        let (wanted, spares) = match tables.book.availability() {
             Availability::Serving => {
                 let offered = tables.book.offered_cores() as usize;
-                self.identity.pool.unwrap_or(offered.min(POOL_MAX))
+                (self.identity.pool.unwrap_or(offered.min(POOL_MAX)), offered)
             }
-            _ => 0,
+            _ => (0, 0),
         };
         self.pool.keep(wanted);
+        self.spares.keep(spares);
+    }
+
+    /// A lease is over. If its workers were interpreters, and all came up, the next lease finds some like them.
+    pub(crate) fn leave_spares(&self, lease: &ActiveLease) {
+        if let Some(program) = &lease.terms.program {
+            let workers = lease.incarnations();
+            if workers.iter().all(|worker| worker.was_up()) {
+                self.spares
+                    .leave_behind(&lease.terms.tenant, program, workers.len());
+            }
+        }
     }
 
     /// Nothing of a drained node stays in use: its owner wants all of it.

@@ -280,7 +280,10 @@ impl Incarnation {
     ) -> (Option<Arc<Worker>>, Result<(), NotUp>) {
         let program = lease.terms.program.as_ref();
         // A pooled worker may have died unseen; that is no reason to fail.
-        let pooled = if program.is_none() { node.pool.take() } else { None };
+        let pooled = match program {
+            None => node.pool.take(),
+            Some(program) => node.spares.take(&lease.terms.tenant, program),
+        };
         if let Some(worker) = pooled {
             let pooled = worker.is_ready();
             let worker = Arc::new(worker);

@@ -52,6 +52,7 @@ mod service;
 mod session;
 mod sharing;
 mod socket;
+mod spares;
 mod usage;
 mod watchdog;
 mod worker;

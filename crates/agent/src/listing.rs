@@ -94,7 +94,8 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     });
     workers.sort_by(|a, b| (&a.lease, a.index).cmp(&(&b.lease, b.index)));
     if tenant.is_empty() {
-        workers.extend(pooled(node));
+        workers.extend(waiting(node, "pooled", node.pool.listing()));
+        workers.extend(waiting(node, "spare", node.spares.listing()));
     }
     AgentStatus {
         agent: Some(agent),
@@ -267,16 +268,17 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
     }
 }
 
-fn pooled(node: &Node) -> impl Iterator<Item = WorkerInfo> {
-    let workers = node.pool.listing().into_iter().zip(0..);
-    workers.map(|((pid, rss_bytes), index)| WorkerInfo {
+/// Workers without a lease: process ids and resident memory.
+fn waiting(node: &Node, state: &str, workers: Vec<(u32, u64)>) -> impl Iterator<Item = WorkerInfo> {
+    let workers = workers.into_iter().zip(0..);
+    workers.map(move |((pid, rss_bytes), index)| WorkerInfo {
         agent: node.identity.agent.to_string(),
         lease: String::new(),
         index,
         pid,
         epoch: 0,
         cores: Vec::new(),
-        state: "pooled".into(),
+        state: state.into(),
         rss_bytes,
         usage: None,
         shared: false,

@@ -18,6 +18,7 @@ use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::python;
 use crate::sharing::{self, CoreClaims, SharingTerms};
+use crate::spares::Spares;
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
     Action, Event, FinalTotal, GrantRequest, LeaseBook, Outstanding, SessionId, Sharing,
@@ -103,8 +104,9 @@ pub(crate) struct Node {
     pub identity: Identity,
     /// Libraries.
     pub codes: CodeCache,
-    /// Warm workers.
+    /// Warm workers: native ones, and interpreters.
     pub pool: Arc<Pool>,
+    pub spares: Arc<Spares>,
     /// Of shared cores.
     pub claims: CoreClaims,
     /// What leases have used, over crashes; none: in memory only.
@@ -128,7 +130,7 @@ impl Node {
     pub fn new(
         identity: Identity,
         launcher: Launcher,
-        pool: Arc<Pool>,
+        (pool, spares): (Arc<Pool>, Arc<Spares>),
         journal: Option<UsageJournal>,
     ) -> Self {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
@@ -139,6 +141,7 @@ impl Node {
             identity,
             codes: CodeCache::new(),
             pool,
+            spares,
             claims: CoreClaims::default(),
             journal: journal.map(Arc::new),
             launcher,
@@ -298,6 +301,7 @@ impl Node {
                 self.owe(tables, lease);
                 if let Some(lease) = tables.leases.remove(&lease) {
                     self.note_end(&lease, tables, usage);
+                    self.leave_spares(&lease);
                     lease.end(reason, usage);
                 }
                 self.tell_end(outboxes, SessionReply::LeaseEnded { reason, usage });

@@ -19,6 +19,9 @@ pub(crate) const START_LIMIT: Duration = Duration::from_secs(9);
 const PROGRAM: &str =
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); from hotlease._slot import main; main()";
 
+/// The environment variable that tells an interpreter that it waits for a lease, and has time for more imports.
+pub(crate) const SPARE: &str = "HOTLEASE_PYTHON_SPARE";
+
 /// Variables of the environment.
 const VARIABLES_MAX: usize = 1024;
 

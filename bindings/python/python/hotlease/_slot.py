@@ -12,6 +12,7 @@ from hotlease import _core, _versions
 
 _EXPECTED = "HOTLEASE_PYTHON_EXPECTED"
 _PATH = "HOTLEASE_PYTHON_PATH"
+_SPARE = "HOTLEASE_PYTHON_SPARE"
 _TEXT_MAX = 64 * 1024
 
 load = pickle.loads
@@ -97,6 +98,12 @@ def main():
     mismatch = _mismatch(os.environ.pop(_EXPECTED, ""))
     if mismatch:
         slot.refuse(mismatch)
+    if os.environ.pop(_SPARE, ""):
+        # It waits for a lease, and has time for what functions of __main__ need.
+        try:
+            import cloudpickle  # noqa: F401
+        except ImportError:
+            pass
     # What was printed before a worker dies is told with its death.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// List workers
 ///
 /// With `--json`, an object for each worker: agent, lease (empty in the warm pool), index, pid, epoch,
-/// cores, state (pooled, starting, serving, dead), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
+/// cores, state (pooled, spare, starting, serving, dead), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
 /// invocations}, shared (whether its slots take turns on one core), refused (invocations that found no core).
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {

@@ -1,0 +1,72 @@
+"""First results: interpreters that wait for the next program of the same kind."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hotlease import _programs
+
+PROGRAM = """
+import os, random
+import hotlease
+
+PRELOADED = "'cloudpickle' in __import__('sys').modules"
+with hotlease.Executor(1) as executor:
+    for task in (executor.submit(os.getpid), executor.submit(random.random), executor.submit(eval, PRELOADED)):
+        print(task.result())
+"""
+
+
+def _run(folder, **variables):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    pid, number, preloaded = done.stdout.split()
+    return int(pid), float(number), preloaded == "True"
+
+
+def _spares():
+    listed = subprocess.run([_programs.find("hotlease"), "ps", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    rows = [json.loads(line) for line in listed.stdout.splitlines()]
+    return {row["pid"] for row in rows if row["state"] == "spare"}
+
+
+@pytest.fixture
+def ran(platform, tmp_path, eventually):
+    """What a program's worker said, and where it ran. Since then there are spares."""
+    said = _run(tmp_path)
+    eventually(_spares, "a spare interpreter")
+    return said, tmp_path
+
+
+def test_a_program_that_runs_again_gets_an_interpreter_that_waits(ran):
+    (pid, number, preloaded), folder = ran
+    assert not preloaded, "a worker that somebody waits for imports what it needs, and no more"
+    seen = set()
+    # Other tests' programs have left some, too, and which of them are the youngest is not told.
+    for _ in range(20):
+        seen |= _spares()
+        again = _run(folder)
+        if again[0] in seen:
+            break
+    else:
+        pytest.fail(f"no worker was one of the spares {seen}")
+    assert again[0] != pid and again[1] != number, "it has run something before"
+    pytest.importorskip("cloudpickle")
+    assert again[2], "a spare has imported what functions of __main__ need"
+
+
+def test_another_program_gets_none_of_them(ran, tmp_path_factory):
+    _, folder = ran
+    spares = _spares()
+    assert _run(folder, TZ="UTC")[0] not in spares, "with another environment"
+    spares = _spares()
+    assert _run(tmp_path_factory.mktemp("elsewhere"))[0] not in spares, "in another folder"
+
+
+def test_there_are_no_more_spares_than_cores(ran):
+    assert len(_spares()) <= len(os.sched_getaffinity(0))
