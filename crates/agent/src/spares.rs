@@ -99,8 +99,9 @@ impl Spares {
                 program: Arc::clone(program),
             });
         }
-        drop(table.trim());
+        let surplus = table.trim();
         drop(table);
+        drop(surplus);
         self.changed.notify_one();
     }
 
@@ -186,14 +187,13 @@ impl Spares {
 }
 
 impl Table {
-    /// What is too much, the oldest first; what is not even started first of all.
+    /// What is too much, the oldest first: who ran last comes back soonest.
     #[must_use]
     fn trim(&mut self) -> Vec<(Kind, Worker, Instant)> {
-        while !self.wanted.is_empty() && self.kept.len() + self.wanted.len() > self.limit {
-            self.wanted.pop_front();
-        }
-        let surplus = self.kept.len().saturating_sub(self.limit);
-        self.kept.drain(..surplus).collect()
+        let surplus = (self.kept.len() + self.wanted.len()).saturating_sub(self.limit);
+        let started = surplus.min(self.kept.len());
+        self.wanted.drain(..surplus - started);
+        self.kept.drain(..started).collect()
     }
 }
 
@@ -257,7 +257,9 @@ mod tests {
             spares.leave_behind("ann", &program(word), 5);
             assert!(spares.table().kept.len() + spares.table().wanted.len() <= 2);
         }
-        until(|| spares.listing().len() == 1 || launcher.living() > 0).await;
+        let newest = program("1003");
+        until(|| spares.listing().len() == 2 && spares.table().wanted.is_empty()).await;
+        assert!(spares.table().kept.iter().all(|(kind, ..)| kind.is("ann", &newest)));
         spares.keep(0);
         until(|| launcher.living() == 0 && spares.table().wanted.is_empty()).await;
         spares.leave_behind("ann", &program("1000"), 1);
