@@ -259,7 +259,13 @@ mod tests {
         }
         let newest = program("1003");
         until(|| spares.listing().len() == 2 && spares.table().wanted.is_empty()).await;
-        assert!(spares.table().kept.iter().all(|(kind, ..)| kind.is("ann", &newest)));
+        assert!(
+            spares
+                .table()
+                .kept
+                .iter()
+                .all(|(kind, ..)| kind.is("ann", &newest))
+        );
         spares.keep(0);
         until(|| launcher.living() == 0 && spares.table().wanted.is_empty()).await;
         spares.leave_behind("ann", &program("1000"), 1);
