@@ -255,7 +255,8 @@ mod tests {
         let (spares, launcher, keeper) = some();
         for word in ["1000", "1001", "1002", "1003"] {
             spares.leave_behind("ann", &program(word), 5);
-            assert!(spares.table().kept.len() + spares.table().wanted.len() <= 2);
+            let table = spares.table();
+            assert!(table.kept.len() + table.wanted.len() <= 2);
         }
         let newest = program("1003");
         until(|| spares.listing().len() == 2 && spares.table().wanted.is_empty()).await;
