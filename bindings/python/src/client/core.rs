@@ -24,6 +24,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 /// Set in the child of a fork: what a core there shows is its parent's, and its threads do not exist.
 pub static FORKED: AtomicU32 = AtomicU32::new(0);
 
+/// Tasks by which a slot may be ahead of another one, beyond twice as many: where short tasks are followed by long ones, a slot that
+/// has learned to take many ahead would keep them all, and others stand idle.
+const LEAD: usize = 64;
 /// Looks at a lock that is held, mostly for less than it takes to give up Python's.
 const TRIES: u32 = 64;
 
@@ -49,6 +52,19 @@ pub struct State {
     pub pending: usize,
     /// Tasks that need others, or more than to be run once.
     pub graph: Graph,
+}
+
+impl State {
+    /// The slot with the least to do, of those with room.
+    fn lane_with_room(&self) -> Option<usize> {
+        let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_usable());
+        let least = usable().map(|(_, lane)| lane.flights.len()).min()?;
+        let fits = |lane: &Lane| lane.has_room() && lane.flights.len() <= 2 * least + LEAD;
+        let fitting = usable().filter(|(_, lane)| fits(lane));
+        fitting
+            .min_by_key(|(_, lane)| lane.flights.len())
+            .map(|(at, _)| at)
+    }
 }
 
 /// See the module.
@@ -210,7 +226,7 @@ impl Core {
             state.queue.push_back(job);
         }
         // Nobody takes in a result because of which it would be sent.
-        let could_go = queued && state.lanes.iter().any(Lane::has_room);
+        let could_go = queued && state.lane_with_room().is_some();
         drop(state);
         self.keeper.tell(queued);
         if could_go {
@@ -233,8 +249,7 @@ impl Core {
 
     /// Sends it to the slot with the least to do; gives it back if none has room.
     fn send(&self, state: &mut State, mut job: Job) -> Option<Job> {
-        let lanes = state.lanes.iter().enumerate().filter(|(_, lane)| lane.has_room());
-        let Some((at, _)) = lanes.min_by_key(|(_, lane)| lane.flights.len()) else {
+        let Some(at) = state.lane_with_room() else {
             return Some(job);
         };
         if !job.sent && !job.cell.start() {

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// Work that may be under way on a slot: more hides what a refill costs, but waits behind whatever is first, and cannot
 /// be cancelled.
 const AHEAD: Duration = Duration::from_millis(1);
+/// Of tasks shorter than this a second one waits on the slot, so that what is seen of their time is theirs, and not what it takes
+/// to send the next one.
+const FOLLOWED: Duration = Duration::from_millis(10);
 /// Results that are fetched at a time: each has memory of its own, and that a descriptor.
 const TAKING_MAX: usize = 32;
 /// Functions that a worker is taken to know; it forgets some beyond this, and then says so.
@@ -71,6 +74,8 @@ pub struct Lane {
     request_bytes: usize,
     /// Seconds that a task took lately.
     task_seconds: f64,
+    /// Seconds from one result to the next, as seen last.
+    last_seconds: f64,
     /// When the last result was seen, or the first task sent.
     since: Instant,
     /// No worker could be had.
@@ -91,6 +96,7 @@ impl Lane {
             depth,
             request_bytes,
             task_seconds: 0.0,
+            last_seconds: 0.0,
             since: Instant::now(),
             is_dead: false,
         })
@@ -239,14 +245,20 @@ impl Lane {
         let now = Instant::now();
         let each = (now - self.since).as_secs_f64() / results as f64;
         self.since = now;
-        // A long task counts at once, short ones have to be the rule.
-        self.task_seconds = if each > self.task_seconds {
-            each
+        // One long turn may be a pause of the machine; after the second the tasks are long. Short ones have to be the rule.
+        let lasting = each.min(std::mem::replace(&mut self.last_seconds, each));
+        self.task_seconds = if lasting > self.task_seconds {
+            lasting
         } else {
-            (3.0 * self.task_seconds + each) / 4.0
+            (3.0 * self.task_seconds + lasting) / 4.0
+        };
+        let least = if self.task_seconds < FOLLOWED.as_secs_f64() {
+            2
+        } else {
+            1
         };
         let fitting = (AHEAD.as_secs_f64() / self.task_seconds.max(1e-9)) as usize;
-        self.window = fitting.min(2 * self.window).clamp(1, self.depth);
+        self.window = fitting.min(2 * self.window).max(least).min(self.depth);
     }
 
     /// It has another worker.
@@ -255,6 +267,7 @@ impl Lane {
         self.known.clear();
         self.window = 1;
         self.task_seconds = 0.0;
+        self.last_seconds = 0.0;
     }
 
     /// Its worker does not know a function that it was sent.
