@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import hotlease
+
 PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "drop-in.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 SECTIONS = {section.splitlines()[0]: BLOCK.findall(section) for section in re.split(r"^## ", PAGE.read_text(), flags=re.M)[1:]}
@@ -30,6 +32,15 @@ def test_a_section_s_program_runs(platform, section, tmp_path):
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(SAYS[section]), done.stdout + done.stderr
+
+
+def test_the_page_of_errors_has_a_row_for_each_exception():
+    page = (PAGE.parent / "errors.md").read_text()
+    rows = re.findall(r"^\| `(\w+)`", page.partition("\n## Of the Python package\n")[2], re.M)
+    values = (getattr(hotlease, name) for name in dir(hotlease))
+    exceptions = {value.__name__ for value in values if isinstance(value, type) and issubclass(value, Exception)}
+    # Of Error, and of the warning, the text speaks.
+    assert sorted(exceptions - {"Error", "OverheadWarning"} | {"CancelledError"}) == sorted(rows)
 
 
 @pytest.mark.parametrize("library", ["joblib", "dask", "parsl"])
