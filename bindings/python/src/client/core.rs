@@ -3,9 +3,9 @@
 //!
 //! Threads and locks. `state` guards queue and slots. It is mostly held for a microsecond, but for as long as copying a large
 //! task into shared memory takes, or registering new memory with workers; so `submit` gives Python's lock up where it has to
-//! wait for it ([`Core::with_state`]). It is never held while Python's lock is waited for. `collecting` belongs to whoever takes in results: the thread
-//! that waits for one (so that no other thread stands between a result and its caller), else the core's own
-//! ([`super::keeper`]).
+//! wait for it ([`Core::with_state`]). It is never held while Python's lock is waited for. `collecting` belongs to whoever
+//! takes in results: the thread that waits for one (so that no other thread stands between a result and its caller), else
+//! the core's own ([`super::keeper`]).
 
 use super::cell::{Cell, Outcome};
 use super::graph::Graph;

@@ -37,7 +37,8 @@ class Call:
 
 
 class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
-    """The result of an app, when it is there. Its exceptions are Parsl's."""
+    """The result of an app, when it is there. Its exceptions are Parsl's. What was not sent yet can be cancelled, which Parsl's
+    own futures refuse."""
 
     # None: of a task that Parsl's own kernel has sent, and has another future for.
     _call: Optional[Call] = None
@@ -77,12 +78,6 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
         if super().cancelled():
             return CancelledError()
         return self.exception() if self.done() else None
-
-    def cancel(self) -> bool:
-        """Not implemented, as of all futures of Parsl's apps."""
-        if self._call is None:
-            return super().cancel()
-        raise NotImplementedError("Cancel not implemented")
 
     @property
     def task_record(self) -> dict[str, Any]:  # type: ignore[override,unused-ignore]

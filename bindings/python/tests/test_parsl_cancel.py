@@ -1,0 +1,54 @@
+"""Cancelling Parsl's apps, where they are tasks of hotlease's own dataflow kernel. Parsl's kernel refuses it."""
+
+from concurrent.futures import CancelledError
+
+import pytest
+
+parsl = pytest.importorskip("parsl")
+
+import hotlease.parsl  # noqa: E402
+from parsl import File, python_app  # noqa: E402
+from parsl.config import Config  # noqa: E402
+from parsl.dataflow.errors import DependencyError  # noqa: E402
+
+
+@python_app
+def wait_for(path):
+    import tasks
+
+    return tasks.wait_for(path)
+
+
+@python_app
+def mark(needed, path, outputs=()):
+    import tasks
+
+    return tasks.mark(path)
+
+
+@python_app
+def same(value):
+    return value
+
+
+def test_what_was_not_sent_is_cancelled_and_never_runs_and_what_has_ended_cannot_be(platform, tmp_path):
+    gate, marked = tmp_path / "gate", tmp_path / "marked"
+    config = Config(executors=[hotlease.parsl.HotleaseExecutor(max_workers=1)], run_dir=str(tmp_path / "runs"), usage_tracking=0)
+    with hotlease.parsl.load(config):
+        first = wait_for(str(gate))
+        second = mark(first, str(marked), outputs=[File(str(marked))])
+        third = same(second)
+        was_cancelled = second.cancel()
+        # Whatever fails from here on, the kernel's end waits for what runs.
+        gate.touch()
+        assert was_cancelled and second.cancelled() and second.done()
+        # Nobody makes the file that it promised.
+        for future in (second, second.outputs[0]):
+            with pytest.raises(CancelledError):
+                future.result(300)
+        with pytest.raises(DependencyError):
+            third.result(300)
+        assert first.result(300) and not first.cancel()
+        assert (second.task_status(), third.task_status()) == ("failed", "dep_fail")
+        assert same(1).result(300) == 1 and not marked.exists(), "it ran"
+    parsl.clear()
