@@ -35,6 +35,8 @@ pub mod request {
     pub const RESULTS: u8 = 2;
     /// Flag: the reply is to say how long the function took.
     pub const TIMED: u8 = 4;
+    /// Flag: the result may stay in the request's memory.
+    pub const YIELDED: u8 = 8;
     /// Bytes before the lengths of buffers.
     pub const HEAD_BYTES: usize = 24;
 }
@@ -55,6 +57,10 @@ pub mod reply {
     pub const KEPT: u8 = 5;
     /// Why.
     pub const REFUSED: u8 = 6;
+    /// Where in the request's memory the result's only buffer is, its size, and the pickle.
+    pub const IN_REQUEST: u8 = 7;
+    /// Bytes of a body of that kind before its pickle.
+    pub const IN_REQUEST_BYTES: usize = 16;
     /// Bytes before the body.
     pub const HEAD_BYTES: usize = 8;
 
@@ -65,7 +71,7 @@ pub mod reply {
     fn place(head: &mut [u8]) -> Option<(&mut [u8], u32)> {
         let head = head.get_mut(..HEAD_BYTES)?;
         match head[0] {
-            PLAIN | PICKLED => Some((&mut head[4..], BITS[0])),
+            PLAIN | PICKLED | IN_REQUEST => Some((&mut head[4..], BITS[0])),
             EXCEPTION | EXCEPTION_TEXT => Some((&mut head[1..4], BITS[1])),
             _ => None,
         }
@@ -159,6 +165,8 @@ pub struct Request {
     pub writable: bool,
     /// Whether the reply is to say how long the function took.
     pub timed: bool,
+    /// Whether the result may stay in the request's memory.
+    pub yielded: bool,
     /// The function.
     pub key: Key,
     /// First byte and bytes of its pickle; none: not here.
@@ -180,7 +188,7 @@ impl Request {
         let (kind, flags) = (head[0], head[1]);
         let has_results = flags & request::RESULTS != 0;
         if kind > request::TAKE
-            || flags > request::WRITABLE | request::RESULTS | request::TIMED
+            || flags > request::WRITABLE | request::RESULTS | request::TIMED | request::YIELDED
             || flags & !request::WRITABLE != 0 && kind == request::TAKE
         {
             return Err(FormatError::Kind);
@@ -209,6 +217,7 @@ impl Request {
             kind,
             writable: flags & request::WRITABLE != 0,
             timed: flags & request::TIMED != 0,
+            yielded: flags & request::YIELDED != 0,
             key,
             blob: (blob_bytes > 0).then_some((behind, blob_bytes)),
             arguments,
@@ -276,7 +285,7 @@ impl Reply {
         }
         at(0, &mut head);
         let kind = head[0];
-        if kind > reply::REFUSED {
+        if kind > reply::IN_REQUEST {
             return Err(FormatError::Kind);
         }
         let number = u16::from_le_bytes([head[2], head[3]]).into();

@@ -104,6 +104,8 @@ pub struct Input<'a, R> {
     pub result: &'a R,
     /// Its size.
     pub bytes: u64,
+    /// Whether nothing else has a claim on it: no other task, no memo, and not the driver.
+    pub alone: bool,
     /// Whether the driver has the value, and sends it along where [`Flow::is_on`] says that the worker has it not.
     pub place: Place,
 }
@@ -204,6 +206,7 @@ impl<P, R, E> Flow<P, R, E> {
                         task: self.nodes.id(here.producer),
                         result,
                         bytes: node.bytes,
+                        alone: node.holders == 0 && node.consumers.first == node.consumers.last,
                         place: if node.flags.local {
                             Place::Here
                         } else {

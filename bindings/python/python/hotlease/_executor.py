@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import math
+import operator
 import os
 import threading
 import time
@@ -211,6 +213,48 @@ class Executor(_core.Client, concurrent.futures.Executor):
         """
         asking = _core.Asking(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
         return Options(self, asking)
+
+    def empty(self, shape: Union[int, Iterable[int]], dtype: Any = float) -> Any:
+        """A numpy array, not filled, in memory that workers share: a task that gets it as an argument gets it without a copy.
+
+        That is so for an array of more than a few kilobytes that is the task's only large argument, as a whole or from its
+        beginning on, while no other task has it; else it is copied as any array is. The task cannot write to it, and the
+        program should not before the task has ended: the task would see that. Only this executor's tasks; where a
+        task may run again (`idempotent`, `retries`), each run gets a copy.
+
+        The memory goes back when the array and all views of it are gone. Each array has a file descriptor. Thread safe.
+
+        Parameters
+        ----------
+        shape
+            As in `numpy.empty`.
+        dtype
+            As in `numpy.empty`, but for types with Python objects in them.
+
+        Raises
+        ------
+        TypeError
+            If elements of this type cannot be shared.
+        hotlease.Error
+            If there is no such memory.
+
+        Examples
+        --------
+        >>> with hotlease.Executor(1) as executor:
+        ...     array = executor.empty(1_000_000)
+        ...     array[:] = 1
+        ...     print(executor.submit(numpy.sum, array).result())
+        1000000.0
+        """
+        import numpy
+
+        kind = numpy.dtype(dtype)
+        if kind.hasobject:
+            raise TypeError(f"elements of type {kind} are Python objects, which workers cannot share")
+        sizes = tuple(shape) if isinstance(shape, Iterable) else (operator.index(shape),)
+        if any(size < 0 for size in sizes):
+            raise ValueError("negative dimensions are not allowed")
+        return numpy.ndarray(sizes, kind, buffer=self._memory(math.prod(sizes) * kind.itemsize))
 
     def map(
         self,

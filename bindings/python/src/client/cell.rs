@@ -16,7 +16,7 @@
 //! and one atomic exchange decides which of the two came first.
 
 use super::job::Target;
-use super::memory::Memory;
+use super::memory::Extent;
 use super::times::{Ending, Times};
 use hotlease_client::Error;
 use hotlease_flow::TaskId;
@@ -52,7 +52,7 @@ pub enum Outcome {
     /// With these bytes of a reply.
     Reply(Box<[u8]>),
     /// With a reply in shared memory.
-    Large(Box<Memory>),
+    Large(Box<Extent>),
     /// Without a reply.
     Failed(Box<Failed>),
     /// It ran, but its result is lost, for this reason.
@@ -88,7 +88,7 @@ impl Outcome {
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Reply(bytes) => Some(bytes),
-            Self::Large(memory) => Some(memory.bytes()),
+            Self::Large(extent) => Some(extent.bytes()),
             Self::Shared(shared) => shared.bytes(),
             _ => None,
         }

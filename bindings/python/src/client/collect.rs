@@ -4,7 +4,9 @@ use super::cell::Outcome;
 use super::core::{Closed, Core, State};
 use super::job::Job;
 use super::lane::{Flight, Sent};
-use crate::format::{Reply, reply};
+use super::memory::{Extent, Memory};
+use super::planned::is_result;
+use crate::format::{Layout, Reply, reply};
 use hotlease_client::{EndReason, Error, Pipeline, Ran};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Results taken from one slot before others get the lock.
 const BATCH: usize = 64;
 /// Results of less than this are copied out of the memory that they were fetched into.
-const COPIED_BELOW: usize = 1 << 20;
+const COPIED_BELOW: usize = 128 << 10;
 /// Workers that may die of a task.
 const DEATHS_MAX: u8 = 2;
 /// Bytes of an initializer's exception that are told.
@@ -71,7 +73,7 @@ impl Core {
                     Err(error) => Err(error),
                 },
                 // These may have to wait for another worker, which is not done here.
-                Sent::Whole(..) | Sent::Taking(..) if is_closed => {
+                Sent::Whole(..) | Sent::Placed(..) | Sent::Taking(..) if is_closed => {
                     self.replace_worker(state, at, scratch);
                     return taken;
                 }
@@ -80,7 +82,7 @@ impl Core {
                     Some(Ok(bytes)) => Ok(Came::Owned(bytes)),
                     Some(Err(error)) => Err(error),
                 },
-                Sent::Taking(invocation, _) => match invocation.try_take() {
+                Sent::Placed(invocation, ..) | Sent::Taking(invocation, _) => match invocation.try_take() {
                     None => return taken,
                     Some(Ok(length)) => Ok(Came::InPlace(length)),
                     Some(Err(error)) => Err(error),
@@ -108,49 +110,84 @@ impl Core {
         if result.as_ref().err().is_none_or(|error| error.ran() == Ran::No) {
             sent.is_over();
         }
-        if matches!(sent, Sent::Taking(..)) {
-            state.lanes[at].taken();
+        let was_kept = matches!(sent, Sent::Taking(..));
+        let may_teach = !matches!(sent, Sent::Ring) && !was_kept;
+        if was_kept || matches!(sent, Sent::Placed(..)) {
+            state.lanes[at].has_place_again();
             self.fetch_kept(state, at);
         }
-        let mut bytes = match result {
+        let (extent, place) = sent.into_parts();
+        let reply = match result {
             Err(error) => return self.after(state, job, error),
-            Ok(Came::InPlace(length)) => {
-                if let Sent::Taking(_, mut memory) = sent {
-                    memory.truncate(length);
-                    took(&job, memory.bytes_mut());
-                    if let Some(why) = refusal(memory.bytes()) {
-                        return self.lose(state, job, &why);
-                    }
-                    let outcome = match length {
-                        // Others are fetched into its memory meanwhile, of which there would be one for each unread result.
-                        _ if length < COPIED_BELOW || self.pool.is_full() => {
-                            Outcome::Reply(memory.bytes().into())
-                        }
-                        _ => Outcome::Large(Box::new(memory)),
-                    };
-                    self.resolve(state, job, outcome);
-                }
-                return;
-            }
-            Ok(Came::Owned(bytes)) => bytes.into_boxed_slice(),
-            Ok(Came::Bytes(length)) => Box::from(&scratch[..length]),
+            Ok(Came::InPlace(length)) => match place {
+                Some(place) => self.in_place(&job, place, length),
+                None => return,
+            },
+            Ok(Came::Owned(bytes)) => own(&job, bytes.into_boxed_slice()),
+            Ok(Came::Bytes(length)) => own(&job, Box::from(&scratch[..length])),
         };
-        took(&job, &mut bytes);
-        match bytes.first() {
-            Some(&reply::UNKNOWN_FUNCTION) => {
+        let bytes = reply.bytes().unwrap_or_default();
+        let kind = bytes.first().copied();
+        let in_request = match (kind, extent) {
+            // Of another worker than it was sent to, perhaps, which had a copy.
+            (Some(reply::IN_REQUEST), Some(extent)) if state.lanes[at].shares_memory => {
+                in_request(&extent, bytes)
+            }
+            _ => None,
+        };
+        match kind {
+            _ if was_kept => match refusal(bytes) {
+                Some(why) => self.lose(state, job, &why),
+                None => self.resolve(state, job, reply),
+            },
+            Some(reply::UNKNOWN_FUNCTION) => {
                 state.lanes[at].forget(&job.target.key);
                 job.sent = true;
                 state.queued_bytes += job.size();
                 state.queue.push_front(job);
             }
-            Some(&reply::KEPT) if !job.prepares => self.fetch(state, at, job, &bytes),
+            Some(reply::KEPT) if !job.prepares => self.fetch(state, at, job, bytes),
             _ if job.prepares => {
                 state.pending -= 1;
-                if let Some(why) = complaint(&bytes) {
+                if let Some(why) = complaint(bytes) {
                     self.close(state, Closed::Unprepared(why));
                 }
             }
-            _ => self.resolve(state, job, Outcome::Reply(bytes)),
+            Some(reply::IN_REQUEST) => match in_request {
+                Some(extent) => {
+                    let outcome = self.kept_in(extent);
+                    self.resolve(state, job, outcome);
+                }
+                None => self.lose(
+                    state,
+                    job,
+                    "its reply names memory that its request does not have",
+                ),
+            },
+            kind => {
+                if may_teach && is_result(kind) {
+                    job.target.expected.learn(bytes.len());
+                }
+                self.resolve(state, job, reply);
+            }
+        }
+    }
+
+    /// A reply that was written to memory of its own.
+    fn in_place(&self, job: &Job, mut place: Memory, length: usize) -> Outcome {
+        let room = place.room();
+        let length = length.min(room.len());
+        took(job, &mut room[..length]);
+        self.kept_in(place.holds(length))
+    }
+
+    /// A result stays in memory where it is large. Others need that too, of which there would be one for each unread result.
+    fn kept_in(&self, extent: Extent) -> Outcome {
+        let length = extent.bytes().len();
+        let is_wasted = extent.memory().is_far_too_large_for(length);
+        match length < COPIED_BELOW || is_wasted || self.pool.is_full_for(length) {
+            true => Outcome::Reply(extent.bytes().into()),
+            false => Outcome::Large(extent.into()),
         }
     }
 
@@ -164,6 +201,7 @@ impl Core {
             return self.resolve(state, job, Outcome::Reply(bytes.into()));
         };
         let length = usize::try_from(size).unwrap_or(usize::MAX);
+        job.target.expected.learn(length);
         let lane = &mut state.lanes[at];
         if lane.is_usable() {
             lane.keep(job, ticket, length);
@@ -292,7 +330,7 @@ impl Core {
         for Flight { job, mut sent } in flights {
             let result = match &mut sent {
                 Sent::Taking(invocation, _) => invocation.try_take().map(|taken| taken.map(Came::InPlace)),
-                Sent::Whole(..) | Sent::Ring => None,
+                Sent::Whole(..) | Sent::Placed(..) | Sent::Ring => None,
             };
             let flight = Flight { job, sent };
             match result {
@@ -313,6 +351,9 @@ impl Core {
             .map(|mut flight| {
                 let result = match &mut flight.sent {
                     Sent::Whole(invocation, _) => invocation.try_take().map(|taken| taken.map(Came::Owned)),
+                    Sent::Placed(invocation, ..) => {
+                        invocation.try_take().map(|taken| taken.map(Came::InPlace))
+                    }
                     _ => None,
                 };
                 (flight, result)
@@ -356,6 +397,32 @@ impl Core {
 /// Whether a task may be sent again.
 fn goes_on(state: &State) -> bool {
     matches!(state.closed, None | Some(Closed::ShutDown)) && state.lanes.iter().any(|lane| !lane.is_dead)
+}
+
+/// A result that has stayed in its request's memory, as if it had been written there: its head and pickle go before it. `None`
+/// where that cannot be.
+fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
+    let word = |at: usize| {
+        let word = bytes.get(reply::HEAD_BYTES + at..)?.first_chunk()?;
+        usize::try_from(u64::from_le_bytes(*word)).ok()
+    };
+    let (at, length) = (word(0)?, word(8)?);
+    let is_inside = at.checked_add(length)? <= extent.bytes().len();
+    if !is_inside || extent.memory().is_given() {
+        return None;
+    }
+    let pickle = bytes.get(reply::HEAD_BYTES + reply::IN_REQUEST_BYTES..)?;
+    let mut front = Reply::head(reply::PICKLED, 0, pickle.len(), &[length])?;
+    let layout = Layout::new(front.len(), pickle.len(), [length])?;
+    front.extend(pickle);
+    front.resize(layout.buffers.first()?.0, 0);
+    Some(extent.put_before(at, &front)?.truncated(layout.end))
+}
+
+/// A reply that came as bytes.
+fn own(job: &Job, mut bytes: Box<[u8]>) -> Outcome {
+    took(job, &mut bytes);
+    Outcome::Reply(bytes)
 }
 
 /// Takes the time that a function took out of its reply, if that was asked for.

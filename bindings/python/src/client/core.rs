@@ -111,12 +111,8 @@ impl Core {
         initializer: Option<(Arc<Target>, Box<[u8]>)>,
     ) -> Result<Arc<Self>, Error> {
         let function = invoker.function(super::FUNCTION)?;
-        let (depth, request_bytes) = (
-            invoker.options().depth as usize,
-            invoker.options().request_bytes as usize,
-        );
         let lanes =
-            (0..invoker.slots()).map(|slot| Lane::new(function.clone().on_slot(slot)?, depth, request_bytes));
+            (0..invoker.slots()).map(|slot| Lane::new(function.clone().on_slot(slot)?, invoker.options()));
         let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
         let scratch = vec![0; invoker.options().reply_bytes as usize];
         let core = Arc::new(Self {
@@ -214,7 +210,10 @@ impl Core {
             return Err(closed.clone());
         }
         state.pending += 1;
-        let waits = !state.queue.is_empty() || job.size() > self.invoker.options().request_bytes as usize;
+        // What has to be copied is, by whoever takes in results next, without Python's lock.
+        let is_copied = job.idempotent || matches!(job.payload, Payload::Own(_));
+        let is_large = job.size() > self.invoker.options().request_bytes as usize;
+        let waits = !state.queue.is_empty() || is_large && is_copied;
         let left = if waits {
             Some(job)
         } else {
@@ -306,27 +305,40 @@ impl Core {
     /// Gives a task its outcome.
     #[inline]
     pub fn resolve(&self, state: &mut State, job: Job, outcome: Outcome) {
-        if let Some(node) = job.node {
+        let Job {
+            node,
+            cell,
+            target,
+            payload,
+            ..
+        } = job;
+        // First: who has the result may want to send the same memory again.
+        drop(payload);
+        if let Some(node) = node {
+            // It has a claim on the result, which may be given on where it lies.
+            drop(cell);
             return self.ended(state, node, outcome);
         }
         state.pending -= 1;
-        if job.cell.is_linked() {
-            return self.resolve_linked(state, job, outcome);
+        if cell.is_linked() {
+            return self.resolve_linked(state, cell, target, outcome);
         }
-        if job.cell.resolve(outcome) {
-            self.finish_later(job.cell);
+        if cell.resolve(outcome) {
+            self.finish_later(cell);
         }
     }
 
     #[cold]
-    fn resolve_linked(&self, state: &mut State, job: Job, outcome: Outcome) {
+    fn resolve_linked(&self, state: &mut State, cell: Arc<Cell>, target: Arc<Target>, outcome: Outcome) {
         let outcome = outcome.share();
-        let node = job.cell.node();
-        if job.cell.resolve(Outcome::Shared(outcome.clone())) {
-            self.finish_later(job.cell);
+        let node = cell.node();
+        match cell.resolve(Outcome::Shared(outcome.clone())) {
+            true => self.finish_later(cell),
+            // If nobody has the future any more, this lets go of the result.
+            false => drop(cell),
         }
         if let Some(node) = node {
-            self.end_promise(state, node, Some(job.target), Some(outcome));
+            self.end_promise(state, node, Some(target), Some(outcome));
         }
     }
 

@@ -1,7 +1,7 @@
 //! From outcomes to Python's objects. Nothing fails here: what cannot be decoded is the task's exception.
 
 use super::cell::{Chain, Failed, Outcome};
-use super::memory::{Memory, Piece};
+use super::memory::{Extent, Piece};
 use crate::format::{FormatError, Reply, reply};
 use crate::plain::Reader;
 use hotlease_client::{Cause, Error, Ran};
@@ -42,7 +42,7 @@ pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl 
 /// Decodes.
 pub fn outcome(py: Python<'_>, outcome: Outcome) -> Decoded {
     let decoded = match outcome {
-        Outcome::Large(memory) => of_memory(py, *memory),
+        Outcome::Large(extent) => of_memory(py, &extent),
         Outcome::Shared(shared) => {
             return match Arc::try_unwrap(shared) {
                 Ok(own) => self::outcome(py, own),
@@ -58,7 +58,7 @@ pub fn outcome(py: Python<'_>, outcome: Outcome) -> Decoded {
 pub fn shared(py: Python<'_>, outcome: &Outcome) -> Decoded {
     let decoded = match outcome {
         Outcome::Reply(bytes) => of_bytes(py, bytes),
-        Outcome::Large(memory) => of_bytes(py, memory.bytes()),
+        Outcome::Large(extent) => of_bytes(py, extent.bytes()),
         Outcome::Failed(failed) => Err(failure(py, failed)),
         Outcome::Unprepared(why) => Err(unprepared(py, why)),
         Outcome::Lost(why) => Err(lost(py, why)),
@@ -134,17 +134,15 @@ fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
     }
 }
 
-fn of_memory(py: Python<'_>, memory: Memory) -> PyResult<Decoded> {
-    let reply = Reply::decode(memory.bytes()).map_err(|error| damaged(py, error))?;
+fn of_memory(py: Python<'_>, extent: &Extent) -> PyResult<Decoded> {
+    let reply = Reply::decode(extent.bytes()).map_err(|error| damaged(py, error))?;
     if reply.kind != reply::PICKLED || reply.body.buffers.is_empty() {
-        return of_bytes(py, memory.bytes());
+        return of_bytes(py, extent.bytes());
     }
-    let body = memory.bytes()[reply.body.pickle..][..reply.body.pickle_bytes].to_vec();
-    let memory = Arc::new(memory);
+    let body = extent.bytes()[reply.body.pickle..][..reply.body.pickle_bytes].to_vec();
     let buffers = PyList::empty(py);
     for (start, length) in reply.body.buffers {
-        let piece =
-            Piece::new(memory.clone(), start, length).ok_or_else(|| damaged(py, FormatError::Short))?;
+        let piece = Piece::new(extent, start, length).ok_or_else(|| damaged(py, FormatError::Short))?;
         buffers.append(Bound::new(py, piece)?)?;
     }
     unpickle(py, &body, &buffers)

@@ -3,9 +3,10 @@
 
 use super::core::Core;
 use super::decode::called;
+use super::expected::Expected;
 use super::gather::{Gather, Input};
 use super::job::{Memo, Payload, Plan, Target};
-use super::memory::Pool;
+use super::memory::{Extent, Pool};
 use crate::format::{Layout, Request, key_of, request};
 use crate::plain;
 use hotlease_client::Invoker;
@@ -85,6 +86,7 @@ impl Functions {
             name: name.into(),
             plan,
             content: OnceLock::new(),
+            expected: Expected::default(),
         });
         if kind == 0 {
             let mut known = self.known();
@@ -194,14 +196,22 @@ fn pickled(
     let buffers = buffers.iter().map(|buffer| PyBuffer::<u8>::get(&buffer));
     let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
     let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len_bytes()).collect();
+    let given = match &buffers[..] {
+        [buffer] if buffer.len_bytes() > limit => pool.given(buffer.buf_ptr().cast(), buffer.len_bytes()),
+        _ => None,
+    };
     let whole = |kind| {
-        let head = Request::head(kind, true, &target.key, 0, pickle.len(), &lengths, &[])?;
+        // What the program sees is not the task's to write to.
+        let head = Request::head(kind, given.is_none(), &target.key, 0, pickle.len(), &lengths, &[])?;
         let layout = Layout::new(head.len(), pickle.len(), lengths.iter().copied())?;
         Some((head, layout))
     };
     let (head, layout) = whole(request::PICKLED).ok_or_else(|| {
         PyValueError::new_err("the arguments have too many buffers, or are larger than any memory")
     })?;
+    if let Some(request) = given.and_then(|given| before(&given, &head, pickle, &layout)) {
+        return Ok(Payload::Shared(request.into()));
+    }
     let fill = |bytes: &mut [u8]| -> PyResult<()> {
         bytes[..head.len()].copy_from_slice(&head);
         bytes[layout.pickle..][..pickle.len()].copy_from_slice(pickle);
@@ -217,6 +227,19 @@ fn pickled(
     }
     let taken = py.detach(|| pool.take(invoker, layout.end));
     let mut memory = taken.map_err(|error| super::decode::exception(py, &error))?;
-    fill(memory.bytes_mut())?;
-    Ok(Payload::Shared(Arc::new(memory)))
+    fill(&mut memory.room()[..layout.end])?;
+    Ok(Payload::Shared(memory.holds(layout.end).into()))
+}
+
+/// A request whose only buffer is in memory that was given to the program: the rest goes before it. `None` without room.
+fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &Layout) -> Option<Extent> {
+    let &[(until, _)] = &layout.buffers[..] else {
+        return None;
+    };
+    if !given.has_room_before(0, until) {
+        return None;
+    }
+    let mut front = [head, pickle].concat();
+    front.resize(until, 0);
+    given.put_before(0, &front)
 }

@@ -11,6 +11,7 @@ use super::hint::Hint;
 use super::job::{Job, Memo, Payload, Plan, Target};
 use super::keeper;
 use super::memo::Memory;
+use super::memory::Piece;
 use super::options::{self, Asking};
 use super::planned::{Planned, Refused};
 use super::times::{Recorder, Row, Times};
@@ -274,6 +275,16 @@ impl Client {
     ) -> PyResult<Bound<'py, PyAny>> {
         let opened = self.opened()?;
         opened.submit(Some(&asking.get().0), function, args, kwargs)
+    }
+
+    /// Memory for an array of the program's own, that tasks get without a copy; see ``Executor.empty``.
+    fn _memory(&self, py: Python<'_>, bytes: usize) -> PyResult<Piece> {
+        let core = &self.opened()?.core;
+        if core.is_foreign() {
+            return Err(forked());
+        }
+        let given = py.detach(|| core.pool.give(&core.invoker, bytes));
+        given.map_err(|error| decode::exception(py, &error))
     }
 
     /// What went wrong with the checkpoint since this was called last.

@@ -8,10 +8,8 @@
 
 use super::cell::{Cell, Chain, Failed, Known, Outcome, Stage};
 use super::core::{Core, State};
-use super::job::{Job, Payload, Target, Whole};
-use super::lane::too_large;
+use super::job::{Job, Target};
 use super::planned::{Planned, Refused, Source, is_result};
-use hotlease_client::Error;
 use hotlease_flow::{
     Action, CREDITS_MAX, Event, Flow, Heard, Key, Limits, Phase, Place, Refusal, Task, TaskId, WorkerIndex,
 };
@@ -102,15 +100,20 @@ impl Graph {
         Ok(None)
     }
 
-    /// The results that a task needs, in the order of their numbers.
-    fn results(&self, task: TaskId, planned: &Planned) -> Vec<Arc<Outcome>> {
+    /// The results that a task needs, in the order of their numbers, and whether no other task needs any.
+    fn results(&self, task: TaskId, planned: &Planned) -> (Vec<Arc<Outcome>>, bool) {
         let mut done = planned.done.iter().peekable();
         let mut others = self.flow.inputs(task);
+        let mut alone = true;
         let next = |number| match done.next_if(|(at, _)| *at == number) {
             Some((_, outcome)) => Some(outcome.clone()),
-            None => others.next().map(|input| input.result.clone()),
+            None => others.next().map(|input| {
+                alone &= input.alone;
+                input.result.clone()
+            }),
         };
-        (0..planned.inputs).filter_map(next).collect()
+        let results = (0..planned.inputs).filter_map(next).collect();
+        (results, alone)
     }
 }
 
@@ -232,14 +235,14 @@ impl Core {
         outcome: Option<Arc<Outcome>>,
     ) {
         use hotlease_flow::Outcome as End;
-        let end = match &outcome {
-            Some(outcome) if outcome.is_result() => done(outcome.clone()),
-            Some(outcome) => End::Fatal(outcome.clone()),
-            None => End::Stopped,
+        let end = match outcome {
+            // No other reference stays here: whose result nobody else has may be given on where it lies.
+            Some(outcome) if outcome.is_result() => done(outcome),
+            outcome => {
+                state.graph.causes.insert(task, (target, outcome.clone()));
+                outcome.map_or(End::Stopped, End::Fatal)
+            }
         };
-        if !matches!(end, End::Done { .. }) {
-            state.graph.causes.insert(task, (target, outcome));
-        }
         let attempt = 0;
         state.graph.step(Event::Ended {
             task,
@@ -425,7 +428,7 @@ impl Core {
         let Some(planned) = graph.flow.payload(task) else {
             return;
         };
-        let results = graph.results(task, planned);
+        let (results, alone) = graph.results(task, planned);
         if planned.key.get().is_none()
             && let Some(key) = planned.key_of(&results)
         {
@@ -443,11 +446,11 @@ impl Core {
         let Some(planned) = graph.flow.payload(task) else {
             return;
         };
-        match self.with_results(planned, &results) {
+        match planned.request(&results, alone, &self.invoker, &self.pool) {
             Ok(payload) => {
                 let mut job = Job::new(planned.cell.clone(), planned.target.clone(), payload);
                 job.priority = planned.plan.priority.unwrap_or(0);
-                job.idempotent = planned.plan.idempotent.unwrap_or(job.target.idempotent);
+                job.idempotent = planned.is_idempotent();
                 job.node = Some((task, attempt));
                 if let Some(times) = &job.cell.times {
                     times.ready();
@@ -467,29 +470,6 @@ impl Core {
                 });
             }
         }
-    }
-
-    /// The request of a task with the results that it needs.
-    fn with_results(&self, planned: &Planned, results: &[Arc<Outcome>]) -> Result<Payload, Error> {
-        if results.is_empty() {
-            return match &planned.payload {
-                Payload::Own(bytes) => Ok(Payload::Own(bytes.clone())),
-                Payload::Shared(memory) if planned.plan.retries.unwrap_or(0) == 0 => {
-                    Ok(Payload::Shared(memory.clone()))
-                }
-                // A run may write to its arguments, which the next one needs as they were.
-                Payload::Shared(memory) => Ok(Payload::Own(memory.bytes().into())),
-            };
-        }
-        let bytes = results.iter().filter_map(|result| result.bytes()).collect();
-        let whole =
-            Whole::with_results(planned.payload.bytes(), &planned.target, bytes).ok_or_else(too_large)?;
-        if whole.len() <= self.invoker.options().request_bytes as usize || self.pool.is_full() {
-            return Ok(Payload::Own(whole.to_vec().into()));
-        }
-        let mut memory = self.pool.take(&self.invoker, whole.len())?;
-        whole.fill(memory.bytes_mut());
-        Ok(Payload::Shared(Arc::new(memory)))
     }
 }
 

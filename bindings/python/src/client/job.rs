@@ -1,8 +1,9 @@
 //! A task on its way: what is sent, and what is kept to send it again.
 
 use super::cell::Cell;
-use super::memory::Memory;
-use crate::format::{Key, Layout, Request, place_results, request};
+use super::expected::Expected;
+use super::memory::Extent;
+use crate::format::{ALIGNED_FROM, ALIGNMENT, Key, Layout, Request, place_results, request};
 use hotlease_flow::TaskId;
 use std::sync::{Arc, OnceLock};
 
@@ -20,6 +21,8 @@ pub struct Target {
     pub plan: Plan,
     /// A hash of what it does, for memoisation, once somebody has asked.
     pub content: OnceLock<[u8; 32]>,
+    /// How large its next result is likely to be.
+    pub expected: Expected,
 }
 
 /// How a task is treated, apart from running it: what nobody said is `None`.
@@ -68,7 +71,7 @@ pub enum Payload {
     /// In memory of this process: it fits a ring entry, or waits for shared memory.
     Own(Box<[u8]>),
     /// In shared memory.
-    Shared(Arc<Memory>),
+    Shared(Box<Extent>),
 }
 
 impl Payload {
@@ -76,21 +79,28 @@ impl Payload {
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Shared(memory) => memory.bytes(),
+            Self::Shared(extent) => extent.bytes(),
         }
     }
 
     /// Asks for the time that the function takes; of a request that nobody else has yet.
     pub fn ask_time(&mut self) {
-        let bytes = match self {
-            Self::Own(bytes) => &mut **bytes,
-            Self::Shared(memory) => match Arc::get_mut(memory) {
-                Some(memory) => memory.bytes_mut(),
-                None => return,
-            },
-        };
-        bytes[1] |= request::TIMED;
+        match self {
+            Self::Own(bytes) => bytes[1] |= request::TIMED,
+            Self::Shared(extent) => **extent = with_flag(extent, request::TIMED, true),
+        }
     }
+}
+
+/// The same request with a flag or without; of one that nobody looks at now.
+pub fn with_flag(extent: &Extent, flag: u8, is_set: bool) -> Extent {
+    // It is longer: such a request has a buffer, or a result, which begins there at the earliest.
+    let front = extent.bytes().first_chunk::<ALIGNMENT>().copied();
+    let same = front.and_then(|mut front| {
+        front[1] = front[1] & !flag | if is_set { flag } else { 0 };
+        extent.put_before(ALIGNMENT, &front)
+    });
+    same.unwrap_or_else(|| extent.clone())
 }
 
 /// A task.
@@ -204,28 +214,57 @@ impl<'a> Whole<'a> {
         self.end
     }
 
-    /// Writes it into so many bytes.
+    /// Its parts, and where they begin.
+    fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let arguments = &self.without.arguments;
+        let pickle = &self.bytes[arguments.pickle..][..arguments.pickle_bytes];
+        let fixed = [
+            (0, &*self.head),
+            (self.head.len(), self.blob),
+            (self.layout.pickle, pickle),
+        ];
+        let buffers = self.layout.buffers.iter().zip(&arguments.buffers);
+        let buffers = buffers.map(|(&(start, length), &(from, _))| (start, &self.bytes[from..][..length]));
+        let results = self.places.iter().zip(&self.results);
+        let results = results.map(|(&(start, _), &result)| (start, result));
+        fixed.into_iter().chain(buffers).chain(results)
+    }
+
+    /// Writes it into so many bytes, or its first ones up to where a part of it begins.
     pub fn fill(&self, into: &mut [u8]) {
-        into[..self.head.len()].copy_from_slice(&self.head);
-        into[self.head.len()..self.layout.pickle].copy_from_slice(self.blob);
-        let mut end = self.layout.pickle;
-        let mut put = |start: usize, bytes: &[u8]| {
+        let (mut end, until) = (0, into.len());
+        for (start, bytes) in self.parts().take_while(|(start, _)| *start < until) {
             // What was in the memory before is nobody's business.
             into[end..start].fill(0);
             end = start + bytes.len();
             into[start..end].copy_from_slice(bytes);
-        };
+        }
+        into[end..].fill(0);
+    }
+
+    /// Of the request that this one is made of: where its first part begins whose distance to all that follows stays the same,
+    /// and what comes before that now. `None` where there is no such part, or no room.
+    pub fn front(&self, of: &Extent) -> Option<(usize, Vec<u8>)> {
         let arguments = &self.without.arguments;
-        put(
-            self.layout.pickle,
-            &self.bytes[arguments.pickle..][..arguments.pickle_bytes],
-        );
-        for ((start, length), (from, _)) in self.layout.buffers.iter().zip(&arguments.buffers) {
-            put(*start, &self.bytes[*from..][..*length]);
-        }
-        for ((start, _), result) in self.places.iter().zip(&self.results) {
-            put(*start, result);
-        }
+        let (from, until) = match (arguments.buffers.first(), self.without.results.first()) {
+            (Some(&(from, _)), _) => (from, self.layout.buffers[0].0),
+            (None, Some(&(from, length))) if length >= ALIGNED_FROM => (from, self.places[0].0),
+            _ => return None,
+        };
+        of.has_room_before(from, until)
+            .then(|| (from, self.before(until)))
+    }
+
+    /// What comes before its only result of another task, for which there is room before that.
+    pub fn before_result(&self, of: &Extent) -> Option<Vec<u8>> {
+        let &[(until, _)] = &*self.places else { return None };
+        of.has_room_before(0, until).then(|| self.before(until))
+    }
+
+    fn before(&self, until: usize) -> Vec<u8> {
+        let mut front = vec![0; until];
+        self.fill(&mut front);
+        front
     }
 
     /// It in memory of its own.

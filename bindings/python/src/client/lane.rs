@@ -1,9 +1,11 @@
 //! One slot as the executor sees it: what was sent there, and how much may be.
 
-use super::job::{Job, Payload, Whole, take};
-use super::memory::{Memory, Pool};
-use crate::format::Key;
-use hotlease_client::{Awaited, BufferInvocation, Error, Function, Invocation, Invoker, Pipeline};
+use super::job::{Job, Payload, Whole, take, with_flag};
+use super::memory::{Extent, Memory, Pool};
+use crate::format::{Key, request};
+use hotlease_client::{
+    Awaited, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
+};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +16,8 @@ const AHEAD: Duration = Duration::from_millis(1);
 /// Of tasks shorter than this a second one waits on the slot, so that what is seen of their time is theirs, and not what it takes
 /// to send the next one.
 const FOLLOWED: Duration = Duration::from_millis(10);
-/// Results that are fetched at a time: each has memory of its own, and that a descriptor.
-const TAKING_MAX: usize = 32;
+/// Results under way that have memory of their own, each of which is a descriptor.
+const PLACES_MAX: usize = 32;
 /// Functions that a worker is taken to know; it forgets some beyond this, and then says so.
 const KNOWN_MAX: usize = 512;
 
@@ -24,7 +26,9 @@ pub enum Sent {
     /// Through the ring.
     Ring,
     /// In shared memory, which it needs until it has ended.
-    Whole(Invocation, Arc<Memory>),
+    Whole(Invocation, Extent),
+    /// With memory for its result, and in shared memory where it is large.
+    Placed(BufferInvocation, Option<Extent>, Memory),
     /// Its result is being fetched.
     Taking(BufferInvocation, Memory),
 }
@@ -34,8 +38,22 @@ impl Sent {
     pub fn is_over(&self) {
         match self {
             Self::Ring => {}
-            Self::Whole(_, memory) => memory.is_back(),
-            Self::Taking(_, memory) => memory.is_back(),
+            Self::Whole(_, extent) => extent.memory().is_back(),
+            Self::Placed(_, extent, place) => {
+                extent.iter().for_each(|extent| extent.memory().is_back());
+                place.is_back();
+            }
+            Self::Taking(_, place) => place.is_back(),
+        }
+    }
+
+    /// The memory of its request, and what it was given for its result.
+    pub fn into_parts(self) -> (Option<Extent>, Option<Memory>) {
+        match self {
+            Self::Ring => (None, None),
+            Self::Whole(_, extent) => (Some(extent), None),
+            Self::Placed(_, extent, place) => (extent, Some(place)),
+            Self::Taking(_, place) => (None, Some(place)),
         }
     }
 }
@@ -62,8 +80,8 @@ pub struct Lane {
     /// and it runs nothing twice, as the executor counts the workers that die of a task.
     function: Function,
     pub flights: VecDeque<Flight>,
-    /// Of these, results that are being fetched.
-    taking: usize,
+    /// Of these, such as have memory for their results.
+    places: usize,
     /// Results that are kept by the worker until others have been fetched.
     kept: VecDeque<Kept>,
     /// Functions that were sent there.
@@ -72,29 +90,35 @@ pub struct Lane {
     window: usize,
     depth: usize,
     request_bytes: usize,
+    reply_bytes: usize,
     /// Seconds that a task took lately.
     task_seconds: f64,
     /// Seconds from one result to the next, as seen last.
     last_seconds: f64,
     /// When the last result was seen, or the first task sent.
     since: Instant,
+    /// Its worker uses memory of this process where it is, and not over a fabric.
+    pub shares_memory: bool,
     /// No worker could be had.
     pub is_dead: bool,
 }
 
 impl Lane {
     /// Of a slot that is idle.
-    pub fn new(function: Function, depth: usize, request_bytes: usize) -> Result<Self, Error> {
+    pub fn new(function: Function, options: &LeaseOptions) -> Result<Self, Error> {
+        let pipeline = function.pipeline()?;
         Ok(Self {
-            pipeline: Some(function.pipeline()?),
+            shares_memory: pipeline.shares_memory(),
+            pipeline: Some(pipeline),
             function: function.ended_by_its_slot().idempotent(false),
             flights: VecDeque::new(),
-            taking: 0,
+            places: 0,
             kept: VecDeque::new(),
             known: HashSet::new(),
             window: 1,
-            depth,
-            request_bytes,
+            depth: options.depth as usize,
+            request_bytes: options.request_bytes as usize,
+            reply_bytes: options.reply_bytes as usize,
             task_seconds: 0.0,
             last_seconds: 0.0,
             since: Instant::now(),
@@ -104,7 +128,8 @@ impl Lane {
 
     /// Whether it may be sent another task.
     pub fn has_room(&self) -> bool {
-        self.flights.len() + self.kept.len() < self.window && self.is_usable()
+        let under_way = self.flights.len() + self.kept.len();
+        under_way < self.window && self.places < PLACES_MAX && self.is_usable()
     }
 
     /// Whether it has a worker that lives.
@@ -120,9 +145,9 @@ impl Lane {
         invoker: &Invoker,
         pool: &Arc<Pool>,
     ) -> Result<(), (Job, Option<Box<Error>>)> {
-        let Some(pipeline) = &mut self.pipeline else {
+        if self.pipeline.is_none() {
             return Err((job, None));
-        };
+        }
         let is_known = self.known.contains(&job.target.key);
         let whole = match is_known {
             true => None,
@@ -132,47 +157,36 @@ impl Lane {
             },
         };
         let size = whole.as_ref().map_or(job.size(), Whole::len);
-        let sent = if matches!(job.payload, Payload::Own(_)) && size <= self.request_bytes {
-            let whole = whole.map(|whole| whole.to_vec());
-            match pipeline.push(whole.as_deref().unwrap_or(job.payload.bytes())) {
-                Ok(()) => {
-                    // It wakes a slot for some of the pushes only, and nobody looks after this one soon.
-                    pipeline.flush();
-                    Sent::Ring
-                }
-                Err(Error::NoCredit) => return Err((job, None)),
-                // Its worker died since: collecting finds out.
-                Err(_) if pipeline.is_closed() => return Err((job, None)),
-                Err(error) => return Err((job, Some(Box::new(error)))),
-            }
+        let mut expected = job.target.expected.of(job.size());
+        if expected > self.reply_bytes && !self.shares_memory {
+            // There memory costs something that nothing is written to.
+            expected = job.target.expected.of(0);
+        }
+        let place = match expected > self.reply_bytes {
+            // One at a time goes on where others' results have all the memory.
+            true if self.places > 0 && pool.is_full_for(expected) => return Err((job, None)),
+            // Without, the worker keeps a result that does not fit.
+            true => pool.take(invoker, expected).ok(),
+            false => None,
+        };
+        let (extent, own) = if matches!(job.payload, Payload::Own(_)) && size <= self.request_bytes {
+            (None, whole.map(|whole| whole.to_vec()))
         } else {
-            let memory = match (&whole, &job.payload) {
-                // The worker may write to what it gets, and another one may need it as it was.
-                (None, Payload::Shared(memory)) if !job.idempotent => memory.clone(),
-                // One at a time goes on where others' results have all the memory.
-                _ if pool.is_full() && !self.flights.is_empty() => return Err((job, None)),
-                _ => match pool.take(invoker, size) {
-                    Ok(mut memory) => {
-                        match &whole {
-                            Some(whole) => whole.fill(memory.bytes_mut()),
-                            None => memory.bytes_mut().copy_from_slice(job.payload.bytes()),
-                        }
-                        Arc::new(memory)
-                    }
-                    Err(error) => return Err((job, Some(Box::new(error)))),
-                },
-            };
-            if !job.idempotent {
-                // Sent again only where nobody has written to it; it may as well hold the function.
-                job.payload = Payload::Shared(memory.clone());
+            match self.lay_out(&job, whole, invoker, pool) {
+                Ok(extent) => (Some(extent), None),
+                Err(why) => return Err((job, why)),
             }
-            match self.function.submit_from_buffer(memory.buffer.slice(..size)) {
-                Ok(invocation) => {
-                    memory.lend();
-                    Sent::Whole(invocation, memory)
-                }
-                Err(error) => return Err((job, Some(Box::new(error)))),
-            }
+        };
+        if let Some(extent) = &extent
+            && !job.idempotent
+        {
+            // Sent again only where nobody has written to it; it may as well hold the function.
+            job.payload = Payload::Shared(extent.clone().into());
+        }
+        let bytes = own.as_deref().unwrap_or(job.payload.bytes());
+        let sent = match self.submit(bytes, extent, place) {
+            Ok(sent) => sent,
+            Err(why) => return Err((job, why)),
         };
         if !is_known {
             if self.known.len() >= KNOWN_MAX {
@@ -188,6 +202,84 @@ impl Lane {
         Ok(())
     }
 
+    /// The request of a task, function included where there is a `whole`, in shared memory.
+    fn lay_out(
+        &self,
+        job: &Job,
+        whole: Option<Whole<'_>>,
+        invoker: &Invoker,
+        pool: &Arc<Pool>,
+    ) -> Result<Extent, Option<Box<Error>>> {
+        // The worker may write to what it gets, and another one may need it as it was.
+        if let (Payload::Shared(extent), false) = (&job.payload, job.idempotent) {
+            let front = match &whole {
+                None => return Ok((**extent).clone()),
+                Some(whole) => whole.front(extent),
+            };
+            if let Some((from, front)) = front {
+                // It looks at what is written over.
+                drop(whole);
+                return extent.put_before(from, &front).ok_or(None);
+            }
+        }
+        // As above.
+        if pool.is_full() && !self.flights.is_empty() {
+            return Err(None);
+        }
+        let size = whole.as_ref().map_or(job.size(), Whole::len);
+        let mut memory = pool.take(invoker, size).map_err(|error| Some(Box::new(error)))?;
+        let room = &mut memory.room()[..size];
+        match &whole {
+            Some(whole) => whole.fill(room),
+            None => room.copy_from_slice(job.payload.bytes()),
+        }
+        Ok(memory.holds(size))
+    }
+
+    /// Sends a request: these bytes, or what is in memory, with memory for the result if there is some.
+    fn submit(
+        &mut self,
+        bytes: &[u8],
+        extent: Option<Extent>,
+        place: Option<Memory>,
+    ) -> Result<Sent, Option<Box<Error>>> {
+        // After this nobody needs it, but for the program where it is its own.
+        let yields = |extent: &Extent| self.shares_memory && !extent.memory().is_given();
+        let extent = extent.map(|extent| with_flag(&extent, request::YIELDED, yields(&extent)));
+        if let Some(place) = place {
+            let input = extent
+                .as_ref()
+                .map_or(Input::Bytes(bytes), |extent| extent.slice().into());
+            if let Ok(invocation) = self.function.submit_buffer(input, place.place()) {
+                extent.iter().for_each(|extent| extent.memory().lend());
+                place.lend();
+                self.places += 1;
+                return Ok(Sent::Placed(invocation, extent, place));
+            }
+            // Perhaps only because no more memory can be registered.
+        }
+        if let Some(extent) = extent {
+            let invocation = self.function.submit_from_buffer(extent.slice());
+            let invocation = invocation.map_err(|error| Some(Box::new(error)))?;
+            extent.memory().lend();
+            return Ok(Sent::Whole(invocation, extent));
+        }
+        let Some(pipeline) = &mut self.pipeline else {
+            return Err(None);
+        };
+        match pipeline.push(bytes) {
+            Ok(()) => {
+                // It wakes a slot for some of the pushes only, and nobody looks after this one soon.
+                pipeline.flush();
+                Ok(Sent::Ring)
+            }
+            Err(Error::NoCredit) => Err(None),
+            // Its worker died since: collecting finds out.
+            Err(_) if pipeline.is_closed() => Err(None),
+            Err(error) => Err(Some(Box::new(error))),
+        }
+    }
+
     /// There is a result that did not fit; [`Lane::fetch_kept`] asks for it.
     pub fn keep(&mut self, job: Job, ticket: u64, bytes: usize) {
         self.kept.push_back(Kept { job, ticket, bytes });
@@ -196,20 +288,19 @@ impl Lane {
     /// Asks for results that did not fit, as many as may be fetched now. Gives back the first one that cannot be.
     pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), Box<(Job, Error)>> {
         // Nothing is asked of another worker than the one that keeps it: numbers mean something only there.
-        while self.taking < TAKING_MAX && self.is_usable() && (self.taking == 0 || !pool.is_full()) {
+        while self.places < PLACES_MAX && self.is_usable() && (self.places == 0 || !pool.is_full()) {
             let Some(Kept { job, ticket, bytes }) = self.kept.pop_front() else {
                 return Ok(());
             };
             let request = take(ticket);
-            let sent = pool.take(invoker, bytes).and_then(|mut memory| {
-                let place = memory.buffer.slice_mut(..bytes);
-                let invocation = self.function.submit_buffer(&request[..], place)?;
-                memory.lend();
-                Ok(Sent::Taking(invocation, memory))
+            let sent = pool.take(invoker, bytes).and_then(|place| {
+                let invocation = self.function.submit_buffer(&request[..], place.place())?;
+                place.lend();
+                Ok(Sent::Taking(invocation, place))
             });
             match sent {
                 Ok(sent) => {
-                    self.taking += 1;
+                    self.places += 1;
                     self.flights.push_back(Flight { job, sent });
                 }
                 Err(error) => return Err(Box::new((job, error))),
@@ -223,9 +314,9 @@ impl Lane {
         std::mem::take(&mut self.kept).into_iter().map(|kept| kept.job)
     }
 
-    /// A result was fetched, or is lost.
-    pub fn taken(&mut self) {
-        self.taking -= 1;
+    /// What had memory for its result has ended.
+    pub fn has_place_again(&mut self) {
+        self.places -= 1;
     }
 
     /// What to look at to see whether something has ended.
@@ -233,7 +324,7 @@ impl Lane {
         match &self.flights.front()?.sent {
             Sent::Ring => self.pipeline.as_ref()?.oldest(),
             Sent::Whole(invocation, _) => Some(invocation.awaited()),
-            Sent::Taking(invocation, _) => Some(invocation.awaited()),
+            Sent::Placed(invocation, ..) | Sent::Taking(invocation, _) => Some(invocation.awaited()),
         }
     }
 
@@ -263,6 +354,7 @@ impl Lane {
 
     /// It has another worker.
     pub fn begin_anew(&mut self, pipeline: Pipeline) {
+        self.shares_memory = pipeline.shares_memory();
         self.pipeline = Some(pipeline);
         self.known.clear();
         self.window = 1;

@@ -1,6 +1,7 @@
 //! Registered memory as Python sees it: results that are not copied, and a pool for what they and large arguments use.
 
-use hotlease_client::{Buffer, Error, Invoker};
+use crate::format::ALIGNMENT;
+use hotlease_client::{Buffer, BufferSlice, BufferSliceMut, Error, Invoker};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -15,15 +16,25 @@ const POOL_BYTES: usize = 256 << 20;
 const POOL_BUFFERS: usize = 64;
 /// The smallest buffer.
 const SMALLEST: usize = 64 << 10;
+/// A buffer has at most so many times the bytes that are wanted.
+const WASTED_MAX: usize = 8;
 /// Buffers in use beyond which there are no more for what can do without: each is a descriptor, of which a process has a
 /// thousand where nobody has changed that.
 const IN_USE_MAX: usize = 128;
+/// Results from this size on may have all of these.
+const LARGE: usize = 1 << 20;
+
+/// Bytes at the beginning of each buffer that stay free: the front of a request goes there when what follows it is in the
+/// buffer already, so that this is not copied. A page, so that what follows is aligned as anybody may want it.
+const HEADROOM: usize = 4096;
 
 /// Buffers to be used again: making one costs a system call for each page that is touched first.
 #[derive(Default)]
 pub struct Pool {
     kept: Mutex<Vec<Buffer<u8>>>,
     in_use: AtomicUsize,
+    /// What the program has for arrays of its own.
+    given: Mutex<Vec<Weak<Memory>>>,
 }
 
 impl Pool {
@@ -32,15 +43,24 @@ impl Pool {
         self.in_use.load(Ordering::Relaxed) >= IN_USE_MAX
     }
 
-    /// Of at least so many bytes. It waits for nobody, but may register the memory with workers.
+    /// Whether results of so many bytes are to do without: those below [`LARGE`] leave half of all to larger ones.
+    pub fn is_full_for(&self, bytes: usize) -> bool {
+        let most = if bytes < LARGE { IN_USE_MAX / 2 } else { IN_USE_MAX };
+        self.in_use.load(Ordering::Relaxed) >= most
+    }
+
+    /// With room for at least so many bytes. It waits for nobody, but may register the memory with workers.
     pub fn take(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<Memory, Error> {
+        let bytes = bytes.saturating_add(HEADROOM);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let fitting = kept.iter().enumerate();
+        // Of equal ones the last that came back: it is the likeliest to be in a cache.
+        let fitting = kept.iter().enumerate().rev();
         // Not one that is far too large: somebody else may want that.
-        let fitting = fitting
-            .filter(|(_, buffer)| (bytes..=bytes.saturating_mul(8).max(SMALLEST)).contains(&buffer.len()));
+        let fitting = fitting.filter(|(_, buffer)| {
+            (bytes..=bytes.saturating_mul(WASTED_MAX).max(SMALLEST)).contains(&buffer.len())
+        });
         let best = fitting.min_by_key(|(_, buffer)| buffer.len()).map(|(at, _)| at);
-        let buffer = best.map(|at| kept.swap_remove(at));
+        let buffer = best.map(|at| kept.remove(at));
         drop(kept);
         let buffer = match buffer {
             Some(buffer) => buffer,
@@ -49,9 +69,35 @@ impl Pool {
         self.in_use.fetch_add(1, Ordering::Relaxed);
         Ok(Memory {
             buffer: ManuallyDrop::new(buffer),
-            used: bytes,
             is_lent: AtomicBool::new(false),
+            is_given: false,
             pool: Arc::downgrade(self),
+        })
+    }
+
+    /// For an array of the program's own, of so many bytes.
+    pub fn give(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<Piece, Error> {
+        let mut memory = self.take(invoker, bytes)?;
+        memory.is_given = true;
+        let extent = memory.holds(bytes);
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        given.retain(|memory| memory.strong_count() > 0);
+        given.push(Arc::downgrade(&extent.memory));
+        Ok(Piece(extent))
+    }
+
+    /// What was given to the program, where it begins at an address and no task has it.
+    pub fn given(&self, address: *const u8, bytes: usize) -> Option<Extent> {
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = given.iter().filter_map(Weak::upgrade);
+        let mut memory = memory.filter(|memory| std::ptr::eq(&memory.buffer[HEADROOM], address));
+        let memory = memory.next()?;
+        // The other reference is the program's. Who has a task with it has one more, until that has ended.
+        let is_free = Arc::strong_count(&memory) == 2 && !memory.is_lent.load(Ordering::Relaxed);
+        is_free.then_some(Extent {
+            memory,
+            start: HEADROOM,
+            bytes,
         })
     }
 
@@ -67,23 +113,43 @@ impl Pool {
 /// A buffer of a pool, to which it goes back; unless a worker may be using it still. The client library keeps the memory of
 /// such a one for as long as that may be.
 pub struct Memory {
-    pub(super) buffer: ManuallyDrop<Buffer<u8>>,
-    /// Bytes in use, from the first.
-    used: usize,
+    buffer: ManuallyDrop<Buffer<u8>>,
     /// A worker may be using it.
     is_lent: AtomicBool,
+    /// The program has it for an array of its own.
+    is_given: bool,
     pool: Weak<Pool>,
 }
 
 impl Memory {
-    /// The bytes in use.
-    pub fn bytes(&self) -> &[u8] {
-        &self.buffer[..self.used]
+    /// All that can be used, of memory that nobody else has.
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.buffer[HEADROOM..]
     }
 
-    /// The bytes in use.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[..self.used]
+    /// The same as a place for a result; before it is lent nobody else has it, afterwards the worker has.
+    pub fn place(&self) -> BufferSliceMut<'_> {
+        self.buffer.slice_shared(HEADROOM..)
+    }
+
+    /// The first bytes of the room are a request or a reply.
+    pub fn holds(self, bytes: usize) -> Extent {
+        let bytes = bytes.min(self.buffer.len() - HEADROOM);
+        Extent {
+            memory: Arc::new(self),
+            start: HEADROOM,
+            bytes,
+        }
+    }
+
+    /// Whether it is so much larger than what is to stay in it that it is of more use to others.
+    pub fn is_far_too_large_for(&self, bytes: usize) -> bool {
+        self.buffer.len() > bytes.saturating_mul(WASTED_MAX)
+    }
+
+    /// Whether it is the program's, of which a task makes no result.
+    pub fn is_given(&self) -> bool {
+        self.is_given
     }
 
     /// From now on a worker may use it.
@@ -95,10 +161,62 @@ impl Memory {
     pub fn is_back(&self) {
         self.is_lent.store(false, Ordering::Relaxed);
     }
+}
 
-    /// Uses only the first ones.
-    pub fn truncate(&mut self, bytes: usize) {
-        self.used = self.used.min(bytes);
+/// A request or a reply in memory.
+#[derive(Clone)]
+pub struct Extent {
+    memory: Arc<Memory>,
+    start: usize,
+    bytes: usize,
+}
+
+impl Extent {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory.buffer[self.start..][..self.bytes]
+    }
+
+    /// The same as an input.
+    pub fn slice(&self) -> BufferSlice<'_> {
+        self.memory.buffer.slice(self.start..self.start + self.bytes)
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Whether so many bytes can be put before the one at `from`, with which all that follows keeps its alignment.
+    pub fn has_room_before(&self, from: usize, bytes: usize) -> bool {
+        let at = self.start + from;
+        from <= self.bytes && at.is_multiple_of(ALIGNMENT) && bytes.is_multiple_of(ALIGNMENT) && bytes <= at
+    }
+
+    /// Only its first bytes.
+    pub fn truncated(self, bytes: usize) -> Self {
+        Self {
+            bytes: self.bytes.min(bytes),
+            ..self
+        }
+    }
+
+    /// Puts bytes before the one at `from`, over what is there: they and the rest are another request. For whom nobody else
+    /// looks at what is before `from`, no worker either. `None` where [`Extent::has_room_before`] says no.
+    pub fn put_before(&self, from: usize, front: &[u8]) -> Option<Self> {
+        if !self.has_room_before(from, front.len()) {
+            return None;
+        }
+        let start = self.start + from - front.len();
+        let to = self.memory.buffer[start..].as_ptr().cast_mut();
+        // SAFETY: inside the buffer, as just seen; shared memory, to which workers write as well, and of which nobody looks at
+        // this part by the caller's word.
+        unsafe { std::ptr::copy_nonoverlapping(front.as_ptr(), to, front.len()) };
+        Some(Self {
+            memory: self.memory.clone(),
+            start,
+            bytes: front.len() + self.bytes - from,
+        })
     }
 }
 
@@ -117,17 +235,14 @@ impl Drop for Memory {
 
 /// A part of a result, which objects made from it keep alive.
 #[pyclass(frozen, module = "hotlease._core")]
-pub struct Piece {
-    memory: Arc<Memory>,
-    start: usize,
-    bytes: usize,
-}
+pub struct Piece(Extent);
 
 impl Piece {
-    /// Of bytes in use; `None` beyond them.
-    pub fn new(memory: Arc<Memory>, start: usize, bytes: usize) -> Option<Self> {
-        memory.bytes().get(start..)?.get(..bytes)?;
-        Some(Self { memory, start, bytes })
+    /// So many bytes of a reply from one on; `None` beyond them.
+    pub fn new(of: &Extent, start: usize, bytes: usize) -> Option<Self> {
+        of.bytes().get(start..)?.get(..bytes)?;
+        let (memory, start) = (of.memory.clone(), of.start + start);
+        Some(Self(Extent { memory, start, bytes }))
     }
 }
 
@@ -138,16 +253,15 @@ impl Piece {
         if view.is_null() {
             return Err(PyBufferError::new_err("no view to fill"));
         }
-        let this = slf.get();
-        let start = this.memory.bytes()[this.start..].as_ptr();
-        // SAFETY: the view is the interpreter's, and holds a reference to `slf`, which keeps the memory; `start` and
-        // `bytes` were checked when this was made. Nothing here looks at the bytes any more, so that they are the holders'.
+        let bytes = slf.get().0.bytes();
+        // SAFETY: the view is the interpreter's, and holds a reference to `slf`, which keeps the memory. Nothing here
+        // looks at the bytes any more, so that they are the holders'.
         let failed = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
                 slf.as_ptr(),
-                start.cast_mut().cast(),
-                this.bytes as ffi::Py_ssize_t,
+                bytes.as_ptr().cast_mut().cast(),
+                bytes.len() as ffi::Py_ssize_t,
                 0,
                 flags,
             )

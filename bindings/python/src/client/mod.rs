@@ -16,6 +16,7 @@
 //! | `collect` | what a result means; retries; another worker for one that is gone |
 //! | `waiting`, `keeper` | who takes in results: the thread that waits for one, else the core's own |
 //! | `memory` | shared memory for large arguments and results |
+//! | `expected` | how large a function's next result is likely to be |
 //! | `times`, `hint` | when tasks come how far; a hint where that is more overhead than work |
 //! | `options` | the options of an executor |
 
@@ -25,6 +26,7 @@ mod core;
 mod decode;
 mod encode;
 mod executor;
+mod expected;
 mod future;
 mod gather;
 mod graph;

@@ -2,8 +2,11 @@
 
 use super::cell::{Cell, Outcome};
 use super::core::Closed;
-use super::job::{Memo, Payload, Plan, Target};
+use super::job::{Memo, Payload, Plan, Target, Whole};
+use super::lane::too_large;
+use super::memory::{Extent, Pool};
 use crate::format::{reply, request};
+use hotlease_client::{Error, Invoker};
 use hotlease_flow::{Key, TaskId};
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -42,6 +45,47 @@ impl Planned {
         self.payload.bytes().len()
     }
 
+    /// Whether it may run again after its worker died.
+    pub fn is_idempotent(&self) -> bool {
+        self.plan.idempotent.unwrap_or(self.target.idempotent)
+    }
+
+    /// Its request with the results that it needs. `alone`: no other task needs any of them.
+    pub fn request(
+        &self,
+        results: &[Arc<Outcome>],
+        alone: bool,
+        invoker: &Invoker,
+        pool: &Arc<Pool>,
+    ) -> Result<Payload, Error> {
+        let runs_once = self.plan.retries.unwrap_or(0) == 0;
+        if results.is_empty() {
+            return match &self.payload {
+                Payload::Own(bytes) => Ok(Payload::Own(bytes.clone())),
+                Payload::Shared(extent) if runs_once => Ok(Payload::Shared(extent.clone())),
+                // A run may write to its arguments, which the next one needs as they were.
+                Payload::Shared(extent) => Ok(Payload::Own(extent.bytes().into())),
+            };
+        }
+        let bytes = results.iter().filter_map(|result| result.bytes()).collect();
+        let whole = Whole::with_results(self.payload.bytes(), &self.target, bytes).ok_or_else(too_large)?;
+        if alone
+            && runs_once
+            && !self.is_idempotent()
+            && let Some(extent) = sole(results)
+            && let Some(front) = whole.before_result(extent)
+            && let Some(request) = extent.put_before(0, &front)
+        {
+            return Ok(Payload::Shared(request.into()));
+        }
+        if whole.len() <= invoker.options().request_bytes as usize || pool.is_full() {
+            return Ok(Payload::Own(whole.to_vec().into()));
+        }
+        let mut memory = pool.take(invoker, whole.len())?;
+        whole.fill(&mut memory.room()[..whole.len()]);
+        Ok(Payload::Shared(memory.holds(whole.len()).into()))
+    }
+
     /// Says what it computes: function, arguments and what it needs.
     pub fn key_of(&self, results: &[Arc<Outcome>]) -> Option<Key> {
         match self.plan.memo.as_ref()? {
@@ -62,6 +106,18 @@ impl Planned {
                 Some(Key(*hasher.finalize().as_bytes()))
             }
         }
+    }
+}
+
+/// Where the only result is that a task needs, if it is in memory that nobody else has a use for: the two references are the
+/// list's, and that of the graph or of the task's own list. A future that somebody has would be a third.
+fn sole(results: &[Arc<Outcome>]) -> Option<&Extent> {
+    match results {
+        [result] if Arc::strong_count(result) == 2 => match &**result {
+            Outcome::Large(extent) => Some(extent),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

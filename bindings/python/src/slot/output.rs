@@ -69,6 +69,20 @@ impl Output<'_> {
         true
     }
 
+    /// A pickled result whose only buffer stays in the request, from one of its bytes on. `false`: there is no room to say so.
+    pub fn write_in_request(&mut self, pickle: &[u8], at: usize, bytes: usize) -> bool {
+        let mut head = [0; reply::HEAD_BYTES + reply::IN_REQUEST_BYTES];
+        head[0] = reply::IN_REQUEST;
+        head[reply::HEAD_BYTES..][..8].copy_from_slice(&(at as u64).to_le_bytes());
+        head[reply::HEAD_BYTES + 8..].copy_from_slice(&(bytes as u64).to_le_bytes());
+        // Not kept for later: then the memory is another request's.
+        let fits = head.len() + pickle.len() <= self.place.len();
+        if fits {
+            self.write(&mut Kept::default(), &head, &[pickle]);
+        }
+        fits
+    }
+
     /// What is wrong with the request.
     pub fn refuse(&mut self, why: &str) {
         let mut head = [0; reply::HEAD_BYTES];

@@ -3,7 +3,7 @@
 //! A task that does nothing costs about a microsecond here: the GIL, a look into a table, a tuple, the call. What is pickled
 //! goes through `hotlease._slot`, whose functions are given to [`prepare`].
 
-use crate::format::{FormatError, Layout, Reply, Request, key_of, reply, request};
+use crate::format::{ALIGNMENT, FormatError, Layout, Reply, Request, key_of, reply, request};
 use crate::plain;
 use crate::slot::functions::Functions;
 use crate::slot::input::{COPIED_BELOW, Lent};
@@ -113,6 +113,13 @@ impl Input {
         unsafe { self.start.add(from) }
     }
 
+    /// Where a part of it begins that may stay there: one that a request or reply may have where it is, and that is large.
+    fn place_of(&self, part: &[u8]) -> Option<usize> {
+        let at = (part.as_ptr() as usize).checked_sub(self.start.as_ptr() as usize)?;
+        let is_inside = at.checked_add(part.len())? <= self.size;
+        (is_inside && part.len() >= COPIED_BELOW && at.is_multiple_of(ALIGNMENT)).then_some(at)
+    }
+
     fn bytes<'py>(&self, py: Python<'py>, from: usize, length: usize) -> PyResult<Bound<'py, PyBytes>> {
         PyBytes::new_with(py, length, |bytes| {
             self.copy(from, bytes);
@@ -163,7 +170,7 @@ impl State {
         let mut lent = Lent::default();
         self.took = None;
         match self.result(py, input, &task, &mut lent) {
-            Ok(value) => self.reply(py, &value, output),
+            Ok(value) => self.reply(py, &value, (input, task.yielded), output),
             Err(Failed::Raised(error)) => self.reply_error(py, error, output),
             Err(Failed::Unknown) => {
                 let mut head = [0; reply::HEAD_BYTES];
@@ -321,13 +328,20 @@ impl State {
         Ok(values)
     }
 
-    fn reply(&mut self, py: Python<'_>, value: &Bound<'_, PyAny>, output: &mut Output<'_>) {
+    /// `whose`: the request, and whether the result may stay in its memory.
+    fn reply(
+        &mut self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        whose: (&Input, bool),
+        output: &mut Output<'_>,
+    ) {
         self.scratch.clear();
         self.scratch.extend([0; reply::HEAD_BYTES]);
         if plain::encode(value, &mut self.scratch, PLAIN_BYTES_MAX) {
             return output.write(&mut self.kept, &self.scratch, &[]);
         }
-        if let Err(error) = self.reply_pickle(py, value, output) {
+        if let Err(error) = self.reply_pickle(py, value, whose, output) {
             self.reply_error(py, error, output);
         }
     }
@@ -336,6 +350,7 @@ impl State {
         &mut self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
+        (input, yielded): (&Input, bool),
         output: &mut Output<'_>,
     ) -> PyResult<()> {
         let dumped = self.dump.bind(py).call1((value,))?;
@@ -350,6 +365,12 @@ impl State {
             unsafe { std::slice::from_raw_parts(start.as_ptr().cast_const(), view.len_bytes()) }
         });
         let bytes: Vec<&[u8]> = bytes.collect();
+        if let ([buffer], true) = (&bytes[..], yielded)
+            && let Some(at) = input.place_of(buffer)
+            && output.write_in_request(pickle.as_bytes(), at, buffer.len())
+        {
+            return Ok(());
+        }
         match output.write_pickle(&mut self.kept, pickle.as_bytes(), &bytes) {
             true => Ok(()),
             false => Err(PyOverflowError::new_err(

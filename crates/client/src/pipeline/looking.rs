@@ -49,6 +49,11 @@ impl Pipeline {
         })
     }
 
+    /// Whether its worker uses buffers of this process where they are: it is reached through shared memory.
+    pub fn shares_memory(&self) -> bool {
+        self.channel.port().is_none()
+    }
+
     /// Whether its worker is gone. What was in flight is still to be popped, each with its error; then
     /// [`Pipeline::repair`], or the next push, gets another worker.
     pub fn is_closed(&self) -> bool {

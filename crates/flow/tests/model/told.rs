@@ -122,6 +122,19 @@ impl Site {
                     .map(|input| &reference.tasks[*input]);
                 let needed: Vec<_> = inputs.map(|input| (input.id, input.value.unwrap())).collect();
                 assert_eq!(given, needed, "inputs in the order in which they were named");
+                for (input, at) in self.flow.inputs(task).zip(&reference.tasks[at].inputs) {
+                    let pending = reference.tasks.iter().filter(|task| task.is_pending());
+                    let uses = pending.flat_map(|task| &task.inputs).filter(|used| *used == at);
+                    let needed = &reference.tasks[*at];
+                    let has_no_other = needed.holders == 0 && uses.count() == 1;
+                    assert!(!input.alone || has_no_other, "others need {}", input.task);
+                    // With a key the memo may have it.
+                    assert!(
+                        input.alone || !has_no_other || needed.key.is_some(),
+                        "{}",
+                        input.task
+                    );
+                }
                 assert_eq!(self.flow.payload(task), self.flow.tag(task).as_ref());
                 let known = &mut reference.tasks[at];
                 assert!(attempt > known.attempt, "a run was told twice");
