@@ -67,9 +67,9 @@ def there_and_back(peer, seconds):
     }
 
 
-def chain(executor, size, step):
+def chain(executor, size, step, length):
     future = executor.submit(made, size)
-    for _ in range(CHAIN):
+    for _ in range(length):
         future = executor.submit(step, future)
     last = executor.submit(looked_at, future)
     # Whose future somebody has is copied.
@@ -87,9 +87,12 @@ def large(peer, size, seconds, shared=None):
     if shared is not None:
         found["read_of_empty"] = microseconds(read(shared), seconds)
     if peer.futures_as_arguments:
-        # With a share of its beginning, a task that makes an array, and its end.
         for name, step in (("chain_new", copied), ("chain_in_place", changed)):
-            found[f"{name}_step"] = microseconds(lambda step=step: chain(peer.executor, size, step), seconds) / CHAIN
+            whole, ends = (
+                microseconds(lambda: chain(peer.executor, size, step, length), seconds)
+                for length in (CHAIN, 0)
+            )
+            found[f"{name}_step"] = (whole - ends) / CHAIN
     return found
 
 
