@@ -5,13 +5,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Nothing has been seen yet.
 const UNKNOWN: usize = usize::MAX;
+/// Smaller results in a row after which as much as before is expected no more.
+const PATIENCE: usize = 8;
 
 /// What is known of a function's results. Changed under the core's `state` only.
-pub struct Expected(AtomicUsize);
+pub struct Expected {
+    bytes: AtomicUsize,
+    /// Smaller results since the last that was not, and the largest of them.
+    smaller: AtomicUsize,
+    largest: AtomicUsize,
+}
 
 impl Default for Expected {
     fn default() -> Self {
-        Self(AtomicUsize::new(UNKNOWN))
+        Self {
+            bytes: AtomicUsize::new(UNKNOWN),
+            smaller: AtomicUsize::new(0),
+            largest: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -20,20 +31,26 @@ impl Expected {
     /// no more than memory that nobody touches, to expect too little a second copy of the result and a second round.
     #[inline]
     pub fn of(&self, request_bytes: usize) -> usize {
-        match self.0.load(Ordering::Relaxed) {
+        match self.bytes.load(Ordering::Relaxed) {
             UNKNOWN => request_bytes,
             bytes => bytes,
         }
     }
 
-    /// A result had so many bytes. What is expected grows at once and shrinks by half of the difference, so that results of
-    /// different sizes fit, and a single large one is forgotten after a few.
+    /// A result had so many bytes. What is expected grows at once, and shrinks to the largest of the last ones after a few: results
+    /// of different sizes fit, and a single large one is forgotten.
     pub fn learn(&self, bytes: usize) {
-        let before = match self.0.load(Ordering::Relaxed) {
-            UNKNOWN => bytes,
-            before => before,
-        };
         let bytes = bytes.min(UNKNOWN - 1);
-        self.0.store(bytes.max(before / 2 + bytes / 2), Ordering::Relaxed);
+        let before = self.bytes.load(Ordering::Relaxed);
+        let smaller = self.smaller.load(Ordering::Relaxed) + 1;
+        let largest = self.largest.load(Ordering::Relaxed).max(bytes);
+        let (expected, smaller, largest) = match before {
+            before if before == UNKNOWN || bytes >= before => (bytes, 0, 0),
+            _ if smaller >= PATIENCE => (largest, 0, 0),
+            before => (before, smaller, largest),
+        };
+        self.bytes.store(expected, Ordering::Relaxed);
+        self.smaller.store(smaller, Ordering::Relaxed);
+        self.largest.store(largest, Ordering::Relaxed);
     }
 }

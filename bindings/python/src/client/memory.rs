@@ -16,6 +16,8 @@ const POOL_BYTES: usize = 256 << 20;
 const POOL_BUFFERS: usize = 64;
 /// The smallest buffer.
 const SMALLEST: usize = 64 << 10;
+/// The largest whose size is a power of two.
+const COARSE_MAX: usize = 16 << 20;
 /// A buffer has at most so many times the bytes that are wanted.
 const WASTED_MAX: usize = 8;
 /// Buffers in use beyond which there are no more for what can do without: each is a descriptor, of which a process has a
@@ -64,7 +66,7 @@ impl Pool {
         drop(kept);
         let buffer = match buffer {
             Some(buffer) => buffer,
-            None => invoker.buffer(bytes.checked_next_power_of_two().unwrap_or(bytes).max(SMALLEST))?,
+            None => invoker.buffer(size_of_buffer(bytes))?,
         };
         self.in_use.fetch_add(1, Ordering::Relaxed);
         Ok(Memory {
@@ -102,11 +104,33 @@ impl Pool {
     }
 
     fn put(&self, buffer: Buffer<u8>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();
-        if kept.len() < POOL_BUFFERS && bytes + buffer.len() <= POOL_BYTES {
-            kept.push(buffer);
+        if buffer.len() > POOL_BYTES {
+            return;
         }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(buffer);
+        // The oldest go: what was used last will be wanted next.
+        let mut bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();
+        let mut over = kept.len().saturating_sub(POOL_BUFFERS);
+        bytes -= kept[..over].iter().map(|buffer| buffer.len()).sum::<usize>();
+        while bytes > POOL_BYTES {
+            bytes -= kept[over].len();
+            over += 1;
+        }
+        let gone: Vec<_> = kept.drain(..over).collect();
+        // Giving memory back takes time.
+        drop(kept);
+        drop(gone);
+    }
+}
+
+/// Bytes of a buffer that has at least so many: a power of two, so that it fits others; where it is large, a sixteenth of one
+/// more or less.
+fn size_of_buffer(bytes: usize) -> usize {
+    match bytes.checked_next_power_of_two() {
+        Some(power) if power <= COARSE_MAX => power.max(SMALLEST),
+        Some(power) => bytes.next_multiple_of(power / 16),
+        None => bytes,
     }
 }
 
