@@ -344,6 +344,24 @@ def test_an_array_in_shared_memory_that_is_gone_gives_its_memory_back(executor):
     assert _opened() < before + 10
 
 
+def test_a_function_of_more_bytes_than_are_free_before_an_array_gets_it_all_the_same(executor):
+    data = bytes(range(256)) * 400
+
+    def marked(array, data=data):
+        return array + data[-1]
+
+    array = executor.empty(100_000)
+    array[:] = 1
+    for _ in range(2):
+        assert set(executor.submit(marked, array).result(60)) == {256.0}
+        first = executor.submit(tasks.counted, 3, _MB)
+        second = executor.submit(marked, first)
+        del first
+        assert set(second.result(60)) == {258.0}
+        assert set(executor.submit(marked, numpy.ones(100_000)).result(60)) == {256.0}
+    assert set(array) == {1.0}
+
+
 def test_arrays_of_objects_and_of_less_than_nothing_are_not_shared(executor):
     with pytest.raises(TypeError, match="Python objects"):
         executor.empty(3, object)

@@ -222,7 +222,8 @@ class Executor(_core.Client, concurrent.futures.Executor):
         program should not before the task has ended: the task would see that. Only this executor's tasks; where a
         task may run again (`idempotent`, `retries`), each run gets a copy.
 
-        The memory goes back when the array and all views of it are gone. Each array has a file descriptor. Thread safe.
+        The memory goes back when the array and all views of it are gone. Each array has a file descriptor, and is
+        one of the 128 buffers that an executor has before it copies large results. Thread safe.
 
         Parameters
         ----------

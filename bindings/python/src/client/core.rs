@@ -211,9 +211,8 @@ impl Core {
         }
         state.pending += 1;
         // What has to be copied is, by whoever takes in results next, without Python's lock.
-        let is_copied = job.idempotent || matches!(job.payload, Payload::Own(_));
         let is_large = job.size() > self.invoker.options().request_bytes as usize;
-        let waits = !state.queue.is_empty() || is_large && is_copied;
+        let waits = !state.queue.is_empty() || is_large && job.is_copied();
         let left = if waits {
             Some(job)
         } else {

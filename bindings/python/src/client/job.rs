@@ -2,7 +2,7 @@
 
 use super::cell::Cell;
 use super::expected::Expected;
-use super::memory::Extent;
+use super::memory::{Extent, HEADROOM};
 use crate::format::{ALIGNED_FROM, ALIGNMENT, Key, Layout, Request, place_results, request};
 use hotlease_flow::TaskId;
 use std::sync::{Arc, OnceLock};
@@ -141,6 +141,12 @@ impl Job {
     /// Bytes that it keeps.
     pub fn size(&self) -> usize {
         self.payload.bytes().len()
+    }
+
+    /// Whether all of it may have to be copied to be sent.
+    pub fn is_copied(&self) -> bool {
+        let is_shared = matches!(self.payload, Payload::Shared(_));
+        self.idempotent || !is_shared || self.target.blob.len() > HEADROOM / 2
     }
 }
 

@@ -28,7 +28,7 @@ const LARGE: usize = 1 << 20;
 
 /// Bytes at the beginning of each buffer that stay free: the front of a request goes there when what follows it is in the
 /// buffer already, so that this is not copied. A page, so that what follows is aligned as anybody may want it.
-const HEADROOM: usize = 4096;
+pub const HEADROOM: usize = 4096;
 
 /// Buffers to be used again: making one costs a system call for each page that is touched first.
 #[derive(Default)]
