@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `client` | what programs use: leases, submitting tasks, futures |
 //! | `slot` | what a worker process runs: the loop of `hotlease-worker`, and the calling of Python functions |
-//! | `format` | the bytes of tasks and results, for both sides; in words: `FORMAT.md` |
-//! | `plain` | the coding of small plain values, for both sides |
+//! | `plain` | small plain values as objects, for both sides |
+//!
+//! The bytes of tasks and results, of both sides, are `hotlease_wire::task`; in words: `FORMAT.md`.
 
 mod client;
-mod format;
 mod plain;
 mod slot;
 

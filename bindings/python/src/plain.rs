@@ -1,29 +1,11 @@
 //! The coding of small plain values: `None`, `bool`, `int`, `float`, `str`, `bytes`, and tuples of these. For them a pickle
-//! costs several times as much (and on the way back, runs code).
+//! costs several times as much (and on the way back, runs code). Their bytes: `hotlease_wire::task::plain`.
 
-use crate::format::FormatError;
+use hotlease_wire::task::FormatError;
+use hotlease_wire::task::plain::{self, DEPTH_MAX, Item, tag};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple};
-
-/// Tuples in tuples.
-const DEPTH_MAX: usize = 16;
-
-mod tag {
-    pub const NONE: u8 = 0;
-    pub const FALSE: u8 = 1;
-    pub const TRUE: u8 = 2;
-    pub const INT64: u8 = 3;
-    pub const INT8: u8 = 4;
-    pub const FLOAT: u8 = 5;
-    pub const STR: u8 = 6;
-    pub const BYTES: u8 = 7;
-    pub const TUPLE: u8 = 8;
-    /// Added to the three before: its length has one byte.
-    pub const SHORT: u8 = 3;
-    /// The result of another task.
-    pub const RESULT: u8 = 12;
-}
 
 /// What stands in the place of a value that is not plain.
 pub enum Instead<'py> {
@@ -151,7 +133,7 @@ fn push(bytes: &[u8], into: &mut Vec<u8>, limit: usize) -> bool {
 
 /// Reads values one after the other.
 pub struct Reader<'a> {
-    bytes: &'a [u8],
+    items: plain::Reader<'a>,
     /// What values may name by number.
     results: &'a [Py<PyAny>],
 }
@@ -159,17 +141,18 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Of these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, results: &[] }
+        Self::with_results(bytes, &[])
     }
 
     /// Of these bytes, which may name results of other tasks.
     pub fn with_results(bytes: &'a [u8], results: &'a [Py<PyAny>]) -> Self {
-        Self { bytes, results }
+        let items = plain::Reader::new(bytes);
+        Self { items, results }
     }
 
     /// Whether nothing is left.
     pub fn is_at_end(&self) -> bool {
-        self.bytes.is_empty()
+        self.items.is_at_end()
     }
 
     /// The next value.
@@ -177,62 +160,25 @@ impl<'a> Reader<'a> {
         self.read(py, DEPTH_MAX)
     }
 
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], FormatError> {
-        let (taken, rest) = self.bytes.split_at_checked(bytes).ok_or(FormatError::Plain)?;
-        self.bytes = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
-        let (taken, rest) = self.bytes.split_first_chunk().ok_or(FormatError::Plain)?;
-        self.bytes = rest;
-        Ok(*taken)
-    }
-
-    fn length(&mut self, short: bool) -> Result<usize, FormatError> {
-        Ok(match short {
-            true => self.array::<1>()?[0].into(),
-            false => u32::from_le_bytes(self.array()?) as usize,
-        })
-    }
-
     fn read<'py>(&mut self, py: Python<'py>, depth: usize) -> Result<Bound<'py, PyAny>, FormatError> {
-        let [tag] = self.array()?;
-        if tag == tag::RESULT {
-            let number = usize::from(u16::from_le_bytes(self.array()?));
-            let result = self.results.get(number).ok_or(FormatError::Plain)?;
-            return Ok(result.bind(py).clone());
-        }
-        let short = tag > tag::TUPLE;
-        Ok(match if short { tag - tag::SHORT } else { tag } {
-            tag::NONE => py.None().into_bound(py),
-            tag::FALSE => PyBool::new(py, false).to_owned().into_any(),
-            tag::TRUE => PyBool::new(py, true).to_owned().into_any(),
-            tag::INT64 => int(py, i64::from_le_bytes(self.array()?)),
-            tag::INT8 => int(py, i8::from_le_bytes(self.array()?).into()),
-            tag::FLOAT => PyFloat::new(py, f64::from_le_bytes(self.array()?)).into_any(),
-            tag::STR => {
-                let length = self.length(short)?;
-                let text = std::str::from_utf8(self.take(length)?).map_err(|_| FormatError::Text)?;
-                PyString::new(py, text).into_any()
-            }
-            tag::BYTES => {
-                let length = self.length(short)?;
-                PyBytes::new(py, self.take(length)?).into_any()
-            }
-            tag::TUPLE if depth > 0 => {
-                let length = self.length(short)?;
-                // Each value has a byte at least.
-                if length > self.bytes.len() {
-                    return Err(FormatError::Plain);
-                }
+        Ok(match self.items.item(depth)? {
+            Item::None => py.None().into_bound(py),
+            Item::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
+            Item::Int(value) => int(py, value),
+            Item::Float(value) => PyFloat::new(py, value).into_any(),
+            Item::Str(text) => PyString::new(py, text).into_any(),
+            Item::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+            Item::Tuple(length) => {
                 let values = (0..length).map(|_| self.read(py, depth - 1));
                 let values = values.collect::<Result<Vec<_>, _>>()?;
                 PyTuple::new(py, values)
                     .map_err(|_| FormatError::Plain)?
                     .into_any()
             }
-            _ => return Err(FormatError::Plain),
+            Item::Result(number) => {
+                let result = self.results.get(usize::from(number)).ok_or(FormatError::Plain)?;
+                result.bind(py).clone()
+            }
         })
     }
 }

@@ -8,11 +8,13 @@
 //! * [`tunnel`] — sessions and connections, carried from host to host.
 //! * [`token`] — the MAC'd capability that a lease is.
 //! * [`munge`] — what a credential of a cluster's user carries.
+//! * [`task`] — tasks of Python workers and their results, inside the payloads of invocations.
 //! * [`code`] — which functions a shared library offers, read from its bytes.
 //! * [`grpc`] — client ↔ manager ↔ agent (feature `grpc`).
 //!
 //! Every decoder here is total: any bytes give a value or a [`DecodeError`], never a panic, and never an
-//! allocation larger than the message. Each has a fuzz target under `fuzz/`.
+//! allocation larger than the message (but for lists of lengths, which have
+//! bounds of their own). Each has a fuzz target under `fuzz/`.
 //!
 //! ```
 //! use hotlease_wire::frame::{ReplyHeader, Seq};
@@ -34,6 +36,7 @@ pub mod munge;
 pub mod python;
 pub mod refusal;
 pub mod session;
+pub mod task;
 pub mod token;
 pub mod tunnel;
 

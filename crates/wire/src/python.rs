@@ -1,6 +1,6 @@
 //! Workers that are Python interpreters: what client, agent and worker agree on.
 //!
-//! The bytes of their tasks are no concern of these: see `bindings/python/FORMAT.md`.
+//! The bytes of their tasks are [`task`](crate::task)'s, and no concern of the agent.
 
 use crate::code::{Function, Interface};
 use crate::ids::CodeHash;

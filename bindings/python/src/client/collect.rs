@@ -6,8 +6,8 @@ use super::job::Job;
 use super::lane::{Flight, Sent};
 use super::memory::{Extent, Memory};
 use super::planned::is_result;
-use crate::format::{Layout, Reply, reply};
 use hotlease_client::{EndReason, Error, Pipeline, Ran};
+use hotlease_wire::task::{Layout, Reply, reply};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 

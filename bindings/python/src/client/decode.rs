@@ -2,9 +2,9 @@
 
 use super::cell::{Chain, Failed, Outcome};
 use super::memory::{Extent, Piece};
-use crate::format::{FormatError, Reply, reply};
 use crate::plain::Reader;
 use hotlease_client::{Cause, Error, Ran};
+use hotlease_wire::task::{FormatError, Reply, reply};
 use pyo3::call::PyCallArgs;
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -3,8 +3,8 @@
 use super::cell::Cell;
 use super::expected::Expected;
 use super::memory::{Extent, HEADROOM};
-use crate::format::{ALIGNED_FROM, ALIGNMENT, Key, Layout, Request, place_results, request};
 use hotlease_flow::TaskId;
+use hotlease_wire::task::{ALIGNED_FROM, ALIGNMENT, Key, Layout, Request, place_results, request};
 use std::sync::{Arc, OnceLock};
 
 /// A function that tasks call, by its content.

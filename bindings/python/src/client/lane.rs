@@ -2,10 +2,10 @@
 
 use super::job::{Job, Payload, Whole, take, with_flag};
 use super::memory::{Extent, Memory, Pool};
-use crate::format::{Key, request};
 use hotlease_client::{
     Awaited, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
 };
+use hotlease_wire::task::{Key, request};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

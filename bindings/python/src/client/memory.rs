@@ -1,7 +1,7 @@
 //! Registered memory as Python sees it: results that are not copied, and a pool for what they and large arguments use.
 
-use crate::format::ALIGNMENT;
 use hotlease_client::{Buffer, BufferSlice, BufferSliceMut, Error, Invoker};
+use hotlease_wire::task::ALIGNMENT;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;

@@ -5,9 +5,9 @@ use super::core::Closed;
 use super::job::{Memo, Payload, Plan, Target, Whole};
 use super::lane::too_large;
 use super::memory::{Extent, Pool};
-use crate::format::{reply, request};
 use hotlease_client::{Error, Invoker};
 use hotlease_flow::{Key, TaskId};
+use hotlease_wire::task::{reply, request};
 use std::cell::OnceCell;
 use std::sync::Arc;
 

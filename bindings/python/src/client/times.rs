@@ -5,8 +5,8 @@
 
 use super::cell::Outcome;
 use super::job::Target;
-use crate::format::reply;
 use hotlease_fabric::clock::monotonic_ns;
+use hotlease_wire::task::reply;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

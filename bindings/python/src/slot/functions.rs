@@ -1,6 +1,6 @@
 //! The functions that this worker was sent, by key, in bounded memory.
 
-use crate::format::Key;
+use hotlease_wire::task::Key;
 use pyo3::prelude::*;
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Replies, and results that did not fit into the output.
 
-use crate::format::{Layout, Reply, reply};
 use hotlease_wire::limits::RING_DEPTH_MAX;
+use hotlease_wire::task::{Layout, Reply, reply};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};

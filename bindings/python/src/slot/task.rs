@@ -3,12 +3,12 @@
 //! A task that does nothing costs about a microsecond here: the GIL, a look into a table, a tuple, the call. What is pickled
 //! goes through `hotlease._slot`, whose functions are given to [`prepare`].
 
-use crate::format::{ALIGNMENT, FormatError, Layout, Reply, Request, key_of, reply, request};
 use crate::plain;
 use crate::slot::functions::Functions;
 use crate::slot::input::{COPIED_BELOW, Lent};
 use crate::slot::output::{Kept, Output};
 use crate::slot::{forked, results, running};
+use hotlease_wire::task::{ALIGNMENT, FormatError, Layout, Reply, Request, key_of, reply, request};
 use hotlease_worker::leave_after_this;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError};

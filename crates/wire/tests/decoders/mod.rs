@@ -7,6 +7,7 @@
 pub mod library;
 mod refusals;
 pub mod seeds;
+mod tasks;
 
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{Answer, Order};
@@ -111,6 +112,16 @@ pub const DECODERS: &[Decoder] = &[
         name: "identifier",
         check: identifier,
         seeds: seeds::identifier,
+    },
+    Decoder {
+        name: "task_request",
+        check: tasks::request,
+        seeds: tasks::request_seeds,
+    },
+    Decoder {
+        name: "task_reply",
+        check: tasks::reply,
+        seeds: tasks::reply_seeds,
     },
 ];
 

@@ -1,4 +1,9 @@
-//! The bytes of tasks and results; in words: `FORMAT.md`. Pure: nothing here knows of Python.
+//! Tasks of Python workers and their results, inside the payloads of invocations; in words: `bindings/python/FORMAT.md`.
+//!
+//! Where things lie, and small [`plain`] values. Objects are made of these in the Python package, and pickles are read there
+//! alone.
+
+pub mod plain;
 
 /// Buffers of one request or reply.
 pub const BUFFERS_MAX: usize = 4096;
@@ -97,7 +102,8 @@ pub mod reply {
         place.fill(0);
         let word = u32::from_le_bytes(word);
         // At most 27 bits, moved by 31 at most.
-        (word != 0).then_some(u64::from(word >> 5) << (word & 31))
+        let ns = u64::from(word >> 5) << (word & 31);
+        (ns > 0).then_some(ns)
     }
 }
 
@@ -193,7 +199,10 @@ impl Request {
         {
             return Err(FormatError::Kind);
         }
-        let number = u16::from_le_bytes([head[2], head[3]]).into();
+        let number: usize = u16::from_le_bytes([head[2], head[3]]).into();
+        if number > 0 && kind != request::PICKLED {
+            return Err(FormatError::Kind);
+        }
         let blob_bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let mut key = [0; KEY_BYTES];
         key.copy_from_slice(&head[8..]);
@@ -202,9 +211,6 @@ impl Request {
             false => (Vec::new(), head.len()),
         };
         let (pickle_bytes, lengths, behind) = lengths(size, behind, number, has_results, at)?;
-        if number > 0 && kind != request::PICKLED {
-            return Err(FormatError::Kind);
-        }
         let blob_end = behind.checked_add(blob_bytes).ok_or(FormatError::Short)?;
         let rest = size.checked_sub(blob_end).ok_or(FormatError::Short)?;
         let arguments = Layout::new(blob_end, pickle_bytes.unwrap_or(rest), lengths);
@@ -288,8 +294,12 @@ impl Reply {
         if kind > reply::IN_REQUEST {
             return Err(FormatError::Kind);
         }
-        let number = u16::from_le_bytes([head[2], head[3]]).into();
+        let number: usize = u16::from_le_bytes([head[2], head[3]]).into();
         let traceback_bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let is_exception = matches!(kind, reply::EXCEPTION | reply::EXCEPTION_TEXT);
+        if head[1] != 0 || number > 0 && kind != reply::PICKLED || traceback_bytes > 0 && !is_exception {
+            return Err(FormatError::Kind);
+        }
         let (pickle_bytes, lengths, behind) = lengths(size, head.len(), number, false, at)?;
         let start = behind.checked_add(traceback_bytes).ok_or(FormatError::Short)?;
         let rest = size.checked_sub(start).ok_or(FormatError::Short)?;
