@@ -1,5 +1,6 @@
 """What a program can see of its tasks: times by phase, a report, progress, a hint."""
 
+import functools
 import html.parser
 import json
 import math
@@ -13,7 +14,7 @@ import pytest
 import tasks
 
 import hotlease
-from hotlease import _programs, _report
+from hotlease import _outcomes, _programs, _report
 from hotlease._timing import timing
 
 
@@ -218,6 +219,58 @@ def test_a_program_of_tiny_tasks_is_told_once_with_both_figures(platform):
     assert len(told) == 1 and told[0].startswith("<string>:5:"), done.stderr
     figures = re.search(r"submitting a task takes ([\d.]+) us here, running it ([\d.]+) us: .*chunksize=(\d+)", told[0])
     assert float(figures[1]) >= float(figures[2]) and 2 <= int(figures[3]) <= 1000
+
+
+ADVICE = {
+    "joblib": (
+        """
+        import joblib, hotlease.joblib
+        with joblib.parallel_config(backend="hotlease"):
+            joblib.Parallel(n_jobs=2, batch_size=1)(joblib.delayed(abs)(n) for n in range(4000))
+        """,
+        r"batches \d+ times as large, for instance: Parallel\(batch_size=\)",
+    ),
+    "dask": (
+        """
+        import dask, hotlease.dask
+        tasks = [dask.delayed(abs)(n) for n in range(4000)]
+        dask.compute(*tasks, scheduler=hotlease.dask.get)
+        """,
+        r"chunks or partitions (\d+) times as large, for instance, or compute\(chunksize=\1\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("library", ADVICE)
+def test_a_program_of_tiny_tasks_of_a_library_s_is_told_what_that_library_offers(platform, library, tmp_path):
+    pytest.importorskip(library)
+    program, advice = ADVICE[library]
+    done = run(program, cwd=tmp_path)
+    told = [line for line in done.stderr.splitlines() if "OverheadWarning" in line]
+    assert done.returncode == 0 and len(told) == 1 and re.search(advice, told[0]), done.stderr
+    assert "chunksize" not in told[0] or library == "dask", "of map, which the program does not call"
+
+
+@pytest.mark.parametrize(
+    "through, advice",
+    [
+        ([], r"map\(\.\.\., chunksize=40\)"),
+        (["hotlease._executor"], r"map\(\.\.\., chunksize=40\)"),
+        (["hotlease.parsl.kernel", "parsl.app.python"], "apps that each do the work of 40, for instance"),
+        (["hotlease.parsl.executor", "parsl.dataflow.dflow"], "apps that each do the work of 40, for instance"),
+        (["hotlease.joblib", "joblib.parallel", "sklearn.utils.parallel"], "batches 40 times as large"),
+    ],
+)
+def test_the_hint_goes_by_who_submits_and_points_at_the_program(through, advice):
+    # Parsl's calls cost so much by themselves that hotlease's part of them is seldom the larger one.
+    call = functools.partial(_outcomes.hint, 20_000, 5_000)
+    for module in through:
+        frame = {"__name__": module, "call": call}
+        exec("def submit():\n    return call()", frame)
+        call = frame["submit"]
+    with pytest.warns(hotlease.OverheadWarning, match=advice) as told:
+        call()
+    assert [warning.filename for warning in told] == [__file__]
 
 
 def test_a_program_whose_tasks_are_worth_it_is_told_nothing(platform):

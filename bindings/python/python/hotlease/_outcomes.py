@@ -76,15 +76,31 @@ def dependency_error(
     return error
 
 
+# What gives each task more to do, by the library whose tasks these are, and packages that stand between it and the program.
+_MORE_WORK = {
+    "joblib": ("with batches {times} times as large, for instance: Parallel(batch_size=)", {"joblib", "sklearn"}),
+    "dask": ("with chunks or partitions {times} times as large, for instance, or compute(chunksize={times})", {"dask"}),
+    "parsl": ("with apps that each do the work of {times}, for instance", {"parsl"}),
+}
+
+
 def hint(submitting_ns: int, running_ns: int) -> None:
     """Tells a program, once, that its tasks take longer to submit than to run: medians of both."""
+    advice, between = "with map(..., chunksize={times}) for instance, or a function that takes a list", {"hotlease"}
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("hotlease."):
+    while frame.f_back is not None:
+        package, _, rest = frame.f_globals.get("__name__", "").partition(".")
+        if package not in between:
+            break
+        library = rest.partition(".")[0]
+        if package == "hotlease" and library in _MORE_WORK:
+            advice, others = _MORE_WORK[library]
+            between = between | others
         level, frame = level + 1, frame.f_back
-    calls = min(1000, max(2, -(-10 * submitting_ns // running_ns)))
+    times = min(1000, max(2, -(-10 * submitting_ns // running_ns)))
     warnings.warn(
         f"submitting a task takes {submitting_ns / 1000:.1f} us here, running it {running_ns / 1000:.1f} us: more work for each "
-        f"task would be faster, with map(..., chunksize={calls}) for instance, or a function that takes a list",
+        f"task would be faster, {advice.format(times=times)}",
         errors.OverheadWarning,
         stacklevel=level,
     )

@@ -108,8 +108,12 @@ impl Opened {
         let is_usual = inputs.is_empty() && asked.is_none() && target.plan.is_plain() && self.plan.is_plain();
         let cell = Arc::new(Cell::new(times));
         if !is_usual {
-            let planned = Planned::new(cell, target, payload, Plan::default());
-            return self.plan(asked, function, planned, &args, kwargs, inputs);
+            let planned = Planned::new(cell.clone(), target, payload, Plan::default());
+            let (future, waited_ns) = self.plan(asked, function, planned, &args, kwargs, inputs)?;
+            if let Some(times) = &cell.times {
+                times.submitted(room_ns + waited_ns);
+            }
+            return Ok(future);
         }
         let (future, core) = (self.future.bind(py), core.clone());
         let future = future::make(future, cell.clone(), core, Some(target.clone()))?;
@@ -126,7 +130,7 @@ impl Opened {
         }
     }
 
-    /// A task that needs others, or is to be tried again or remembered.
+    /// A task that needs others, or is to be tried again or remembered; and how long it waited for room.
     fn plan<'py>(
         &self,
         asked: Option<&Plan>,
@@ -135,16 +139,17 @@ impl Opened {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
         inputs: Vec<Input>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<(Bound<'py, PyAny>, u64)> {
         let (py, core, target) = (function.py(), &self.core, planned.target.clone());
         let plan = target.plan.or(&self.plan);
+        let mut waited_ns = 0;
         let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
         if plan.memo == Some(Memo::Content) && target.content.get().is_none() {
             let content = decode::called(py, intern!(py, "content"))?.call1((function, &*target.blob));
             match content.and_then(|content| content.extract::<[u8; 32]>()) {
                 // The same each time.
                 Ok(content) => drop(target.content.set(content)),
-                Err(error) => return unsendable(py, self, Some(target), error),
+                Err(error) => return Ok((unsendable(py, self, Some(target), error)?, 0)),
             }
         }
         let (mut sources, mut foreign) = gather::sources(core, inputs)?;
@@ -157,9 +162,11 @@ impl Opened {
                 Err(Refused::Full(again)) => {
                     planned = again;
                     py.detach(|| core.make_room());
+                    let since = monotonic_ns();
                     finish_others(py, core);
                     py.check_signals()?;
                 }
+                    waited_ns += monotonic_ns() - since;
                 Err(Refused::Again(again)) => {
                     planned = again;
                     // Nobody waits for these any more.
@@ -180,7 +187,7 @@ impl Opened {
         for (node, future) in &foreign {
             gather::await_foreign(py, core, *node, future)?;
         }
-        Ok(future)
+        Ok((future, waited_ns))
     }
 }
 
