@@ -253,3 +253,18 @@ def first_sum(one, two):
     one = one[: two.size]
     one += two[: one.size]
     return one
+
+
+def mark_and_wait(path, gate):
+    mark(path)
+    return wait_for(gate)
+
+
+def wait_and_die(gate):
+    wait_for(gate)
+    os._exit(3)
+
+
+def die_if_there(path):
+    if os.path.exists(path):
+        os._exit(3)

@@ -206,8 +206,9 @@ class Executor(_core.Client, concurrent.futures.Executor):
             Higher ones are sent to workers first. Default: 0.
         memo
             True: a task whose function and arguments are those of an earlier one has that one's result. The function counts
-            with its own code, not with that of what it calls; arguments count by their pickles. A string: a name of
-            the computation, which counts instead.
+            with its own code, not with that of what it calls; arguments count by their pickles. One that is pending has its
+            equals wait for its result, and for nothing else: they run themselves if it fails or is cancelled. A string: a name
+            of the computation, which counts instead.
         idempotent
             Whether it may run again after its worker died.
         """

@@ -250,8 +250,8 @@ impl Core {
         let Some(at) = state.lane_with_room() else {
             return Some(job);
         };
-        if !job.sent && !job.cell.start() {
-            // Cancelled; whoever did that has told everybody.
+        if !job.sent && (state.graph.is_overtaken(job.node) || !job.cell.start()) {
+            // Cancelled; whoever did that has told everybody. Or it waits for an equal one.
             if job.node.is_none() {
                 state.pending -= 1;
             }

@@ -9,6 +9,7 @@
 use super::cell::{Cell, Chain, Failed, Known, Outcome, Stage};
 use super::core::{Core, State};
 use super::job::{Job, Target};
+use super::joined::Joined;
 use super::planned::{Planned, Refused, Source, is_result};
 use hotlease_flow::{
     Action, CREDITS_MAX, Event, Flow, Heard, Key, Limits, Phase, Place, Refusal, Task, TaskId, WorkerIndex,
@@ -26,14 +27,16 @@ type Cause = (Option<Arc<Target>>, Option<Arc<Outcome>>);
 
 /// What is known of tasks that need others.
 pub struct Graph {
-    flow: Flow<Box<Planned>, Arc<Outcome>, Arc<Outcome>>,
-    actions: Vec<Wanted>,
+    pub(super) flow: Flow<Box<Planned>, Arc<Outcome>, Arc<Outcome>>,
+    pub(super) actions: Vec<Wanted>,
     /// Of the tasks that ended without a result in the step that is being carried out.
     causes: HashMap<TaskId, Cause>,
     /// Bytes of requests that wait.
     pub bytes: usize,
     /// No worker is left, for this reason.
     ended_by: Option<Arc<Outcome>>,
+    /// Equal computations that are under way.
+    pub(super) joined: Joined,
     /// Results that are to be written to the checkpoint; `None`: there is no checkpoint.
     pub unwritten: Option<Vec<(Key, Arc<Outcome>)>>,
 }
@@ -51,6 +54,7 @@ impl Graph {
             causes: HashMap::new(),
             bytes: 0,
             ended_by: None,
+            joined: Joined::default(),
             unwritten: None,
         };
         let worker = WorkerIndex(0);
@@ -71,7 +75,7 @@ impl Graph {
         self.flow.restore(key, outcome, bytes, &mut self.actions).is_ok()
     }
 
-    fn step(&mut self, event: Event<Arc<Outcome>, Arc<Outcome>>) -> Heard {
+    pub(super) fn step(&mut self, event: Event<Arc<Outcome>, Arc<Outcome>>) -> Heard {
         self.flow.step(event, &mut self.actions)
     }
 
@@ -101,7 +105,7 @@ impl Graph {
     }
 
     /// The results that a task needs, in the order of their numbers, and whether no other task needs any.
-    fn results(&self, task: TaskId, planned: &Planned) -> (Vec<Arc<Outcome>>, bool) {
+    pub(super) fn results(&self, task: TaskId, planned: &Planned) -> (Vec<Arc<Outcome>>, bool) {
         let mut done = planned.done.iter().peekable();
         let mut others = self.flow.inputs(task);
         let mut alone = true;
@@ -342,8 +346,8 @@ impl Core {
                 if let Some(planned) = payload
                     && let Some(outcome) = state.graph.flow.result(task).cloned()
                 {
-                    self.remember(state, task, &planned, &outcome);
-                    self.end_task(state, &planned, Outcome::Shared(outcome));
+                    self.end_task(state, &planned, Outcome::Shared(outcome.clone()));
+                    self.computed(state, task, &planned, Some(&outcome));
                 }
                 state.graph.release(task);
             }
@@ -353,6 +357,7 @@ impl Core {
                     let cause = (Some(planned.target.clone()), Some(outcome.clone()));
                     state.graph.causes.insert(task, cause);
                     self.end_task(state, &planned, Outcome::Shared(outcome));
+                    self.computed(state, task, &planned, None);
                 }
                 state.graph.release(task);
             }
@@ -364,6 +369,7 @@ impl Core {
                     // Where it was not cancelled but has no worker.
                     let gone = || Outcome::Unprepared("its executor has no workers".into());
                     self.end_task(state, &planned, by.map_or_else(gone, Outcome::Shared));
+                    self.computed(state, task, &planned, None);
                 }
                 state.graph.release(task);
             }
@@ -410,19 +416,7 @@ impl Core {
         }
     }
 
-    fn remember(&self, state: &mut State, task: TaskId, planned: &Planned, outcome: &Arc<Outcome>) {
-        let Some(key) = planned.key.get().map(|key| **key) else {
-            return;
-        };
-        let graph = &mut state.graph;
-        if graph.flow.memoise(task, key, &mut graph.actions)
-            && let Some(unwritten) = &mut graph.unwritten
-        {
-            unwritten.push((key, outcome.clone()));
-        }
-    }
-
-    /// Puts a task that has all that it needs into the queue.
+    /// A task has all that it needs: it is run, unless its result is known, or an equal one is being run.
     fn run(&self, state: &mut State, task: TaskId, attempt: u32) {
         let graph = &mut state.graph;
         let Some(planned) = graph.flow.payload(task) else {
@@ -432,7 +426,10 @@ impl Core {
         if planned.key.get().is_none()
             && let Some(key) = planned.key_of(&results)
         {
+            // The same each time.
             let _ = planned.key.set(Box::new(key));
+        }
+        if let Some(key) = planned.key.get().map(|key| **key) {
             if let Some(outcome) = graph.remembered(&key) {
                 let outcome = done(outcome);
                 graph.step(Event::Ended {
@@ -442,11 +439,26 @@ impl Core {
                 });
                 return;
             }
+            if graph.join(key, (task, attempt)) {
+                return;
+            }
         }
+        self.start(state, (task, attempt), &results, alone);
+    }
+
+    /// Puts a task that has all that it needs into the queue.
+    pub(super) fn start(
+        &self,
+        state: &mut State,
+        (task, attempt): (TaskId, u32),
+        results: &[Arc<Outcome>],
+        alone: bool,
+    ) {
+        let graph = &mut state.graph;
         let Some(planned) = graph.flow.payload(task) else {
             return;
         };
-        match planned.request(&results, alone, &self.invoker, &self.pool) {
+        match planned.request(results, alone, &self.invoker, &self.pool) {
             Ok(payload) => {
                 let mut job = Job::new(planned.cell.clone(), planned.target.clone(), payload);
                 job.priority = planned.plan.priority.unwrap_or(0);
@@ -473,7 +485,8 @@ impl Core {
     }
 }
 
-fn done(result: Arc<Outcome>) -> hotlease_flow::Outcome<Arc<Outcome>, Arc<Outcome>> {
+/// A run that ended with a result, which is here.
+pub(super) fn done(result: Arc<Outcome>) -> hotlease_flow::Outcome<Arc<Outcome>, Arc<Outcome>> {
     let bytes = result.bytes().map_or(0, <[u8]>::len) as u64;
     let place = Place::Here;
     hotlease_flow::Outcome::Done { result, bytes, place }

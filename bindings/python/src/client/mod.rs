@@ -7,6 +7,7 @@
 //! | `encode`, `decode` | calls to requests, outcomes to objects |
 //! | `gather` | futures among the arguments of a call |
 //! | `graph` | tasks that need others, are tried again, or remembered |
+//! | `joined` | equal ones at the same time, of which one is run |
 //! | `planned` | these tasks themselves |
 //! | `queue` | tasks that wait for a slot |
 //! | `memo` | what is remembered beyond the end of the program |
@@ -34,6 +35,7 @@ mod hint;
 mod job;
 mod keeper;
 mod lane;
+mod joined;
 mod memo;
 mod memory;
 mod options;

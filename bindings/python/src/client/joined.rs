@@ -1,0 +1,184 @@
+//! Equal computations at the same time: one of them is run, and the others wait for its result.
+//!
+//! Equal is what has the same key, under which results are remembered. A task that waits for an equal one runs, as the kernel sees
+//! it, and is pending for everybody else: it can be cancelled. Only a result is shared. Where the one that is run fails or is
+//! cancelled, the next one is run as if it had been alone: its retries are its own, and nobody gets what became of another one.
+//! Each decodes the shared result for itself; see [`super::decode::shared`].
+
+use super::cell::{Outcome, Stage};
+use super::core::{Core, State};
+use super::graph::{Graph, done};
+use super::planned::Planned;
+use hotlease_flow::{CREDITS_MAX, Event, Key, TaskId, WorkerIndex};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// A run of a task.
+type Run = (TaskId, u32);
+
+/// Computations that have a key, and whose task is in the queue or on a worker.
+#[derive(Default)]
+pub struct Joined {
+    under_way: HashMap<Key, UnderWay>,
+    /// Tasks that wait, of all of them.
+    waiting: usize,
+    /// Credits that the kernel has for these.
+    credits: usize,
+}
+
+struct UnderWay {
+    /// The one that is run.
+    run: Run,
+    /// The others, in the order in which they came.
+    waiting: VecDeque<Run>,
+    /// So many of them have been cancelled since.
+    gone: usize,
+}
+
+impl Graph {
+    /// Whether a task waits for an equal one; else it is the one to be run.
+    pub fn join(&mut self, key: Key, run: Run) -> bool {
+        let under_way = match self.joined.under_way.entry(key) {
+            Entry::Occupied(place) => place.into_mut(),
+            Entry::Vacant(place) => {
+                let (waiting, gone) = (VecDeque::new(), 0);
+                place.insert(UnderWay { run, waiting, gone });
+                return false;
+            }
+        };
+        if under_way.run.0 == run.0 {
+            // It is tried again.
+            under_way.run = run;
+            return false;
+        }
+        let priority = |planned: &Planned| planned.plan.priority.unwrap_or(0);
+        let first = self.flow.payload(under_way.run.0);
+        let overtakes = first
+            .zip(self.flow.payload(run.0))
+            .is_some_and(|(first, planned)| {
+                priority(planned) > priority(first) && first.cell.stage() == Stage::Pending
+            });
+        if overtakes {
+            // Where it came, it would wait behind those of the other one's priority.
+            let first = std::mem::replace(&mut under_way.run, run);
+            under_way.waiting.push_front(first);
+        } else {
+            under_way.waiting.push_back(run);
+        }
+        self.joined.waiting += 1;
+        self.make_up();
+        !overtakes
+    }
+
+    /// Whether an equal task of a higher priority is run instead of this one, which is still in the queue.
+    pub fn is_overtaken(&self, run: Option<Run>) -> bool {
+        let Some((task, _)) = run else { return false };
+        let key = self.flow.payload(task).and_then(|planned| planned.key.get());
+        let under_way = key.and_then(|key| self.joined.under_way.get(&**key));
+        under_way.is_some_and(|under_way| under_way.run.0 != task)
+    }
+
+    /// A task that waited was cancelled.
+    fn leave(&mut self, key: &Key) {
+        let Some(under_way) = self.joined.under_way.get_mut(key) else {
+            return;
+        };
+        under_way.gone += 1;
+        let before = under_way.waiting.len();
+        // Not each time: that would be a look at all of them.
+        if under_way.gone > before / 2 {
+            let flow = &self.flow;
+            under_way
+                .waiting
+                .retain(|(task, _)| flow.payload(*task).is_some());
+            under_way.gone = 0;
+            self.joined.waiting -= before - under_way.waiting.len();
+            self.make_up();
+        }
+    }
+
+    /// The next one is the one to be run, if there is one that nobody has cancelled.
+    fn next_of(&mut self, key: &Key) -> Option<Run> {
+        let under_way = self.joined.under_way.get_mut(key)?;
+        let before = under_way.waiting.len();
+        let mut next = None;
+        while next.is_none()
+            && let Some(run) = under_way.waiting.pop_front()
+        {
+            let planned = self.flow.payload(run.0);
+            next = planned
+                .is_some_and(|planned| planned.cell.stage() == Stage::Pending)
+                .then_some(run);
+        }
+        self.joined.waiting -= before - under_way.waiting.len();
+        match next {
+            Some(run) => under_way.run = run,
+            None => drop(self.joined.under_way.remove(key)),
+        }
+        self.make_up();
+        next
+    }
+
+    /// Who waits takes nobody's place on a worker: for each there is a credit more, on workers that the kernel has for that.
+    fn make_up(&mut self) {
+        let (each, wanted) = (CREDITS_MAX as usize, self.joined.waiting);
+        let had = std::mem::replace(&mut self.joined.credits, wanted);
+        for number in had.min(wanted) / each..had.max(wanted).div_ceil(each) {
+            let worker = WorkerIndex(1 + number as u32);
+            let credits = wanted.saturating_sub(number * each).min(each) as u32;
+            self.step(Event::WorkerUp { worker, credits });
+        }
+    }
+}
+
+impl Core {
+    /// A task is over, with this result if it has one: it is remembered, and the equal ones that wait have it, too; without
+    /// one, the next of them is run.
+    pub fn computed(
+        &self,
+        state: &mut State,
+        task: TaskId,
+        planned: &Planned,
+        result: Option<&Arc<Outcome>>,
+    ) {
+        let Some(key) = planned.key.get().map(|key| **key) else {
+            return;
+        };
+        let graph = &mut state.graph;
+        let under_way = graph.joined.under_way.get(&key);
+        if under_way.is_none_or(|under_way| under_way.run.0 != task) {
+            // It has the result of another one; or it waited, and was cancelled.
+            return graph.leave(&key);
+        }
+        let Some(result) = result else {
+            if let Some(run) = graph.next_of(&key)
+                && let Some(planned) = graph.flow.payload(run.0)
+            {
+                let (results, alone) = graph.results(run.0, planned);
+                self.start(state, run, &results, alone);
+            }
+            return;
+        };
+        if graph.flow.memoise(task, key, &mut graph.actions)
+            && let Some(unwritten) = &mut graph.unwritten
+        {
+            unwritten.push((key, result.clone()));
+        }
+        let waiting = graph.joined.under_way.remove(&key);
+        let waiting = waiting.map_or_else(VecDeque::new, |under_way| under_way.waiting);
+        graph.joined.waiting -= waiting.len();
+        for (task, attempt) in waiting {
+            let planned = graph.flow.payload(task);
+            if let Some(times) = planned.and_then(|planned| planned.cell.times.as_ref()) {
+                times.ready();
+            }
+            graph.step(Event::Ended {
+                task,
+                attempt,
+                outcome: done(result.clone()),
+            });
+        }
+        graph.make_up();
+    }
+}
