@@ -92,6 +92,57 @@ fn refused_request_leaves_no_part_granted() {
 }
 
 #[test]
+fn workers_that_were_not_granted_are_added_when_others_give_theirs_back() {
+    let nodes = Nodes::start(2);
+    let others = [0, 1].map(|_| nodes.invoker("behaved", nodes.lease_options()));
+    let invoker = nodes.invoker("behaved", spread(&nodes, 4, Spread::AtLeast(1)));
+    assert_eq!(invoker.slots(), 2);
+    let none = invoker.complete(Duration::from_millis(200)).unwrap_err();
+    assert!(
+        matches!(none, Error::Refused(Refusal::NotTogether { .. })),
+        "{none:?}"
+    );
+    let echo = invoker.function("echo").unwrap();
+    let buffer = invoker.buffer::<u8>(100_000).unwrap();
+    drop(others);
+    // One at a time is enough for one question.
+    while invoker.slots() < 4 {
+        invoker.complete(LIMIT).expect("others' cores are free now");
+    }
+    invoker.complete(LIMIT).expect("nothing is missing any more");
+    let mut output = invoker.buffer::<u8>(100_000).unwrap();
+    for slot in 0..4_u8 {
+        let on = echo.clone().on_slot(slot.into()).unwrap();
+        assert_eq!(on.call(&[slot; 100]).unwrap(), [slot; 100]);
+        assert_eq!(on.invoke_buffer(buffer.slice(..), &mut output).unwrap(), 100_000);
+    }
+    // A part that came later is lost and replaced as any other.
+    let inputs: Vec<[u8; 8]> = (0..1000_u64).map(u64::to_le_bytes).collect();
+    for (input, output) in inputs.iter().zip(echo.map(&inputs)) {
+        assert_eq!(output.unwrap(), input);
+    }
+    let used = invoker.deallocate().expect("all parts are given back");
+    assert_eq!(used.invocations, 1008, "of all parts");
+    assert_eq!(nodes.manager().free_cores(), 4);
+}
+
+#[test]
+fn giving_back_ends_the_question_for_more() {
+    let nodes = Nodes::start(1);
+    let other = nodes.invoker("behaved", nodes.lease_options());
+    let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AtLeast(1)));
+    let asking = invoker.clone();
+    let asked = std::thread::spawn(move || asking.complete(10 * LIMIT));
+    // Mostly it asks by then; it ends either way.
+    std::thread::sleep(Duration::from_millis(50));
+    invoker.deallocate().expect("it is given back");
+    let error = asked.join().expect("no panic").unwrap_err();
+    assert!(matches!(error, Error::LeaseEnded { .. }), "{error:?}");
+    drop(other);
+    assert_eq!(nodes.manager().free_cores(), 2);
+}
+
+#[test]
 fn losing_one_part_moves_that_part_only() {
     let mut nodes = Nodes::start(3);
     let invoker = nodes.invoker("behaved", spread(&nodes, 4, Spread::AllOrNothing));

@@ -88,6 +88,11 @@ def get_state():
     return state
 
 
+def state_and_pid(_):
+    time.sleep(0.005)
+    return state, os.getpid()
+
+
 class Counter:
     def __init__(self):
         self.count = 0

@@ -357,6 +357,18 @@ def test_objects_that_are_called_are_fresh_for_each_task(executor):
 
 
 def test_one_long_task_does_not_hold_up_what_is_queued_behind_it(pair, tmp_path):
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_an_executor_made_right_after_another_one_soon_has_all_of_its_workers(platform, eventually):
+    # The manager hears of the core that is given back with its agent's next report, and until then knows of the other one.
+    for _ in range(4):
+        with hotlease.Executor(1) as first:
+            assert first.submit(abs, -1).result(60) == 1
+        with hotlease.Executor(2, initializer=tasks.set_state, initargs=("ready",)) as second:
+            seen = set()
+            eventually(lambda: seen.update(second.map(tasks.state_and_pid, range(20))) or len(seen) == 2, "both work")
+            assert {state for state, _ in seen} == {"ready"}, "the one that came later was prepared, too"
+
+
     gate = tmp_path / "gate"
     long = pair.submit(tasks.wait_for, str(gate))
     others = [pair.submit(tasks.sleep, 0.002) for _ in range(200)]

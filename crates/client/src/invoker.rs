@@ -103,18 +103,29 @@ impl Invoker {
         &self.inner.plan.options
     }
 
-    /// Slots of all workers together. They are numbered worker by worker, from 0.
+    /// Slots of all workers together. They are numbered worker by worker, from 0. [`Invoker::complete`] may add some.
     pub fn slots(&self) -> usize {
-        self.inner.slots.len()
+        self.inner.slots()
+    }
+
+    /// Asks once more for the workers that it was not granted ([`Spread::AtLeast`](crate::Spread::AtLeast)), until some of
+    /// them are there or `within` is over, and adds their slots behind the others. Cores that were given back just now are
+    /// known to a manager when their agent reports next, after half a second or, of thousands of agents, two. Returns at
+    /// once where none is missing; calls go on meanwhile. Thread-safe: one thread asks at a time.
+    ///
+    /// # Errors
+    /// Those of [`Invoker::allocate`]; [`Error::LeaseEnded`] if it is deallocated meanwhile. What it has, it keeps.
+    pub fn complete(&self, within: Duration) -> Result<(), Error> {
+        Control::get()?.run(self.inner.clone().complete(within))
     }
 
     /// How bytes reach its first worker: `shm`, or the name of a libfabric provider.
     pub fn transport(&self) -> &'static str {
         let channel = self.inner.slots[0].channel.read();
+        let channel = channel.unwrap_or_else(PoisonError::into_inner);
         channel
-            .unwrap_or_else(PoisonError::into_inner)
-            .connection()
-            .transport()
+            .as_ref()
+            .map_or("", |channel| channel.connection().transport())
     }
 
     /// To the worker of a slot.
@@ -194,8 +205,10 @@ impl fmt::Debug for Invoker {
 }
 
 /// A slot of the lease: stays when its worker or the lease are replaced.
+#[derive(Default)]
 struct Slot {
-    channel: RwLock<Arc<Channel>>,
+    /// `None`: its worker was not granted yet.
+    channel: RwLock<Option<Arc<Channel>>>,
     /// Being repaired in the background.
     repairing: AtomicBool,
     /// Not before this many milliseconds after `Inner::start`.
@@ -207,7 +220,12 @@ pub(crate) struct Inner {
     /// Unique in the process.
     pub(crate) id: u64,
     pub(crate) plan: Plan,
+    /// As many as may come.
     slots: Box<[Slot]>,
+    /// Those of them that are there: the first ones.
+    granted: AtomicUsize,
+    /// Whoever asks for more holds it.
+    pub(crate) completing: tokio::sync::Mutex<()>,
     pub(crate) parts: Parts,
     pub(crate) staging: Arc<Staging>,
     pub(crate) completions: Arc<Completions>,
@@ -222,14 +240,14 @@ impl Inner {
     fn new(plan: Plan, taken: Vec<Taken>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (parts, channels) = Parts::new(taken);
-        let slot = |channel| Slot {
-            channel: RwLock::new(channel),
-            repairing: AtomicBool::new(false),
-            repair_after_ms: AtomicU64::new(0),
-        };
-        Self {
+        let options = &plan.options;
+        let most = usize::from(options.workers) * usize::from(options.slots);
+        let slots = (0..most.max(channels.len())).map(|_| Slot::default());
+        let inner = Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            slots: channels.into_iter().map(slot).collect(),
+            slots: slots.collect(),
+            granted: AtomicUsize::new(0),
+            completing: tokio::sync::Mutex::default(),
             parts,
             staging: Arc::default(),
             completions: Completions::new(plan.doorbell.clone(), plan.options.completion),
@@ -237,11 +255,29 @@ impl Inner {
             roused: AtomicU64::new(0),
             start: Instant::now(),
             plan,
-        }
+        };
+        inner.append(channels);
+        inner
     }
 
     pub(crate) fn slots(&self) -> usize {
-        self.slots.len()
+        // Acquire pairs with the release in `append`: who sees a slot counted finds its channel.
+        self.granted.load(Ordering::Acquire)
+    }
+
+    /// Slots that were asked for and are not there.
+    pub(crate) fn missing(&self) -> usize {
+        self.slots.len() - self.slots()
+    }
+
+    /// Slots of further workers. One thread at a time.
+    pub(crate) fn append(&self, channels: Vec<Arc<Channel>>) {
+        let first = self.slots();
+        let end = self.slots.len().min(first + channels.len());
+        for (slot, channel) in (first..end).zip(channels) {
+            self.put(slot, channel);
+        }
+        self.granted.store(end, Ordering::Release);
     }
 
     /// The channel of a slot, if it is open. A lost lease takes all its channels with it, but not at the same
@@ -251,21 +287,23 @@ impl Inner {
             .channel
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        let usable = !channel.is_closed() && !channel.connection().is_doomed();
-        usable.then(|| channel.clone())
+        let usable = |channel: &&Arc<Channel>| !channel.is_closed() && !channel.connection().is_doomed();
+        channel.as_ref().filter(usable).cloned()
     }
 
     pub(crate) fn put(&self, slot: usize, channel: Arc<Channel>) {
         *self.slots[slot]
             .channel
             .write()
-            .unwrap_or_else(PoisonError::into_inner) = channel;
+            .unwrap_or_else(PoisonError::into_inner) = Some(channel);
     }
 
     fn close_slots(&self) {
         for slot in &self.slots {
             let channel = slot.channel.read().unwrap_or_else(PoisonError::into_inner);
-            channel.connection().deallocate();
+            if let Some(channel) = &*channel {
+                channel.connection().deallocate();
+            }
         }
     }
 
@@ -277,7 +315,7 @@ impl Inner {
         slot: Option<usize>,
         limit: Option<Duration>,
     ) -> Result<(usize, Arc<Channel>), Error> {
-        let count = self.slots.len();
+        let count = self.slots();
         if let Some(slot) = slot.or((count == 1).then_some(0)) {
             return self.ready(slot, limit).map(|channel| (slot, channel));
         }
@@ -353,7 +391,7 @@ impl Inner {
     ) -> Result<(), Error> {
         let channels: Vec<Arc<Channel>> = match slot {
             Some(slot) => self.open_channel(slot).into_iter().collect(),
-            None => (0..self.slots.len())
+            None => (0..self.slots())
                 .filter_map(|slot| self.open_channel(slot))
                 .collect(),
         };

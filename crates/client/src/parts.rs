@@ -4,8 +4,9 @@
 use crate::acquiring::{self, Taken};
 use crate::channel::Channel;
 use crate::invoker::Inner;
-use crate::lease::{ColdPhases, Lease};
+use crate::lease::{ColdPhases, Lease, Plan};
 use crate::offer::Lent;
+use crate::options::{LeaseOptions, Spread};
 use crate::session::End;
 use crate::{Error, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -120,6 +121,19 @@ impl Parts {
             }
             _ => Ok(()),
         }
+    }
+
+    /// One more part, whose slots `show` makes known; unless all are given back: then it comes back, for that too.
+    fn add(&self, lease: Lease, show: impl FnOnce()) -> Option<Lease> {
+        // Who gives all back says so first, and then looks at the parts.
+        let mut parts = locked(&self.parts);
+        if *self.closing.borrow() {
+            return Some(lease);
+        }
+        let first = parts.last().map_or(0, |last| last.first + last.workers);
+        parts.push(Arc::new(Part::new(first, lease)));
+        show();
+        None
     }
 
     /// Whoever looks for another lease stops.
@@ -248,6 +262,35 @@ impl Inner {
             }
             return self.move_part(&part, &mut holding, slot).await;
         }
+    }
+
+    /// Takes leases for workers that were asked for and not granted, as many as there are now.
+    pub(crate) async fn complete(self: Arc<Self>, within: Duration) -> Result<(), Error> {
+        let _alone = self.completing.lock().await;
+        let missing = (self.missing() / usize::from(self.plan.options.slots)) as u16;
+        if missing == 0 {
+            return Ok(());
+        }
+        let mut options = LeaseOptions::clone(&self.plan.options);
+        (options.workers, options.spread) = (missing, Spread::AtLeast(1));
+        let options = Arc::new(options);
+        let plan = Plan {
+            options,
+            ..self.plan.clone()
+        };
+        let mut closing = self.parts.closing.subscribe();
+        let taken = tokio::select! {
+            biased;
+            _ = closing.wait_for(|closing| *closing) => return Err(ended(EndReason::Released)),
+            taken = acquiring::take(&plan, missing, within) => taken?,
+        };
+        let mut late = None;
+        for (lease, channels, _) in taken {
+            if let Some(lease) = self.parts.add(lease, || self.append(channels)) {
+                late = Some(lease.release().await.err().unwrap_or(ended(EndReason::Released)));
+            }
+        }
+        late.map_or(Ok(()), Err)
     }
 
     /// Takes other leases for the workers of a part that was lost: one if there is an agent with room for all.

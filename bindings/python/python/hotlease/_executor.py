@@ -61,8 +61,8 @@ class Executor(_core.Client, concurrent.futures.Executor):
     Parameters
     ----------
     max_workers
-        Worker processes at most; fewer if the platform has no more. Default: one for each core of this process. A string is
-        taken for `manager`.
+        Worker processes at most; fewer if the platform has no more. Those that are given back by others within the first
+        seconds are added. Default: one for each core of this process. A string is taken for `manager`.
     initializer, initargs
         Called in each worker before any task. If it raises, the executor is broken.
     manager

@@ -96,10 +96,20 @@ pub struct Core {
     pub memory: Memory,
     /// Tasks that were submitted.
     pub submitted: AtomicU64,
+    /// Slots that tasks are sent to.
+    pub slots: AtomicUsize,
     /// The value of [`FORKED`] where it was made.
     forks: u32,
     /// The lease was given back.
     pub ended: AtomicBool,
+}
+
+/// Of the slots from this one on.
+fn lanes_from(invoker: &Invoker, first: usize) -> Result<Vec<Lane>, Error> {
+    let function = invoker.function(super::FUNCTION)?;
+    let options = invoker.options();
+    let lane = |slot| Lane::new(function.clone().on_slot(slot)?, options);
+    (first..invoker.slots()).map(lane).collect()
 }
 
 impl Core {
@@ -110,10 +120,8 @@ impl Core {
         (graph, memory): (Graph, Memory),
         initializer: Option<(Arc<Target>, Box<[u8]>)>,
     ) -> Result<Arc<Self>, Error> {
-        let function = invoker.function(super::FUNCTION)?;
-        let lanes =
-            (0..invoker.slots()).map(|slot| Lane::new(function.clone().on_slot(slot)?, invoker.options()));
-        let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        let lanes = lanes_from(&invoker, 0)?;
+        let slots = lanes.len();
         let scratch = vec![0; invoker.options().reply_bytes as usize];
         let core = Arc::new(Self {
             invoker,
@@ -140,12 +148,34 @@ impl Core {
             keeper: Keeper::default(),
             memory,
             submitted: AtomicU64::new(0),
+            slots: AtomicUsize::new(slots),
             forks: FORKED.load(Ordering::Relaxed),
             ended: AtomicBool::new(false),
         });
-        let lanes = core.state().lanes.len();
-        (0..lanes).for_each(|at| core.prepare(&mut core.state(), at));
+        (0..slots).for_each(|at| core.prepare(&mut core.state(), at));
         Ok(core)
+    }
+
+    /// Gives slots that have come since what they are to do.
+    pub fn adopt(&self) -> Result<(), Error> {
+        let first = self.state().lanes.len();
+        // Not under the lock: a slot that was lost already is repaired first.
+        let lanes = lanes_from(&self.invoker, first)?;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if state.closed.is_some() {
+            return Ok(());
+        }
+        for lane in lanes {
+            state.lanes.push(lane);
+            self.prepare(state, state.lanes.len() - 1);
+        }
+        self.slots.store(state.lanes.len(), Ordering::Relaxed);
+        self.refill(state);
+        drop(guard);
+        self.version.fetch_add(1, Ordering::Release);
+        self.keeper.rouse(&self.invoker);
+        Ok(())
     }
 
     /// Whether this process is a fork of the one that made it.

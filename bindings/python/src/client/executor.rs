@@ -7,6 +7,7 @@ use super::encode::{self, Callable, Functions};
 use super::future::{self, finish_others, forked};
 use super::gather::{self, Input};
 use super::graph::Graph;
+use super::growth;
 use super::hint::Hint;
 use super::job::{Job, Memo, Payload, Plan, Target};
 use super::keeper;
@@ -141,8 +142,8 @@ impl Opened {
         inputs: Vec<Input>,
     ) -> PyResult<(Bound<'py, PyAny>, u64)> {
         let (py, core, target) = (function.py(), &self.core, planned.target.clone());
-        let plan = target.plan.or(&self.plan);
         let mut waited_ns = 0;
+        let plan = target.plan.or(&self.plan);
         let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
         if plan.memo == Some(Memo::Content) && target.content.get().is_none() {
             let content = decode::called(py, intern!(py, "content"))?.call1((function, &*target.blob));
@@ -161,12 +162,12 @@ impl Opened {
                 Ok(()) => break,
                 Err(Refused::Full(again)) => {
                     planned = again;
-                    py.detach(|| core.make_room());
                     let since = monotonic_ns();
+                    py.detach(|| core.make_room());
                     finish_others(py, core);
                     py.check_signals()?;
-                }
                     waited_ns += monotonic_ns() - since;
+                }
                 Err(Refused::Again(again)) => {
                     planned = again;
                     // Nobody waits for these any more.
@@ -225,6 +226,7 @@ impl Client {
     ) -> PyResult<()> {
         let asked = options::read(options)?;
         let (lease, code) = (asked.lease, Code::python());
+        let workers = usize::from(lease.workers);
         let invoker = py.detach(|| Invoker::allocate(&code, lease));
         let invoker = invoker.map_err(|error| decode::exception(py, &error))?;
         let functions = Functions::default();
@@ -243,6 +245,7 @@ impl Client {
         let core = py.detach(|| Core::new(invoker, bounds, (graph, memory), initializer));
         let core = core.map_err(|error| decode::exception(py, &error))?;
         keeper::start(&core)?;
+        growth::start(&core, workers);
         let opened = Opened {
             core,
             functions,
@@ -302,7 +305,7 @@ impl Client {
 
     /// Slots that tasks run on.
     fn _slots(&self) -> PyResult<usize> {
-        Ok(self.opened()?.core.invoker.slots())
+        Ok(self.opened()?.core.slots.load(Ordering::Relaxed))
     }
 
     /// Tasks that have not ended.

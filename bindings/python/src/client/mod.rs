@@ -16,6 +16,7 @@
 //! | `core` | the queue, the slots, and all that is shared |
 //! | `collect` | what a result means; retries; another worker for one that is gone |
 //! | `waiting`, `keeper` | who takes in results: the thread that waits for one, else the core's own |
+//! | `growth` | workers that are free a little later |
 //! | `memory` | shared memory for large arguments and results |
 //! | `expected` | how large a function's next result is likely to be |
 //! | `times`, `hint` | when tasks come how far; a hint where that is more overhead than work |
@@ -31,11 +32,12 @@ mod expected;
 mod future;
 mod gather;
 mod graph;
+mod growth;
 mod hint;
 mod job;
+mod joined;
 mod keeper;
 mod lane;
-mod joined;
 mod memo;
 mod memory;
 mod options;
