@@ -179,6 +179,18 @@ def add_one_and_die_once(array, path):
     return array
 
 
+def add_one_and_fail_once(array, path):
+    array += 1
+    if not os.path.exists(path):
+        mark(path)
+        raise OSError("the first time")
+    return array
+
+
+def keep(array):
+    set_state(array)
+
+
 def sleep_and(seconds, what):
     time.sleep(seconds)
     if what == "raise":

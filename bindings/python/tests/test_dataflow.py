@@ -345,6 +345,22 @@ def test_a_remembered_task_is_not_computed_again(executor, tmp_path):
         memo.submit(tasks.fail, "x").result(60)
 
 
+def test_a_function_that_was_changed_is_computed_again(platform, tmp_path):
+    program = """
+        import hotlease, changing
+        with hotlease.Executor(1, memo=True, checkpoint="checkpoint") as executor:
+            print(executor.submit(changing.changed, 1).result())
+    """
+    told = []
+    for body in ("n + 1", "n + 1", "n + 20"):
+        (tmp_path / "changing.py").write_text(f"def changed(n):\n    open('ran', 'a').write('x')\n    return {body}\n")
+        command = [sys.executable, "-c", textwrap.dedent(program)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        told.append((done.stdout.strip(), os.path.getsize(tmp_path / "ran")))
+    assert told == [("2", 1), ("2", 1), ("21", 2)], "what it computes is not what it computed under its name"
+
+
 PROGRAM = """
     import hotlease, tasks, sys, warnings
     warnings.simplefilter("always")

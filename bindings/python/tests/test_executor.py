@@ -128,6 +128,7 @@ def test_what_has_not_started_can_be_cancelled_and_does_not_run(executor, tmp_pa
     called = []
     last.add_done_callback(called.append)
     assert called == [last]
+    assert first.running() and not first.cancel(), "what was sent cannot be cancelled"
     gate.touch()
     assert first.result(60) == str(gate)
     assert not first.cancel(), "what has ended cannot be cancelled"
@@ -356,7 +357,6 @@ def test_objects_that_are_called_are_fresh_for_each_task(executor):
     assert executor.submit(functools.partial(tasks.add, 1, c=5), 2).result(60) == 8
 
 
-def test_one_long_task_does_not_hold_up_what_is_queued_behind_it(pair, tmp_path):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_an_executor_made_right_after_another_one_soon_has_all_of_its_workers(platform, eventually):
     # The manager hears of the core that is given back with its agent's next report, and until then knows of the other one.
@@ -369,6 +369,7 @@ def test_an_executor_made_right_after_another_one_soon_has_all_of_its_workers(pl
             assert {state for state, _ in seen} == {"ready"}, "the one that came later was prepared, too"
 
 
+def test_one_long_task_does_not_hold_up_what_is_queued_behind_it(pair, tmp_path):
     gate = tmp_path / "gate"
     long = pair.submit(tasks.wait_for, str(gate))
     others = [pair.submit(tasks.sleep, 0.002) for _ in range(200)]

@@ -91,9 +91,29 @@ def test_a_large_task_has_its_whole_time_though_it_waits_behind_another_one(plat
 
 def test_a_task_that_runs_again_has_its_large_arguments_as_they_were_submitted(platform, tmp_path):
     with hotlease.Executor(1, idempotent=True) as executor:
-        future = executor.submit(tasks.add_one_and_die_once, numpy.ones(100_000), str(tmp_path / "once"))
-        result = future.result(60)
-        assert set(result) == {2.0}, "one was added once to each, not once for each run"
+        tasks.mark(str(tmp_path / "there"))
+        for path in ("there", "not there, and its function known"):
+            future = executor.submit(tasks.add_one_and_die_once, numpy.ones(100_000), str(tmp_path / path))
+            result = future.result(60)
+            assert set(result) == {2.0}, "one was added once to each, not once for each run"
+
+
+def test_a_task_that_is_tried_again_has_its_large_arguments_as_they_were_submitted(executor, tmp_path):
+    again = executor.options(retries=1)
+    tasks.mark(str(tmp_path / "there"))
+    for path in ("there", "not there, and its function known"):
+        result = again.submit(tasks.add_one_and_fail_once, numpy.ones(100_000), str(tmp_path / path)).result(60)
+        assert set(result) == {2.0}, "one was added once to each, not once for each try"
+
+
+def test_a_function_that_keeps_its_large_argument_is_told_and_its_worker_replaced(executor):
+    before = executor.submit(tasks.pid).result(60)
+    with pytest.raises(RuntimeError, match="kept a large argument"):
+        executor.submit(tasks.keep, numpy.ones(100_000)).result(60)
+    # Sent to the worker before it has left, one may be taken for begun.
+    again = executor.options(idempotent=True)
+    assert again.submit(tasks.pid).result(60) != before
+    assert again.submit(tasks.summed, numpy.ones(100_000)).result(60) == 100_000
 
 
 def test_a_task_that_runs_again_has_its_large_results_of_others_as_they_were(platform, tmp_path):
