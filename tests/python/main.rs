@@ -2,6 +2,9 @@
 //! own client sends is tested with the package. Each is named by the promise that it proves.
 
 mod deaths;
+#[path = "../../bindings/python/src/printed.rs"]
+mod printed;
+mod prints;
 mod requests;
 mod tasks;
 mod versions;

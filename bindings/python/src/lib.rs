@@ -6,10 +6,12 @@
 //! | `slot` | what a worker process runs: the loop of `hotlease-worker`, and the calling of Python functions |
 //! | `format` | the bytes of tasks and results, for both sides; in words: `FORMAT.md` |
 //! | `plain` | the coding of small plain values, for both sides |
+//! | `printed` | what tasks print, in bounded memory and in bytes, for both sides |
 
 mod client;
 mod format;
 mod plain;
+mod printed;
 mod slot;
 
 use pyo3::prelude::*;

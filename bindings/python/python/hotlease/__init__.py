@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotlease._executor import Executor, Future
     from hotlease._functions import Function, function
+    from hotlease._showing import Line
     from hotlease.errors import (
         DeadlineExceeded,
         DependencyError,
@@ -36,6 +37,7 @@ __all__ = [
     "Function",
     "Future",
     "LeaseEnded",
+    "Line",
     "NotRunning",
     "OptionError",
     "OutcomeUnknown",
@@ -55,6 +57,7 @@ _ELSEWHERE = {
     "Executor": "hotlease._executor",
     "Future": "hotlease._executor",
     "Function": "hotlease._functions",
+    "Line": "hotlease._showing",
     "function": "hotlease._functions",
 }
 

@@ -14,6 +14,7 @@ use super::memo::Memory;
 use super::memory::Piece;
 use super::options::{self, Asking};
 use super::planned::{Planned, Refused};
+use super::showing::Showing;
 use super::times::{Recorder, Row, Times};
 use hotlease_client::{Code, Invoker};
 use hotlease_fabric::clock::monotonic_ns;
@@ -233,7 +234,8 @@ impl Client {
             Some((function, args)) => Some(prepare(&functions, &invoker, &function, &args)?),
         };
         let bounds = (asked.queue_bytes, asked.pending_max);
-        let core = py.detach(|| Core::new(invoker, bounds, (graph, memory), initializer));
+        let showing = Showing::new(asked.show);
+        let core = py.detach(|| Core::new(invoker, bounds, (graph, memory), initializer, showing));
         let core = core.map_err(|error| decode::exception(py, &error))?;
         keeper::start(&core)?;
         let opened = Opened {

@@ -115,11 +115,13 @@ fn keep(core: &Arc<Core>) {
     let mut awaited = Vec::new();
     let mut naps = 0;
     loop {
+        core.show_all(false);
         finish_watched(core);
         core.write_checkpoint(false);
         if core.is_over() {
             // What ended since.
             finish_watched(core);
+            core.show_all(true);
             return;
         }
         let pending = || core.state().pending > 0;
@@ -192,6 +194,7 @@ fn give_back(core: &Arc<Core>) {
         // The lease ends by itself then; and it may be why the core was closed.
         let _ = error;
     }
+    core.showing.end();
     core.ended.store(true, Ordering::Release);
     core.tell_followers();
 }

@@ -17,6 +17,7 @@
 //! | `waiting`, `keeper` | who takes in results: the thread that waits for one, else the core's own |
 //! | `memory` | shared memory for large arguments and results |
 //! | `expected` | how large a function's next result is likely to be |
+//! | `showing` | what tasks print, until it is shown |
 //! | `times`, `hint` | when tasks come how far; a hint where that is more overhead than work |
 //! | `options` | the options of an executor |
 
@@ -39,6 +40,7 @@ mod memory;
 mod options;
 mod planned;
 mod queue;
+mod showing;
 mod times;
 mod waiting;
 

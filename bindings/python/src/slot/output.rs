@@ -1,6 +1,7 @@
 //! Replies, and results that did not fit into the output.
 
 use crate::format::{Layout, Reply, reply};
+use crate::printed;
 use hotlease_wire::limits::RING_DEPTH_MAX;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -104,6 +105,34 @@ impl Output<'_> {
         match (self.place.first(), kept.results.back_mut()) {
             (Some(&reply::KEPT), Some((_, whole))) => reply::put_time(whole, ns),
             _ => reply::put_time(self.place, ns),
+        }
+    }
+
+    /// Appends what the task printed to what was written last; where both do not fit, they are kept together.
+    #[cold]
+    pub fn append(&mut self, kept: &mut Kept, printed: &[u8]) {
+        let end = self.produced + printed.len();
+        if self.produced > self.place.len() {
+            return;
+        }
+        match (self.place.first(), kept.results.back_mut()) {
+            (Some(&reply::KEPT), Some((_, whole))) => {
+                whole.extend_from_slice(printed);
+                whole[0] |= printed::FLAG;
+                kept.bytes += printed.len();
+                let bytes = (whole.len() as u64).to_le_bytes();
+                self.place[reply::HEAD_BYTES + 8..self.produced].copy_from_slice(&bytes);
+            }
+            _ if end <= self.place.len() => {
+                self.place[self.produced..end].copy_from_slice(printed);
+                self.place[0] |= printed::FLAG;
+                self.produced = end;
+            }
+            _ => {
+                let mut whole = [&self.place[..self.produced], printed].concat();
+                whole[0] |= printed::FLAG;
+                self.keep(kept, whole);
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use crate::plain;
 use crate::slot::functions::Functions;
 use crate::slot::input::{COPIED_BELOW, Lent};
 use crate::slot::output::{Kept, Output};
-use crate::slot::{forked, results, running};
+use crate::slot::{forked, printing, results, running};
 use hotlease_worker::leave_after_this;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError};
@@ -175,7 +175,7 @@ impl State {
             Err(Failed::Unknown) => {
                 let mut head = [0; reply::HEAD_BYTES];
                 head[0] = reply::UNKNOWN_FUNCTION;
-                output.write(&mut self.kept, &head, &[]);
+                return output.write(&mut self.kept, &head, &[]);
             }
             Err(Failed::Refused(why)) => output.refuse(why),
         }
@@ -188,6 +188,9 @@ impl State {
         }
         if let Some(took) = self.took {
             output.put_time(&mut self.kept, took);
+        }
+        if printing::is_any() {
+            output.append(&mut self.kept, &printing::take());
         }
     }
 
@@ -203,9 +206,12 @@ impl State {
         let function = self.function(py, input, task)?;
         let (arguments, named) = self.arguments(py, input, task, lent)?;
         let begun = task.timed.then(Instant::now);
-        let result = function.call(arguments, named.as_ref());
+        let result = function.call(&arguments, named.as_ref());
         self.took = begun.map(|begun| begun.elapsed());
         forked::end_child(py, &result);
+        if printing::is_any() {
+            printing::name(&function, &arguments);
+        }
         Ok(result?)
     }
 
