@@ -60,7 +60,11 @@ fn of_more_the_first_and_the_last_are_kept_and_the_rest_is_counted() {
             rest = more;
         }
         let bytes = printed.take();
-        assert!(bytes.len() < 2 * HALF_BYTES + 4096, "{} bytes are kept", bytes.len());
+        assert!(
+            bytes.len() < 2 * HALF_BYTES + 4096,
+            "{} bytes are kept",
+            bytes.len()
+        );
         let found = pieces(&bytes);
         let [(STDOUT, first), (LEFT_OUT, number), (STDOUT, last)] = found.as_slice() else {
             panic!("{} pieces", found.len());
@@ -88,9 +92,16 @@ fn many_small_pieces_of_changing_kinds_are_bounded_too() {
         }
     }
     let bytes = printed.take();
-    assert!(bytes.len() < 2 * HALF_BYTES + 4096, "{} bytes are kept", bytes.len());
+    assert!(
+        bytes.len() < 2 * HALF_BYTES + 4096,
+        "{} bytes are kept",
+        bytes.len()
+    );
     let found = pieces(&bytes);
-    let lost = found.iter().find(|(kind, _)| *kind == LEFT_OUT).expect("much is left out");
+    let lost = found
+        .iter()
+        .find(|(kind, _)| *kind == LEFT_OUT)
+        .expect("much is left out");
     let lost = u64::from_le_bytes(lost.1.as_slice().try_into().expect("8 bytes"));
     let kept = found.iter().filter(|(kind, _)| *kind != LEFT_OUT);
     let kept: usize = kept.map(|(_, piece)| piece.len()).sum();
@@ -105,7 +116,10 @@ fn text_that_is_no_utf_8_is_kept_as_it_is() {
     printed.text(STDERR, &text);
     let found = pieces(&printed.take());
     let kept = found.iter().filter(|(kind, _)| *kind == STDERR);
-    assert!(kept.clone().all(|(_, piece)| piece.iter().all(|byte| *byte == 0x80)));
+    assert!(
+        kept.clone()
+            .all(|(_, piece)| piece.iter().all(|byte| *byte == 0x80))
+    );
     assert!(kept.map(|(_, piece)| piece.len()).sum::<usize>() > HALF_BYTES);
 }
 
@@ -116,7 +130,10 @@ fn damage_is_noticed_or_costs_what_is_damaged() {
     printed.record(&[1, 2, 3]);
     let good = after(&printed.take());
     assert!(split(&good).is_some());
-    assert!(split(&[]).is_none() && split(&[0, 1, 2, 3, 4, 5]).is_none(), "no flag");
+    assert!(
+        split(&[]).is_none() && split(&[0, 1, 2, 3, 4, 5]).is_none(),
+        "no flag"
+    );
     for length in 1..good.len() {
         // Whatever the last bytes say, nothing beyond it is looked at.
         if let Some((end, section)) = split(&good[..length]) {
@@ -159,9 +176,15 @@ fn what_a_task_prints_follows_its_reply_where_the_lease_asks_for_it() {
                 continue;
             };
             assert!(asks, "nobody has asked");
-            assert_eq!((reply[0], &reply[1..end]), (PLAIN | FLAG, [&[0; 7], int(3).as_slice()].concat().as_slice()));
+            assert_eq!(
+                (reply[0], &reply[1..end]),
+                (PLAIN | FLAG, [&[0; 7], int(3).as_slice()].concat().as_slice())
+            );
             let found: Vec<_> = Pieces(section).collect();
-            assert_eq!(found, [(STDOUT, "für\n".as_bytes()), (STDERR, b"and more".as_slice())]);
+            assert_eq!(
+                found,
+                [(STDOUT, "für\n".as_bytes()), (STDERR, b"and more".as_slice())]
+            );
         }
         let silent = function.call(&plain(&by_reference("tasks", "pid"), true, NOTHING));
         assert!(split(&silent.expect("it runs")).is_none(), "nothing was printed");
@@ -180,13 +203,23 @@ fn what_does_not_fit_beside_a_reply_is_kept_with_it() {
     let arguments = tuple(&[[&[0x06], 20_000_u32.to_le_bytes().as_slice(), &[b'y'; 20_000]].concat()]);
     // Its ticket is of its one worker.
     let request = plain(&by_reference("tasks", "prints"), true, &arguments);
-    let kept = function.clone().output_bytes(8_000).call(&request).expect("it runs");
+    let kept = function
+        .clone()
+        .output_bytes(8_000)
+        .call(&request)
+        .expect("it runs");
     assert_eq!((kept[0], kept.len()), (KEPT, 24), "without what was printed");
     let bytes = u64::from_le_bytes(kept[16..24].try_into().expect("8 bytes")) as usize;
-    let buffer = function.output_bytes(bytes).call(&take(&kept[8..16])).expect("it is there");
+    let buffer = function
+        .output_bytes(bytes)
+        .call(&take(&kept[8..16]))
+        .expect("it is there");
     assert_eq!(buffer.len(), bytes, "as large as was told");
     let (end, section) = split(&buffer).expect("something printed");
     assert_eq!(buffer[8..end], int(3));
-    let text: Vec<u8> = Pieces(section).filter(|(kind, _)| *kind == STDOUT).flat_map(|(_, text)| text.to_vec()).collect();
+    let text: Vec<u8> = Pieces(section)
+        .filter(|(kind, _)| *kind == STDOUT)
+        .flat_map(|(_, text)| text.to_vec())
+        .collect();
     assert_eq!(text.len(), 20_001);
 }

@@ -168,9 +168,7 @@ fn cut(text: &[u8], room: usize) -> usize {
         return text.len();
     }
     let is_inside = |at: usize| text[at] & 0xc0 == 0x80;
-    let cut = (room.saturating_sub(3)..=room)
-        .rev()
-        .find(|&at| !is_inside(at));
+    let cut = (room.saturating_sub(3)..=room).rev().find(|&at| !is_inside(at));
     cut.unwrap_or(room)
 }
 

@@ -172,7 +172,8 @@ impl Showing {
         let mut waiting = self.waiting();
         waiting.over += 1;
         waiting.is_stuck = false;
-        self.is_any.store(waiting.over < waiting.arrived, Ordering::Release);
+        self.is_any
+            .store(waiting.over < waiting.arrived, Ordering::Release);
         drop(waiting);
         self.moved.notify_all();
     }

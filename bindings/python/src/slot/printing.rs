@@ -129,7 +129,9 @@ impl Tee {
             return Ok(());
         }
         let text = PyBytes::new(py, text);
-        self.file.call_method1(py, intern!(py, "write"), (text,)).map(drop)
+        self.file
+            .call_method1(py, intern!(py, "write"), (text,))
+            .map(drop)
     }
 }
 
