@@ -70,6 +70,12 @@ def say_much_and_fail(lines, length):
     raise ValueError("z" * (length + 1))
 
 
+def say_and_mark(path):
+    print("marked")
+    with open(path, "a") as file:
+        file.write("x")
+
+
 def say_at_once(size):
     print("x" * size)
 

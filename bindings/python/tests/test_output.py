@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import ctypes
 import os
 import re
 import subprocess
@@ -246,6 +247,18 @@ def test_it_is_shown_soon_though_nobody_waits(executor, capsys, eventually):
 
     eventually(shown, "three lines")
     assert all(future.done() for future in futures)
+
+
+def test_workers_do_not_wait_for_python_s_lock(executor, capsys, tmp_path):
+    path = tmp_path / "marks"
+    futures = [executor.submit(talking.say_and_mark, str(path)) for _ in range(3_000)]
+    # In C, with the lock: nobody can show anything meanwhile.
+    ctypes.PyDLL(None).sleep(3)
+    ran = path.stat().st_size
+    for future in futures:
+        future.result(60)
+    assert ran == 3_000
+    assert len(lines(capsys.readouterr().out)) == 3_000
 
 
 def test_everything_is_shown_when_the_executor_is_shut_down(platform, capsys):

@@ -18,7 +18,7 @@ _NAME_MAX = 100
 class Finder:
     """Finds `logging` as others would, and has its records kept from then on: to import it takes as long as a worker's start."""
 
-    def __init__(self, level: int, file: io.BufferedWriter) -> None:
+    def __init__(self, level: int, file: Any) -> None:
         self._level = level
         self._file = file
 
@@ -26,7 +26,7 @@ class Finder:
         """As of all finders."""
         if name != "logging":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
         spec: Any = next((spec for spec in found if spec is not None), None)
         if spec is not None:
@@ -49,7 +49,7 @@ def begin(level: int) -> None:
         file = io.BufferedWriter(raw)
         tee: Any = _core.Tee(number, file)
         # What is written goes through at once: there it is kept until its line ends.
-        stream = io.TextIOWrapper(tee, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
+        stream: Any = io.TextIOWrapper(tee, "utf-8", "backslashreplace", line_buffering=True, write_through=True)
         stream.mode = "w"
         getattr(sys, name).flush()
         setattr(sys, name, stream)
@@ -57,10 +57,10 @@ def begin(level: int) -> None:
     if "logging" in sys.modules:
         _keep_records(level, file)
     else:
-        sys.meta_path.insert(0, Finder(level, file))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, Finder(level, file))
 
 
-def _keep_records(level: int, file: io.BufferedWriter) -> None:
+def _keep_records(level: int, file: Any) -> None:
     from hotlease import _records
 
     _records.keep(level, file)

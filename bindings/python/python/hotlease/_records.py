@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from io import BufferedWriter
 
 from hotlease import _core
 
@@ -23,7 +22,7 @@ _USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 class Handler(logging.Handler):
     """Has the next reply take records along, and the end of this process's output, too."""
 
-    def __init__(self, file: BufferedWriter) -> None:
+    def __init__(self, file: Any) -> None:
         super().__init__()
         self._file = file
         self._formatter = logging.Formatter()
@@ -59,7 +58,7 @@ class Handler(logging.Handler):
             self.handleError(record)
 
 
-def keep(level: int, file: BufferedWriter) -> None:
+def keep(level: int, file: Any) -> None:
     """Keeps all records of this level and above, unless what runs here says itself where they go."""
     root, handler = logging.getLogger(), Handler(file)
     root.addHandler(handler)

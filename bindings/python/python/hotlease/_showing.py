@@ -55,7 +55,7 @@ def show(function: str, worker: int, pieces: Pieces) -> None:
         # Lines that follow one another at once, so that no other thread's stand between them.
         for what in ["".join(f"{line}\n" for line in parts)] if stream else parts:
             try:
-                _write(stream, what) if isinstance(what, str) else _log(what)
+                _log(what) if isinstance(what, logging.LogRecord) else _write(stream, str(what))
             except Exception as error:
                 failed = failed or error
     if failed is not None:

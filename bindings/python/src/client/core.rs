@@ -94,7 +94,7 @@ pub struct Core {
     pub watched: AtomicUsize,
     pub keeper: Keeper,
     /// What tasks print.
-    pub showing: Showing,
+    pub showing: Arc<Showing>,
     /// What outlives the program.
     pub memory: Memory,
     /// Tasks that were submitted.
@@ -142,7 +142,7 @@ impl Core {
             has_to_finish: AtomicBool::new(false),
             watched: AtomicUsize::new(0),
             keeper: Keeper::default(),
-            showing,
+            showing: Arc::new(showing),
             memory,
             submitted: AtomicU64::new(0),
             forks: FORKED.load(Ordering::Relaxed),

@@ -367,9 +367,7 @@ pub fn finish_all(py: Python<'_>, core: &Core) {
     while core.has_to_finish.swap(false, Ordering::AcqRel) {
         let cells = std::mem::take(&mut *core.to_finish.lock().unwrap_or_else(PoisonError::into_inner));
         // What they have printed was there before they were here.
-        if let Err(error) = core.show(py) {
-            error.write_unraisable(py, None);
-        }
+        core.show_or_tell(py);
         for cell in cells {
             finish_watched(py, core, &cell);
         }

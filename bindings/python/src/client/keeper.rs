@@ -115,13 +115,14 @@ fn keep(core: &Arc<Core>) {
     let mut awaited = Vec::new();
     let mut naps = 0;
     loop {
-        core.show_all(false);
         finish_watched(core);
         core.write_checkpoint(false);
         if core.is_over() {
             // What ended since.
             finish_watched(core);
-            core.show_all(true);
+            if core.showing.is_any() {
+                Python::try_attach(|py| core.show_or_tell(py));
+            }
             return;
         }
         let pending = || core.state().pending > 0;

@@ -1,8 +1,9 @@
 //! What tasks print, from their replies to the program: kept here until somebody with Python's lock shows it.
 //!
 //! Whoever takes in a reply leaves here what its task has printed, before the task has its outcome: so whoever sees it done finds
-//! that here or shown. A thread that waits for a result shows what has come before it returns, the keeper all else, by one thread
-//! at a time and in the order in which it came. To show it runs code of Python's (a stream, a handler of log records, a callable),
+//! that here or shown. It is shown by a thread that waits for a result, before it returns; by the keeper, before it calls callbacks;
+//! and where nobody comes soon by a thread of its own, so that the keeper, who sends what waits, need not wait for Python's lock. One
+//! thread shows at a time, in the order in which it came. That runs code of Python's (a stream, a handler of log records, a callable),
 //! which may submit tasks, wait for them, or for a lock that another waiting thread has: so no lock is held meanwhile, and nobody
 //! waits without a limit for the thread that shows.
 
@@ -16,14 +17,16 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{Thread, ThreadId};
 use std::time::{Duration, Instant};
 
 /// Bytes that wait to be shown; beyond, what came first is left out.
 const BYTES_MAX: usize = 16 << 20;
 /// Bytes that what one task printed counts for beside its own.
 const ENTRY_BYTES: usize = 128;
+/// How long it waits for somebody who waits for its task, before a thread of its own shows it.
+const DELAY: Duration = Duration::from_millis(5);
 /// How long to wait for another thread that shows what came before, and does not go on.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -47,6 +50,9 @@ struct Waiting {
     by: Option<ThreadId>,
     /// Somebody has waited for it in vain since it went on last.
     is_stuck: bool,
+    /// The thread that shows what nobody waits for has nothing to do.
+    is_asleep: bool,
+    has_ended: bool,
 }
 
 /// See the module.
@@ -57,6 +63,8 @@ pub struct Showing {
     moved: Condvar,
     /// Something is not over.
     is_any: AtomicBool,
+    /// Shows what nobody waits for; `None`: the system gave none.
+    thread: OnceLock<Option<Thread>>,
     /// The program was told that showing fails.
     told: AtomicBool,
 }
@@ -79,6 +87,7 @@ impl Showing {
             waiting: Mutex::default(),
             moved: Condvar::new(),
             is_any: AtomicBool::new(false),
+            thread: OnceLock::new(),
             told: AtomicBool::new(false),
         }
     }
@@ -89,7 +98,7 @@ impl Showing {
 
     /// A task of this function has printed this.
     #[cold]
-    pub fn leave(&self, target: &Arc<Target>, worker: usize, pieces: &[u8]) {
+    pub fn leave(self: &Arc<Self>, target: &Arc<Target>, worker: usize, pieces: &[u8]) {
         let mut waiting = self.waiting();
         waiting.entries.push_back(Entry {
             target: target.clone(),
@@ -105,6 +114,42 @@ impl Showing {
             waiting.over += 1;
         }
         self.is_any.store(true, Ordering::Release);
+        let wake = std::mem::take(&mut waiting.is_asleep);
+        drop(waiting);
+        let thread = self.thread.get_or_init(|| self.start());
+        if wake && let Some(thread) = thread {
+            thread.unpark();
+        }
+    }
+
+    fn start(self: &Arc<Self>) -> Option<Thread> {
+        let thread = std::thread::Builder::new().name("hotlease-output".into());
+        let showing = self.clone();
+        let started = thread.spawn(move || while showing.show_what_is_left() {});
+        started.ok().map(|started| started.thread().clone())
+    }
+
+    /// Sleeps until there is something, and some time more; shows what is there then. False: that was all.
+    fn show_what_is_left(&self) -> bool {
+        let mut waiting = self.waiting();
+        if waiting.has_ended {
+            return false;
+        }
+        waiting.is_asleep = waiting.over == waiting.arrived;
+        let limit = if waiting.is_asleep { Duration::MAX } else { DELAY };
+        drop(waiting);
+        std::thread::park_timeout(limit);
+        // None while the interpreter ends: there is nobody to see it then.
+        limit > DELAY || Python::try_attach(|py| self.show_or_tell(py, Duration::ZERO)).is_some()
+    }
+
+    /// Where nobody can be given an error.
+    fn show_or_tell(&self, py: Python<'_>, patience: Duration) {
+        if self.is_any()
+            && let Err(error) = self.show(py, patience)
+        {
+            error.write_unraisable(py, None);
+        }
     }
 
     /// Whether something is not shown yet, or not to its end.
@@ -199,6 +244,10 @@ impl Showing {
 
     /// Nothing is shown any more.
     pub fn end(&self) {
+        self.waiting().has_ended = true;
+        if let Some(Some(thread)) = self.thread.get() {
+            thread.unpark();
+        }
         let show = self.callable().take();
         // Not under the lock: that may run code of Python's.
         Python::try_attach(|_| drop(show));
@@ -272,26 +321,13 @@ impl Core {
     #[inline]
     pub fn show(&self, py: Python<'_>) -> PyResult<()> {
         if self.showing.is_any() && !self.is_foreign() {
-            let shown = self.showing.show(py, PATIENCE);
-            if shown.is_err() {
-                // The rest.
-                self.keeper.rouse(&self.invoker);
-            }
-            return shown;
+            return self.showing.show(py, PATIENCE);
         }
         Ok(())
     }
 
-    /// The same for the keeper: without waiting, unless it is the `last` time.
-    pub fn show_all(&self, last: bool) {
-        if self.showing.is_any() {
-            let patience = if last { PATIENCE } else { Duration::ZERO };
-            // None while the interpreter ends: there is nobody to see it then.
-            Python::try_attach(|py| {
-                if let Err(error) = self.showing.show(py, patience) {
-                    error.write_unraisable(py, None);
-                }
-            });
-        }
+    /// The same where nobody can be given an error.
+    pub fn show_or_tell(&self, py: Python<'_>) {
+        self.showing.show_or_tell(py, PATIENCE);
     }
 }
