@@ -1,15 +1,7 @@
-"""What tasks print and log reaches the program, labelled, and before their results."""
+"""What tasks print reaches the program, labelled, and before their results."""
 
-import asyncio
-import concurrent.futures
-import contextlib
-import ctypes
 import os
 import re
-import subprocess
-import sys
-import threading
-import time
 
 import pytest
 import talking
@@ -22,44 +14,11 @@ def lines(text):
     return text.splitlines()
 
 
-def run(program, folder, **environment):
-    """What a program prints that runs in this folder and finds these modules."""
-    path = folder / "program.py"
-    path.write_text(program)
-    found = os.pathsep.join(filter(None, [os.path.dirname(__file__), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": found, **environment}
-    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, cwd=folder, timeout=120)
-
-
-class Stream:
-    text = ""
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-
-@pytest.fixture
-def stream():
-    """In the place of standard output, from its call on."""
-    with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(contextlib.redirect_stdout(Stream()))
-
-
 def test_a_line_is_shown_with_its_label_before_the_result_returns(executor, capsys):
     for number in range(200):
         executor.submit(talking.say, f"hello {number}").result(60)
         assert capsys.readouterr() == (f"[say worker 0] hello {number}\n", "")
     assert executor.submit(talking.say, "of a task that was long done", then=5).result(60) == 5
-
-
-def test_it_goes_through_python_s_own_stream(executor, capfd, stream):
-    stream = stream()
-    executor.submit(talking.say, "two", "lines").result(60)
-    assert stream.text == "[say worker 0] two\n[say worker 0] lines\n"
-    assert capfd.readouterr() == ("", "")
 
 
 def test_both_streams_are_what_they_are_in_the_program(executor, capsys):
@@ -109,12 +68,6 @@ def test_bytes_beneath_the_text(executor, capsys):
 
 def test_the_streams_of_a_worker_are_files_as_ever(executor):
     assert executor.submit(talking.stream_facts).result(60) == (1, "utf-8", False, True, True, "<stdout>")
-
-
-def test_what_cannot_be_encoded_here_is_shown_as_far_as_it_can(platform, tmp_path):
-    program = "import hotlease, talking\nwith hotlease.Executor(1) as e: print(e.submit(talking.say, 'für', then=1).result())"
-    done = run(program, tmp_path, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stdout) == (0, "[say worker 0] f\\xfcr\n1\n"), done.stderr
 
 
 @pytest.mark.parametrize("talk", ["lines", "at once"])
@@ -219,7 +172,7 @@ def test_a_chain_of_tasks_passes_on_values_only(executor, capsys):
     assert lines(capsys.readouterr().out) == [f"{label}{text}" for text in ("first", *(f"then {n}" for n in range(20)), "y" * 20_000)]
 
 
-def test_retries_show_each_run(executor, capsys, tmp_path):
+def test_retries_show_each_run(executor, capsys):
     again = executor.options(retries=2)
     with pytest.raises(ValueError):
         again.submit(talking.say_and_fail, "a run").result(60)
@@ -237,61 +190,6 @@ def test_what_is_remembered_is_the_result_alone(platform, capsys, tmp_path):
     assert data.count(b"not repeated") == 2, "the result, and nothing of the line"
 
 
-def test_it_is_shown_soon_though_nobody_waits(executor, capsys, eventually):
-    futures = [executor.submit(talking.say, "unasked") for _ in range(3)]
-    said = []
-
-    def shown():
-        said.append(capsys.readouterr().out)
-        return "".join(said) == "[say worker 0] unasked\n" * 3
-
-    eventually(shown, "three lines")
-    assert all(future.done() for future in futures)
-
-
-def test_workers_do_not_wait_for_python_s_lock(executor, capsys, tmp_path):
-    path = tmp_path / "marks"
-    futures = [executor.submit(talking.say_and_mark, str(path)) for _ in range(3_000)]
-    # In C, with the lock: nobody can show anything meanwhile.
-    ctypes.PyDLL(None).sleep(3)
-    ran = path.stat().st_size
-    for future in futures:
-        future.result(60)
-    assert ran == 3_000
-    assert len(lines(capsys.readouterr().out)) == 3_000
-
-
-def test_everything_is_shown_when_the_executor_is_shut_down(platform, capsys):
-    with hotlease.Executor(1) as executor:
-        for n in range(500):
-            executor.submit(talking.say, n)
-    assert lines(capsys.readouterr().out) == [f"[say worker 0] {n}" for n in range(500)]
-
-
-def test_everything_is_shown_when_the_program_ends(platform, tmp_path):
-    program = "import hotlease, talking\ne = hotlease.Executor(1)\nfor n in range(500): e.submit(talking.say, n)\ndel e"
-    done = run(program, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert lines(done.stdout) == [f"[say worker 0] {n}" for n in range(500)]
-
-
-def test_lines_and_records_of_a_program_that_has_said_nothing_of_logging(platform, tmp_path):
-    program = (
-        "import hotlease, talking\n"
-        "with hotlease.Executor(1) as e:\n"
-        "    e.submit(talking.log_levels, 'quiet').result()\n"
-        "    print('between')\n"
-        "    e.submit(talking.say, 'after').result()\n"
-    )
-    done = run(program, tmp_path)
-    assert done.stdout == "between\n[say worker 0] after\n", done.stderr
-    label = "[log_levels worker 0] "
-    assert all(line.startswith(label) for line in lines(done.stderr)), done.stderr
-    said = [line.removeprefix(label) for line in lines(done.stderr)]
-    assert said[:3] == ["WARNING:quiet:100 %", "Level 35:quiet:between", "ERROR:quiet:it went wrong"]
-    assert said[-1] == "KeyError: 'missing'", "with its traceback"
-
-
 def test_output_that_nobody_wants_stays_in_the_worker(platform, capfd):
     with hotlease.Executor(1, output=False) as executor:
         assert executor.submit(talking.say, "unseen", then=3).result(60) == 3
@@ -300,133 +198,6 @@ def test_output_that_nobody_wants_stays_in_the_worker(platform, capfd):
             executor.submit(talking.say_log_and_die, "the last line").result(60)
     assert capfd.readouterr() == ("", "")
     assert "the last line\nwords" in raised.value.output
-
-
-def test_a_callable_gets_lines_and_records(platform, capfd):
-    seen = []
-    with hotlease.Executor(1, output=seen.append) as executor:
-        executor.submit(talking.say, "a line").result(60)
-        executor.submit(talking.log_levels, "a.logger").result(60)
-    line, *records = seen
-    assert line == hotlease.Line("say", 0, "stdout", "a line") and str(line) == "[say worker 0] a line"
-    assert [(record.name, record.function, record.worker) for record in records] == [("a.logger", "log_levels", 0)] * 3
-    assert capfd.readouterr() == ("", "")
-
-
-def test_what_shows_nothing_is_refused(platform):
-    with pytest.raises(TypeError, match="output"):
-        hotlease.Executor(1, output="yes")
-
-
-def test_a_callable_may_submit_tasks_and_wait_for_them(platform):
-    seen = []
-
-    def output(line):
-        seen.append(line.text)
-        if line.text != "asked back":
-            executor.submit(talking.say, "asked back").result(60)
-
-    with hotlease.Executor(1, output=output) as executor:
-        for n in range(50):
-            executor.submit(talking.say, n)
-        executor.submit(talking.say, "the last").result(60)
-    assert [text for text in seen if text != "asked back"] == [*map(str, range(50)), "the last"]
-    assert seen.count("asked back") == 51
-
-
-def test_a_callable_that_is_stuck_holds_up_nobody_for_long(platform):
-    gate, inside, seen = threading.Event(), threading.Event(), []
-
-    def output(line):
-        inside.set()
-        assert gate.wait(60)
-        seen.append(line.text)
-
-    with hotlease.Executor(1, output=output) as executor:
-        executor.submit(talking.say, "stuck")
-        assert inside.wait(60)
-        begun = time.monotonic()
-        for n in range(20):
-            assert executor.submit(talking.say, n, then=n).result(60) == n
-        assert time.monotonic() - begun < 10, "not once for each"
-        gate.set()
-    assert seen == ["stuck", *map(str, range(20))]
-
-
-def test_an_output_that_raises_is_told_once_and_loses_no_result(platform, tmp_path):
-    program = (
-        "import sys, hotlease, talking\n"
-        "sys.stdout.close()\n"
-        "with hotlease.Executor(1) as e:\n"
-        "    for n in range(20): assert e.submit(talking.say, n, then=n).result() == n\n"
-        "    e.submit(talking.say_to_both, 1).result()\n"
-    )
-    done = run(program, tmp_path)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert done.stderr.count("ValueError: I/O operation on closed file") == 1, done.stderr
-    assert "[say_to_both worker 0] err 0\n" in done.stderr, "the other stream is open"
-
-
-def test_a_program_without_streams_has_its_results(platform, tmp_path):
-    program = (
-        "import sys, hotlease, talking\n"
-        "sys.stdout = sys.stderr = None\n"
-        "with hotlease.Executor(1) as e:\n"
-        "    sys.exit(e.submit(talking.say, 'unheard', then=7).result())\n"
-    )
-    assert run(program, tmp_path).returncode == 7
-
-
-def test_callbacks_see_it_shown_and_may_print(executor, stream):
-    stream, missed = stream(), []
-
-    def callback(future):
-        if f"[say worker 0] {futures.index(future)}\n" not in stream.text:
-            missed.append(futures.index(future))
-        print("in the callback")
-
-    futures = [executor.submit(talking.say, n) for n in range(50)]
-    for future in futures:
-        future.add_done_callback(callback)
-    executor.shutdown()
-    assert not missed
-    said = [f"[say worker 0] {n}" for n in range(50)]
-    assert sorted(lines(stream.text)) == sorted(["in the callback"] * 50 + said)
-
-
-def test_it_is_shown_before_wait_and_as_completed_tell_of_a_task(executor, capsys):
-    futures = {executor.submit(talking.say, n): n for n in range(20)}
-    said = ""
-    for future in concurrent.futures.as_completed(futures):
-        said += capsys.readouterr().out
-        assert f"[say worker 0] {futures[future]}\n" in said
-
-
-def test_it_is_shown_before_an_awaited_result(executor, capsys):
-    async def go():
-        for n in range(20):
-            await executor.submit(talking.say, n)
-            assert capsys.readouterr().out == f"[say worker 0] {n}\n"
-
-    asyncio.run(go())
-
-
-def test_threads_that_wait_see_their_own_shown(pair, stream):
-    stream, missed = stream(), []
-
-    def ask(thread):
-        for n in range(100):
-            pair.submit(talking.say, f"{thread}-{n}").result(60)
-            if f"{thread}-{n}\n" not in stream.text:
-                missed.append((thread, n))
-
-    threads = [threading.Thread(target=ask, args=(thread,)) for thread in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not missed
-    assert len(lines(stream.text)) == 400
 
 
 @pytest.mark.parametrize("said", [1, 300])
@@ -472,7 +243,7 @@ def test_a_task_that_prints_nothing_sends_nothing(executor, capfd):
 
 
 @pytest.mark.parametrize("kernel", ["hotlease", "parsl"])
-def test_parsl_s_apps_are_named_by_their_functions_and_their_files_are_theirs(platform, tmp_path, kernel):
+def test_parsl_s_apps_are_named_by_their_functions_and_their_files_are_theirs(platform, run, kernel):
     pytest.importorskip("parsl")
     load = {
         "hotlease": "hotlease.parsl.load(max_workers=1)",
@@ -489,5 +260,5 @@ def test_parsl_s_apps_are_named_by_their_functions_and_their_files_are_theirs(pl
         "    shout(stdout='out.txt').result()\n"
         "    print(open('out.txt').read(), end='')\n"
     )
-    done = run(program, tmp_path)
+    done = run(program)
     assert lines(done.stdout) == ["[speak worker 0] from an app", "to the file"], done.stderr

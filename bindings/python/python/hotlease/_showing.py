@@ -111,10 +111,13 @@ def _write(stream: str, text: str) -> None:
     file = getattr(sys, stream)
     if file is None:
         return
+    # Where there are progress bars, between them.
+    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    write = functools.partial(bars.write, file=file, end="") if getattr(bars, "_instances", None) else file.write
     try:
-        file.write(text)
+        write(text)
     except UnicodeEncodeError as error:
-        file.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+        write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
 
 
 def _record(

@@ -57,7 +57,8 @@ struct Waiting {
 
 /// See the module.
 pub struct Showing {
-    /// Called with the function's name, the worker, and pieces; `None`: nobody wants it.
+    /// Called with the function's name, the worker, and pieces; `None`: nobody wants it, or the lease is over. The garbage collector does not
+    /// know of it: it is needed as long as tasks run, whoever else has it.
     show: Mutex<Option<Py<PyAny>>>,
     waiting: Mutex<Waiting>,
     moved: Condvar,
