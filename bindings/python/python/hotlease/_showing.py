@@ -112,7 +112,7 @@ def _write(stream: str, text: str) -> None:
     if file is None:
         return
     # Where there are progress bars, between them.
-    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    bars: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
     write = functools.partial(bars.write, file=file, end="") if getattr(bars, "_instances", None) else file.write
     try:
         write(text)
