@@ -120,9 +120,7 @@ fn keep(core: &Arc<Core>) {
         if core.is_over() {
             // What ended since.
             finish_watched(core);
-            if core.showing.is_any() {
-                Python::try_attach(|py| core.show_or_tell(py));
-            }
+            core.show_the_last();
             return;
         }
         let pending = || core.state().pending > 0;

@@ -29,6 +29,8 @@ const ENTRY_BYTES: usize = 128;
 const DELAY: Duration = Duration::from_millis(5);
 /// How long to wait for another thread that shows what came before, and does not go on.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same before nothing is shown any more, whoever has waited in vain before.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What one task printed.
 struct Entry {
@@ -193,8 +195,11 @@ impl Showing {
                 }
                 // What it shows waits for a result.
                 Some(by) if by == me => return None,
-                Some(_) if waiting.is_stuck || patience.is_zero() => return None,
-                Some(_) if left.is_zero() => waiting.is_stuck = true,
+                Some(_) if waiting.is_stuck && patience < LAST_PATIENCE => return None,
+                Some(_) if left.is_zero() => {
+                    waiting.is_stuck |= !patience.is_zero();
+                    return None;
+                }
                 Some(_) => {
                     let woken = self.moved.wait_timeout(waiting, left);
                     waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -330,5 +335,13 @@ impl Core {
     /// The same where nobody can be given an error.
     pub fn show_or_tell(&self, py: Python<'_>) {
         self.showing.show_or_tell(py, PATIENCE);
+    }
+
+    /// The same at the end.
+    pub fn show_the_last(&self) {
+        if self.showing.is_any() {
+            // None while the interpreter ends: there is nobody to see it then.
+            Python::try_attach(|py| self.showing.show_or_tell(py, LAST_PATIENCE));
+        }
     }
 }
