@@ -10,6 +10,14 @@ fn after(printed: &[u8]) -> Vec<u8> {
     [&[FLAG], printed].concat()
 }
 
+/// What was printed, which is no more than was announced.
+fn taken(mut printed: Printed) -> Vec<u8> {
+    let most = printed.bytes();
+    let bytes = printed.take();
+    assert!(bytes.len() <= most, "{} bytes, not {most} at most", bytes.len());
+    bytes
+}
+
 /// Pieces, of which texts that follow one another are one.
 fn pieces(printed: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let reply = after(printed);
@@ -45,7 +53,7 @@ fn what_fits_is_kept_in_its_order() {
         (STDOUT, b"three\n".to_vec()),
     ];
     assert_eq!(pieces(&printed.take()), expected);
-    assert_eq!(pieces(&printed.take()), [], "taken once");
+    assert_eq!(pieces(&taken(printed)), [], "taken once");
 }
 
 #[test]
@@ -59,7 +67,7 @@ fn of_more_the_first_and_the_last_are_kept_and_the_rest_is_counted() {
             printed.text(STDOUT, chunk);
             rest = more;
         }
-        let bytes = printed.take();
+        let bytes = taken(printed);
         assert!(
             bytes.len() < 2 * HALF_BYTES + 4096,
             "{} bytes are kept",
@@ -91,7 +99,7 @@ fn many_small_pieces_of_changing_kinds_are_bounded_too() {
             printed.record(&[0; RECORD_BYTES_MAX]);
         }
     }
-    let bytes = printed.take();
+    let bytes = taken(printed);
     assert!(
         bytes.len() < 2 * HALF_BYTES + 4096,
         "{} bytes are kept",
@@ -114,7 +122,7 @@ fn text_that_is_no_utf_8_is_kept_as_it_is() {
     let mut printed = Printed::new();
     let text = vec![0x80; 100_000];
     printed.text(STDERR, &text);
-    let found = pieces(&printed.take());
+    let found = pieces(&taken(printed));
     let kept = found.iter().filter(|(kind, _)| *kind == STDERR);
     assert!(
         kept.clone()
@@ -128,7 +136,7 @@ fn damage_is_noticed_or_costs_what_is_damaged() {
     let mut printed = Printed::new();
     printed.text(STDOUT, b"some text\n");
     printed.record(&[1, 2, 3]);
-    let good = after(&printed.take());
+    let good = after(&taken(printed));
     assert!(split(&good).is_some());
     assert!(
         split(&[]).is_none() && split(&[0, 1, 2, 3, 4, 5]).is_none(),

@@ -107,10 +107,16 @@ impl Printed {
         self.name = name;
     }
 
+    /// Bytes that [`Printed::take`] would give, at most.
+    pub fn bytes(&self) -> usize {
+        // Its name, what is left out, the trailer.
+        self.first_bytes + self.last_bytes + self.name.len() + 3 * PIECE_BYTES
+    }
+
     /// All of it, as it follows a reply; from now on there is nothing.
     pub fn take(&mut self) -> Vec<u8> {
         let taken = std::mem::replace(self, Self::new());
-        let mut bytes = Vec::with_capacity(taken.first_bytes + taken.last_bytes + 64);
+        let mut bytes = Vec::with_capacity(taken.bytes());
         if !taken.name.is_empty() {
             push(&mut bytes, NAME, taken.name.as_bytes());
         }

@@ -58,6 +58,13 @@ def say_and_return_array(text, count):
     return numpy.arange(float(count))
 
 
+def say_and_change(array, text):
+    """The result is the argument."""
+    print(text)
+    array += 1
+    return array
+
+
 def say_much(lines):
     """Lines of 100 bytes."""
     for line in range(lines):

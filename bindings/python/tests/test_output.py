@@ -130,6 +130,15 @@ def test_large_arrays_are_what_they_are_without_it(executor, capsys):
     assert lines(capsys.readouterr().out) == [f"[say_and_return_array worker 0] {n}" for n in range(20)]
 
 
+@pytest.mark.parametrize("said", [10, 20_000])
+def test_an_array_that_is_changed_in_place_is_what_it_is_without_it(executor, capsys, said):
+    np = pytest.importorskip("numpy")
+    for n in range(5):
+        array = executor.submit(talking.say_and_change, np.full(100_000, float(n)), "y" * said).result(60)
+        assert array[0] == array[-1] == n + 1 and array.shape == (100_000,)
+        assert capsys.readouterr().out == f"[say_and_change worker 0] {'y' * said}\n"
+
+
 def test_the_label_names_the_function_that_the_program_knows(executor, capsys):
     def local(text):
         print(text)

@@ -70,14 +70,15 @@ impl Output<'_> {
         true
     }
 
-    /// A pickled result whose only buffer stays in the request, from one of its bytes on. `false`: there is no room to say so.
-    pub fn write_in_request(&mut self, pickle: &[u8], at: usize, bytes: usize) -> bool {
+    /// A pickled result whose only buffer stays in the request, from one of its bytes on. `false`: there is no room to say so, and
+    /// for so many bytes that follow.
+    pub fn write_in_request(&mut self, pickle: &[u8], at: usize, bytes: usize, following: usize) -> bool {
         let mut head = [0; reply::HEAD_BYTES + reply::IN_REQUEST_BYTES];
         head[0] = reply::IN_REQUEST;
         head[reply::HEAD_BYTES..][..8].copy_from_slice(&(at as u64).to_le_bytes());
         head[reply::HEAD_BYTES + 8..].copy_from_slice(&(bytes as u64).to_le_bytes());
         // Not kept for later: then the memory is another request's.
-        let fits = head.len() + pickle.len() <= self.place.len();
+        let fits = head.len() + pickle.len() + following <= self.place.len();
         if fits {
             self.write(&mut Kept::default(), &head, &[pickle]);
         }
@@ -128,6 +129,8 @@ impl Output<'_> {
                 self.place[0] |= printed::FLAG;
                 self.produced = end;
             }
+            // It cannot be kept, and was written where there was room for what had been printed by then.
+            (Some(&reply::IN_REQUEST), _) => {}
             _ => {
                 let mut whole = [&self.place[..self.produced], printed].concat();
                 whole[0] |= printed::FLAG;

@@ -46,6 +46,16 @@ pub fn is_any() -> bool {
     IS_ANY.load(Ordering::Relaxed)
 }
 
+/// Bytes of it, at most, where a task is over.
+pub fn bytes() -> usize {
+    if !is_any() {
+        return 0;
+    }
+    let mut printing = printing();
+    printing.end_lines();
+    printing.printed.bytes()
+}
+
 /// What that is, as it follows a reply.
 pub fn take() -> Vec<u8> {
     let taken = printing().take();
@@ -192,9 +202,13 @@ impl Printing {
     }
 
     fn take(&mut self) -> Vec<u8> {
+        self.end_lines();
+        self.printed.take()
+    }
+
+    fn end_lines(&mut self) {
         for line in self.open.drain(..) {
             self.printed.text(line.stream, &line.text);
         }
-        self.printed.take()
     }
 }

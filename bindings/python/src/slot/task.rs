@@ -373,7 +373,7 @@ impl State {
         let bytes: Vec<&[u8]> = bytes.collect();
         if let ([buffer], true) = (&bytes[..], yielded)
             && let Some(at) = input.place_of(buffer)
-            && output.write_in_request(pickle.as_bytes(), at, buffer.len())
+            && output.write_in_request(pickle.as_bytes(), at, buffer.len(), printing::bytes())
         {
             return Ok(());
         }
