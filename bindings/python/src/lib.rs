@@ -5,11 +5,13 @@
 //! | `client` | what programs use: leases, submitting tasks, futures |
 //! | `slot` | what a worker process runs: the loop of `hotlease-worker`, and the calling of Python functions |
 //! | `format` | the bytes of tasks and results, for both sides; in words: `FORMAT.md` |
+//! | `native` | native functions, for both sides |
 //! | `plain` | the coding of small plain values, for both sides |
 //! | `printed` | what tasks print, in bounded memory and in bytes, for both sides |
 
 mod client;
 mod format;
+mod native;
 mod plain;
 mod printed;
 mod slot;
@@ -21,5 +23,6 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     client::add_to(module)?;
+    module.add_class::<native::Native>()?;
     slot::add_to(module)
 }

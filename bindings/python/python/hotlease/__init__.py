@@ -13,15 +13,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotlease._executor import Executor, Future
     from hotlease._functions import Function, function
+    from hotlease._native import NativeFunction, native
     from hotlease._showing import Line
     from hotlease.errors import (
         DeadlineExceeded,
         DependencyError,
         ExecutorBroken,
+        FunctionFailed,
         LeaseEnded,
         NotRunning,
         OptionError,
         OutcomeUnknown,
+        OutputTooLarge,
         OverheadWarning,
         Refused,
         TaskError,
@@ -35,12 +38,15 @@ __all__ = [
     "Executor",
     "ExecutorBroken",
     "Function",
+    "FunctionFailed",
     "Future",
     "LeaseEnded",
     "Line",
+    "NativeFunction",
     "NotRunning",
     "OptionError",
     "OutcomeUnknown",
+    "OutputTooLarge",
     "OverheadWarning",
     "Refused",
     "TaskError",
@@ -49,6 +55,7 @@ __all__ = [
     "cancelled",
     "deadline",
     "function",
+    "native",
 ]
 
 # Imported when they are first asked for: what they need (concurrent.futures, and so logging) takes ten times as long as the
@@ -59,6 +66,8 @@ _ELSEWHERE = {
     "Function": "hotlease._functions",
     "Line": "hotlease._showing",
     "function": "hotlease._functions",
+    "NativeFunction": "hotlease._native",
+    "native": "hotlease._native",
 }
 
 

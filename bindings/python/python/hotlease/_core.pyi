@@ -43,6 +43,19 @@ class Asking:
         idempotent: Optional[bool] = None,
     ) -> None: ...
 
+class Native:
+    def __init__(
+        self,
+        library: str,
+        name: str,
+        bytes: Optional[bytes],
+        output: Optional[tuple[Optional[int], bytes]],
+    ) -> None: ...
+    @property
+    def _is_idempotent(self) -> bool: ...
+    def _bytes(self) -> bytes: ...
+    def _call(self, value: object) -> tuple[memoryview, bytes]: ...
+
 class Slot:
     def refuse(self, why: str) -> None: ...
     def serve(

@@ -8,7 +8,7 @@ use super::future::{self, finish_others, forked};
 use super::gather::{self, Input};
 use super::graph::Graph;
 use super::hint::Hint;
-use super::job::{Job, Memo, Payload, Plan, Target};
+use super::job::{Blob, Job, Memo, Payload, Plan, Target};
 use super::keeper;
 use super::memo::Memory;
 use super::memory::Piece;
@@ -86,7 +86,7 @@ impl Opened {
             }
             Err(error) => return unsendable(py, self, None, error),
         };
-        let (mut payload, inputs) = match encode::call(&target, &args, kwargs, core) {
+        let (mut payload, inputs) = match encode::call((function, &target), &args, kwargs, core) {
             Ok(encoded) => encoded,
             Err(error) => return unsendable(py, self, Some(target), error),
         };
@@ -99,7 +99,8 @@ impl Opened {
         if let Some(times) = &times {
             payload.ask_time();
             times.accepted();
-            if is_sample {
+            // Those of libraries are short, and their arguments long: more calls in one task would help nobody.
+            if is_sample && matches!(target.blob, Blob::Pickle(_)) {
                 self.hint.measure(times);
             }
             if let Some(recorder) = &self.recorder {
@@ -166,7 +167,7 @@ impl Opened {
                     // Nobody waits for these any more.
                     foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
                     let inputs;
-                    (planned.payload, inputs) = encode::call(&target, args, kwargs, core)?;
+                    (planned.payload, inputs) = encode::call((function, &target), args, kwargs, core)?;
                     if planned.cell.times.is_some() {
                         planned.payload.ask_time();
                     }

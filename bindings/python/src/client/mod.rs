@@ -5,6 +5,7 @@
 //! | `executor` | the base of `Executor`: submit, shutdown |
 //! | `future` | the base of `Future`, and telling who watches one |
 //! | `encode`, `decode` | calls to requests, outcomes to objects |
+//! | `native` | the same for calls of native functions |
 //! | `gather` | futures among the arguments of a call |
 //! | `graph` | tasks that need others, are tried again, or remembered |
 //! | `planned` | these tasks themselves |
@@ -37,6 +38,7 @@ mod keeper;
 mod lane;
 mod memo;
 mod memory;
+mod native;
 mod options;
 mod planned;
 mod queue;

@@ -6,6 +6,7 @@
 //! | module | job |
 //! |---|---|
 //! | `task` | one task, from its request to its reply |
+//! | `native` | the same for a function of a library |
 //! | `functions` | the functions that this worker was sent |
 //! | `input` | memory of the request as Python sees it, for as long as the task runs |
 //! | `results` | results of other tasks that came with the request |
@@ -17,6 +18,7 @@
 mod forked;
 mod functions;
 mod input;
+mod native;
 mod output;
 mod printing;
 mod results;

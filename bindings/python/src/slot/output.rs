@@ -85,6 +85,18 @@ impl Output<'_> {
         fits
     }
 
+    /// A pickled result with one buffer, of which so many bytes are in place already, at `start`.
+    pub fn end_in_place(&mut self, pickle: &[u8], start: usize, bytes: usize) {
+        // One buffer is not too many.
+        let head = Reply::head(reply::PICKLED, 0, pickle.len(), &[bytes]).unwrap_or_default();
+        let (before, behind) = (head.len(), head.len() + pickle.len());
+        self.place[..before].copy_from_slice(&head);
+        self.place[before..behind].copy_from_slice(pickle);
+        // What was in the memory before is nobody's business.
+        self.place[behind..start].fill(0);
+        self.produced = start + bytes;
+    }
+
     /// What is wrong with the request.
     pub fn refuse(&mut self, why: &str) {
         let mut head = [0; reply::HEAD_BYTES];
