@@ -100,6 +100,16 @@ def test_a_megabyte_of_echo_and_a_hundred_of_twice_are_not_copied_out_of_where_t
             assert "memfd:" in line, f"a copy in other memory: {line}"
 
 
+def test_an_array_in_shared_memory_is_read_there_and_stays_as_it_is(executor, library):
+    twice = hotlease.native(library, "twice")
+    given = executor.empty(200_000)
+    for number in range(3):
+        given[:] = number
+        first, second = executor.submit(twice, given), executor.submit(twice, given)
+        assert set(first.result(60)) == set(second.result(60)) == {2.0 * number}
+        assert set(given) == {float(number)}, "it is only read"
+
+
 def test_nothing_is_pickled_on_the_way(executor, library, monkeypatch):
     def fail(*_, **__):
         raise AssertionError("something was pickled")
