@@ -2,6 +2,10 @@
 //! own client sends is tested with the package. Each is named by the promise that it proves.
 
 mod deaths;
+mod native;
+#[path = "../../bindings/python/src/printed.rs"]
+mod printed;
+mod prints;
 mod requests;
 mod tasks;
 mod versions;

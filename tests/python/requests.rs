@@ -154,7 +154,7 @@ pub fn take(ticket: &[u8]) -> Vec<u8> {
 }
 
 /// The first bytes of the BLAKE3 hash: as functions' libraries have it, too.
-fn key(blob: &[u8]) -> [u8; 16] {
+pub fn key(blob: &[u8]) -> [u8; 16] {
     let hash = hotlease_wire::ids::CodeHash::of(blob);
     hash.0[..16].try_into().expect("16 bytes")
 }

@@ -91,3 +91,9 @@ def cancelled_in_time():
 
 def outside():
     return (hotlease.deadline(), hotlease.cancelled(), os.environ.get("HOTLEASE_PYTHON_EXPECTED"))
+
+
+def prints(text):
+    print(text)
+    print("and more", end="", file=sys.stderr)
+    return 3

@@ -167,7 +167,7 @@ def metg(curve, share=0.5):
     return above["length_us"] if above else None
 
 
-def echo_array(peer, seconds, size=1_000_000):
+def echo_array(peer, seconds, size=1_000_000, function=echo):
     """An array there and back."""
     import numpy
 
@@ -176,7 +176,7 @@ def echo_array(peer, seconds, size=1_000_000):
     end = time.perf_counter() + seconds
     while len(times) < 10 or time.perf_counter() < end:
         begin = time.perf_counter_ns()
-        result = peer.result(peer.submit(echo, array))
+        result = peer.result(peer.submit(function, array))
         times.append((time.perf_counter_ns() - begin) / 1000)
         if result.shape != array.shape or result[-1] != array[-1]:
             raise AssertionError("another array came back")

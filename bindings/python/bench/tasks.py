@@ -1,5 +1,6 @@
 """No-op tasks per second, and one task there and back, beside ProcessPoolExecutor in the same run; and tasks that need others:
-a chain, a tree of adds, and bytes for each task that waits.
+a chain, a tree of adds, and bytes for each task that waits; and a megabyte of array there and back, by a function of Python and by
+one in C (`hotlease.native`), which needs a C compiler.
 
     python bindings/python/bench/tasks.py [--workers N] [--tasks N] [--json]
 """
@@ -7,16 +8,20 @@ a chain, a tree of adds, and bytes for each task that waits.
 import argparse
 import gc
 import json
+import os
 import pathlib
 import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
 import hotlease
 
 # The cases, and both executors behind the same methods, are those of the comparison with other systems.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench/peers/python"))
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "bench/peers/python"))
 import adapters  # noqa: E402
 import cases  # noqa: E402
 
@@ -62,6 +67,39 @@ def dataflow(workers, repeat=20):
     return result
 
 
+ECHO = """
+#include <hotlease/function.h>
+HOTLEASE_FUNCTION(echo)
+{
+    *produced = size;
+    if (size <= capacity)
+        memcpy(out, in, size);
+    return 0;
+}
+"""
+
+
+def arrays(workers, rounds=5):
+    """A megabyte there and back: peers and functions in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = pathlib.Path(folder, "libecho.so")
+        compiler = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O2", "-I", ROOT / "include", "-x", "c", "-", "-o", library]
+        subprocess.run(compiler, input=ECHO, text=True, check=True)
+        native = hotlease.native(library, "echo")
+    ours, theirs = adapters.Hotlease(workers, None), adapters.ProcessPool(workers, None)
+    asked = {"native": (ours, native), "hotlease": (ours, cases.echo), "ProcessPoolExecutor": (theirs, cases.echo)}
+    found = {name: [] for name in asked}
+    try:
+        for _ in range(rounds):
+            for name, (peer, function) in asked.items():
+                found[name].append(cases.echo_array(peer, 1, function=function))
+    finally:
+        ours.close()
+        theirs.close()
+    medians = {name: statistics.median(each["p50_us"] for each in rounds) for name, rounds in found.items()}
+    return {"bytes": found["native"][0]["bytes"], "p50_us": medians}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=1)
@@ -80,6 +118,7 @@ def main():
         "ratio_tasks_per_second": ours["tasks_per_second"] / peer["tasks_per_second"],
         "ratio_p50": ours["p50_us"] / peer["p50_us"],
         "dataflow": dataflow(asked.workers),
+        "echo_array": arrays(asked.workers),
     }
     print(json.dumps(result) if asked.json else json.dumps(result, indent=2))
 

@@ -4,12 +4,16 @@
 //! |---|---|
 //! | `client` | what programs use: leases, submitting tasks, futures |
 //! | `slot` | what a worker process runs: the loop of `hotlease-worker`, and the calling of Python functions |
+//! | `native` | native functions, for both sides |
 //! | `plain` | small plain values as objects, for both sides |
+//! | `printed` | what tasks print, in bounded memory and in bytes, for both sides |
 //!
 //! The bytes of tasks and results, of both sides, are `hotlease_wire::task`; in words: `FORMAT.md`.
 
 mod client;
+mod native;
 mod plain;
+mod printed;
 mod slot;
 
 use pyo3::prelude::*;
@@ -19,5 +23,6 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     client::add_to(module)?;
+    module.add_class::<native::Native>()?;
     slot::add_to(module)
 }

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -63,3 +64,17 @@ def eventually():
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a program that finds these modules, in a folder of its own."""
+
+    def run(program, **environment):
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        found = os.pathsep.join(filter(None, [os.path.dirname(__file__), os.environ.get("PYTHONPATH")]))
+        env = {**os.environ, "PYTHONPATH": found, **environment}
+        return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120)
+
+    return run

@@ -2,9 +2,11 @@
 
 import operator
 import os
+import re
 import threading
 
 import pytest
+import talking
 import tasks
 
 import hotlease
@@ -147,3 +149,10 @@ def nested(n):
 
 def test_a_task_may_compute():
     assert dask.compute(*[delayed(nested)(n) for n in range(5)], scheduler=get) == tuple(sum(range(n)) for n in range(5))
+
+
+def test_tasks_that_print_are_named_by_their_keys(capsys):
+    values = dask.compute(*(delayed(talking.square)(n) for n in range(10)), scheduler=get)
+    assert list(values) == [n * n for n in range(10)]
+    said = re.findall(r"^\[square worker \d+\] square of (\d+)$", capsys.readouterr().out, re.M)
+    assert sorted(map(int, said)) == list(range(10))

@@ -3,11 +3,13 @@
 import multiprocessing
 import os
 import pathlib
+import re
 import threading
 import time
 import warnings
 
 import pytest
+import talking
 import tasks
 
 import hotlease
@@ -206,3 +208,10 @@ def test_scikit_learn_uses_it(two):
 
 def test_functions_find_the_program_s_modules(two):
     assert Parallel()(delayed(pathlib.PurePath)("a") for _ in range(2)) == [pathlib.PurePath("a")] * 2
+
+
+def test_batches_that_print_are_named_by_their_functions(capsys):
+    with parallel_config(backend="hotlease"):
+        assert Parallel(n_jobs=2)(delayed(talking.square)(n) for n in range(10)) == [n * n for n in range(10)]
+    said = re.findall(r"^\[square worker \d+\] square of (\d+)$", capsys.readouterr().out, re.M)
+    assert sorted(map(int, said)) == list(range(10))

@@ -11,6 +11,7 @@ import textwrap
 import time
 
 import pytest
+import talking
 import tasks
 
 import hotlease
@@ -196,6 +197,18 @@ def test_progress_of_an_executor_counts_what_has_ended(platform, capsys):
     told = capsys.readouterr().err
     assert re.search(r"100%\|.*31/31", told), told
     assert executor._bar._thread.is_alive() is False
+
+
+def test_what_tasks_print_stands_between_progress_bars(executor, capsys):
+    tqdm = pytest.importorskip("tqdm")
+    with tqdm.tqdm(total=2, file=sys.stdout, mininterval=0) as bar:
+        for n in range(2):
+            executor.submit(talking.say, n).result(60)
+            bar.update()
+    shown = capsys.readouterr().out
+    for n in range(2):
+        # The bar is wiped away before it.
+        assert re.search(rf"\r *\r\[say worker 0\] {n}\n", shown), shown
 
 
 @pytest.mark.parametrize("use", ["hotlease.Executor(1, progress=True)", "hotlease.Executor(1).map(print, [1], progress=True)"])

@@ -160,6 +160,12 @@ def test_the_quickstart_does_what_it_says(installed):
     page = (ROOT / "docs/python.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```(?:\n+<!-- prints\n(.*?)-->)?", page, re.M | re.S)
     programs = [(code, prints) for language, code, prints in blocks if language == "python"]
+    # What is in C, and how it is compiled, in the checkout.
+    (installed.home / "include").symlink_to(ROOT / "include")
+    for (_, source, _), (_, command, _) in zip(blocks, blocks[1:]):
+        if command.startswith("cc "):
+            (installed.home / command.split()[-1]).write_text(source)
+            _run(*command.split(), cwd=installed.home)
     assert len(programs) >= 4 and any("pip install ." in code for language, code, _ in blocks if language == "sh")
     # What it tells to install beside hotlease is in this environment.
     beside = sysconfig.get_path("purelib")

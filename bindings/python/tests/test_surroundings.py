@@ -70,6 +70,9 @@ def test_the_public_module_is_typed(tmp_path):
         "@hotlease.function\n"
         "def double(n: int) -> int: return 2 * n\n"
         "future: hotlease.Future[int] = double.submit(4)\n"
+        "scale: hotlease.NativeFunction = hotlease.native('libscale.so', 'scale', output=lambda given: len(given), dtype='f8')\n"
+        "result = scale.submit(b'bytes').result()\n"
+        "results = list(scale.map([b'bytes']))\n"
     )
     package = pathlib.Path(hotlease.__file__).parent
     command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--exclude", r"_slot\.py$", str(program), str(package)]

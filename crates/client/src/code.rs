@@ -2,8 +2,9 @@
 
 use crate::Error;
 use hotlease_fabric::memory::sealed_copy;
-use hotlease_wire::code::{Function, functions};
+use hotlease_wire::code::{CodeError, Function, functions};
 use hotlease_wire::ids::CodeHash;
+use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::python;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -33,11 +34,19 @@ impl Code {
     /// processor or exports no function.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|source| Error::File {
+        let unread = |source| Error::File {
             path: path.to_owned(),
             source: Arc::new(source),
-        })?;
-        Self::from_bytes(path.display().to_string(), bytes)
+        };
+        let size = std::fs::metadata(path).map_err(unread)?.len();
+        let name = path.display().to_string();
+        // Told before it is read.
+        if size > CODE_BYTES_MAX {
+            let source = CodeError::TooLarge { size };
+            return Err(Error::Code { name, source });
+        }
+        let bytes = std::fs::read(path).map_err(unread)?;
+        Self::from_bytes(name, bytes)
     }
 
     /// Takes a library that is in memory already. `name` is only for messages.
@@ -108,6 +117,19 @@ impl Code {
         &self.0.functions
     }
 
+    /// The function of this name.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchFunction`] with the names most like it.
+    pub fn function(&self, name: &str) -> Result<&Function, Error> {
+        self.index_of(name).map(|index| &self.0.functions[index])
+    }
+
+    /// Its bytes; none of [`Code::python`].
+    pub fn bytes(&self) -> &[u8] {
+        &self.0.bytes
+    }
+
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.0.bytes.len() as u64
@@ -175,7 +197,7 @@ fn similar(name: &str, functions: &[Function]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hotlease_wire::code::{CodeError, Interface};
+    use hotlease_wire::code::Interface;
 
     fn named(names: &[&str]) -> Vec<Function> {
         let function = |name: &&str| Function {

@@ -34,6 +34,8 @@ pub mod request {
     pub const PICKLED: u8 = 1;
     /// A ticket.
     pub const TAKE: u8 = 2;
+    /// What a native function needs to know; its input is a buffer, or the result of another task.
+    pub const NATIVE: u8 = 3;
     /// Flag: the buffers may be written to.
     pub const WRITABLE: u8 = 1;
     /// Flag: results of other tasks are in it.
@@ -177,7 +179,7 @@ pub struct Request {
     pub key: Key,
     /// First byte and bytes of its pickle; none: not here.
     pub blob: Option<(usize, usize)>,
-    /// The arguments: their pickle, or plain values, and buffers.
+    /// The arguments: their pickle, plain values, or what a native function needs to know; and buffers.
     pub arguments: Layout,
     /// Results of other tasks, which the arguments name by number: first byte and bytes of each, which are a reply.
     pub results: Vec<(usize, usize)>,
@@ -193,14 +195,14 @@ impl Request {
         at(0, &mut head);
         let (kind, flags) = (head[0], head[1]);
         let has_results = flags & request::RESULTS != 0;
-        if kind > request::TAKE
+        if kind > request::NATIVE
             || flags > request::WRITABLE | request::RESULTS | request::TIMED | request::YIELDED
             || flags & !request::WRITABLE != 0 && kind == request::TAKE
         {
             return Err(FormatError::Kind);
         }
         let number: usize = u16::from_le_bytes([head[2], head[3]]).into();
-        if number > 0 && kind != request::PICKLED {
+        if number > 0 && !matches!(kind, request::PICKLED | request::NATIVE) {
             return Err(FormatError::Kind);
         }
         let blob_bytes = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;

@@ -287,40 +287,56 @@ pub fn call(
     deadline_ns: u64,
 ) -> Result<Outcome, Status> {
     let Arguments { input, output, .. } = arguments;
-    let (code, bytes) = match function.interface {
-        Interface::Plain => {
-            let size = u32::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
-            // SAFETY: the library's exported function of this interface, by the library's own word; what
-            // it does with its arguments is the sandbox's concern, not the compiler's.
-            let bytes = unsafe {
-                let plain = std::mem::transmute::<NonNull<c_void>, Plain>(function.address);
-                plain(input.start.as_ptr().cast(), size, output.start.as_ptr().cast())
-            };
-            (0, u64::from(bytes))
-        }
-        Interface::Context => {
-            let mut produced = 0;
-            // SAFETY: as above; the context and `produced` outlive the call.
-            let code = unsafe {
-                let function = std::mem::transmute::<NonNull<c_void>, WithContext>(function.address);
-                function(
-                    context.for_call(deadline_ns),
-                    input.start.as_ptr().cast(),
-                    input.bytes,
-                    output.start.as_ptr().cast(),
-                    output.bytes,
-                    &mut produced,
-                )
-            };
-            (code, produced)
-        }
-    };
-    let status = if bytes > output.bytes {
-        Status::OutputTooLarge
-    } else if code != 0 {
-        Status::FunctionError
-    } else {
-        Status::Ok
-    };
-    Ok(Outcome { status, code, bytes })
+    // SAFETY: both places were checked, and stay until the reply; the context outlives the call.
+    unsafe { function.call(context.for_call(deadline_ns), *input, *output) }
+}
+
+impl Loaded {
+    /// Calls it. A result larger than `output` is [`Status::OutputTooLarge`], of which nothing counts.
+    ///
+    /// # Errors
+    /// [`Status::BadSpan`] if its interface cannot take an input of this size; it was not called.
+    ///
+    /// # Safety
+    /// `input` can be read and `output` written to, as long as it runs and by nobody else; `context` is a [`Context`]'s, or a host
+    /// function's own. What the function does beyond that is the word of who wrote it.
+    #[inline]
+    pub unsafe fn call(self, context: *mut c_void, input: Place, output: Place) -> Result<Outcome, Status> {
+        let (code, bytes) = match self.interface {
+            Interface::Plain => {
+                let size = u32::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
+                // SAFETY: the library's exported function of this interface, by the library's own word; what
+                // it does with its arguments is the sandbox's concern, not the compiler's.
+                let bytes = unsafe {
+                    let plain = std::mem::transmute::<NonNull<c_void>, Plain>(self.address);
+                    plain(input.start.as_ptr().cast(), size, output.start.as_ptr().cast())
+                };
+                (0, u64::from(bytes))
+            }
+            Interface::Context => {
+                let mut produced = 0;
+                // SAFETY: as above; the context and `produced` outlive the call.
+                let code = unsafe {
+                    let function = std::mem::transmute::<NonNull<c_void>, WithContext>(self.address);
+                    function(
+                        context,
+                        input.start.as_ptr().cast(),
+                        input.bytes,
+                        output.start.as_ptr().cast(),
+                        output.bytes,
+                        &mut produced,
+                    )
+                };
+                (code, produced)
+            }
+        };
+        let status = if bytes > output.bytes {
+            Status::OutputTooLarge
+        } else if code != 0 {
+            Status::FunctionError
+        } else {
+            Status::Ok
+        };
+        Ok(Outcome { status, code, bytes })
+    }
 }

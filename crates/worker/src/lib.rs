@@ -6,7 +6,8 @@
 //! anybody on that path. End of file on the control socket means that the agent is gone: the worker exits.
 //!
 //! `hotlease-worker` is [`Worker::take_over`] and [`Worker::serve`]. A program with a function of its own, like a
-//! Python interpreter, is a worker of one slot by [`Worker::host`]: the same loop, on the calling thread.
+//! Python interpreter, is a worker of one slot by [`Worker::host`]: the same loop, on the calling thread. Such a program loads
+//! libraries by [`Library`], where it calls functions of them itself.
 //!
 //! | file | job |
 //! |---|---|
@@ -44,9 +45,11 @@ mod sleep;
 mod slot;
 mod watchdog;
 
-pub use context::FunctionContext;
+pub use context::{Context, FunctionContext};
 pub use control::ControlError;
 pub use host::{HostedSlot, leave_after_this};
+pub use invoke::{Outcome, Place};
+pub use library::{Library, Loaded};
 
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::control::Answer;

@@ -4,9 +4,10 @@
 //! process, the agent knows that this library was being loaded and says so.
 
 use crate::HostFunction;
-use hotlease_fabric::memory::SealedBytes;
-use hotlease_wire::code::{self, Interface};
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use hotlease_fabric::memory::{SealedBytes, sealed_copy};
+use hotlease_wire::code::{self, CodeError, Interface};
+use hotlease_wire::limits::CODE_BYTES_MAX;
+use libloading::os::unix::{Library as DynamicLibrary, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -59,32 +60,62 @@ impl FunctionTable {
                 self.0.len()
             ));
         }
-        let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
-        let names = code::functions(&bytes).map_err(|error| error.to_string())?;
-        drop(bytes);
-        let path = format!("/proc/self/fd/{}", code.as_raw_fd());
-        // SAFETY: runs the library's constructors: a stranger's code, in the process that exists for it.
-        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
-        let library = library.map_err(|error| explain(&error, &path))?;
-        let mut table = self.clone();
-        for function in names {
-            // SAFETY: only the address is taken here.
-            let symbol = unsafe { library.get::<*mut c_void>(function.name.as_bytes()) };
-            let address = symbol.map_err(|error| explain(&error, &path))?.as_raw_ptr();
-            let address =
-                NonNull::new(address).ok_or_else(|| format!("function {} is at address 0", function.name))?;
-            table.0.push(Loaded {
-                interface: function.interface,
-                address,
-            });
-        }
-        // Never unloaded: slots keep its addresses, and destructors of strangers need not run. Nor is the
-        // descriptor ever closed: the loader knows libraries by their path, so that its number, used
-        // again, would give the old library for the new one.
-        std::mem::forget(library);
-        std::mem::forget(code);
-        Ok(table)
+        let loaded = open(code, size_bytes)?.into_iter().map(|(_, function)| function);
+        Ok(Self(self.0.iter().copied().chain(loaded).collect()))
     }
+}
+
+/// A library in this process, with its functions by name: for programs that call functions outside of a slot's own table.
+///
+/// `Send + Sync`. It stays loaded when this is dropped.
+pub struct Library(Vec<(String, Loaded)>);
+
+impl Library {
+    /// Loads a copy of these bytes.
+    ///
+    /// # Errors
+    /// Why not: they are no function library, or the loader's words.
+    pub fn load(bytes: &[u8]) -> Result<Self, String> {
+        let size = bytes.len() as u64;
+        if size > CODE_BYTES_MAX {
+            return Err(CodeError::TooLarge { size }.to_string());
+        }
+        let code = sealed_copy("hotlease-code", bytes).map_err(|error| error.to_string())?;
+        open(code, size).map(Self)
+    }
+
+    /// Its function of this name.
+    pub fn function(&self, name: &str) -> Option<Loaded> {
+        let found = self.0.binary_search_by(|(theirs, _)| theirs.as_str().cmp(name));
+        found.ok().map(|at| self.0[at].1)
+    }
+}
+
+/// The functions of a library in a sealed memfd, sorted by name.
+fn open(code: OwnedFd, size_bytes: u64) -> Result<Vec<(String, Loaded)>, String> {
+    let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
+    let names = code::functions(&bytes).map_err(|error| error.to_string())?;
+    drop(bytes);
+    let path = format!("/proc/self/fd/{}", code.as_raw_fd());
+    // SAFETY: runs the library's constructors: a stranger's code, in the process that exists for it, or that of who asks for it.
+    let library = unsafe { DynamicLibrary::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
+    let library = library.map_err(|error| explain(&error, &path))?;
+    let mut functions = Vec::with_capacity(names.len());
+    for function in names {
+        // SAFETY: only the address is taken here.
+        let symbol = unsafe { library.get::<*mut c_void>(function.name.as_bytes()) };
+        let address = symbol.map_err(|error| explain(&error, &path))?.as_raw_ptr();
+        let address =
+            NonNull::new(address).ok_or_else(|| format!("function {} is at address 0", function.name))?;
+        let interface = function.interface;
+        functions.push((function.name, Loaded { interface, address }));
+    }
+    // Never unloaded: slots keep its addresses, and destructors of strangers need not run. Nor is the
+    // descriptor ever closed: the loader knows libraries by their path, so that its number, used
+    // again, would give the old library for the new one.
+    std::mem::forget(library);
+    std::mem::forget(code);
+    Ok(functions)
 }
 
 /// The loader's words without our descriptor's path, which means nothing to the user.

@@ -13,14 +13,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotlease._executor import Executor, Future
     from hotlease._functions import Function, function
+    from hotlease._native import NativeFunction, native
+    from hotlease._showing import Line
     from hotlease.errors import (
         DeadlineExceeded,
         DependencyError,
         ExecutorBroken,
+        FunctionFailed,
         LeaseEnded,
         NotRunning,
         OptionError,
         OutcomeUnknown,
+        OutputTooLarge,
         OverheadWarning,
         Refused,
         TaskError,
@@ -34,11 +38,15 @@ __all__ = [
     "Executor",
     "ExecutorBroken",
     "Function",
+    "FunctionFailed",
     "Future",
     "LeaseEnded",
+    "Line",
+    "NativeFunction",
     "NotRunning",
     "OptionError",
     "OutcomeUnknown",
+    "OutputTooLarge",
     "OverheadWarning",
     "Refused",
     "TaskError",
@@ -47,6 +55,7 @@ __all__ = [
     "cancelled",
     "deadline",
     "function",
+    "native",
 ]
 
 # Imported when they are first asked for: what they need (concurrent.futures, and so logging) takes ten times as long as the
@@ -55,7 +64,10 @@ _ELSEWHERE = {
     "Executor": "hotlease._executor",
     "Future": "hotlease._executor",
     "Function": "hotlease._functions",
+    "Line": "hotlease._showing",
     "function": "hotlease._functions",
+    "NativeFunction": "hotlease._native",
+    "native": "hotlease._native",
 }
 
 

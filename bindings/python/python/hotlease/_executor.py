@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Optional, TypeVar, Union
 
-from hotlease import _core, _platform, _progress
+from hotlease import _core, _platform, _progress, _showing
 from hotlease._remote import chunk
 from hotlease._timing import Timing, timing
 from hotlease.errors import NotRunning, Refused
@@ -90,6 +90,11 @@ class Executor(_core.Client, concurrent.futures.Executor):
     timing
         Whether tasks are timed: `Future.timing` and `report`. A number: of how many, the last ones, the report tells (each takes
         some 150 bytes). Default, if it is true: 10,000.
+    output
+        What becomes of what tasks print and log. Default: text goes to this program's `sys.stdout` and `sys.stderr`, each line labelled
+        (``[simulate worker 3] text``), and log records to the loggers of the same names, with attributes ``function`` and
+        ``worker``; before the task's `result` returns. False: it stays in the workers. A callable gets each line (`Line`) and each
+        `logging.LogRecord`, in any thread.
     environment
         More environment variables for workers. No place for secrets: their node's other processes of yours see them.
     options
@@ -129,6 +134,7 @@ class Executor(_core.Client, concurrent.futures.Executor):
         patience: float = 10.0,
         progress: bool = False,
         timing: Union[bool, int] = False,
+        output: Union[bool, Callable[[_showing.Part], object]] = True,
         environment: Optional[dict[str, str]] = None,
         **options: Any,
     ) -> None:
@@ -142,6 +148,8 @@ class Executor(_core.Client, concurrent.futures.Executor):
             raise TypeError("initializer must be a callable")
         if max_pending is not None and max_pending <= 0:
             raise ValueError("max_pending must be greater than 0")
+        if not isinstance(output, bool) and not callable(output):
+            raise TypeError("output must be a bool or a callable")
         if progress:
             # Told before there are workers.
             _progress.tqdm()
@@ -151,7 +159,11 @@ class Executor(_core.Client, concurrent.futures.Executor):
         options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=1)
         options.update(idempotent=idempotent, patience=patience, retries=retries, memo=memo)
         options["timing"] = _TIMED if timing is True else int(timing)
-        options["python"] = _platform.interpreter(environment or {})
+        environment = dict(environment or {})
+        if output:
+            options["output"] = _showing.shower(output)
+            environment[_showing.WANTED] = _showing.level()
+        options["python"] = _platform.interpreter(environment)
         prepared = None if initializer is None else (initializer, tuple(initargs))
         if manager is None and "runtime_dir" not in options and _platform.may_start():
             self._open_here(options, prepared, patience)

@@ -171,6 +171,9 @@ def load_result(data: bytes, buffers: list[Any]) -> Any:
     """The result from its pickle."""
     try:
         return pickle.loads(data, buffers=buffers)
+    except TaskError:
+        # Of a native function: not what was declared.
+        raise
     except Exception as error:
         text = f"the function ran, but its result does not unpickle here: {type(error).__name__}: {error}"
         raise TaskError(text, True) from error

@@ -13,6 +13,7 @@ from hotlease import _core, _versions
 _EXPECTED = "HOTLEASE_PYTHON_EXPECTED"
 _PATH = "HOTLEASE_PYTHON_PATH"
 _SPARE = "HOTLEASE_PYTHON_SPARE"
+_OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
 _TEXT_MAX = 64 * 1024
 
 load = pickle.loads
@@ -98,13 +99,18 @@ def main():
     mismatch = _mismatch(os.environ.pop(_EXPECTED, ""))
     if mismatch:
         slot.refuse(mismatch)
+    level = os.environ.pop(_OUTPUT, "")
+    if level:
+        from hotlease import _printing
+
+        _printing.begin(int(level))
+    # What was printed before a worker dies is told with its death.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")
     if os.environ.pop(_SPARE, ""):
         # It waits for a lease, and has time for what functions of __main__ need.
         try:
             import cloudpickle  # noqa: F401
         except ImportError:
             pass
-    # What was printed before a worker dies is told with its death.
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, errors="backslashreplace")
     slot.serve(load, dump, describe)

@@ -28,6 +28,41 @@ class TaskError(Error):
         return str(self.args[0])
 
 
+class FunctionFailed(TaskError):
+    """A native function returned an error number of its own.
+
+    Attributes
+    ----------
+    code
+        The number.
+    message
+        What the function wrote to its output, as text.
+    """
+
+    def __init__(
+        self, text: str = "", ran: Optional[bool] = True, code: int = 0, message: str = ""
+    ) -> None:
+        Error.__init__(self, text, ran, code, message)
+        self.ran = ran
+        self.code = code
+        self.message = message
+
+
+class OutputTooLarge(TaskError):
+    """A native function had a larger result than it was declared with; it ran.
+
+    Attributes
+    ----------
+    needed
+        Bytes of the result.
+    """
+
+    def __init__(self, text: str = "", ran: Optional[bool] = True, needed: int = 0) -> None:
+        Error.__init__(self, text, ran, needed)
+        self.ran = ran
+        self.needed = needed
+
+
 class WorkerDied(TaskError, BrokenExecutor):
     """The worker process died while it had the task. The executor goes on with another one.
 

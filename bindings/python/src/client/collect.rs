@@ -120,11 +120,11 @@ impl Core {
         let reply = match result {
             Err(error) => return self.after(state, job, error),
             Ok(Came::InPlace(length)) => match place {
-                Some(place) => self.in_place(&job, place, length),
+                Some(place) => self.in_place(&job, at, place, length),
                 None => return,
             },
-            Ok(Came::Owned(bytes)) => own(&job, bytes.into_boxed_slice()),
-            Ok(Came::Bytes(length)) => own(&job, Box::from(&scratch[..length])),
+            Ok(Came::Owned(bytes)) => self.own(&job, at, bytes.into_boxed_slice()),
+            Ok(Came::Bytes(length)) => self.own(&job, at, Box::from(&scratch[..length])),
         };
         let bytes = reply.bytes().unwrap_or_default();
         let kind = bytes.first().copied();
@@ -136,7 +136,7 @@ impl Core {
             _ => None,
         };
         match kind {
-            _ if was_kept => match refusal(bytes) {
+            _ if was_kept && !job.prepares => match refusal(bytes) {
                 Some(why) => self.lose(state, job, &why),
                 None => self.resolve(state, job, reply),
             },
@@ -146,7 +146,7 @@ impl Core {
                 state.queued_bytes += job.size();
                 state.queue.push_front(job);
             }
-            Some(reply::KEPT) if !job.prepares => self.fetch(state, at, job, bytes),
+            Some(reply::KEPT) => self.fetch(state, at, job, bytes),
             _ if job.prepares => {
                 state.pending -= 1;
                 if let Some(why) = complaint(bytes) {
@@ -174,11 +174,21 @@ impl Core {
     }
 
     /// A reply that was written to memory of its own.
-    fn in_place(&self, job: &Job, mut place: Memory, length: usize) -> Outcome {
+    fn in_place(&self, job: &Job, at: usize, mut place: Memory, length: usize) -> Outcome {
         let room = place.room();
         let length = length.min(room.len());
-        took(job, &mut room[..length]);
+        let length = self.take_off(job, at, &mut room[..length]);
         self.kept_in(place.holds(length))
+    }
+
+    /// A reply that came as bytes.
+    fn own(&self, job: &Job, at: usize, mut bytes: Box<[u8]>) -> Outcome {
+        let length = self.take_off(job, at, &mut bytes);
+        Outcome::Reply(if length < bytes.len() {
+            bytes[..length].into()
+        } else {
+            bytes
+        })
     }
 
     /// A result stays in memory where it is large. Others need that too, of which there would be one for each unread result.
@@ -417,21 +427,6 @@ fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
     front.extend(pickle);
     front.resize(layout.buffers.first()?.0, 0);
     Some(extent.put_before(at, &front)?.truncated(layout.end))
-}
-
-/// A reply that came as bytes.
-fn own(job: &Job, mut bytes: Box<[u8]>) -> Outcome {
-    took(job, &mut bytes);
-    Outcome::Reply(bytes)
-}
-
-/// Takes the time that a function took out of its reply, if that was asked for.
-fn took(job: &Job, reply: &mut [u8]) {
-    if let Some(times) = &job.cell.times
-        && let Some(ns) = reply::take_time(reply)
-    {
-        times.ran(ns);
-    }
 }
 
 /// Where a result is.

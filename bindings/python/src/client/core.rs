@@ -15,6 +15,7 @@ use super::lane::Lane;
 use super::memo::Memory;
 use super::memory::Pool;
 use super::queue::Queue;
+use super::showing::Showing;
 use hotlease_client::{Awaited, Error, Invoker};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::prelude::*;
@@ -92,6 +93,8 @@ pub struct Core {
     /// Watched tasks without an outcome, or nearly so.
     pub watched: AtomicUsize,
     pub keeper: Keeper,
+    /// What tasks print.
+    pub showing: Arc<Showing>,
     /// What outlives the program.
     pub memory: Memory,
     /// Tasks that were submitted.
@@ -119,6 +122,7 @@ impl Core {
         (queue_bytes_max, pending_max): (usize, u32),
         (graph, memory): (Graph, Memory),
         initializer: Option<(Arc<Target>, Box<[u8]>)>,
+        showing: Showing,
     ) -> Result<Arc<Self>, Error> {
         let lanes = lanes_from(&invoker, 0)?;
         let slots = lanes.len();
@@ -146,6 +150,7 @@ impl Core {
             has_to_finish: AtomicBool::new(false),
             watched: AtomicUsize::new(0),
             keeper: Keeper::default(),
+            showing: Arc::new(showing),
             memory,
             submitted: AtomicU64::new(0),
             slots: AtomicUsize::new(slots),

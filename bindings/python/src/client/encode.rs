@@ -5,8 +5,10 @@ use super::core::Core;
 use super::decode::called;
 use super::expected::Expected;
 use super::gather::{Gather, Input};
-use super::job::{Memo, Payload, Plan, Target};
-use super::memory::{Extent, Pool};
+use super::job::{Blob, Memo, Payload, Plan, Target};
+use super::memory::{Extent, Memory, Pool};
+use super::native;
+use crate::native::Native;
 use crate::plain;
 use hotlease_client::Invoker;
 use hotlease_wire::task::{Layout, Request, key_of, request};
@@ -43,6 +45,18 @@ pub fn memo_of(asked: &Bound<'_, PyAny>) -> PyResult<Memo> {
     Ok(Memo::Key(Box::new(key)))
 }
 
+fn plan_of(declared: Declared<'_>) -> PyResult<Plan> {
+    let Some((idempotent, retries, priority, memo)) = declared else {
+        return Ok(Plan::default());
+    };
+    Ok(Plan {
+        idempotent,
+        retries,
+        priority,
+        memo: memo.map(|memo| memo_of(&memo)).transpose()?,
+    })
+}
+
 /// How a callable is sent.
 pub enum Callable {
     /// By itself.
@@ -60,18 +74,24 @@ impl Functions {
             return Ok(Callable::Target(target.clone()));
         }
         let py = function.py();
+        let remember = |target: Arc<Target>| {
+            let mut known = self.known();
+            let forgotten = (known.len() >= FUNCTIONS_MAX).then(|| std::mem::take(&mut *known));
+            known.insert(address, (function.clone().unbind(), target));
+            drop(known);
+            // Outside the lock: dropping objects runs code of Python's.
+            drop(forgotten);
+        };
+        if let Ok(of_library) = function.cast::<Native>() {
+            let plan = plan_of(function.getattr(intern!(py, "_hotlease_declared"))?.extract()?)?;
+            let target = Arc::new(native::target(of_library.get(), plan, idempotent));
+            remember(target.clone());
+            return Ok(Callable::Target(target));
+        }
         let described = called(py, intern!(py, "describe"))?.call1((function,))?;
         let (blob, kind, name, declared): (Option<Bound<'_, PyBytes>>, u8, String, Declared<'_>) =
             described.extract()?;
-        let plan = match declared {
-            Some((idempotent, retries, priority, memo)) => Plan {
-                idempotent,
-                retries,
-                priority,
-                memo: memo.map(|memo| memo_of(&memo)).transpose()?,
-            },
-            None => Plan::default(),
-        };
+        let plan = plan_of(declared)?;
         let idempotent = plan.idempotent.unwrap_or(idempotent);
         let Some(blob) = blob else {
             let trampoline = called(py, intern!(py, "call"))?;
@@ -81,7 +101,7 @@ impl Functions {
         };
         let target = Arc::new(Target {
             key: key_of(blob.as_bytes()),
-            blob: blob.as_bytes().into(),
+            blob: Blob::Pickle(blob.as_bytes().into()),
             idempotent,
             name: name.into(),
             plan,
@@ -89,12 +109,7 @@ impl Functions {
             expected: Expected::default(),
         });
         if kind == 0 {
-            let mut known = self.known();
-            let forgotten = (known.len() >= FUNCTIONS_MAX).then(|| std::mem::take(&mut *known));
-            known.insert(address, (function.clone().unbind(), target.clone()));
-            drop(known);
-            // Outside the lock: dropping objects runs code of Python's.
-            drop(forgotten);
+            remember(target.clone());
         }
         Ok(Callable::Target(target))
     }
@@ -121,13 +136,16 @@ impl Functions {
 
 /// The request for a call of an executor, without its function, and the futures among its arguments.
 pub fn call(
-    target: &Target,
+    (function, target): (&Bound<'_, PyAny>, &Target),
     args: &Bound<'_, PyTuple>,
     kwargs: Option<&Bound<'_, PyDict>>,
     core: &Arc<Core>,
 ) -> PyResult<(Payload, Vec<Input>)> {
     let mut gather = Gather::new(core);
-    let payload = request(target, args, kwargs, &core.invoker, &core.pool, Some(&mut gather))?;
+    let payload = match target.blob {
+        Blob::Pickle(_) => request(target, args, kwargs, &core.invoker, &core.pool, Some(&mut gather))?,
+        Blob::Library(_) => native::request((function, target), args, kwargs, core, &mut gather)?,
+    };
     Ok((payload, gather.inputs))
 }
 
@@ -225,14 +243,13 @@ fn pickled(
         fill(&mut bytes)?;
         return Ok(Payload::Own(bytes.into_boxed_slice()));
     }
-    let taken = py.detach(|| pool.take(invoker, layout.end));
-    let mut memory = taken.map_err(|error| super::decode::exception(py, &error))?;
+    let mut memory = shared(py, invoker, pool, layout.end)?;
     fill(&mut memory.room()[..layout.end])?;
     Ok(Payload::Shared(memory.holds(layout.end).into()))
 }
 
 /// A request whose only buffer is in memory that was given to the program: the rest goes before it. `None` without room.
-fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &Layout) -> Option<Extent> {
+pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &Layout) -> Option<Extent> {
     let &[(until, _)] = &layout.buffers[..] else {
         return None;
     };
@@ -242,4 +259,10 @@ fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &Layout) -> Option
     let mut front = [head, pickle].concat();
     front.resize(until, 0);
     given.put_before(0, &front)
+}
+
+/// Shared memory of so many bytes.
+pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<Pool>, bytes: usize) -> PyResult<Memory> {
+    let taken = py.detach(|| pool.take(invoker, bytes));
+    taken.map_err(|error| super::decode::exception(py, &error))
 }

@@ -9,12 +9,13 @@ use super::gather::{self, Input};
 use super::graph::Graph;
 use super::growth;
 use super::hint::Hint;
-use super::job::{Job, Memo, Payload, Plan, Target};
+use super::job::{Blob, Job, Memo, Payload, Plan, Target};
 use super::keeper;
 use super::memo::Memory;
 use super::memory::Piece;
 use super::options::{self, Asking};
 use super::planned::{Planned, Refused};
+use super::showing::Showing;
 use super::times::{Recorder, Row, Times};
 use hotlease_client::{Code, Invoker};
 use hotlease_fabric::clock::monotonic_ns;
@@ -86,7 +87,7 @@ impl Opened {
             }
             Err(error) => return unsendable(py, self, None, error),
         };
-        let (mut payload, inputs) = match encode::call(&target, &args, kwargs, core) {
+        let (mut payload, inputs) = match encode::call((function, &target), &args, kwargs, core) {
             Ok(encoded) => encoded,
             Err(error) => return unsendable(py, self, Some(target), error),
         };
@@ -99,7 +100,8 @@ impl Opened {
         if let Some(times) = &times {
             payload.ask_time();
             times.accepted();
-            if is_sample {
+            // Those of libraries are short, and their arguments long: more calls in one task would help nobody.
+            if is_sample && matches!(target.blob, Blob::Pickle(_)) {
                 self.hint.measure(times);
             }
             if let Some(recorder) = &self.recorder {
@@ -173,7 +175,7 @@ impl Opened {
                     // Nobody waits for these any more.
                     foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
                     let inputs;
-                    (planned.payload, inputs) = encode::call(&target, args, kwargs, core)?;
+                    (planned.payload, inputs) = encode::call((function, &target), args, kwargs, core)?;
                     if planned.cell.times.is_some() {
                         planned.payload.ask_time();
                     }
@@ -242,7 +244,8 @@ impl Client {
             Some((function, args)) => Some(prepare(&functions, &invoker, &function, &args)?),
         };
         let bounds = (asked.queue_bytes, asked.pending_max);
-        let core = py.detach(|| Core::new(invoker, bounds, (graph, memory), initializer));
+        let showing = Showing::new(asked.show);
+        let core = py.detach(|| Core::new(invoker, bounds, (graph, memory), initializer, showing));
         let core = core.map_err(|error| decode::exception(py, &error))?;
         keeper::start(&core)?;
         growth::start(&core, workers);

@@ -87,6 +87,7 @@ impl Task {
     /// Waits until it is done; false: it is not, and it is time.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         if self.cell.is_done() {
+            self.core.show(py)?;
             return Ok(true);
         }
         if self.core.is_foreign() {
@@ -100,16 +101,19 @@ impl Task {
             let look = Instant::now() + SIGNAL_LOOK;
             let next = until.map_or(look, |until| until.min(look));
             py.detach(|| self.core.wait(&self.cell, next));
+            // What it has printed was there before, and is shown before anybody sees it done because of this thread.
+            let has_ended = self.cell.has_ended();
+            self.core.show(py)?;
             finish_others(py, &self.core);
-            if !self.cell.is_done() && self.cell.has_ended() {
+            if has_ended && !self.cell.is_done() {
                 finish(py, &self.cell)?;
             }
-            if self.cell.is_done() {
+            if has_ended && self.cell.is_done() {
                 return Ok(true);
             }
             py.check_signals()?;
             if until.is_some_and(|until| Instant::now() >= until) {
-                return Ok(self.cell.is_done());
+                return Ok(false);
             }
         }
     }
@@ -250,6 +254,7 @@ impl Task {
             }
         }
         let py = slf.py();
+        this.core.show(py)?;
         decode::called(py, intern!(py, "call_back"))?.call1((function, slf))?;
         Ok(())
     }
@@ -361,6 +366,8 @@ impl Task {
 pub fn finish_all(py: Python<'_>, core: &Core) {
     while core.has_to_finish.swap(false, Ordering::AcqRel) {
         let cells = std::mem::take(&mut *core.to_finish.lock().unwrap_or_else(PoisonError::into_inner));
+        // What they have printed was there before they were here.
+        core.show_or_tell(py);
         for cell in cells {
             finish_watched(py, core, &cell);
         }

@@ -69,6 +69,11 @@ impl<'a> Gather<'a> {
         look(self.core, &mut self.inputs, value)
     }
 
+    /// What stands for a value that is somebody else's future.
+    pub fn wait_for(&mut self, future: &Bound<'_, PyAny>) -> PyResult<usize> {
+        push(&mut self.inputs, Input::Foreign(future.clone().unbind()))
+    }
+
     /// Calls `pickle`, during which futures are met.
     pub fn during<T>(&mut self, pickle: impl FnOnce() -> T) -> T {
         let gathering = Gathering {

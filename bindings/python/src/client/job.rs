@@ -3,16 +3,18 @@
 use super::cell::Cell;
 use super::expected::Expected;
 use super::memory::{Extent, HEADROOM};
+use hotlease_client::Code;
 use hotlease_flow::TaskId;
 use hotlease_wire::task::{ALIGNED_FROM, ALIGNMENT, Key, Layout, Request, place_results, request};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 /// A function that tasks call, by its content.
 pub struct Target {
     /// Its name on the wire.
     pub key: Key,
-    /// Its pickle.
-    pub blob: Box<[u8]>,
+    /// What workers are sent of it.
+    pub blob: Blob,
     /// Whether it may run again after a worker died of it.
     pub idempotent: bool,
     /// As people call it.
@@ -23,6 +25,25 @@ pub struct Target {
     pub content: OnceLock<[u8; 32]>,
     /// How large its next result is likely to be.
     pub expected: Expected,
+}
+
+/// What a function is made of.
+pub enum Blob {
+    /// A pickle that gives a callable.
+    Pickle(Box<[u8]>),
+    /// The library of a native one, which others may be in, too.
+    Library(Code),
+}
+
+impl Deref for Blob {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Pickle(bytes) => bytes,
+            Self::Library(code) => code.bytes(),
+        }
+    }
 }
 
 /// How a task is treated, apart from running it: what nobody said is `None`.

@@ -120,6 +120,7 @@ fn keep(core: &Arc<Core>) {
         if core.is_over() {
             // What ended since.
             finish_watched(core);
+            core.show_the_last();
             return;
         }
         let pending = || core.state().pending > 0;
@@ -192,6 +193,7 @@ fn give_back(core: &Arc<Core>) {
         // The lease ends by itself then; and it may be why the core was closed.
         let _ = error;
     }
+    core.showing.end();
     core.ended.store(true, Ordering::Release);
     core.tell_followers();
 }

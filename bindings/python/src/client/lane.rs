@@ -2,6 +2,7 @@
 
 use super::job::{Job, Payload, Whole, take, with_flag};
 use super::memory::{Extent, Memory, Pool};
+use crate::native;
 use hotlease_client::{
     Awaited, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
 };
@@ -157,8 +158,9 @@ impl Lane {
             },
         };
         let size = whole.as_ref().map_or(job.size(), Whole::len);
-        let mut expected = job.target.expected.of(job.size());
-        if expected > self.reply_bytes && !self.shares_memory {
+        let told = native::reply_bytes(job.payload.bytes());
+        let mut expected = told.unwrap_or_else(|| job.target.expected.of(job.size()));
+        if expected > self.reply_bytes && !self.shares_memory && told.is_none() {
             // There memory costs something that nothing is written to.
             expected = job.target.expected.of(0);
         }

@@ -5,6 +5,7 @@
 //! | `executor` | the base of `Executor`: submit, shutdown |
 //! | `future` | the base of `Future`, and telling who watches one |
 //! | `encode`, `decode` | calls to requests, outcomes to objects |
+//! | `native` | the same for calls of native functions |
 //! | `gather` | futures among the arguments of a call |
 //! | `graph` | tasks that need others, are tried again, or remembered |
 //! | `joined` | equal ones at the same time, of which one is run |
@@ -19,6 +20,7 @@
 //! | `growth` | workers that are free a little later |
 //! | `memory` | shared memory for large arguments and results |
 //! | `expected` | how large a function's next result is likely to be |
+//! | `showing` | what tasks print, until it is shown |
 //! | `times`, `hint` | when tasks come how far; a hint where that is more overhead than work |
 //! | `options` | the options of an executor |
 
@@ -40,9 +42,11 @@ mod keeper;
 mod lane;
 mod memo;
 mod memory;
+mod native;
 mod options;
 mod planned;
 mod queue;
+mod showing;
 mod times;
 mod waiting;
 

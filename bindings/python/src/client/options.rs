@@ -28,6 +28,8 @@ pub struct Asked {
     pub checkpoint: Option<PathBuf>,
     /// Tasks whose times are kept.
     pub timing: u32,
+    /// Shows what tasks print.
+    pub show: Option<Py<PyAny>>,
 }
 
 /// How tasks are treated that are submitted with it; see `Executor.options`.
@@ -66,6 +68,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
         plan: Plan::default(),
         checkpoint: None,
         timing: 0,
+        show: None,
     };
     let lease = &mut asked.lease;
     for (name, value) in options {
@@ -98,6 +101,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
             "retries" => asked.plan.retries = Some(value.extract()?),
             "memo" => asked.plan.memo = Some(memo_of(&value)?),
             "timing" => asked.timing = value.extract()?,
+            "output" => asked.show = Some(value.unbind()),
             "checkpoint" => asked.checkpoint = Some(value.extract()?),
             other => return Err(PyTypeError::new_err(format!("Executor has no option {other:?}"))),
         }

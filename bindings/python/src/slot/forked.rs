@@ -30,6 +30,15 @@ pub fn end_child(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) {
     }
 }
 
+/// The same after a native function, which may not have the GIL in a child.
+#[inline]
+pub fn end_native_child() {
+    if IS_FORKED.load(Ordering::Relaxed) {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) }
+    }
+}
+
 #[cold]
 fn end(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) -> ! {
     let status = match result {

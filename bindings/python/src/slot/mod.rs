@@ -6,17 +6,21 @@
 //! | module | job |
 //! |---|---|
 //! | `task` | one task, from its request to its reply |
+//! | `native` | the same for a function of a library |
 //! | `functions` | the functions that this worker was sent |
 //! | `input` | memory of the request as Python sees it, for as long as the task runs |
 //! | `results` | results of other tasks that came with the request |
 //! | `output` | replies, and results that did not fit |
+//! | `printing` | what is printed and logged, until a reply takes it along |
 //! | `running` | what a function may ask about its invocation |
 //! | `forked` | what becomes of processes that tasks fork |
 
 mod forked;
 mod functions;
 mod input;
+mod native;
 mod output;
+mod printing;
 mod results;
 mod running;
 mod task;
@@ -84,6 +88,8 @@ impl Slot {
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Slot>()?;
     module.add_function(wrap_pyfunction!(results::_result, module)?)?;
+    module.add_class::<printing::Tee>()?;
+    module.add_function(wrap_pyfunction!(printing::_logged, module)?)?;
     module.add_function(wrap_pyfunction!(running::cancelled, module)?)?;
     module.add_function(wrap_pyfunction!(running::deadline, module)?)
 }

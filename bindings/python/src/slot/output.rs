@@ -1,5 +1,6 @@
 //! Replies, and results that did not fit into the output.
 
+use crate::printed;
 use hotlease_wire::limits::RING_DEPTH_MAX;
 use hotlease_wire::task::{Layout, Reply, reply};
 use std::collections::VecDeque;
@@ -69,18 +70,31 @@ impl Output<'_> {
         true
     }
 
-    /// A pickled result whose only buffer stays in the request, from one of its bytes on. `false`: there is no room to say so.
-    pub fn write_in_request(&mut self, pickle: &[u8], at: usize, bytes: usize) -> bool {
+    /// A pickled result whose only buffer stays in the request, from one of its bytes on. `false`: there is no room to say so, and
+    /// for so many bytes that follow.
+    pub fn write_in_request(&mut self, pickle: &[u8], at: usize, bytes: usize, following: usize) -> bool {
         let mut head = [0; reply::HEAD_BYTES + reply::IN_REQUEST_BYTES];
         head[0] = reply::IN_REQUEST;
         head[reply::HEAD_BYTES..][..8].copy_from_slice(&(at as u64).to_le_bytes());
         head[reply::HEAD_BYTES + 8..].copy_from_slice(&(bytes as u64).to_le_bytes());
         // Not kept for later: then the memory is another request's.
-        let fits = head.len() + pickle.len() <= self.place.len();
+        let fits = head.len() + pickle.len() + following <= self.place.len();
         if fits {
             self.write(&mut Kept::default(), &head, &[pickle]);
         }
         fits
+    }
+
+    /// A pickled result with one buffer, of which so many bytes are in place already, at `start`.
+    pub fn end_in_place(&mut self, pickle: &[u8], start: usize, bytes: usize) {
+        // One buffer is not too many.
+        let head = Reply::head(reply::PICKLED, 0, pickle.len(), &[bytes]).unwrap_or_default();
+        let (before, behind) = (head.len(), head.len() + pickle.len());
+        self.place[..before].copy_from_slice(&head);
+        self.place[before..behind].copy_from_slice(pickle);
+        // What was in the memory before is nobody's business.
+        self.place[behind..start].fill(0);
+        self.produced = start + bytes;
     }
 
     /// What is wrong with the request.
@@ -104,6 +118,36 @@ impl Output<'_> {
         match (self.place.first(), kept.results.back_mut()) {
             (Some(&reply::KEPT), Some((_, whole))) => reply::put_time(whole, ns),
             _ => reply::put_time(self.place, ns),
+        }
+    }
+
+    /// Appends what the task printed to what was written last; where both do not fit, they are kept together.
+    #[cold]
+    pub fn append(&mut self, kept: &mut Kept, printed: &[u8]) {
+        let end = self.produced + printed.len();
+        if self.produced > self.place.len() {
+            return;
+        }
+        match (self.place.first(), kept.results.back_mut()) {
+            (Some(&reply::KEPT), Some((_, whole))) => {
+                whole.extend_from_slice(printed);
+                whole[0] |= printed::FLAG;
+                kept.bytes += printed.len();
+                let bytes = (whole.len() as u64).to_le_bytes();
+                self.place[reply::HEAD_BYTES + 8..self.produced].copy_from_slice(&bytes);
+            }
+            _ if end <= self.place.len() => {
+                self.place[self.produced..end].copy_from_slice(printed);
+                self.place[0] |= printed::FLAG;
+                self.produced = end;
+            }
+            // It cannot be kept, and was written where there was room for what had been printed by then.
+            (Some(&reply::IN_REQUEST), _) => {}
+            _ => {
+                let mut whole = [&self.place[..self.produced], printed].concat();
+                whole[0] |= printed::FLAG;
+                self.keep(kept, whole);
+            }
         }
     }
 

@@ -22,6 +22,11 @@ pub fn end() {
     DEADLINE_NS.store(0, Ordering::Relaxed);
 }
 
+/// Of the running task.
+pub fn context() -> *mut FunctionContext {
+    CONTEXT.load(Ordering::Relaxed)
+}
+
 /// Whether the running task was cancelled, or is past its deadline. False outside of tasks.
 #[pyfunction]
 pub fn cancelled() -> bool {

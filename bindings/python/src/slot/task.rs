@@ -7,13 +7,14 @@ use crate::plain;
 use crate::slot::functions::Functions;
 use crate::slot::input::{COPIED_BELOW, Lent};
 use crate::slot::output::{Kept, Output};
-use crate::slot::{forked, results, running};
+use crate::slot::{forked, native, printing, results, running};
 use hotlease_wire::task::{ALIGNMENT, FormatError, Layout, Reply, Request, key_of, reply, request};
 use hotlease_worker::leave_after_this;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -94,20 +95,20 @@ pub unsafe extern "C" fn call(
 }
 
 /// The bytes of a request; their owner may change them at any time.
-struct Input {
+pub struct Input {
     start: NonNull<u8>,
     size: usize,
 }
 
 impl Input {
-    fn copy(&self, from: usize, into: &mut [u8]) {
+    pub fn copy(&self, from: usize, into: &mut [u8]) {
         let inside = from.checked_add(into.len()).is_some_and(|end| end <= self.size);
         assert!(inside, "a decoder looks beyond the request");
         // SAFETY: inside of the request, as just seen.
         unsafe { std::ptr::copy_nonoverlapping(self.at(from).as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
-    fn at(&self, from: usize) -> NonNull<u8> {
+    pub fn at(&self, from: usize) -> NonNull<u8> {
         debug_assert!(from <= self.size);
         // SAFETY: of a decoded request, which lies inside.
         unsafe { self.start.add(from) }
@@ -129,13 +130,13 @@ impl Input {
 }
 
 /// Why a task has no result.
-enum Failed {
+pub enum Failed {
     /// It raised, or what it is made of does not unpickle.
     Raised(PyErr),
     /// Its function is not here.
     Unknown,
     /// It is no task.
-    Refused(&'static str),
+    Refused(Cow<'static, str>),
 }
 
 impl From<PyErr> for Failed {
@@ -146,7 +147,7 @@ impl From<PyErr> for Failed {
 
 impl From<FormatError> for Failed {
     fn from(_: FormatError) -> Self {
-        Self::Refused("the plain arguments are damaged")
+        Self::Refused("the plain arguments are damaged".into())
     }
 }
 
@@ -169,15 +170,25 @@ impl State {
         }
         let mut lent = Lent::default();
         self.took = None;
-        match self.result(py, input, &task, &mut lent) {
-            Ok(value) => self.reply(py, &value, (input, task.yielded), output),
+        let ended = match task.kind {
+            request::NATIVE => self.native(py, input, &task, &mut lent, output),
+            _ => match self.result(py, input, &task, &mut lent) {
+                Ok(value) => {
+                    self.reply(py, &value, (input, task.yielded), output);
+                    Ok(())
+                }
+                Err(failed) => Err(failed),
+            },
+        };
+        match ended {
+            Ok(()) => {}
             Err(Failed::Raised(error)) => self.reply_error(py, error, output),
             Err(Failed::Unknown) => {
                 let mut head = [0; reply::HEAD_BYTES];
                 head[0] = reply::UNKNOWN_FUNCTION;
-                output.write(&mut self.kept, &head, &[]);
+                return output.write(&mut self.kept, &head, &[]);
             }
-            Err(Failed::Refused(why)) => output.refuse(why),
+            Err(Failed::Refused(why)) => output.refuse(&why),
         }
         if !lent.is_back(py) {
             let what = "the function kept a large argument (or a part of one, like a view of an array) beyond its \
@@ -189,6 +200,23 @@ impl State {
         if let Some(took) = self.took {
             output.put_time(&mut self.kept, took);
         }
+        if printing::is_any() {
+            output.append(&mut self.kept, &printing::take());
+        }
+    }
+
+    /// Runs a native task, and writes its reply if it has a result.
+    fn native(
+        &mut self,
+        py: Python<'_>,
+        input: &Input,
+        task: &Request,
+        lent: &mut Lent,
+        output: &mut Output<'_>,
+    ) -> Result<(), Failed> {
+        let results = self.results(py, input, task, lent)?;
+        let (kept, took) = (&mut self.kept, &mut self.took);
+        native::run(py, input, task, &results, (output, kept), took)
     }
 
     /// What the task gives. Arguments are gone when it returns, but for those that the result holds.
@@ -203,9 +231,12 @@ impl State {
         let function = self.function(py, input, task)?;
         let (arguments, named) = self.arguments(py, input, task, lent)?;
         let begun = task.timed.then(Instant::now);
-        let result = function.call(arguments, named.as_ref());
+        let result = function.call(&arguments, named.as_ref());
         self.took = begun.map(|begun| begun.elapsed());
         forked::end_child(py, &result);
+        if printing::is_any() {
+            printing::name(&function, &arguments);
+        }
         Ok(result?)
     }
 
@@ -222,7 +253,9 @@ impl State {
         // A copy, so that what is hashed is what is unpickled.
         let blob = input.bytes(py, start, length)?;
         if key_of(blob.as_bytes()) != task.key {
-            return Err(Failed::Refused("the function's bytes are not those of its key"));
+            return Err(Failed::Refused(
+                "the function's bytes are not those of its key".into(),
+            ));
         }
         let function = self.load.bind(py).call1((blob,))?;
         if !function.is_callable() {
@@ -256,9 +289,10 @@ impl State {
             true => load(),
             false => results::during(others, load),
         }?;
-        let malformed = Failed::Refused("the arguments are no pair of a tuple and a dict");
         let Ok((arguments, named)) = both.extract::<(Bound<'_, PyTuple>, Option<Bound<'_, PyDict>>)>() else {
-            return Err(malformed);
+            return Err(Failed::Refused(
+                "the arguments are no pair of a tuple and a dict".into(),
+            ));
         };
         Ok((arguments, named))
     }
@@ -304,12 +338,12 @@ impl State {
         let mut values = Vec::with_capacity(task.results.len());
         for (start, length) in &task.results {
             let at = |from: usize, into: &mut [u8]| input.copy(start + from, into);
-            let damaged = |_| Failed::Refused("the result of another task is damaged");
+            let damaged = |_| Failed::Refused("the result of another task is damaged".into());
             let mut body = match Reply::decode_at(*length, at).map_err(damaged)? {
                 reply if matches!(reply.kind, reply::PLAIN | reply::PICKLED) => reply,
                 _ => {
                     return Err(Failed::Refused(
-                        "what should be the result of another task is none",
+                        "what should be the result of another task is none".into(),
                     ));
                 }
             };
@@ -367,7 +401,7 @@ impl State {
         let bytes: Vec<&[u8]> = bytes.collect();
         if let ([buffer], true) = (&bytes[..], yielded)
             && let Some(at) = input.place_of(buffer)
-            && output.write_in_request(pickle.as_bytes(), at, buffer.len())
+            && output.write_in_request(pickle.as_bytes(), at, buffer.len(), printing::bytes())
         {
             return Ok(());
         }
@@ -419,14 +453,14 @@ fn plain_arguments<'py>(
 ) -> Result<Arguments<'py>, Failed> {
     let mut reader = plain::Reader::with_results(bytes, results);
     let arguments = reader.value(py)?.cast_into::<PyTuple>();
-    let arguments = arguments.map_err(|_| Failed::Refused("the plain arguments are no tuple"))?;
+    let arguments = arguments.map_err(|_| Failed::Refused("the plain arguments are no tuple".into()))?;
     if reader.is_at_end() {
         return Ok((arguments, None));
     }
     let named = PyDict::new(py);
     while !reader.is_at_end() {
         let name = reader.value(py)?.cast_into::<PyString>();
-        let name = name.map_err(|_| Failed::Refused("a plain argument's name is no string"))?;
+        let name = name.map_err(|_| Failed::Refused("a plain argument's name is no string".into()))?;
         named.set_item(name, reader.value(py)?)?;
     }
     Ok((arguments, Some(named)))

@@ -38,8 +38,8 @@ pub fn request(bytes: &[u8]) -> bool {
     let Request {
         kind, ref arguments, ..
     } = request;
-    assert!(matches!(kind, asked::PLAIN | asked::PICKLED | asked::TAKE));
-    assert!(arguments.buffers.is_empty() || kind == asked::PICKLED);
+    assert!(kind <= asked::NATIVE);
+    assert!(arguments.buffers.is_empty() || matches!(kind, asked::PICKLED | asked::NATIVE));
     assert!(request.results.is_empty() && !request.timed && !request.yielded || kind != asked::TAKE);
     assert!(request.results.len() <= RESULTS_MAX);
     let blob_bytes = request.blob.map_or(0, |(_, length)| length);
@@ -364,6 +364,14 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
             b"a pickle",
             &buffers,
             &results,
+        ),
+        asking(
+            asked::NATIVE,
+            asked::YIELDED,
+            b"",
+            b"arguments",
+            &buffers[..1],
+            &[],
         ),
         asking(asked::TAKE, 0, b"", &7_u64.to_le_bytes(), &[], &[]),
     ]

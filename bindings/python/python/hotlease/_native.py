@@ -1,0 +1,139 @@
+"""`hotlease.native`: functions of shared libraries, called on arrays."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any, Optional, Union
+
+from hotlease import _core
+from hotlease._executor import Executor
+from hotlease._functions import Function
+from hotlease._native_results import Shape, like, named, sized
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hotlease._pickles import Declared
+
+Output = Union[Shape, Callable[[Any], Shape], None]
+
+
+class NativeFunction(_core.Native, Function[[Any], Any]):
+    """A function of a shared library, which workers call without Python. Made by `native`.
+
+    Takes one array, or any object whose memory lies in one piece (or a future of one), and is submitted like every other
+    function. Threads may share it.
+    """
+
+    # What it was made of, apart from its library's bytes.
+    _made: tuple[str, str, Output, Any]
+
+    def __init__(self, *_: Any) -> None:
+        # `_make` has done it: the base is made by __new__.
+        pass
+
+    def __call__(self, value: Any = b"", /) -> Any:
+        return self.local(value)
+
+    def local(self, value: Any = b"", /) -> Any:
+        """Runs it here, in this process, which it takes along if it crashes; deadlines do not count."""
+        result, recipe = self._call(value)
+        return pickle.loads(recipe, buffers=[result])
+
+    def _output_of(self, value: Any) -> tuple[int, bytes]:
+        """Room and recipe for the result of this argument, which has memory in one piece."""
+        _, _, output, dtype = self._made
+        if output is None:
+            return like(value, dtype)
+        return sized(output(value) if callable(output) else output, dtype)
+
+    def __repr__(self) -> str:
+        library, name, _, _ = self._made
+        return f"<hotlease.NativeFunction {name} of {library}>"
+
+    def __reduce__(self) -> Union[str, tuple[Any, ...]]:
+        # By value: the file may be another one where it arrives, or none.
+        return _make, (self._made, self._bytes(), self._hotlease_declared, None)
+
+
+def _make(
+    made: tuple[str, str, Output, Any],
+    code: Optional[bytes],
+    declared: Declared,
+    executor: Optional[Executor],
+) -> NativeFunction:
+    library, name, output, dtype = made
+    fixed: Optional[tuple[Optional[int], bytes]] = None
+    if output is None:
+        fixed = None, pickle.dumps(dtype, 5)
+    elif not callable(output):
+        fixed = sized(output, dtype)
+    function = NativeFunction(library, name, code, fixed)
+    function.__name__ = function.__qualname__ = name
+    function._made = made
+    function._executor = executor
+    idempotent = True if declared[0] is None and function._is_idempotent else declared[0]
+    function._hotlease_declared = (idempotent, *declared[1:])
+    return function
+
+
+def native(
+    library: Union[str, os.PathLike[str]],
+    name: str,
+    *,
+    output: Output = None,
+    dtype: Any = None,
+    executor: Optional[Executor] = None,
+    idempotent: Optional[bool] = None,
+    retries: Optional[int] = None,
+    priority: Optional[int] = None,
+    memo: Union[bool, str, None] = None,
+) -> NativeFunction:
+    """A function of a shared library, in C, C++, Fortran or Rust, to be called on arrays in workers.
+
+    The library is read now; its functions are those of ``hotlease/function.h`` (docs/functions.md), of either interface. Workers
+    get it once. The function reads the array's bytes where they lie, and writes its result to where the program gets it; nothing is
+    pickled.
+
+    Parameters
+    ----------
+    library
+        Its file.
+    name
+        The function's symbol.
+    output
+        The size of results: as many items as the argument has, in its shape (default); a number, of items of `dtype` at most (without
+        one: of bytes), which gives an array of one dimension, as long as the function says; a tuple: an array of exactly this shape;
+        a callable, which is given the argument and returns the number or the tuple.
+    dtype
+        Of results, which are numpy arrays then. Default: that of the argument, if that is a numpy array; else results
+        are memoryviews.
+    executor
+        Where its own `submit` and `map` run it. Default: one executor of the program, made when it is first needed.
+    idempotent
+        Whether a task of it may run again after its worker died. Default: what its library says (``HOTLEASE_IDEMPOTENT``), else
+        its executor.
+    retries, priority, memo
+        As of `Executor.options`, for its tasks.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    hotlease.OptionError
+        If it is no function library, or has no function of that name.
+
+    Tasks of it raise `FunctionFailed` where the function returns an error number, `OutputTooLarge` where its result is
+    larger than declared, and `TypeError` for arguments whose memory is not in one piece, or has references to objects.
+
+    Examples
+    --------
+    >>> scale = hotlease.native("libscale.so", "scale")
+    >>> scale.submit(numpy.arange(3.0)).result()
+    array([0., 2., 4.])
+    """
+    # Wrong ones are told where they stand.
+    _core.Asking(retries=retries, priority=priority, memo=memo)
+    made = (os.fspath(library), name, output, named(dtype))
+    return _make(made, None, (idempotent, retries, priority, memo), executor)

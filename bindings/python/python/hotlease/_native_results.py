@@ -1,0 +1,133 @@
+"""What native functions give, as objects: made where a result is read, by the program or by a worker whose task needs it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+import sys
+from typing import Any, Optional, Union
+
+# No numpy in here until somebody has an array.
+Shape = Union[int, tuple[int, ...]]
+
+
+class _Result:
+    """Pickles as a call of `value` on the one buffer beside the pickle."""
+
+    def __init__(self, *how: Any) -> None:
+        self._how = how
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # Writable, as the result is its caller's alone.
+        return value, (pickle.PickleBuffer(bytearray()), *self._how)
+
+
+@functools.lru_cache(maxsize=256)
+def recipe(dtype: Any, shape: Optional[tuple[int, ...]], order: str) -> bytes:
+    """The pickle of a result without its bytes. Without a shape it has one dimension, and as many items as the function gave."""
+    return pickle.dumps(_Result(dtype, shape, order), 5, buffer_callback=lambda buffer: None)
+
+
+def value(buffer: Any, dtype: Any, shape: Optional[tuple[int, ...]], order: Any) -> Any:
+    """The result in these bytes."""
+    view = memoryview(buffer)
+    if dtype is None:
+        return view
+    import numpy
+
+    dtype = numpy.dtype(dtype)
+    if shape is None:
+        if view.nbytes % dtype.itemsize:
+            raise _unlike(f"{view.nbytes} bytes, which are no whole number of {dtype} ({dtype.itemsize} bytes each)")
+        shape = (view.nbytes // dtype.itemsize,)
+    elif view.nbytes != math.prod(shape) * dtype.itemsize:
+        whole = math.prod(shape) * dtype.itemsize
+        raise _unlike(f"{view.nbytes} bytes, and an array of {dtype} in the shape {shape} has {whole}")
+    return numpy.ndarray(shape, dtype, view, order=order)
+
+
+def _unlike(what: str) -> BaseException:
+    from hotlease.errors import TaskError
+
+    return TaskError(f"the function gave {what}: declare what it gives with output= and dtype=", True)
+
+
+def named(dtype: Any) -> Any:
+    """A dtype as it is sent: by its name, if that says all of it."""
+    if dtype is None:
+        return None
+    import numpy
+
+    dtype = numpy.dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(f"a native function cannot make objects: dtype {dtype}")
+    if dtype.itemsize == 0:
+        raise TypeError(f"dtype {dtype} has no size: say how long its items are, like 'S8'")
+    return dtype.str if numpy.dtype(dtype.str) == dtype else dtype
+
+
+def like(given: Any, dtype: Any) -> tuple[int, bytes]:
+    """Room and recipe for a result of as many items as the input has: in its shape, and of its dtype unless there is another."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(given, (numpy.ndarray, numpy.generic)):
+        # What has no shape and dtype has bytes.
+        return memoryview(given).nbytes, recipe(dtype, None, "C")
+    # On the way of each call, so that as much as possible is remembered.
+    if given.ndim == 1:
+        shape, order = None, "C"
+    else:
+        shape, order = given.shape, "C" if given.flags.c_contiguous else "F"
+    item, made = _items_like(given.dtype if dtype is None else dtype, shape, order)
+    return given.size * item, made
+
+
+@functools.lru_cache(maxsize=256)
+def _items_like(dtype: Any, shape: Optional[tuple[int, ...]], order: str) -> tuple[int, bytes]:
+    import numpy
+
+    return numpy.dtype(dtype).itemsize, recipe(named(dtype), shape, order)
+
+
+def sized(shape: Shape, dtype: Any) -> tuple[int, bytes]:
+    """Room and recipe for a result that was declared: so many items at most, or exactly this shape."""
+    if isinstance(shape, tuple):
+        if dtype is None:
+            raise TypeError(f"output={shape!r} is the shape of an array, which needs a dtype")
+        exact: Optional[tuple[int, ...]] = tuple(_count(length) for length in shape)
+        count = math.prod(exact or ())
+    else:
+        exact, count = None, _count(shape)
+    if dtype is None:
+        return count, recipe(None, None, "C")
+    import numpy
+
+    return count * numpy.dtype(dtype).itemsize, recipe(dtype, exact, "C")
+
+
+def _count(length: Any) -> int:
+    count: int = length.__index__() if hasattr(length, "__index__") else -1
+    if count < 0:
+        raise TypeError(f"the size of an output is a number, or a tuple of numbers, not {length!r}")
+    return count
+
+
+def as_input(given: Any, dtype: bytes) -> tuple[int, bytes]:
+    """`like`, in a worker that has the input."""
+    return like(given, pickle.loads(dtype))
+
+
+def failed(kind: str, details: tuple[Any, ...]) -> BaseException:
+    """The exception for a call that gave no result."""
+    from hotlease import errors
+
+    if kind == "FunctionFailed":
+        name, code, message = details
+        text = f"`{name}` returned error {code}" + (f": {message}" if message else "")
+        return errors.FunctionFailed(text, True, code, message)
+    if kind == "OutputTooLarge":
+        name, needed, room = details
+        text = f"the result of `{name}` has {needed} bytes, and there was room for {room}: declare it with output= and dtype="
+        return errors.OutputTooLarge(text, True, needed)
+    exception: BaseException = getattr(errors, kind)(*details)
+    return exception

@@ -1,0 +1,159 @@
+"""What tasks print and log, as the program sees it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any, Callable, NamedTuple, Union
+
+# The environment variable that asks a worker for it; its value is the level from which on it keeps log records.
+WANTED = "HOTLEASE_PYTHON_OUTPUT"
+
+# Kinds of pieces, as printed.rs has them.
+_STREAMS = {1: "stdout", 2: "stderr"}
+_RECORD = 3
+
+
+class Line(NamedTuple):
+    """A line that a task printed. As text it has its label: ``[simulate worker 3] text``."""
+
+    function: str
+    """What the function is called."""
+    worker: int
+    """Which worker of its executor ran it, from 0 on."""
+    stream: str
+    """``"stdout"`` or ``"stderr"``."""
+    text: str
+    """Without the line's end."""
+
+    def __str__(self) -> str:
+        return f"[{_label(self.function, self.worker)}] {self.text}"
+
+
+Part = Union[Line, logging.LogRecord]
+# A kind, and text, the fields of a record, or how many bytes are left out.
+Pieces = list[tuple[int, Any]]
+
+
+def level() -> str:
+    """The level from which on workers keep log records: this program's."""
+    return str(logging.getLogger().level)
+
+
+def shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int, Pieces], None]:
+    """What shows what tasks print, or hands it to a callable."""
+    return show if isinstance(output, bool) else functools.partial(_hand, output)
+
+
+def show(function: str, worker: int, pieces: Pieces) -> None:
+    """Shows what a task has printed. What cannot be shown keeps nothing else from it."""
+    failed = None
+    for stream, parts in itertools.groupby(_parts(function, worker, pieces), _stream_of):
+        # Lines that follow one another at once, so that no other thread's stand between them.
+        for what in ["".join(f"{line}\n" for line in parts)] if stream else parts:
+            try:
+                _log(what) if isinstance(what, logging.LogRecord) else _write(stream, str(what))
+            except Exception as error:
+                failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _hand(output: Callable[[Part], object], function: str, worker: int, pieces: Pieces) -> None:
+    for part in _parts(function, worker, pieces):
+        output(part)
+
+
+def _stream_of(part: Part) -> str:
+    return part.stream if isinstance(part, Line) else ""
+
+
+def _label(function: str, worker: int) -> str:
+    return f"{function} worker {worker}"
+
+
+def _parts(function: str, worker: int, pieces: Pieces) -> Iterator[Part]:
+    """Lines and records, in their order; a line that a task left without its end ends with the task."""
+    # Of a function in a function only its own name.
+    function = function.rpartition("<locals>.")[2]
+    begun: dict[str, str] = {}
+    stream = "stdout"
+    for kind, what in pieces:
+        if kind in _STREAMS:
+            stream = _STREAMS[kind]
+            *lines, begun[stream] = (begun.get(stream, "") + what).split("\n")
+            for text in lines:
+                yield Line(function, worker, stream, _seen(text))
+        elif kind == _RECORD:
+            yield _record(function, worker, *what)
+        else:
+            yield from _rest(function, worker, begun)
+            yield Line(function, worker, stream, f"... {what} bytes ...")
+    yield from _rest(function, worker, begun)
+
+
+def _rest(function: str, worker: int, begun: dict[str, str]) -> Iterator[Line]:
+    for stream in _STREAMS.values():
+        text = begun.pop(stream, "")
+        if text:
+            yield Line(function, worker, stream, _seen(text))
+
+
+def _seen(line: str) -> str:
+    """What a terminal shows of a line in the end: progress bars write it again and again."""
+    return line.rstrip("\r").rpartition("\r")[2]
+
+
+def _write(stream: str, text: str) -> None:
+    file = getattr(sys, stream)
+    if file is None:
+        return
+    # Where there are progress bars, between them.
+    bars: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    write = functools.partial(bars.write, file=file, end="") if getattr(bars, "_instances", None) else file.write
+    try:
+        write(text)
+    except UnicodeEncodeError as error:
+        write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+
+
+def _record(
+    function: str,
+    worker: int,
+    name: str,
+    levelno: int,
+    levelname: str,
+    message: str,
+    created: float,
+    pathname: str,
+    lineno: int,
+    caller: str,
+    thread: str,
+    process: int,
+    raised: str,
+    stack: str,
+    extras: tuple[tuple[str, Any], ...],
+) -> logging.LogRecord:
+    filename = pathname.rpartition("/")[2]
+    fields: dict[str, Any] = dict(extras)
+    fields.update(name=name, levelno=levelno, levelname=levelname, msg=message, args=(), created=created)
+    fields.update(msecs=created % 1 * 1000, pathname=pathname, filename=filename, module=filename.rpartition(".")[0] or filename)
+    fields.update(lineno=lineno, funcName=caller, process=process, processName=_label(function, worker), threadName=thread)
+    fields.update(exc_info=None, exc_text=raised or None, stack_info=stack or None, function=function, worker=worker)
+    return logging.makeLogRecord(fields)
+
+
+def _log(record: logging.LogRecord) -> None:
+    logger = logging.getLogger(record.name)
+    if not logger.isEnabledFor(record.levelno):
+        return
+    if logger.hasHandlers():
+        logger.handle(record)
+    elif logging.lastResort is not None and record.levelno >= logging.lastResort.level:
+        # The program has not said how it wants them.
+        text = f"{record.levelname}:{record.name}:{logging.Formatter('%(message)s').format(record)}"
+        label = f"[{record.processName}] "
+        _write("stderr", "".join(f"{label}{line}\n" for line in text.split("\n")))

@@ -1,0 +1,159 @@
+//! From calls of native functions to requests: no pickle, and no copy but that of the input into memory that its worker shares,
+//! unless it is there already.
+
+use super::core::Core;
+use super::encode::{before, shared};
+use super::expected::Expected;
+use super::gather::Gather;
+use super::job::{Blob, Payload, Plan, Target};
+use crate::native::{AS_INPUT, Arguments, Native, Output, View};
+use crate::plain::Instead;
+use hotlease_client::Interface;
+use hotlease_wire::task::{Layout, Request, request};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use std::sync::{Arc, OnceLock};
+
+/// Inputs of this size are copied without the GIL.
+const COPIED_ALONE: usize = 1 << 20;
+
+/// How a function is sent.
+pub fn target(function: &Native, plan: Plan, idempotent: bool) -> Target {
+    Target {
+        key: function.key(),
+        blob: Blob::Library(function.code.clone()),
+        idempotent: plan.idempotent.unwrap_or(idempotent),
+        name: function.name.clone(),
+        plan,
+        // Its name stands in its requests.
+        content: OnceLock::from(function.code.hash().0),
+        expected: Expected::default(),
+    }
+}
+
+/// The input of a call.
+enum Input<'py> {
+    /// This object's memory.
+    Value(Bound<'py, PyAny>),
+    /// The result of another task, the first and only one.
+    Result,
+}
+
+/// The request for a call, without its library.
+pub fn request<'py>(
+    (function, target): (&Bound<'py, PyAny>, &Target),
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+    core: &Arc<Core>,
+    gather: &mut Gather<'_>,
+) -> PyResult<Payload> {
+    let py = function.py();
+    let native = function.cast::<Native>()?.get();
+    let input = match args.len() {
+        _ if kwargs.is_some_and(|kwargs| !kwargs.is_empty()) => None,
+        0 => Some(Input::Value(PyBytes::new(py, &[]).into_any())),
+        1 => Some(look(args.get_item(0)?, gather)?),
+        _ => None,
+    };
+    let input = input.ok_or_else(|| {
+        PyTypeError::new_err(format!(
+            "{} takes one argument, by its position: the bytes that it reads. Put several arrays into one, or into a structured one",
+            native.name
+        ))
+    })?;
+    let view = match &input {
+        Input::Value(value) => Some(View::of(value)?),
+        Input::Result => None,
+    };
+    let asked: (u64, Bound<'_, PyBytes>);
+    let (room, recipe) = match (&native.output, &input) {
+        (Output::Fixed(room, recipe), _) => (*room, &**recipe),
+        (Output::AsInput(dtype), Input::Result) => (AS_INPUT, &**dtype),
+        (Output::AsInput(_) | Output::Asked, Input::Value(value)) => {
+            asked = function
+                .call_method1(intern!(py, "_output_of"), (value,))?
+                .extract()?;
+            (asked.0, asked.1.as_bytes())
+        }
+        (Output::Asked, Input::Result) => {
+            return Err(PyTypeError::new_err(
+                "output= of this function is a callable, which needs the input, and the input is a future: declare its size",
+            ));
+        }
+    };
+    let name = &native.name;
+    let arguments = Arguments { room, name, recipe }.encode();
+    let lengths: Vec<usize> = view.iter().map(|view| view.place().bytes as usize).collect();
+    let is_plain = native.interface == Interface::Plain;
+    if let Some(bytes) = lengths
+        .first()
+        .filter(|bytes| is_plain && **bytes > u32::MAX as usize)
+    {
+        return Err(PyValueError::new_err(format!(
+            "the input of `{name}` has {bytes} bytes, and its interface, the plain one, takes less than 4 GiB; HOTLEASE_FUNCTION \
+             declares one that takes more"
+        )));
+    }
+    let whole = || {
+        let head = Request::head(
+            request::NATIVE,
+            false,
+            &target.key,
+            0,
+            arguments.len(),
+            &lengths,
+            &[],
+        )?;
+        let layout = Layout::new(head.len(), arguments.len(), lengths.iter().copied())?;
+        Some((head, layout))
+    };
+    let (head, layout) =
+        whole().ok_or_else(|| PyValueError::new_err("the input is larger than any memory"))?;
+    let fill = |bytes: &mut [u8]| {
+        let mut end = layout.pickle + arguments.len();
+        bytes[..head.len()].copy_from_slice(&head);
+        bytes[layout.pickle..end].copy_from_slice(&arguments);
+        for (view, &(start, length)) in view.iter().zip(&layout.buffers) {
+            // What was in the memory before is nobody's business.
+            bytes[end..start].fill(0);
+            end = start + length;
+            view.copy_to(&mut bytes[start..end]);
+        }
+    };
+    let limit = core.invoker.options().request_bytes as usize;
+    let place = view.as_ref().map(View::place).filter(|_| layout.end > limit);
+    // It is in shared memory already: that of an array of `Executor.empty`.
+    let given = place.and_then(|place| core.pool.given(place.start.as_ptr(), place.bytes as usize));
+    if let Some(request) = given.and_then(|given| before(&given, &head, &arguments, &layout)) {
+        return Ok(Payload::Shared(request.into()));
+    }
+    if layout.end <= limit || core.pool.is_full() {
+        let mut bytes = vec![0; layout.end];
+        fill(&mut bytes);
+        return Ok(Payload::Own(bytes.into_boxed_slice()));
+    }
+    let mut memory = shared(py, &core.invoker, &core.pool, layout.end)?;
+    let room = &mut memory.room()[..layout.end];
+    match layout.end < COPIED_ALONE {
+        true => fill(room),
+        false => py.detach(|| fill(room)),
+    }
+    Ok(Payload::Shared(memory.holds(layout.end).into()))
+}
+
+/// What an argument is: a value, or the future of one.
+fn look<'py>(value: Bound<'py, PyAny>, gather: &mut Gather<'_>) -> PyResult<Input<'py>> {
+    match gather.look(&value)? {
+        Some(Instead::Result(_)) => return Ok(Input::Result),
+        Some(Instead::Value(value)) => return Ok(Input::Value(value)),
+        None => {}
+    }
+    // Of another executor, or of concurrent.futures.
+    if !View::is_of(&value) && value.hasattr(intern!(value.py(), "add_done_callback"))? {
+        gather.wait_for(&value)?;
+        return Ok(Input::Result);
+    }
+    Ok(Input::Value(value))
+}

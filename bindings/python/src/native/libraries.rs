@@ -1,0 +1,90 @@
+//! The libraries that this process has loaded, by key. They are never unloaded: others may have addresses in them, and so
+//! their number and size are bounded.
+
+use hotlease_wire::frame::Status;
+use hotlease_wire::task::Key;
+use hotlease_worker::{Library, Loaded, Outcome, Place};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Libraries of one process.
+const LIBRARIES_MAX: usize = 256;
+/// Their bytes together.
+const BYTES_MAX: usize = 1 << 30;
+
+struct Table {
+    loaded: BTreeMap<Key, Arc<Library>>,
+    /// Of these, and of those that are being loaded.
+    number: usize,
+    bytes: usize,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table {
+    loaded: BTreeMap::new(),
+    number: 0,
+    bytes: 0,
+});
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The library of this key, if it was loaded.
+pub fn find(key: &Key) -> Option<Arc<Library>> {
+    table().loaded.get(key).cloned()
+}
+
+/// Loads these bytes, of this key. To be called without the GIL: what a library does when it is loaded may want it.
+pub fn load(key: Key, bytes: &[u8]) -> Result<Arc<Library>, String> {
+    let mut reserved = table();
+    if reserved.number >= LIBRARIES_MAX || reserved.bytes.saturating_add(bytes.len()) > BYTES_MAX {
+        return Err(format!(
+            "this process has loaded {} libraries of {} bytes, which stay as long as it does, and {LIBRARIES_MAX} of {BYTES_MAX} \
+             bytes are the most: another Executor has other workers",
+            reserved.number, reserved.bytes
+        ));
+    }
+    reserved.number += 1;
+    reserved.bytes += bytes.len();
+    // Not held while code of the library runs.
+    drop(reserved);
+    let loaded = Library::load(bytes);
+    let mut table = table();
+    match loaded {
+        // Another thread may have been faster; what nobody uses of its twin does no harm.
+        Ok(library) => Ok(table
+            .loaded
+            .entry(key)
+            .or_insert_with(|| Arc::new(library))
+            .clone()),
+        Err(why) => {
+            table.number -= 1;
+            table.bytes -= bytes.len();
+            Err(why)
+        }
+    }
+}
+
+/// A call that is about to be made.
+pub struct Call {
+    pub function: Loaded,
+    /// A slot's, or a thread's own.
+    pub context: *mut c_void,
+    pub input: Place,
+    pub output: Place,
+}
+
+// SAFETY: made and used on one thread, which only lets the GIL go between.
+unsafe impl Send for Call {}
+
+impl Call {
+    /// Makes it.
+    ///
+    /// # Safety
+    /// As of [`Loaded::call`].
+    pub unsafe fn make(self) -> Result<Outcome, Status> {
+        // SAFETY: by the caller's word.
+        unsafe { self.function.call(self.context, self.input, self.output) }
+    }
+}
