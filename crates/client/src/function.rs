@@ -35,8 +35,9 @@ pub struct Function {
     interface: Interface,
     pub(crate) idempotent: bool,
     pub(crate) timeout: Option<Duration>,
-    /// Whether the client gives up an invocation by itself when its time is over.
+    /// Whether the client itself gives up an invocation that is late, and submits again what did not run.
     pub(crate) gives_up: bool,
+    pub(crate) resubmits: bool,
     pub(crate) slot: Option<usize>,
     /// Output capacity where the caller does not pass the output's place.
     pub(crate) output_bytes: usize,
@@ -68,6 +69,7 @@ impl Function {
             idempotent: function.idempotent,
             timeout: None,
             gives_up: true,
+            resubmits: true,
             slot: None,
             output_bytes: options.reply_bytes as usize,
             request_bytes: options.request_bytes as usize,
@@ -424,7 +426,7 @@ impl Function {
                 return Ok(channel);
             }
         }
-        let (slot, channel) = self.inner.pick(self.slot, limit)?;
+        let (slot, channel) = self.picked(limit)?;
         affinity::remember(self.invoker, slot, &channel);
         Ok(channel)
     }

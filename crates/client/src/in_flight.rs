@@ -118,7 +118,7 @@ impl InFlight {
                 .map(|_| Instant::now()),
             capacity,
             kept,
-            moves: keep,
+            moves: keep && function.resubmits,
             resolved: false,
             watched: false,
             refused: Refused::default(),
@@ -150,6 +150,11 @@ impl InFlight {
     pub(crate) fn try_result(&mut self, take: &mut impl Take) -> Option<Result<usize, Error>> {
         if self.resolved {
             return Some(Err(Error::protocol("the invocation's result was taken already")));
+        }
+        if self.parked.is_some() && !self.function.resubmits && self.channel.is_closed() {
+            self.parked = None;
+            self.resolved = true;
+            return Some(Err(Error::NoCore));
         }
         if let Some(until) = self.parked {
             let due = Instant::now() >= until && !self.is_late();
@@ -355,6 +360,9 @@ impl InFlight {
             .request
             .leave(&self.channel, error, &self.function.inner.staging);
         let error = left_behind.map_err(|error| kept.again.last(error))?;
+        if !self.function.resubmits {
+            return Err(kept.again.last(error));
+        }
         if kept.input.is_none() && kept.request.tail.input_in_ring {
             let spans = kept.request.tail.payload(&[])[1].len();
             kept.input = recalled.and_then(|mut payload| {

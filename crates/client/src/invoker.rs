@@ -291,6 +291,12 @@ impl Inner {
         channel.as_ref().filter(usable).cloned()
     }
 
+    /// The channel that a slot had last, which may be closed.
+    pub(crate) fn last_channel(&self, slot: usize) -> Option<Arc<Channel>> {
+        let channel = self.slots[slot].channel.read();
+        channel.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn put(&self, slot: usize, channel: Arc<Channel>) {
         *self.slots[slot]
             .channel

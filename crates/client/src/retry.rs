@@ -1,9 +1,12 @@
 //! Which failures are tried again, and what a failure after a retry means.
 
-use crate::Error;
+use crate::channel::Channel;
+use crate::{Error, Function};
 use hotlease_lease::client::{Attempts, Failure};
 use hotlease_wire::frame::Status;
 use hotlease_wire::{EndReason, Ran};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// What an invocation may still be tried.
 pub(crate) type Again = Attempts<Error>;
@@ -20,6 +23,28 @@ impl Failure for Error {
             Error::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
             _ => false,
         }
+    }
+}
+
+impl Function {
+    /// Leaves it to the caller to submit again what a worker did not run: a submitted invocation fails with its worker, also where
+    /// it could go to another one, or its worker was gone before. Of `submit` and its like, with a slot ([`Function::on_slot`]). For
+    /// callers that have something to do with a new worker first, which they get by [`crate::Pipeline::repair`].
+    #[must_use]
+    pub fn submitted_once(mut self) -> Self {
+        self.resubmits = false;
+        self
+    }
+
+    /// A slot's channel to submit to, and its slot.
+    pub(crate) fn picked(&self, limit: Option<Duration>) -> Result<(usize, Arc<Channel>), Error> {
+        if !self.resubmits
+            && let Some(slot) = self.slot
+            && let Some(channel) = self.inner.last_channel(slot)
+        {
+            return Ok((slot, channel));
+        }
+        self.inner.pick(self.slot, limit)
     }
 }
 

@@ -118,6 +118,10 @@ impl Core {
         }
         let (extent, place) = sent.into_parts();
         let reply = match result {
+            // What did not run is only the asking for it.
+            Err(error) if was_kept && !job.prepares && error.ran() == Ran::No => {
+                return self.lose(state, job, &format!("its result was not fetched: {error}"));
+            }
             Err(error) => return self.after(state, job, error),
             Ok(Came::InPlace(length)) => match place {
                 Some(place) => self.in_place(&job, at, place, length),
@@ -335,40 +339,25 @@ impl Core {
     }
 
     fn replaced(self: &Arc<Self>, at: usize, mut pipeline: Pipeline, flights: Vec<Flight>) {
-        // First what may not run again: nobody has to wait for another worker to be told.
-        let (mut moving, mut over) = (Vec::new(), Vec::new());
+        // Before there is another worker: whoever waits for what ended is told, and the rest goes there behind its initializer.
+        let mut guard = self.state();
         for Flight { job, mut sent } in flights {
             let result = match &mut sent {
-                Sent::Taking(invocation, _) => invocation.try_take().map(|taken| taken.map(Came::InPlace)),
-                Sent::Whole(..) | Sent::Placed(..) | Sent::Ring => None,
+                Sent::Ring => None,
+                Sent::Whole(invocation, _) => invocation.try_take().map(|taken| taken.map(Came::Owned)),
+                Sent::Placed(invocation, ..) | Sent::Taking(invocation, _) => {
+                    invocation.try_take().map(|taken| taken.map(Came::InPlace))
+                }
             };
-            let flight = Flight { job, sent };
-            match result {
-                Some(result) => over.push((flight, result)),
-                None => moving.push(flight),
-            }
-        }
-        let mut guard = self.state();
-        for (flight, result) in over {
-            self.land(&mut guard, at, flight, result, &[]);
+            let unknown = || Error::OutcomeUnknown {
+                why: "its worker is gone, and the slot does not know of it".into(),
+            };
+            let result = result.unwrap_or_else(|| Err(unknown()));
+            self.land(&mut guard, at, Flight { job, sent }, result, &[]);
         }
         drop(guard);
         self.tell_followers();
         let repaired = pipeline.repair();
-        // The library sends these again itself, where that may be done, or says how they ended.
-        let moved: Vec<_> = moving
-            .into_iter()
-            .map(|mut flight| {
-                let result = match &mut flight.sent {
-                    Sent::Whole(invocation, _) => invocation.try_take().map(|taken| taken.map(Came::Owned)),
-                    Sent::Placed(invocation, ..) => {
-                        invocation.try_take().map(|taken| taken.map(Came::InPlace))
-                    }
-                    _ => None,
-                };
-                (flight, result)
-            })
-            .collect();
         let mut guard = self.state();
         let state = &mut *guard;
         match repaired {
@@ -381,19 +370,6 @@ impl Core {
                 if state.lanes.iter().all(|lane| lane.is_dead) {
                     self.close(state, Closed::Lost(error));
                 }
-            }
-        }
-        for (flight, result) in moved {
-            match result {
-                Some(result) => self.land(state, at, flight, result, &[]),
-                None if state.lanes[at].is_dead => self.fail(
-                    state,
-                    flight.job,
-                    Error::OutcomeUnknown {
-                        why: "no worker could be had to go on with".into(),
-                    },
-                ),
-                None => state.lanes[at].flights.push_back(flight),
             }
         }
         self.refill(state);

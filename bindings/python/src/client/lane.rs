@@ -77,8 +77,8 @@ pub struct Kept {
 pub struct Lane {
     /// `None` while its worker is being replaced.
     pub pipeline: Option<Pipeline>,
-    /// The slot's function, for what does not go through the pipeline. Its deadlines are the slot's, as those of what does;
-    /// and it runs nothing twice, as the executor counts the workers that die of a task.
+    /// The slot's function, for what does not go through the pipeline. Its deadlines are the slot's, as those of what does; and what
+    /// its worker did not run comes back: the executor counts the workers that die of a task, and prepares the next one first.
     function: Function,
     pub flights: VecDeque<Flight>,
     /// Of these, such as have memory for their results.
@@ -111,7 +111,7 @@ impl Lane {
         Ok(Self {
             shares_memory: pipeline.shares_memory(),
             pipeline: Some(pipeline),
-            function: function.ended_by_its_slot().idempotent(false),
+            function: function.ended_by_its_slot().submitted_once().idempotent(false),
             flights: VecDeque::new(),
             places: 0,
             kept: VecDeque::new(),
@@ -261,8 +261,12 @@ impl Lane {
             // Perhaps only because no more memory can be registered.
         }
         if let Some(extent) = extent {
-            let invocation = self.function.submit_from_buffer(extent.slice());
-            let invocation = invocation.map_err(|error| Some(Box::new(error)))?;
+            let invocation = match self.function.submit_from_buffer(extent.slice()) {
+                Ok(invocation) => invocation,
+                // As below.
+                Err(_) if !self.is_usable() => return Err(None),
+                Err(error) => return Err(Some(Box::new(error))),
+            };
             extent.memory().lend();
             return Ok(Sent::Whole(invocation, extent));
         }
@@ -305,6 +309,8 @@ impl Lane {
                     self.places += 1;
                     self.flights.push_back(Flight { job, sent });
                 }
+                // Its worker died since: collecting finds out.
+                Err(_) if !self.is_usable() => self.kept.push_front(Kept { job, ticket, bytes }),
                 Err(error) => return Err(Box::new((job, error))),
             }
         }

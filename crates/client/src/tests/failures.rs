@@ -48,6 +48,31 @@ fn a_dead_worker_fails_in_time_what_may_have_run_and_the_rest_moves() {
 }
 
 #[test]
+fn what_is_submitted_once_comes_back_with_its_worker_and_whether_it_ran() {
+    let (platform, echo) = start(|_| {});
+    let once = echo.clone().on_slot(0).unwrap().submitted_once();
+    platform.allow(1);
+    let held = submit_all(&once, 0..4);
+    while platform.worker(0).served.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    platform.allow_future();
+    platform.kill(0, true);
+    let results: Vec<_> = held.into_iter().map(Invocation::wait).collect();
+    assert_eq!(results[0].as_ref().unwrap(), &echo_of(0));
+    let ran: Vec<Ran> = results[1..]
+        .iter()
+        .map(|result| result.as_ref().unwrap_err().ran())
+        .collect();
+    assert_eq!(ran, [Ran::Unknown, Ran::No, Ran::No]);
+    // The slot stays as it is until somebody wants another worker there.
+    let ran = once.submit(b"late").unwrap().wait().map_err(|error| error.ran());
+    assert_eq!(ran, Err(Ran::No));
+    echo.pipeline().unwrap().repair().unwrap();
+    assert_eq!(once.submit(b"again").unwrap().wait().unwrap(), b"again");
+}
+
+#[test]
 fn an_idempotent_invocation_runs_again_on_a_new_worker() {
     let (platform, echo) = start(|_| {});
     let echo = echo.idempotent(true);
