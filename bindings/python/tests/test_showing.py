@@ -137,40 +137,40 @@ def test_a_callable_may_submit_tasks_and_wait_for_them(platform):
     assert seen.count("asked back") == 51
 
 
+class Stuck:
+    """Takes lines, and is not done with the first before its gate is open."""
+
+    def __init__(self):
+        self.gate, self.inside, self.seen = threading.Event(), threading.Event(), []
+
+    def __call__(self, line):
+        self.inside.set()
+        assert self.gate.wait(60)
+        self.seen.append(line.text)
+
+
 def test_a_callable_that_is_stuck_holds_up_nobody_for_long(platform):
-    gate, inside, seen = threading.Event(), threading.Event(), []
-
-    def output(line):
-        inside.set()
-        assert gate.wait(60)
-        seen.append(line.text)
-
+    output = Stuck()
     with hotlease.Executor(1, output=output) as executor:
         executor.submit(talking.say, "stuck")
-        assert inside.wait(60)
+        assert output.inside.wait(60)
         begun = time.monotonic()
         for n in range(20):
             assert executor.submit(talking.say, n, then=n).result(60) == n
         assert time.monotonic() - begun < 10, "not once for each"
-        gate.set()
-    assert seen == ["stuck", *map(str, range(20))]
+        output.gate.set()
+    assert output.seen == ["stuck", *map(str, range(20))]
 
 
 def test_what_is_not_shown_in_time_is_bounded(platform):
-    gate, inside, seen = threading.Event(), threading.Event(), []
-
-    def output(line):
-        inside.set()
-        assert gate.wait(60)
-        seen.append(line.text)
-
+    output = Stuck()
     with hotlease.Executor(1, output=output) as executor:
         executor.submit(talking.say, "the first")
-        assert inside.wait(60)
+        assert output.inside.wait(60)
         futures = [executor.submit(talking.say, f"{n:03}" + "y" * 60_000, then=n) for n in range(400)]
         assert [future.result(60) for future in futures] == list(range(400))
-        gate.set()
-    first, cut, *shown = seen
+        output.gate.set()
+    first, cut, *shown = output.seen
     assert first == "the first" and 250 < len(shown) < 300, "16 MiB"
     left_out = 400 - len(shown)
     # In the order in which they ended, which is not quite that of their numbers: what is large is fetched.

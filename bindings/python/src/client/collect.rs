@@ -133,7 +133,7 @@ impl Core {
         let bytes = reply.bytes().unwrap_or_default();
         let kind = bytes.first().copied();
         let in_request = match (kind, extent) {
-            // Of another worker than it was sent to, perhaps, which had a copy.
+            // Who has only a copy of the request was not asked to leave anything there.
             (Some(reply::IN_REQUEST), Some(extent)) if state.lanes[at].shares_memory => {
                 in_request(&extent, bytes)
             }
