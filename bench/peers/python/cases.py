@@ -20,11 +20,11 @@ def echo(value):
 
 
 def work(turns):
-    """A loop of so many turns; the seconds that it took."""
-    begin = time.perf_counter()
+    """A loop of so many turns; the seconds of a core that it took."""
+    begin = time.thread_time()
     for _ in range(turns):
         pass
-    return time.perf_counter() - begin
+    return time.thread_time() - begin
 
 
 def percentiles(times):
@@ -126,29 +126,24 @@ LENGTHS_US = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 def efficiency(peer, workers, rate, seconds):
     """The share of the workers' time that tasks of a length use, for each length; and METG(50 %): the length at half.
 
-    A task is a loop of a number of turns. What a turn takes is that of the fastest task of a millisecond or more, by its own
-    clock on a worker: waiting for a core or for work does not count as work.
+    A task is a loop of a number of turns. It takes what the clock of its thread says, which stands still while the task waits for
+    a core: that is no work.
     """
     turns = 200_000
-    took = peer.results([peer.submit(work, turns) for _ in range(4 * workers)])
-    # Where no result comes back, what it takes here.
-    first = each = min(took if peer.returns_results else [work(turns) for _ in range(4)]) / turns
-    measured = []
+    took = sorted(peer.results([peer.submit(work, turns) for _ in range(4 * workers)]) if peer.returns_results else map(work, 4 * [turns]))
+    # About what a turn takes; and where no result comes back, what it is taken to be.
+    each = took[len(took) // 2] / turns
+    curve = []
     for length_us in LENGTHS_US:
         count = within(1 / max(length_us / 1e6 / workers, 1 / rate), seconds, 4 * workers, 50_000)
         # Whole rounds of the workers: the last one would wait for others.
         count = -(-count // workers) * workers
-        turns = max(1, round(length_us / 1e6 / first))
+        turns = max(1, round(length_us / 1e6 / each))
         begin = time.perf_counter()
         took = peer.results([peer.submit(work, turns) for _ in range(count)])
         taken = time.perf_counter() - begin
-        if peer.returns_results and length_us >= 1000:
-            each = min(each, min(took) / turns)
-        measured.append((count, turns, taken))
-    curve = [
-        {"length_us": 1e6 * turns * each, "tasks": count, "efficiency": count * turns * each / workers / taken}
-        for count, turns, taken in measured
-    ]
+        used = sum(took) if peer.returns_results else count * turns * each
+        curve.append({"length_us": 1e6 * used / count, "tasks": count, "efficiency": used / workers / taken})
     return {"curve": curve, "metg50_us": metg(curve)}
 
 

@@ -20,6 +20,11 @@ def sleep(seconds):
     return seconds
 
 
+def sleep_and_tell_pid(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
 def wait_for(path):
     """Until a file is there."""
     while not os.path.exists(path):

@@ -1,5 +1,6 @@
 """The promises of `concurrent.futures.Executor`, on the real platform."""
 
+import collections
 import concurrent.futures
 import functools
 import gc
@@ -378,3 +379,11 @@ def test_one_long_task_does_not_hold_up_what_is_queued_behind_it(pair, tmp_path)
     assert not long.done()
     gate.touch()
     assert long.result(60) == str(gate)
+
+
+def test_long_tasks_behind_short_ones_of_the_same_function_are_shared_by_both_workers(pair):
+    for _ in range(3):
+        concurrent.futures.wait([pair.submit(tasks.sleep_and_tell_pid, 0) for _ in range(500)], timeout=60)
+        long = [pair.submit(tasks.sleep_and_tell_pid, 0.02) for _ in range(20)]
+        each = collections.Counter(future.result(60) for future in long)
+        assert len(each) == 2 and min(each.values()) >= 6, f"tasks that each worker had, of 20: {list(each.values())}"

@@ -29,7 +29,7 @@ impl Core {
         let mut results = 0;
         for at in 0..state.lanes.len() {
             let taken = self.drain(state, at, scratch);
-            state.lanes[at].learn(taken);
+            state.pace.learn(&mut state.lanes[at].beat, taken);
             results += taken;
         }
         if !state.queue.is_empty() {

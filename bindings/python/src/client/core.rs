@@ -14,6 +14,7 @@ use super::keeper::Keeper;
 use super::lane::Lane;
 use super::memo::Memory;
 use super::memory::Pool;
+use super::pace::{Pace, Patience};
 use super::queue::Queue;
 use super::showing::Showing;
 use hotlease_client::{Awaited, Error, Invoker};
@@ -48,6 +49,7 @@ pub struct State {
     /// Of the tasks in the queue.
     pub queued_bytes: usize,
     pub lanes: Vec<Lane>,
+    pub pace: Pace,
     pub closed: Option<Closed>,
     /// Tasks without an outcome.
     pub pending: usize,
@@ -60,11 +62,22 @@ impl State {
     fn lane_with_room(&self) -> Option<usize> {
         let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_usable());
         let least = usable().map(|(_, lane)| lane.flights.len()).min()?;
-        let fits = |lane: &Lane| lane.has_room() && lane.flights.len() <= 2 * least + LEAD;
+        let fits = |lane: &Lane| lane.has_room(&self.pace) && lane.flights.len() <= 2 * least + LEAD;
         let fitting = usable().filter(|(_, lane)| fits(lane));
         fitting
             .min_by_key(|(_, lane)| lane.flights.len())
             .map(|(at, _)| at)
+    }
+
+    /// How a thread waits for a result of what is under way, on a machine with so many cores for this process.
+    pub fn patience(&self, cores: usize) -> Patience {
+        let busy = || self.lanes.iter().filter(|lane| !lane.flights.is_empty());
+        // Workers elsewhere do not need this machine's cores.
+        if busy().filter(|lane| lane.shares_memory).count() < cores {
+            return Patience::Spin;
+        }
+        let least = busy().map(|lane| lane.flights.len()).min().unwrap_or_default();
+        self.pace.patience(least)
     }
 }
 
@@ -82,6 +95,8 @@ pub struct Core {
     /// Tasks that may be pending.
     pub pending_max: usize,
     pub collecting: Mutex<Vec<u8>>,
+    /// That this process may use.
+    pub cores: usize,
     /// Threads that wait for a result.
     pub waiters: AtomicUsize,
     /// Of these, those that sleep until another thread has taken in something.
@@ -127,12 +142,14 @@ impl Core {
         let lanes = lanes_from(&invoker, 0)?;
         let slots = lanes.len();
         let scratch = vec![0; invoker.options().reply_bytes as usize];
+        let pace = Pace::new(invoker.options().depth as usize);
         let core = Arc::new(Self {
             invoker,
             state: Mutex::new(State {
                 queue: Queue::default(),
                 queued_bytes: 0,
                 lanes,
+                pace,
                 closed: None,
                 pending: 0,
                 graph,
@@ -143,6 +160,7 @@ impl Core {
             queue_bytes_max,
             pending_max: pending_max as usize,
             collecting: Mutex::new(scratch),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
             waiters: AtomicUsize::new(0),
             followers: AtomicUsize::new(0),
             progress: (Mutex::new(()), Condvar::new()),

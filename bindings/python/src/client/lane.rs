@@ -2,6 +2,7 @@
 
 use super::job::{Job, Payload, Whole, take, with_flag};
 use super::memory::{Extent, Memory, Pool};
+use super::pace::{Beat, Pace};
 use crate::native;
 use hotlease_client::{
     Awaited, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
@@ -9,14 +10,7 @@ use hotlease_client::{
 use hotlease_wire::task::{Key, request};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// Work that may be under way on a slot: more hides what a refill costs, but waits behind whatever is first, and cannot
-/// be cancelled.
-const AHEAD: Duration = Duration::from_millis(1);
-/// Of tasks shorter than this a second one waits on the slot, so that what is seen of their time is theirs, and not what it takes
-/// to send the next one.
-const FOLLOWED: Duration = Duration::from_millis(10);
 /// Results under way that have memory of their own, each of which is a descriptor.
 const PLACES_MAX: usize = 32;
 /// Functions that a worker is taken to know; it forgets some beyond this, and then says so.
@@ -87,17 +81,10 @@ pub struct Lane {
     kept: VecDeque<Kept>,
     /// Functions that were sent there.
     known: HashSet<Key>,
-    /// Tasks that may be under way.
-    window: usize,
-    depth: usize,
     request_bytes: usize,
     reply_bytes: usize,
-    /// Seconds that a task took lately.
-    task_seconds: f64,
-    /// Seconds from one result to the next, as seen last.
-    last_seconds: f64,
-    /// When the last result was seen, or the first task sent.
-    since: Instant,
+    /// How fast its results come.
+    pub beat: Beat,
     /// Its worker uses memory of this process where it is, and not over a fabric.
     pub shares_memory: bool,
     /// No worker could be had.
@@ -116,21 +103,17 @@ impl Lane {
             places: 0,
             kept: VecDeque::new(),
             known: HashSet::new(),
-            window: 1,
-            depth: options.depth as usize,
             request_bytes: options.request_bytes as usize,
             reply_bytes: options.reply_bytes as usize,
-            task_seconds: 0.0,
-            last_seconds: 0.0,
-            since: Instant::now(),
+            beat: Beat::new(),
             is_dead: false,
         })
     }
 
     /// Whether it may be sent another task.
-    pub fn has_room(&self) -> bool {
+    pub fn has_room(&self, pace: &Pace) -> bool {
         let under_way = self.flights.len() + self.kept.len();
-        under_way < self.window && self.places < PLACES_MAX && self.is_usable()
+        self.places < PLACES_MAX && self.is_usable() && pace.allows(&self.beat, under_way)
     }
 
     /// Whether it has a worker that lives.
@@ -197,7 +180,7 @@ impl Lane {
             self.known.insert(job.target.key);
         }
         if self.flights.is_empty() {
-            self.since = Instant::now();
+            self.beat.begins();
         }
         job.sent = true;
         self.flights.push_back(Flight { job, sent });
@@ -336,38 +319,12 @@ impl Lane {
         }
     }
 
-    /// So many results have come: learns from it how many tasks may be under way.
-    pub fn learn(&mut self, results: usize) {
-        if results == 0 {
-            return;
-        }
-        let now = Instant::now();
-        let each = (now - self.since).as_secs_f64() / results as f64;
-        self.since = now;
-        // One long turn may be a pause of the machine; after the second the tasks are long. Short ones have to be the rule.
-        let lasting = each.min(std::mem::replace(&mut self.last_seconds, each));
-        self.task_seconds = if lasting > self.task_seconds {
-            lasting
-        } else {
-            (3.0 * self.task_seconds + lasting) / 4.0
-        };
-        let least = if self.task_seconds < FOLLOWED.as_secs_f64() {
-            2
-        } else {
-            1
-        };
-        let fitting = (AHEAD.as_secs_f64() / self.task_seconds.max(1e-9)) as usize;
-        self.window = fitting.min(2 * self.window).max(least).min(self.depth);
-    }
-
     /// It has another worker.
     pub fn begin_anew(&mut self, pipeline: Pipeline) {
         self.shares_memory = pipeline.shares_memory();
         self.pipeline = Some(pipeline);
         self.known.clear();
-        self.window = 1;
-        self.task_seconds = 0.0;
-        self.last_seconds = 0.0;
+        self.beat = Beat::new();
     }
 
     /// Its worker does not know a function that it was sent.

@@ -17,6 +17,7 @@
 //! | `core` | the queue, the slots, and all that is shared |
 //! | `collect` | what a result means; retries; another worker for one that is gone |
 //! | `waiting`, `keeper` | who takes in results: the thread that waits for one, else the core's own |
+//! | `pace` | how many tasks a slot is sent ahead, and how a thread waits, by how long tasks take |
 //! | `growth` | workers that are free a little later |
 //! | `memory` | shared memory for large arguments and results |
 //! | `expected` | how large a function's next result is likely to be |
@@ -44,6 +45,7 @@ mod memo;
 mod memory;
 mod native;
 mod options;
+mod pace;
 mod planned;
 mod queue;
 mod showing;

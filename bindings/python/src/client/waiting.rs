@@ -2,6 +2,7 @@
 
 use super::cell::Cell;
 use super::core::Core;
+use super::pace::Patience;
 use hotlease_client::Awaited;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 const POLLS: u32 = 64;
 /// How long a thread spins for a result before it sleeps; what takes longer does not miss the time that waking takes.
 const SPIN: Duration = Duration::from_micros(100);
+/// The same where all cores have a worker that has work.
+const SPIN_CROWDED: Duration = Duration::from_micros(20);
 /// The core may be the worker's: from here on it is offered.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
 /// How often a thread that waits for room looks for it.
@@ -60,7 +63,12 @@ impl Core {
             if self.is_enough(cell, until) {
                 return;
             }
-            self.await_any(&mut awaited, SPIN, until, || cell.has_ended());
+            let patience = self.state().patience(self.cores);
+            match patience {
+                Patience::Nap(nap) => std::thread::sleep(nap),
+                Patience::Yield => self.await_any(&mut awaited, SPIN_CROWDED, until, || cell.has_ended()),
+                Patience::Spin => self.await_any(&mut awaited, SPIN, until, || cell.has_ended()),
+            }
             if self.is_enough(cell, until) {
                 return;
             }
