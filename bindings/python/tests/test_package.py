@@ -146,6 +146,20 @@ def test_importing_is_cheap_and_does_nothing_that_can_be_seen(tmp_path):
     # Each takes longer to import than all of this package.
     heavy = {"asyncio", "cloudpickle", "email", "multiprocessing", "numpy", "pathlib", "shutil", "socket", "subprocess"}
     assert "concurrent.futures" in whole and not heavy & whole
+    assert not {"hashlib", "pickle"} & whole, "who names a function needs neither"
+
+
+def test_an_executor_s_first_task_imports_little_beside_concurrent_futures(tmp_path):
+    futures = _modules_of("from concurrent.futures import Executor", tmp_path)
+    small = {"__future__", "importlib", "importlib.machinery", "importlib._bootstrap", "importlib._bootstrap_external"}
+    ours = {"", "._core", "._executor", "._platform", "._versions", ".errors"}
+    executor = _modules_of("from hotlease import Executor", tmp_path)
+    assert executor - futures - small == {f"hotlease{name}" for name in ours}
+    # While the lease is taken; `typing` and `hashlib` would take as long as all of it, `pickle` is needed.
+    first = _modules_of("from hotlease import Executor, _called", tmp_path)
+    pickle = _modules_of("import pickle", tmp_path)
+    more = {"_called", "_outcomes", "_pickles", "_remote"}
+    assert first - executor - pickle == {f"hotlease.{name}" for name in more}
 
 
 def test_names_are_found_when_asked_for_and_others_are_not():

@@ -74,9 +74,8 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(_ELSEWHERE.get(name, "hotlease.errors")), name)
+    # Not by `importlib`, a package that nothing else here needs.
+    value = getattr(__import__(_ELSEWHERE.get(name, "hotlease.errors"), fromlist=(name,)), name)
     globals()[name] = value
     return value
 

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import math
-import operator
+import logging
 import os
 import threading
 import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Optional, TypeVar, Union
+from collections.abc import Iterable
 
-from hotlease import _core, _platform, _progress, _showing
-from hotlease._remote import chunk
-from hotlease._timing import Timing, timing
+from hotlease import _core, _platform
 from hotlease.errors import NotRunning, Refused
 
-T = TypeVar("T")
+# Each program that makes an executor waits for what is imported here; most of it is imported by `concurrent.futures` anyhow. What
+# only some of them use is imported there, and `typing` by type checkers alone.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from typing import Any, Optional, TypeVar, Union
+
+    from hotlease._showing import Part, Pieces
+    from hotlease._timing import Timing
+
+    T = TypeVar("T")
 
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 _at_exit_registered = False
+# The environment variable that asks a worker for what tasks print.
+_OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
 # Tasks whose times are kept, where nobody says how many.
 _TIMED = 10_000
 
 
-class Future(_core.Task, concurrent.futures.Future[T]):
+class Future(_core.Task, concurrent.futures.Future["T"]):
     """The result of a task, when it is there. Made by `Executor.submit`.
 
     A `concurrent.futures.Future` that can be awaited, too.
@@ -42,8 +50,10 @@ class Future(_core.Task, concurrent.futures.Future[T]):
     @property
     def timing(self) -> Optional[Timing]:
         """How long each phase took, so far; `None` unless its executor times tasks: ``Executor(timing=True)``."""
+        from hotlease import _timing
+
         row = self._times()
-        return None if row is None else timing(row)
+        return None if row is None else _timing.timing(row)
 
     def __repr__(self) -> str:
         state = self._state.lower()
@@ -134,7 +144,7 @@ class Executor(_core.Client, concurrent.futures.Executor):
         patience: float = 10.0,
         progress: bool = False,
         timing: Union[bool, int] = False,
-        output: Union[bool, Callable[[_showing.Part], object]] = True,
+        output: Union[bool, Callable[[Part], object]] = True,
         environment: Optional[dict[str, str]] = None,
         **options: Any,
     ) -> None:
@@ -151,6 +161,8 @@ class Executor(_core.Client, concurrent.futures.Executor):
         if not isinstance(output, bool) and not callable(output):
             raise TypeError("output must be a bool or a callable")
         if progress:
+            from hotlease import _progress
+
             # Told before there are workers.
             _progress.tqdm()
         asked: dict[str, Any] = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
@@ -161,8 +173,9 @@ class Executor(_core.Client, concurrent.futures.Executor):
         options["timing"] = _TIMED if timing is True else int(timing)
         environment = dict(environment or {})
         if output:
-            options["output"] = _showing.shower(output)
-            environment[_showing.WANTED] = _showing.level()
+            options["output"] = _shower(output)
+            # The level from which on workers keep log records: this program's.
+            environment[_OUTPUT] = str(logging.getLogger().level)
         options["python"] = _platform.interpreter(environment)
         prepared = None if initializer is None else (initializer, tuple(initargs))
         if manager is None and "runtime_dir" not in options and _platform.may_start():
@@ -260,6 +273,9 @@ class Executor(_core.Client, concurrent.futures.Executor):
         ...     print(executor.submit(numpy.sum, array).result())
         1000000.0
         """
+        import math
+        import operator
+
         import numpy
 
         kind = numpy.dtype(dtype)
@@ -303,8 +319,12 @@ class Executor(_core.Client, concurrent.futures.Executor):
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
         end = None if timeout is None else time.monotonic() + timeout
-        # Told before anything is submitted.
-        bar, count = (_progress.tqdm(), _progress.total(iterables)) if progress else (None, None)
+        bar = count = None
+        if progress:
+            from hotlease import _progress
+
+            # Told before anything is submitted.
+            bar, count = _progress.tqdm(), _progress.total(iterables)
         calls = zip(*iterables)
         results: Iterator[T]
         if chunksize == 1:
@@ -331,6 +351,8 @@ class Executor(_core.Client, concurrent.futures.Executor):
         chunksize: int,
         buffersize: Optional[int],
     ) -> Iterator[list[T]]:
+        from hotlease._remote import chunk
+
         chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
         return _drawn((self.submit(chunk, fn, some) for some in chunks), end, buffersize)
 
@@ -409,6 +431,16 @@ def _draw(window: deque[Future[Any]], more: Iterator[Future[Any]], end: Optional
     finally:
         for future in window:
             future.cancel()
+
+
+def _shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int, Pieces], None]:
+    def show(function: str, worker: int, pieces: Pieces) -> None:
+        # Most programs' tasks print nothing.
+        from hotlease import _showing
+
+        _showing.show(output, function, worker, pieces)
+
+    return show
 
 
 def _remember(executor: Executor) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import Optional
 
 from hotlease._executor import Executor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 _kept: Optional[tuple[int, Executor]] = None
 _lock = threading.Lock()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable
 from typing import Any, Optional, Union
 
@@ -38,6 +37,8 @@ class NativeFunction(_core.Native, Function[[Any], Any]):
 
     def local(self, value: Any = b"", /) -> Any:
         """Runs it here, in this process, which it takes along if it crashes; deadlines do not count."""
+        import pickle
+
         result, recipe = self._call(value)
         return pickle.loads(recipe, buffers=[result])
 
@@ -66,6 +67,8 @@ def _make(
     library, name, output, dtype = made
     fixed: Optional[tuple[Optional[int], bytes]] = None
     if output is None:
+        import pickle
+
         fixed = None, pickle.dumps(dtype, 5)
     elif not callable(output):
         fixed = sized(output, dtype)

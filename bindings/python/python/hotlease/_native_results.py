@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-import pickle
 import sys
 from typing import Any, Optional, Union
 
-# No numpy in here until somebody has an array.
+# Neither numpy nor pickle in here until somebody has an array: who declares a function may have none.
 Shape = Union[int, tuple[int, ...]]
 
 
@@ -20,12 +19,16 @@ class _Result:
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # Writable, as the result is its caller's alone.
+        import pickle
+
         return value, (pickle.PickleBuffer(bytearray()), *self._how)
 
 
 @functools.lru_cache(maxsize=256)
 def recipe(dtype: Any, shape: Optional[tuple[int, ...]], order: str) -> bytes:
     """The pickle of a result without its bytes. Without a shape it has one dimension, and as many items as the function gave."""
+    import pickle
+
     return pickle.dumps(_Result(dtype, shape, order), 5, buffer_callback=lambda buffer: None)
 
 
@@ -114,6 +117,8 @@ def _count(length: Any) -> int:
 
 def as_input(given: Any, dtype: bytes) -> tuple[int, bytes]:
     """`like`, in a worker that has the input."""
+    import pickle
+
     return like(given, pickle.loads(dtype))
 
 

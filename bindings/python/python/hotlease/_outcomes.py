@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import sys
 import warnings
 from concurrent.futures import CancelledError
-from typing import Any, Callable, Optional
 
 from hotlease import errors
 from hotlease.errors import DependencyError, TaskError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
 
 
 class RemoteTraceback(Exception):
@@ -29,6 +31,8 @@ def call_back(function: Callable[[Any], Any], future: Any) -> None:
     try:
         function(future)
     except Exception:
+        import logging
+
         logging.getLogger("concurrent.futures").exception("exception calling callback for %r", future)
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import pickle
 import sys
 import types
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any, Callable, Optional, Union
 
 from hotlease import _core
 from hotlease._remote import result
 from hotlease.errors import TaskError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Callable, Optional, Union
+
+    # What a function says of its tasks: idempotent, retries, priority, memo.
+    Declared = tuple[Optional[bool], Optional[int], Optional[int], Union[bool, str, None]]
 
 _PROTOCOL = 5
 # A function of more is likely to carry data that it was not meant to.
@@ -29,10 +34,6 @@ def _cloud_dumps(value: Any, callback: Optional[Callable[[pickle.PickleBuffer], 
 
     data: bytes = cloudpickle.dumps(value, _PROTOCOL, buffer_callback=callback)
     return data
-
-
-# What a function says of its tasks: idempotent, retries, priority, memo.
-Declared = tuple[Optional[bool], Optional[int], Optional[int], Union[bool, str, None]]
 
 
 def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declared]]:
@@ -60,6 +61,9 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
 
 def content(function: Any, data: bytes) -> bytes:
     """A hash of what a function does, as far as that stands in itself: its pickle, and its code."""
+    # It loads OpenSSL's library, which takes milliseconds.
+    import hashlib
+
     hasher = hashlib.sha256(f"{sys.version_info[0]}.{sys.version_info[1]}".encode())
     hasher.update(len(data).to_bytes(8, "little") + data)
     function = getattr(function, "__wrapped__", function)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
 
-from hotlease import _core, _programs, _versions
+from hotlease import _core, _versions
 from hotlease.errors import NotRunning
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 # An exit status of `hotlease up`: somebody else was faster.
 _RUNS_ALREADY = 5
@@ -64,6 +67,8 @@ def start() -> None:
     """
     # Most programs find it running.
     import subprocess
+
+    from hotlease import _programs
 
     try:
         program = _programs.find("hotlease")

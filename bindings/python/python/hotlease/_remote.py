@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
-
 from hotlease import _core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -9,9 +9,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Union
 
-# The environment variable that asks a worker for it; its value is the level from which on it keeps log records.
-WANTED = "HOTLEASE_PYTHON_OUTPUT"
-
 # Kinds of pieces, as printed.rs has them.
 _STREAMS = {1: "stdout", 2: "stderr"}
 _RECORD = 3
@@ -38,18 +35,12 @@ Part = Union[Line, logging.LogRecord]
 Pieces = list[tuple[int, Any]]
 
 
-def level() -> str:
-    """The level from which on workers keep log records: this program's."""
-    return str(logging.getLogger().level)
-
-
-def shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int, Pieces], None]:
-    """What shows what tasks print, or hands it to a callable."""
-    return show if isinstance(output, bool) else functools.partial(_hand, output)
-
-
-def show(function: str, worker: int, pieces: Pieces) -> None:
-    """Shows what a task has printed. What cannot be shown keeps nothing else from it."""
+def show(output: Union[bool, Callable[[Part], object]], function: str, worker: int, pieces: Pieces) -> None:
+    """Shows what a task has printed, or hands it to a callable. What cannot be shown keeps nothing else from it."""
+    if not isinstance(output, bool):
+        for part in _parts(function, worker, pieces):
+            output(part)
+        return
     failed = None
     for stream, parts in itertools.groupby(_parts(function, worker, pieces), _stream_of):
         # Lines that follow one another at once, so that no other thread's stand between them.
@@ -60,11 +51,6 @@ def show(function: str, worker: int, pieces: Pieces) -> None:
                 failed = failed or error
     if failed is not None:
         raise failed
-
-
-def _hand(output: Callable[[Part], object], function: str, worker: int, pieces: Pieces) -> None:
-    for part in _parts(function, worker, pieces):
-        output(part)
 
 
 def _stream_of(part: Part) -> str:

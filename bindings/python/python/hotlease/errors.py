@@ -6,9 +6,12 @@ What a task itself raises comes as it is, with the worker's traceback as its cau
 from __future__ import annotations
 
 from concurrent.futures import BrokenExecutor
-from typing import Optional
 
 from hotlease._core import Error as Error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 
 class TaskError(Error):
