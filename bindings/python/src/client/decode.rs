@@ -24,11 +24,20 @@ static CALLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Something of `hotlease._called`.
 pub fn called<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
-    let module = CALLED.get_or_try_init(py, || {
-        py.import("hotlease._called")
-            .map(|module| module.into_any().unbind())
-    })?;
-    module.bind(py).getattr(name)
+    imported(py)?.bind(py).getattr(name)
+}
+
+/// Whether [`called`] need not import that any more, which takes milliseconds.
+pub fn is_imported(py: Python<'_>) -> bool {
+    CALLED.get(py).is_some()
+}
+
+/// Imports it.
+pub fn imported(py: Python<'_>) -> PyResult<&Py<PyAny>> {
+    CALLED.get_or_try_init(py, || {
+        let module = py.import("hotlease._called")?;
+        Ok(module.into_any().unbind())
+    })
 }
 
 /// An exception of that name.

@@ -17,13 +17,14 @@ use super::options::{self, Asking};
 use super::planned::{Planned, Refused};
 use super::showing::Showing;
 use super::times::{Recorder, Row, Times};
-use hotlease_client::{Code, Invoker};
+use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
+use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -227,10 +228,8 @@ impl Client {
         initializer: Option<(Bound<'_, PyAny>, Bound<'_, PyTuple>)>,
     ) -> PyResult<()> {
         let asked = options::read(options)?;
-        let (lease, code) = (asked.lease, Code::python());
-        let workers = usize::from(lease.workers);
-        let invoker = py.detach(|| Invoker::allocate(&code, lease));
-        let invoker = invoker.map_err(|error| decode::exception(py, &error))?;
+        let workers = usize::from(asked.lease.workers);
+        let invoker = allocate(py, asked.lease)?;
         let functions = Functions::default();
         let mut graph = Graph::new(asked.pending_max);
         let memory = match &asked.checkpoint {
@@ -345,6 +344,31 @@ impl Client {
         py.detach(|| close(core, cancel_futures));
         finish_others(py, core);
         if wait { await_end(py, core) } else { Ok(()) }
+    }
+}
+
+/// Takes the lease. Meanwhile Python imports what the first task needs, which takes as long.
+fn allocate(py: Python<'_>, lease: LeaseOptions) -> PyResult<Invoker> {
+    let take = || Invoker::allocate(&Code::python(), lease);
+    let (taken, imported) = if decode::is_imported(py) {
+        (py.detach(take), Ok(()))
+    } else {
+        std::thread::scope(|scope| -> PyResult<_> {
+            let thread = std::thread::Builder::new().name("hotlease-opening".into());
+            let taking = thread.spawn_scoped(scope, take)?;
+            let imported = decode::imported(py).map(drop);
+            let taken = py.detach(|| taking.join());
+            Ok((taken.unwrap_or_else(|panic| resume_unwind(panic)), imported))
+        })?
+    };
+    match (taken, imported) {
+        (Ok(invoker), Ok(())) => Ok(invoker),
+        (Ok(invoker), Err(error)) => {
+            // Ctrl-C, for instance. Giving the lease back waits for the agent.
+            py.detach(|| drop(invoker));
+            Err(error)
+        }
+        (Err(error), imported) => Err(imported.err().unwrap_or_else(|| decode::exception(py, &error))),
     }
 }
 
