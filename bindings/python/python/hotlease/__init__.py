@@ -58,8 +58,7 @@ __all__ = [
     "native",
 ]
 
-# Imported when they are first asked for: what they need (concurrent.futures, and so logging) takes ten times as long as the
-# rest, and a worker never asks.
+# Imported when they are first asked for: what they need takes several times as long as the rest, and a worker never asks.
 _ELSEWHERE = {
     "Executor": "hotlease._executor",
     "Future": "hotlease._executor",

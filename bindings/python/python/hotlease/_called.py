@@ -1,6 +1,5 @@
 """Everything that the extension module calls by its name."""
 
-from concurrent.futures import CancelledError, TimeoutError
 from threading import RLock as condition
 
 from hotlease._outcomes import call_back, dependency_error, failure, hint, not_sent, remote_exception
@@ -9,11 +8,9 @@ from hotlease._remote import call, prepare, result, value
 from hotlease.errors import ExecutorBroken, OptionError, TaskError
 
 __all__ = [
-    "CancelledError",
     "ExecutorBroken",
     "OptionError",
     "TaskError",
-    "TimeoutError",
     "call",
     "call_back",
     "condition",
@@ -30,3 +27,12 @@ __all__ = [
     "result",
     "value",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Wanted where something has gone wrong.
+    if name in ("CancelledError", "TimeoutError"):
+        import concurrent.futures
+
+        return getattr(concurrent.futures, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import itertools
-import logging
 import os
+import sys
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterable
 
-from hotlease import _core, _platform
+from hotlease import _bases, _core, _platform
 from hotlease.errors import NotRunning, Refused
 
-# Each program that makes an executor waits for what is imported here; most of it is imported by `concurrent.futures` anyhow. What
-# only some of them use is imported there, and `typing` by type checkers alone.
+# Each program that makes an executor waits for what is imported here: what only some of them use is imported there.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from typing import Any, Optional, TypeVar, Union
 
     from hotlease._showing import Part, Pieces
@@ -32,11 +28,13 @@ _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 _at_exit_registered = False
 # The environment variable that asks a worker for what tasks print.
 _OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
+# What the root of all loggers has.
+_WARNING = 30
 # Tasks whose times are kept, where nobody says how many.
 _TIMED = 10_000
 
 
-class Future(_core.Task, concurrent.futures.Future["T"]):
+class Future(_core.Task, _bases.Future["T"]):
     """The result of a task, when it is there. Made by `Executor.submit`.
 
     A `concurrent.futures.Future` that can be awaited, too.
@@ -63,7 +61,7 @@ class Future(_core.Task, concurrent.futures.Future["T"]):
         return f"<hotlease.Future at {id(self):#x}: {state}>"
 
 
-class Executor(_core.Client, concurrent.futures.Executor):
+class Executor(_core.Client, _bases.Executor):
     """Runs tasks in leased worker processes, as `concurrent.futures.ProcessPoolExecutor` runs them in its own.
 
     Without a manager it uses the platform of this machine and starts it (``hotlease up --detach``) if it is not up.
@@ -174,9 +172,11 @@ class Executor(_core.Client, concurrent.futures.Executor):
         environment = dict(environment or {})
         if output:
             options["output"] = _shower(output)
-            # The level from which on workers keep log records: this program's.
-            environment[_OUTPUT] = str(logging.getLogger().level)
+            # The level from which on workers keep log records: this program's, if it has anything to do with them.
+            root = getattr(sys.modules.get("logging"), "root", None)
+            environment[_OUTPUT] = str(_WARNING if root is None else root.level)
         options["python"] = _platform.interpreter(environment)
+        _bases.settle()
         prepared = None if initializer is None else (initializer, tuple(initargs))
         if manager is None and "runtime_dir" not in options and _platform.may_start():
             self._open_here(options, prepared, patience)
@@ -188,6 +188,8 @@ class Executor(_core.Client, concurrent.futures.Executor):
 
     def _warn(self) -> None:
         for text in self._warnings():
+            import warnings
+
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _open_here(
@@ -275,6 +277,7 @@ class Executor(_core.Client, concurrent.futures.Executor):
         """
         import math
         import operator
+        from collections.abc import Iterable
 
         import numpy
 
@@ -458,3 +461,6 @@ def _at_exit() -> None:
         executor._shutdown(True, False)
         executor._close_bar()
     _core._await_dropped()
+
+
+_bases.settle()

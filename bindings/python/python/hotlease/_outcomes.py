@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-import warnings
-from concurrent.futures import CancelledError
 
 from hotlease import errors
 from hotlease.errors import DependencyError, TaskError
@@ -63,6 +61,8 @@ def dependency_error(
     names: tuple[str, ...], between: int, root: Optional[str], cause: BaseException
 ) -> BaseException:
     """The exception of a task that was not run because something that it needs has no result."""
+    from concurrent.futures import CancelledError
+
     needs = "".join(f", which needs {name}" for name in names[2:])
     first = root or "a future of another executor"
     text = f"{names[0]} was not run: it needs "
@@ -101,6 +101,8 @@ def hint(submitting_ns: int, running_ns: int) -> None:
             advice, others = _MORE_WORK[library]
             between = between | others
         level, frame = level + 1, frame.f_back
+    import warnings
+
     times = min(1000, max(2, -(-10 * submitting_ns // running_ns)))
     warnings.warn(
         f"submitting a task takes {submitting_ns / 1000:.1f} us here, running it {running_ns / 1000:.1f} us: more work for each "

@@ -7,8 +7,6 @@ import io
 import pickle
 import sys
 import types
-import warnings
-from concurrent.futures import Future
 
 from hotlease import _core
 from hotlease._remote import result
@@ -51,6 +49,8 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
         data = _cloud_dumps(function)
         changes = int(not _is_constant(getattr(function, "__wrapped__", function)))
     if len(data) > _LARGE_FUNCTION:
+        import warnings
+
         warnings.warn(
             f"{function!r} carries {len(data)} bytes of data (in its closure, its defaults or globals of __main__), which "
             "each worker is sent; pass them as an argument instead",
@@ -157,6 +157,8 @@ def _gathering_dumps(value: Any, callback: Callable[[pickle.PickleBuffer], Any])
     """What cloudpickle does, with futures of other executors as what their results will be."""
     global _pickler
     if _pickler is None:
+        from concurrent.futures import Future
+
         import cloudpickle
 
         class Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ignore]

@@ -6,6 +6,7 @@ import io
 import sys
 
 from hotlease import _core
+from hotlease._hook import Hook
 
 # As type checkers know it: `typing` takes as long to import as all that a worker imports here.
 TYPE_CHECKING = False
@@ -13,31 +14,6 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 _NAME_MAX = 100
-
-
-class Finder:
-    """Finds `logging` as others would, and has its records kept from then on: to import it takes as long as a worker's start."""
-
-    def __init__(self, level: int, file: Any) -> None:
-        self._level = level
-        self._file = file
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As of all finders."""
-        if name != "logging":
-            return None
-        sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
-        spec: Any = next((spec for spec in found if spec is not None), None)
-        if spec is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                _keep_records(self._level, self._file)
-
-            spec.loader.exec_module = exec_module
-        return spec
 
 
 def begin(level: int) -> None:
@@ -57,7 +33,8 @@ def begin(level: int) -> None:
     if "logging" in sys.modules:
         _keep_records(level, file)
     else:
-        sys.meta_path.insert(0, Finder(level, file))
+        # To import it takes as long as a worker's start.
+        Hook("logging", lambda _: _keep_records(level, file))
 
 
 def _keep_records(level: int, file: Any) -> None:

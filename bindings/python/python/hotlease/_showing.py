@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import sys
-from collections.abc import Iterator
-from typing import Any, Callable, NamedTuple, Union
+from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Iterator
+    from typing import Any, Callable, Union
 
 # Kinds of pieces, as printed.rs has them.
 _STREAMS = {1: "stdout", 2: "stderr"}
@@ -30,9 +34,10 @@ class Line(NamedTuple):
         return f"[{_label(self.function, self.worker)}] {self.text}"
 
 
-Part = Union[Line, logging.LogRecord]
-# A kind, and text, the fields of a record, or how many bytes are left out.
-Pieces = list[tuple[int, Any]]
+if TYPE_CHECKING:
+    Part = Union[Line, logging.LogRecord]
+    # A kind, and text, the fields of a record, or how many bytes are left out.
+    Pieces = list[tuple[int, Any]]
 
 
 def show(output: Union[bool, Callable[[Part], object]], function: str, worker: int, pieces: Pieces) -> None:
@@ -46,7 +51,10 @@ def show(output: Union[bool, Callable[[Part], object]], function: str, worker: i
         # Lines that follow one another at once, so that no other thread's stand between them.
         for what in ["".join(f"{line}\n" for line in parts)] if stream else parts:
             try:
-                _log(what) if isinstance(what, logging.LogRecord) else _write(stream, str(what))
+                if isinstance(what, str):
+                    _write(stream, what)
+                elif not isinstance(what, Line):
+                    _log(what)
             except Exception as error:
                 failed = failed or error
     if failed is not None:
@@ -123,6 +131,8 @@ def _record(
     stack: str,
     extras: tuple[tuple[str, Any], ...],
 ) -> logging.LogRecord:
+    import logging
+
     filename = pathname.rpartition("/")[2]
     fields: dict[str, Any] = dict(extras)
     fields.update(name=name, levelno=levelno, levelname=levelname, msg=message, args=(), created=created)
@@ -133,6 +143,8 @@ def _record(
 
 
 def _log(record: logging.LogRecord) -> None:
+    import logging
+
     logger = logging.getLogger(record.name)
     if not logger.isEnabledFor(record.levelno):
         return

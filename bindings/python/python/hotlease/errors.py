@@ -5,8 +5,8 @@ What a task itself raises comes as it is, with the worker's traceback as its cau
 
 from __future__ import annotations
 
-from concurrent.futures import BrokenExecutor
-
+from hotlease import _bases
+from hotlease._bases import BrokenExecutor
 from hotlease._core import Error as Error
 
 TYPE_CHECKING = False
@@ -150,3 +150,6 @@ class OptionError(TaskError, ValueError):
 
 class OverheadWarning(UserWarning):
     """The program's tasks take longer to submit than to run. Told once, after a thousand tasks and more."""
+
+
+_bases.settle()
