@@ -47,8 +47,8 @@ def test_a_program_that_runs_again_gets_an_interpreter_that_waits(ran):
     (pid, number, preloaded), folder = ran
     assert not preloaded, "a worker that somebody waits for imports what it needs, and no more"
     seen = set()
-    # Other tests' programs have left some, too, and which of them are the youngest is not told.
-    for _ in range(20):
+    # What other tests' programs have left is started first, and which spare is whose is not told.
+    for _ in range(3):
         seen |= _spares()
         again = _run(folder)
         if again[0] in seen:

@@ -71,6 +71,8 @@ pub(crate) fn program(asked: PythonRuntime) -> Result<Program, Refusal> {
         .into_iter()
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
+    // In the order of the message's map, which is another one each time, equal programs would differ, and few spares be taken.
+    environment.sort();
     let expected = format!("python={python} hotlease={hotlease} cloudpickle={cloudpickle}");
     environment.push((EXPECTED.into(), expected.into()));
     environment.push((PATH.into(), path.join(":").into()));
@@ -101,6 +103,24 @@ mod tests {
             hotlease: "0.1.0".into(),
             ..PythonRuntime::default()
         }
+    }
+
+    #[test]
+    fn the_same_request_is_the_same_program_each_time() {
+        let variables = || (0..8).map(|number| (format!("V{number}"), "x".to_owned()));
+        let made = || {
+            let environment = variables().collect();
+            let asked = PythonRuntime {
+                environment,
+                ..asked()
+            };
+            program(asked).expect("good")
+        };
+        let first = made();
+        assert!(
+            (0..32).all(|_| made() == first),
+            "a spare would not be known again"
+        );
     }
 
     #[test]
