@@ -1,5 +1,6 @@
 """`concurrent.futures`: not imported before somebody does, and our classes are derived from its own all the same."""
 
+import importlib.util
 import sys
 
 import pytest
@@ -105,6 +106,8 @@ def test_a_hook_is_called_once_with_the_whole_module_before_its_importer_goes_on
     write("number = 7\n")
     seen = []
     Hook(name, lambda module: seen.append(module.number))
+    found = importlib.util.find_spec(name)
+    assert seen == [] and found.loader.get_source(name) == "number = 7\n", "to find it is not to import it"
     there = __import__(name)
     assert seen == [7]
     assert type(there.__spec__.loader).__module__ != "hotlease._hook" and there.__loader__ is there.__spec__.loader

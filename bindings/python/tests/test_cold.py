@@ -68,5 +68,35 @@ def test_another_program_gets_none_of_them(ran, tmp_path_factory):
     assert _run(tmp_path_factory.mktemp("elsewhere"))[0] not in spares, "in another folder"
 
 
+def test_a_lease_is_given_back_where_what_is_imported_beside_it_fails(platform, run):
+    program = """
+import subprocess, sys, time
+import hotlease
+from hotlease import _programs
+
+def held():
+    command = [_programs.find("hotlease"), "leases", "--json"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in listed if '"label":"unimported"' in line and '"state":"active"' in line]
+
+sys.modules["hotlease._called"] = None
+try:
+    hotlease.Executor(1, label="unimported")
+except ImportError as error:
+    assert "_called" in str(error), error
+else:
+    sys.exit("it was imported")
+end = time.monotonic() + 30
+while held():
+    assert time.monotonic() < end, held()
+    time.sleep(0.01)
+del sys.modules["hotlease._called"]
+with hotlease.Executor(1, label="unimported") as executor:
+    assert executor.submit(abs, -1).result() == 1 and held(), "looks for something else"
+"""
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+
+
 def test_there_are_no_more_spares_than_cores(ran):
     assert len(_spares()) <= len(os.sched_getaffinity(0))

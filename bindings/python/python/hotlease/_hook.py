@@ -54,3 +54,7 @@ class _Loader:
         module.__spec__.loader = module.__loader__ = self._own
         self._own.exec_module(module)
         self._hook._executed(module)
+
+    def __getattr__(self, name: str) -> Any:
+        # For who finds the module without importing it: its source, its resources.
+        return getattr(self._own, name)
