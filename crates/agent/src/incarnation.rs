@@ -17,7 +17,7 @@ use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::control::{Order, SharedCore};
 use hotlease_wire::frame::InvocationId;
 use hotlease_wire::ids::{Epoch, WorkerIndex};
-use hotlease_wire::session::{StartPhases, UsageTotals};
+use hotlease_wire::session::{LastBegun, StartPhases, UsageTotals};
 use hotlease_wire::{Cause, Refusal};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -206,6 +206,15 @@ impl Incarnation {
         let block = self.usage.get();
         let slots = block.map_or(0, UsageBlock::slots);
         (0..slots).filter_map(move |slot| Some((slot, block?.read(slot).running?)))
+    }
+
+    /// The last invocation of each slot that began any.
+    pub fn begun(&self) -> Vec<LastBegun> {
+        let block = self.usage.get();
+        let slots = block.map_or(0, UsageBlock::slots);
+        let begun = (0..slots).filter_map(|slot| block?.last_begun(slot));
+        let begun = begun.map(|(invocation, ended)| LastBegun { invocation, ended });
+        begun.collect()
     }
 
     /// What one slot is running.

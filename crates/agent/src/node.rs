@@ -279,12 +279,10 @@ impl Node {
                         epoch,
                         cause,
                         output,
+                        begun: incarnation.begun(),
                     };
-                    for session in sessions {
-                        if let Some(outbox) = tables.outboxes.get(&session) {
-                            outbox.tell(reply.clone(), Vec::new());
-                        }
-                    }
+                    let outboxes = sessions.iter().filter_map(|session| tables.outboxes.get(session));
+                    outboxes.for_each(|outbox| outbox.tell(reply.clone(), Vec::new()));
                 }
             }
             Action::LeaseEnded {

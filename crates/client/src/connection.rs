@@ -30,6 +30,10 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// After one of the two has come, how long to wait for the other: the worker's end of file, or the
 /// agent's word about it. Together with the agent's own latency well under the promised 250 ms.
 pub(crate) const NEWS_LIMIT: Duration = Duration::from_millis(100);
+/// How long the last replies of a dead worker may take: less than a broken link waits for news of it.
+const REPLIES_LIMIT: Duration = Duration::from_millis(50);
+/// Between two looks at whether they are here.
+const REPLIES_LOOK: Duration = Duration::from_millis(1);
 const WORKER: &str = "the worker";
 
 /// A channel's rings, over whichever transport.
@@ -348,7 +352,7 @@ impl Connection {
                 }
             },
             () = &mut end_of_file => match tokio::time::timeout(NEWS_LIMIT, &mut news).await {
-                Ok(Death { kind: kind @ Kind::Worker { .. }, gone }) => Death { kind, gone },
+                Ok(death @ Death { kind: Kind::Worker { .. }, .. }) => death,
                 Ok(Death { kind, .. }) => Death { gone: self.ends_with(&kind), kind },
                 Err(_) => Death {
                     kind: self.session.ending().map_or(Kind::Silent, Kind::Lease),
@@ -362,7 +366,24 @@ impl Connection {
             ?death,
             "worker lost"
         );
+        self.let_replies_come(&death).await;
         self.close(death);
+    }
+
+    /// Over a fabric the news of a death may be here before replies that the worker sent while it lived.
+    async fn let_replies_come(&self, death: &Death) {
+        let lacks = || {
+            let channels = self.channels();
+            let mut channels = channels.iter().filter_map(Weak::upgrade);
+            channels.any(|channel| channel.lacks_replies(death))
+        };
+        let come = async {
+            while !self.is_shm() && lacks() {
+                tokio::time::sleep(REPLIES_LOOK).await;
+            }
+        };
+        // What is not here by then was lost with the worker.
+        let _ = tokio::time::timeout(REPLIES_LIMIT, come).await;
     }
 }
 

@@ -2,7 +2,10 @@
 
 use crate::Error;
 use hotlease_lease::client::ChannelEnd;
-use hotlease_wire::{Cause, EndReason};
+use hotlease_wire::frame::InvocationId;
+use hotlease_wire::session::LastBegun;
+use hotlease_wire::{Cause, EndReason, Ran};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a worker's channels are closed.
@@ -16,8 +19,12 @@ pub(crate) struct Death {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Kind {
-    /// The agent said so.
-    Worker { cause: Cause, output: String },
+    /// The agent said so, and which invocation each slot had begun last.
+    Worker {
+        cause: Cause,
+        output: String,
+        begun: Arc<[LastBegun]>,
+    },
     /// The agent ended the lease.
     Lease(EndReason),
     /// The session to the agent is gone.
@@ -32,16 +39,64 @@ pub(crate) enum Kind {
     Deallocated,
 }
 
+/// An invocation that was unanswered when its worker died.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unanswered {
+    pub(crate) invocation: InvocationId,
+    /// Entries of its channel.
+    pub(crate) depth: u32,
+    /// All before it on its channel were answered, so that the worker, which goes in order, may have started it.
+    pub(crate) first: bool,
+}
+
+/// What a dead worker had done with an invocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Done {
+    /// It had not begun it.
+    Nothing,
+    /// It was in the middle of it.
+    Begun,
+    /// It had ended it or, where it had begun a later one, perhaps refused it; the reply was lost.
+    Answered,
+}
+
 impl Death {
-    /// The error of an invocation that was unanswered then. `first`: all before it on its channel were
-    /// answered, so that the worker, which goes in order, may have started it. `replies_seen`: a reply is seen
-    /// as soon as it is written.
-    pub(crate) fn error(&self, first: bool, replies_seen: bool) -> Error {
+    /// What had been done of an invocation, where its worker left word of one of the same channel.
+    fn done(&self, invocation: InvocationId, depth: u32) -> Option<Done> {
+        let Kind::Worker { begun, .. } = &self.kind else {
+            return None;
+        };
+        begun.iter().find_map(|last| {
+            Some(match invocation.behind(last.invocation, depth)? {
+                1.. => Done::Nothing,
+                0 if !last.ended => Done::Begun,
+                _ => Done::Answered,
+            })
+        })
+    }
+
+    /// Whether the worker had sent a reply to an invocation, by what it left behind.
+    pub(crate) fn was_answered(&self, invocation: InvocationId, depth: u32) -> bool {
+        self.done(invocation, depth) == Some(Done::Answered)
+    }
+
+    /// The error of an invocation that was unanswered then. `replies_seen`: a reply is seen as soon as it is written.
+    pub(crate) fn error(&self, unanswered: Unanswered, replies_seen: bool) -> Error {
         let end = ChannelEnd {
             reaped: self.gone,
             replies_seen,
         };
-        let ran = end.ran(first);
+        let Unanswered {
+            invocation,
+            depth,
+            first,
+        } = unanswered;
+        let (first, ran) = match self.done(invocation, depth) {
+            Some(Done::Nothing) => (false, Ran::No),
+            Some(Done::Begun) => (true, Ran::Unknown),
+            Some(Done::Answered) => (false, Ran::Unknown),
+            None => (first, end.ran(first)),
+        };
         match &self.kind {
             Kind::Worker {
                 cause: Cause::Deadline { timeout_us, .. },
@@ -50,7 +105,7 @@ impl Death {
                 timeout: Duration::from_micros(*timeout_us),
                 ran,
             },
-            Kind::Worker { cause, output } => Error::WorkerDied {
+            Kind::Worker { cause, output, .. } => Error::WorkerDied {
                 cause: cause.clone(),
                 // The channel knows the names.
                 function: None,
@@ -84,48 +139,145 @@ impl Death {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hotlease_wire::Ran;
+    use hotlease_wire::frame::Seq;
+
+    const DEPTH: u32 = 64;
+
+    /// On a channel of generation 3.
+    fn number(number: u64) -> InvocationId {
+        InvocationId::new(Seq::new(3, number), number as u32 % DEPTH)
+    }
+
+    fn unanswered(invocation: u64, first: bool) -> Unanswered {
+        Unanswered {
+            invocation: number(invocation),
+            depth: DEPTH,
+            first,
+        }
+    }
+
+    fn killed(cause: Cause, begun: &[LastBegun]) -> Death {
+        Death {
+            kind: Kind::Worker {
+                cause,
+                output: String::new(),
+                begun: begun.into(),
+            },
+            gone: true,
+        }
+    }
 
     #[test]
     fn only_what_provably_never_started_did_not_run() {
         let death = |kind, gone| Death { kind, gone };
-        let killed = || Kind::Worker {
-            cause: Cause::OutOfMemory,
-            output: String::new(),
-        };
-        assert_eq!(death(killed(), true).error(true, true).ran(), Ran::Unknown);
-        assert_eq!(death(killed(), true).error(false, true).ran(), Ran::No);
+        let killed = || killed(Cause::OutOfMemory, &[]);
+        let (first, behind) = (unanswered(5, true), unanswered(6, false));
+        assert_eq!(killed().error(first, true).ran(), Ran::Unknown);
+        assert_eq!(killed().error(behind, true).ran(), Ran::No);
         assert_eq!(
-            death(killed(), true).error(false, false).ran(),
+            killed().error(behind, false).ran(),
             Ran::Unknown,
             "over a network its reply may have been lost with the worker"
         );
-        assert_eq!(
-            death(Kind::Lease(EndReason::Expired), false)
-                .error(false, true)
-                .ran(),
-            Ran::Unknown
-        );
-        assert_eq!(death(Kind::Agent, false).error(false, true).ran(), Ran::Unknown);
-        assert_eq!(death(Kind::Silent, false).error(false, true).ran(), Ran::Unknown);
+        for kind in [Kind::Lease(EndReason::Expired), Kind::Agent, Kind::Silent] {
+            assert_eq!(
+                death(kind.clone(), false).error(behind, true).ran(),
+                Ran::Unknown,
+                "{kind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_worker_left_behind_says_what_ran_over_any_transport() {
+        let last = |number: InvocationId, ended| LastBegun {
+            invocation: number,
+            ended,
+        };
+        let elsewhere = InvocationId::new(Seq::new(4, 7), 7);
+        for replies_seen in [false, true] {
+            let ran = |begun: &[LastBegun], invocation, first| {
+                let error =
+                    killed(Cause::OutOfMemory, begun).error(unanswered(invocation, first), replies_seen);
+                error.ran()
+            };
+            let running = [last(elsewhere, false), last(number(7), false)];
+            assert_eq!(ran(&running, 8, false), Ran::No);
+            assert_eq!(
+                ran(&running, 8, true),
+                Ran::No,
+                "though nothing before it is unanswered"
+            );
+            assert_eq!(ran(&running, 7, true), Ran::Unknown);
+            assert_eq!(
+                ran(&running, 7, false),
+                Ran::Unknown,
+                "though one before it is unanswered"
+            );
+            assert_eq!(
+                ran(&running, 6, true),
+                Ran::Unknown,
+                "its reply was lost, or it was refused"
+            );
+            let between = [last(number(7), true)];
+            assert_eq!(ran(&between, 8, true), Ran::No);
+            assert_eq!(ran(&between, 7, true), Ran::Unknown, "its reply was lost");
+            assert_eq!(
+                ran(&[last(elsewhere, false)], 8, true),
+                Ran::Unknown,
+                "word of another channel says nothing"
+            );
+        }
+    }
+
+    #[test]
+    fn replies_that_were_sent_are_known() {
+        let running = LastBegun {
+            invocation: number(7),
+            ended: false,
+        };
+        let death = killed(Cause::OutOfMemory, &[running]);
+        let sent = |death: &Death, invocation| death.was_answered(number(invocation), DEPTH);
+        assert_eq!([6, 7, 8].map(|number| sent(&death, number)), [true, false, false]);
+        let ended = LastBegun {
+            ended: true,
+            ..running
+        };
+        let death = killed(Cause::OutOfMemory, &[ended]);
+        assert_eq!([6, 7, 8].map(|number| sent(&death, number)), [true, true, false]);
+        assert!(!sent(&killed(Cause::OutOfMemory, &[]), 6));
     }
 
     #[test]
     fn a_deadline_concerns_only_the_invocation_that_ran() {
-        let death = Death {
-            kind: Kind::Worker {
-                cause: Cause::Deadline {
-                    function: None,
-                    timeout_us: 5,
-                },
-                output: String::new(),
-            },
-            gone: true,
+        let cause = Cause::Deadline {
+            function: None,
+            timeout_us: 5,
         };
-        assert!(matches!(death.error(true, true), Error::Deadline { .. }));
+        let death = killed(cause.clone(), &[]);
         assert!(matches!(
-            death.error(false, true),
+            death.error(unanswered(5, true), true),
+            Error::Deadline { .. }
+        ));
+        assert!(matches!(
+            death.error(unanswered(6, false), true),
             Error::WorkerDied { ran: Ran::No, .. }
+        ));
+        let running = LastBegun {
+            invocation: number(5),
+            ended: false,
+        };
+        let death = killed(cause, &[running]);
+        assert!(
+            matches!(death.error(unanswered(5, false), false), Error::Deadline { .. }),
+            "whose reply before it was lost"
+        );
+        assert!(matches!(
+            death.error(unanswered(4, true), false),
+            Error::WorkerDied {
+                ran: Ran::Unknown,
+                ..
+            }
         ));
     }
 }

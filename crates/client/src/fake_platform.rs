@@ -20,9 +20,11 @@ use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::frame::{
+    EXPRESS_ENTRY, Flags, Inline, InvocationId, ReplyHeader, RequestHeader, Seq, Span, Status,
+};
 use hotlease_wire::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
-use hotlease_wire::session::{SessionReply, SessionRequest, StartPhases, UsageTotals};
+use hotlease_wire::session::{LastBegun, SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::{Cause, EndReason, Refusal};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -48,6 +50,8 @@ pub(crate) struct FakeWorker {
     pub(crate) served: AtomicU64,
     pub(crate) regions: Mutex<Vec<u32>>,
     dead: AtomicBool,
+    /// What its agent will say that it began last.
+    begun: Mutex<Vec<LastBegun>>,
 }
 
 struct Shared {
@@ -137,6 +141,7 @@ impl FakePlatform {
                     function: Some(0),
                 },
                 output: "last words\n".into(),
+                begun: worker.begun.lock().unwrap().clone(),
             };
             self.shared.session.send(&died, &[]).unwrap();
         }
@@ -243,6 +248,7 @@ impl Shared {
             served: AtomicU64::new(0),
             regions: Mutex::default(),
             dead: AtomicBool::new(false),
+            begun: Mutex::default(),
         });
         self.workers.lock().unwrap().push(worker.clone());
         worker
@@ -324,6 +330,14 @@ impl FakeWorker {
         for slot in slots {
             slot.join().unwrap();
         }
+    }
+
+    /// Its agent will say that this invocation of the ring was the last that it began, and did not end.
+    pub(crate) fn die_in(&self, number: u64) {
+        *self.begun.lock().unwrap() = vec![LastBegun {
+            invocation: InvocationId::new(Seq::new(GENERATION, number), 0),
+            ended: false,
+        }];
     }
 
     /// A worker refuses what it knows already.

@@ -406,9 +406,11 @@ impl Shared {
                     epoch,
                     cause,
                     output,
+                    begun,
                 } => {
+                    let begun = begun.into();
                     let death = Death {
-                        kind: Kind::Worker { cause, output },
+                        kind: Kind::Worker { cause, output, begun },
                         gone: true,
                     };
                     if usize::from(worker.0) < self.workers {

@@ -4,6 +4,11 @@
 //! time, also after the worker's death. A worker can lie in it, about itself only: the agent bills
 //! allocated time by its own clock.
 
+mod meter;
+
+pub use meter::SlotMeter;
+
+use self::meter::add;
 use crate::clock::{TickClock, monotonic_ns, ticks};
 use crate::memory::{Memory, MemoryError};
 use hotlease_wire::frame::{InvocationId, Status};
@@ -17,7 +22,7 @@ struct SlotCells {
     hot_ns: AtomicU64,
     compute_ns: AtomicU64,
     invocations: AtomicU64,
-    /// While a function runs its index + 1, and above these 16 bits its invocation; 0 otherwise.
+    /// While a function runs its index + 1, 0 otherwise; above these 16 bits the last invocation that began.
     running: AtomicU64,
     since_ticks: AtomicU64,
     deadline_ticks: AtomicU64,
@@ -143,6 +148,12 @@ pub struct Failure {
 fn packed(function: u16, invocation: InvocationId) -> u64 {
     // Indices end below 65535, as the functions of a lease are counted by 16 bits.
     invocation.bits() << 16 | u64::from(function.wrapping_add(1))
+}
+
+/// The same after the function has returned.
+#[inline]
+fn ended(word: u64) -> u64 {
+    word & !u64::from(u16::MAX)
 }
 
 fn unpacked(word: u64) -> Option<(u16, InvocationId)> {
@@ -305,7 +316,7 @@ impl UsageBlock {
     /// Worker: the writing end of one slot.
     #[inline]
     pub fn meter(&self, slot: u16) -> SlotMeter<'_> {
-        SlotMeter(self.cells(slot))
+        SlotMeter::new(self.cells(slot))
     }
 
     /// Worker: which row counts what a function uses in a slot, from now on. Called by the slot's thread only, before
@@ -385,6 +396,13 @@ impl UsageBlock {
         }
     }
 
+    /// Agent: the last invocation that a slot began, and whether its function has returned, by the worker's own word. After its
+    /// death what it began later than that never ran: the word is written before the function is called.
+    pub fn last_begun(&self, slot: u16) -> Option<(InvocationId, bool)> {
+        let word = self.cells(slot).running.load(Relaxed);
+        (word != 0).then(|| (InvocationId::from_bits(word >> 16), word == ended(word)))
+    }
+
     /// Agent: whether the worker's slots may claim their shared core.
     pub fn hold_back(&self, yes: bool) {
         self.head().held_back.store(yes.into(), Relaxed);
@@ -439,60 +457,6 @@ impl UsageBlock {
         // The agent reads after the process is gone; release for the order within it.
         head.crash
             .store(if signal == 0 { EXITED } else { signal as u64 + 1 }, Release);
-    }
-}
-
-/// The writing end of one slot's counters; used by the slot's thread only.
-pub struct SlotMeter<'a>(&'a SlotCells);
-
-/// Adds without a locked instruction: the slot's thread is the only writer.
-#[inline]
-fn add(cell: &AtomicU64, amount: u64) {
-    cell.store(cell.load(Relaxed).wrapping_add(amount), Relaxed);
-}
-
-impl SlotMeter<'_> {
-    /// A function starts.
-    #[inline]
-    pub fn start(
-        &self,
-        (function, invocation): (u16, InvocationId),
-        now_ticks: u64,
-        deadline_ticks: u64,
-        timeout_us: u32,
-    ) {
-        self.0.since_ticks.store(now_ticks, Relaxed);
-        self.0.deadline_ticks.store(deadline_ticks, Relaxed);
-        self.0.timeout_us.store(timeout_us.into(), Relaxed);
-        // One store for both: what a crash leaves behind says which invocation it was, for two instructions more.
-        self.0.running.store(packed(function, invocation), Relaxed);
-    }
-
-    /// Its output area, for the diagnosis of overruns; 0, 0 for none.
-    #[inline]
-    pub fn output(&self, end: u64, capacity: u64) {
-        self.0.output_end.store(end, Relaxed);
-        self.0.output_capacity.store(capacity, Relaxed);
-    }
-
-    /// It has returned.
-    #[inline]
-    pub fn stop(&self) {
-        self.0.running.store(0, Relaxed);
-        add(&self.0.invocations, 1);
-    }
-
-    /// An invocation found no core.
-    #[inline]
-    pub fn refuse(&self) {
-        add(&self.0.refused, 1);
-    }
-
-    /// Counts time.
-    #[inline]
-    pub fn add_ns(&self, hot_ns: u64, compute_ns: u64) {
-        add(&self.0.hot_ns, hot_ns);
-        add(&self.0.compute_ns, compute_ns);
     }
 }
 

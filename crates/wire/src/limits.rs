@@ -66,4 +66,4 @@ pub const TENANT_BYTES_MAX: usize = 64;
 /// Bytes of a lease's label.
 pub const LABEL_BYTES_MAX: usize = 64;
 /// Version of the session, control and connection protocols; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;

@@ -5,6 +5,7 @@
 //! and [`SessionReply::LeaseEnded`] are events that may come between them. When the last session of a
 //! lease closes without [`SessionRequest::Release`], the lease ends with `ClientGone`.
 
+use crate::frame::InvocationId;
 use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex, WorkerIndex};
 use crate::refusal::{Cause, EndReason, Refusal};
 use serde::{Deserialize, Serialize};
@@ -111,6 +112,9 @@ pub enum SessionReply {
         cause: Cause,
         /// The end of its output.
         output: String,
+        /// The last invocation of each slot that began any, at most [`crate::limits::SLOTS_MAX`]: what came later on the same
+        /// channel did not run.
+        begun: Vec<LastBegun>,
     },
     /// Event, and answer to `Release`: the lease is over and this session with it.
     LeaseEnded {
@@ -137,6 +141,15 @@ pub enum SessionReply {
         /// Why.
         reason: EndReason,
     },
+}
+
+/// The last invocation that a slot of a dead worker began, as the worker wrote it down before it called the function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastBegun {
+    /// Which.
+    pub invocation: InvocationId,
+    /// Whether it had ended, and its reply was on its way.
+    pub ended: bool,
 }
 
 /// What a lease has used: monotonic totals.

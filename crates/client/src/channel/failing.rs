@@ -2,6 +2,7 @@
 
 use super::{Channel, Lane, Reply};
 use crate::Error;
+use crate::death::{Death, Unanswered};
 use hotlease_wire::Ran;
 use hotlease_wire::frame::{InvocationId, Status};
 use std::time::Duration;
@@ -88,13 +89,26 @@ impl Channel {
             Lane::Ring(seq) => seq == 0 || self.is_answered(seq - 1),
             Lane::Express(_) => true,
         };
+        let unanswered = Unanswered {
+            invocation: self.invocation_in(lane),
+            depth: self.ring.depth(),
+            first,
+        };
         let error = match self.connection.death() {
-            Some(death) => self.named(death.error(first, self.connection.is_shm())),
+            Some(death) => self.named(death.error(unanswered, self.connection.is_shm())),
             None => Error::OutcomeUnknown {
                 why: "the channel was closed".into(),
             },
         };
-        self.logged(self.invocation_in(lane), error)
+        self.logged(unanswered.invocation, error)
+    }
+
+    /// Whether a reply is on its way that the worker sent before it died: usually that to what it did last.
+    pub(crate) fn lacks_replies(&self, death: &Death) -> bool {
+        let (next, depth) = (self.entries.next(), self.ring.depth());
+        let mut latest = (1..=next.min(depth.into())).map(|back| next - back);
+        let sent = latest.find(|seq| death.was_answered(self.invocation(*seq), depth));
+        sent.is_some_and(|seq| !self.is_answered(seq))
     }
 
     /// Puts the name of the function into the error of a death.

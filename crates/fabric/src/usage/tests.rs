@@ -26,6 +26,33 @@ fn agent_sees_what_a_slot_does() {
 }
 
 #[test]
+fn last_invocation_that_began_is_known_while_it_runs_and_afterwards() {
+    let (agent, worker) = pair();
+    let [first, second] = [0x8000_1234_5678, 9].map(InvocationId::from_bits);
+    assert_eq!(agent.last_begun(1), None, "nothing began");
+    worker.meter(1).start((7, first), ticks(), 0, 0);
+    assert_eq!(agent.last_begun(1), Some((first, false)));
+    worker.meter(1).stop();
+    assert_eq!(agent.last_begun(1), Some((first, true)));
+    worker.meter(1).start((7, second), ticks(), 0, 0);
+    worker.record_crash(Some(1), 11, 0, 0);
+    assert_eq!(agent.last_begun(1), Some((second, false)));
+    assert_eq!(agent.last_begun(0), None, "slots are kept apart");
+}
+
+#[test]
+fn crash_between_two_invocations_is_nobodys() {
+    let (agent, worker) = pair();
+    worker
+        .meter(0)
+        .start((7, InvocationId::from_bits(9)), ticks(), 0, 0);
+    worker.meter(0).stop();
+    worker.record_crash(Some(0), 11, 0, 0);
+    let crash = agent.crash().unwrap();
+    assert_eq!((crash.function, crash.invocation), (None, None));
+}
+
+#[test]
 fn agent_sees_what_each_function_used_and_the_surplus_together() {
     let (agent, worker) = pair();
     for function in 0..FUNCTIONS_BILLED_MAX as u16 + 2 {

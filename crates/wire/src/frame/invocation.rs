@@ -1,12 +1,14 @@
 //! How an invocation is called.
 
 use super::{EXPRESS_ENTRY, Seq};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// How an invocation is called in logs and messages, alike by its client and its agent: `GENERATION.NUMBER`, and with
 /// an `e` before the number if it went through the express entry, which counts its own. Unique on a worker (while it
 /// lives) until a channel has had 2^32 invocations; generations beyond 15 bits are cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "u64", into = "u64")]
 pub struct InvocationId(u64);
 
 impl InvocationId {
@@ -30,6 +32,30 @@ impl InvocationId {
     #[inline]
     pub fn bits(self) -> u64 {
         self.0
+    }
+
+    /// By how many invocations it came after `other` (before it: less than 0). `None`: they did not go the same way through
+    /// the same channel, or are more than `within` apart.
+    pub fn behind(self, other: Self, within: u32) -> Option<i64> {
+        if (self.0 ^ other.0) & 1 == 1 {
+            return None;
+        }
+        // Moved to the upper end of the word, where a difference wraps as the numbers do.
+        let unused = u64::BITS - Self::BITS;
+        let apart = (self.0 << unused).wrapping_sub(other.0 << unused) as i64 >> (unused + 1);
+        (apart.unsigned_abs() <= within.into()).then_some(apart)
+    }
+}
+
+impl From<u64> for InvocationId {
+    fn from(bits: u64) -> Self {
+        Self::from_bits(bits)
+    }
+}
+
+impl From<InvocationId> for u64 {
+    fn from(id: InvocationId) -> Self {
+        id.bits()
     }
 }
 
@@ -55,5 +81,22 @@ mod tests {
         assert_eq!(said(0x12345, 41, 0), "9029.41", "generations are cut");
         let id = InvocationId::new(Seq::new(7, 41), EXPRESS_ENTRY);
         assert_eq!(InvocationId::from_bits(id.bits()), id);
+    }
+    #[test]
+    fn which_of_two_came_first_is_told_of_one_channel_only() {
+        let id = |generation, number, entry| InvocationId::new(Seq::new(generation, number), entry);
+        assert_eq!(id(7, 41, 1).behind(id(7, 41, 1), 0), Some(0));
+        assert_eq!(id(7, 44, 0).behind(id(7, 41, 1), 64), Some(3));
+        assert_eq!(id(7, 41, 1).behind(id(7, 44, 0), 64), Some(-3));
+        assert_eq!(id(7, 141, 1).behind(id(7, 41, 0), 64), None, "too far");
+        assert_eq!(id(8, 42, 1).behind(id(7, 41, 0), 64), None, "another channel");
+        assert_eq!(
+            id(7, 42, EXPRESS_ENTRY).behind(id(7, 41, 0), 64),
+            None,
+            "the express entry counts its own"
+        );
+        let (last, first) = (id(0x7fff, (1 << 32) - 1, 0), id(0x8000, 0, 0));
+        assert_eq!(first.behind(last, 64), Some(1), "where numbers wrap");
+        assert_eq!(last.behind(first, 64), Some(-1));
     }
 }

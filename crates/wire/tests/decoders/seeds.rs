@@ -5,7 +5,9 @@ use super::token_key;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{Answer, Lent, Order, Polling, SharedCore};
 use hotlease_wire::fabric::{ChannelEnd, Kind, PortAddress, Prefix, RemoteMemory};
-use hotlease_wire::frame::{Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::frame::{
+    Flags, Inline, InvocationId, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status,
+};
 use hotlease_wire::ids::{
     AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex,
 };
@@ -13,7 +15,7 @@ use hotlease_wire::limits::{
     CODE_BYTES_MAX, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX,
     TENANT_BYTES_MAX,
 };
-use hotlease_wire::session::{Place, SessionReply, SessionRequest, StartPhases, UsageTotals};
+use hotlease_wire::session::{LastBegun, Place, SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
 use hotlease_wire::tunnel::{Attachment, Frame, PREFIX_BYTES, Ticket};
 use hotlease_wire::{EndReason, encode};
@@ -207,6 +209,16 @@ pub fn session_reply() -> Vec<Vec<u8>> {
             epoch: Epoch(6),
             cause,
             output,
+            begun: vec![
+                LastBegun {
+                    invocation: InvocationId::new(Seq::new(3, 77), 5),
+                    ended: false,
+                },
+                LastBegun {
+                    invocation: InvocationId::from_bits(u64::MAX),
+                    ended: true,
+                },
+            ],
         });
     }
     replies.extend(END_REASONS.map(|reason| SessionReply::LeaseEnded { reason, usage }));

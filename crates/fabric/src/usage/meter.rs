@@ -1,0 +1,66 @@
+//! The writing end of the usage block: one slot's counters.
+
+use super::{SlotCells, ended, packed};
+use hotlease_wire::frame::InvocationId;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The writing end of one slot's counters; used by the slot's thread only.
+pub struct SlotMeter<'a>(&'a SlotCells);
+
+/// Adds without a locked instruction: the slot's thread is the only writer.
+#[inline]
+pub(super) fn add(cell: &AtomicU64, amount: u64) {
+    cell.store(cell.load(Relaxed).wrapping_add(amount), Relaxed);
+}
+
+impl<'a> SlotMeter<'a> {
+    #[inline]
+    pub(super) fn new(cells: &'a SlotCells) -> Self {
+        Self(cells)
+    }
+
+    /// A function starts.
+    #[inline]
+    pub fn start(
+        &self,
+        (function, invocation): (u16, InvocationId),
+        now_ticks: u64,
+        deadline_ticks: u64,
+        timeout_us: u32,
+    ) {
+        self.0.since_ticks.store(now_ticks, Relaxed);
+        self.0.deadline_ticks.store(deadline_ticks, Relaxed);
+        self.0.timeout_us.store(timeout_us.into(), Relaxed);
+        // One store for both: what a crash leaves behind says which invocation it was, for two instructions more.
+        self.0.running.store(packed(function, invocation), Relaxed);
+    }
+
+    /// Its output area, for the diagnosis of overruns; 0, 0 for none.
+    #[inline]
+    pub fn output(&self, end: u64, capacity: u64) {
+        self.0.output_end.store(end, Relaxed);
+        self.0.output_capacity.store(capacity, Relaxed);
+    }
+
+    /// It has returned. Which invocation it was stays, for those who ask later what the last one was.
+    #[inline]
+    pub fn stop(&self) {
+        let running = &self.0.running;
+        running.store(ended(running.load(Relaxed)), Relaxed);
+        add(&self.0.invocations, 1);
+    }
+
+    /// An invocation found no core.
+    #[inline]
+    pub fn refuse(&self) {
+        add(&self.0.refused, 1);
+    }
+
+    /// Counts time.
+    #[inline]
+    pub fn add_ns(&self, hot_ns: u64, compute_ns: u64) {
+        add(&self.0.hot_ns, hot_ns);
+        add(&self.0.compute_ns, compute_ns);
+    }
+}
