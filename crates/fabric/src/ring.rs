@@ -99,11 +99,9 @@ pub trait FarRing: Send + Sync {
     fn publish(&self, entry: u32, payload_bytes: usize, words: &LineWords);
     /// Wakes the peer if it sleeps; cheap if it does not.
     fn ring(&self);
-    /// A private copy of the line last published in `entry`, where it can be read back. What the peer may have made
-    /// of it is the reader's to check.
-    fn published(&self, _entry: u32) -> Option<LineWords> {
-        None
-    }
+    /// A private copy of the line last published in `entry`, and where its payload stands: to be read back before the entry is
+    /// used again. What the peer may have made of it is the reader's to check. Waits for nothing.
+    fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)>;
     /// A hint that `entry` will be published soon.
     fn prefetch(&self, _entry: u32) {}
     /// Drives a transport that makes no progress by itself; whether a frame may be there now that was not

@@ -294,8 +294,8 @@ impl FarRing for ShmRing {
         }
     }
 
-    fn published(&self, entry: u32) -> Option<LineWords> {
-        Some(self.line(entry).read())
+    fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)> {
+        Some((self.line(entry).read(), self.payload(entry)))
     }
 
     #[inline]

@@ -70,7 +70,7 @@ impl FarRing for TransportRing {
         }
     }
 
-    fn published(&self, entry: u32) -> Option<LineWords> {
+    fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)> {
         match self {
             Self::Shm(ring) => ring.published(entry),
             Self::Ofi(ring) => ring.published(entry),

@@ -1,5 +1,6 @@
 //! What fails, resolves: in time, with its cause, and with the truth about whether the function ran.
 
+use super::ways::candidates;
 use super::{echo_of, start, submit_all};
 use crate::{EndReason, Error, Invocation, Ran};
 use hotlease_wire::frame::Status;
@@ -70,6 +71,36 @@ fn what_is_submitted_once_comes_back_with_its_worker_and_whether_it_ran() {
     assert_eq!(ran, Err(Ran::No));
     echo.pipeline().unwrap().repair().unwrap();
     assert_eq!(once.submit(b"again").unwrap().wait().unwrap(), b"again");
+}
+
+#[test]
+fn over_a_fabric_too_the_agents_word_says_what_ran_and_the_rest_moves() {
+    if candidates().is_empty() {
+        return eprintln!("skipped: no provider leads to other hosts here");
+    }
+    let (platform, echo) = start(|options| options.transport = Some("ofi".into()));
+    platform.allow(1);
+    let held = submit_all(&echo, 0..4);
+    while platform.worker(0).served.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    platform.allow_future();
+    platform.worker(0).die_in(1);
+    platform.kill(0, true);
+    let results: Vec<_> = held.into_iter().map(Invocation::wait).collect();
+    assert_eq!(
+        results[0].as_ref().unwrap(),
+        &echo_of(0),
+        "its reply was sent before, and is waited for"
+    );
+    assert_eq!(results[1].as_ref().unwrap_err().ran(), Ran::Unknown);
+    for (number, moved) in (0..).zip(&results).skip(2) {
+        assert_eq!(
+            moved.as_ref().unwrap(),
+            &echo_of(number),
+            "it had not begun, so it moved"
+        );
+    }
 }
 
 #[test]

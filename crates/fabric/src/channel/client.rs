@@ -197,7 +197,8 @@ impl<F: FarRing> ClientChannel<F> {
     /// hostile worker may have changed it: the bytes are its own tenant's, and their number is checked.
     pub fn recall(&self, number: u64) -> Option<Vec<u8>> {
         let entry = self.entry_of(number);
-        let header = RequestHeader::decode(&self.requests.published(entry)?).ok()?;
+        let (line, payload) = self.requests.published(entry)?;
+        let header = RequestHeader::decode(&line).ok()?;
         let length = usize::try_from(header.length).ok()?;
         if header.seq != Seq::new(self.generation, number) || length > self.request_bytes() {
             return None;
@@ -208,13 +209,7 @@ impl<F: FarRing> ClientChannel<F> {
         } else {
             // SAFETY: length <= the size of the entry's payload, and that of `bytes`, by the check above. The mapping
             // lives as long as self; if the worker is not dead yet and writes on, the bytes are garbage, no more.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    self.requests.payload(entry).as_ptr(),
-                    bytes.as_mut_ptr(),
-                    length,
-                );
-            }
+            unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), bytes.as_mut_ptr(), length) };
         }
         Some(bytes)
     }

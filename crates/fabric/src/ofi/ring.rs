@@ -14,7 +14,7 @@ use hotlease_wire::fabric::{ChannelEnd, Kind, Prefix};
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Instant;
 
 /// Our own ring, open for frames. Closed when dropped.
@@ -71,6 +71,7 @@ impl NearEnd {
         Ok(OfiRing {
             message_bytes: self.port.message_bytes().min(far.message_bytes as usize),
             far: *far,
+            lines: (0..=layout.depth()).map(|_| AtomicU8::new(0)).collect(),
             staging,
             registration,
             state,
@@ -97,6 +98,8 @@ pub struct OfiRing {
     /// Longest message that both ends take.
     message_bytes: usize,
     staging: Staging,
+    /// How many bytes of its line stand before the payload of each staging entry; 0: nothing was published there yet.
+    lines: Box<[AtomicU8]>,
     registration: Option<Registration>,
     state: Arc<RingState>,
     near: NearEnd,
@@ -298,6 +301,8 @@ impl FarRing for OfiRing {
                     .write_unaligned(word.to_le());
             }
         }
+        // Relaxed: an entry is used by one thread at a time, and handed on with acquire and release.
+        self.lines[index].store(line_bytes as u8, Ordering::Relaxed);
         let posted = {
             let mut state = self.port().lock();
             self.send(&mut state, index, message)
@@ -305,6 +310,18 @@ impl FarRing for OfiRing {
         if posted != Some(Posted::Yes) {
             self.wait("send", |state| self.send(state, index, message));
         }
+    }
+
+    fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)> {
+        let index = self.index(entry);
+        let line_bytes = usize::from(self.lines[index].load(Ordering::Relaxed));
+        let start = self.staging.message(index, line_bytes).cast::<u64>();
+        let mut words = LineWords::default();
+        for (at, word) in words.iter_mut().enumerate().take(line_bytes / 8) {
+            // SAFETY: so many bytes of the line stand there since `publish`; the staging entry is this end's own.
+            *word = u64::from_le(unsafe { start.add(at).read_unaligned() });
+        }
+        (line_bytes > 0).then(|| (words, self.staging.payload(index)))
     }
 
     /// A message wakes a sleeping peer by itself; this only moves what could not leave at once.

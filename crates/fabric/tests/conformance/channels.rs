@@ -32,6 +32,24 @@ pub fn every_size_and_alignment_comes_back_whole<P: Pair>(pair: &P) {
     }
 }
 
+pub fn requests_can_be_read_back_until_their_entry_is_used_again<P: Pair>(pair: &P) {
+    let served = Served::start(
+        pair.connect(shape(2, 16_000), shape(2, 16_000)),
+        Wait::Poll,
+        Wait::Poll,
+    );
+    assert_eq!(served.client.recall(0), None, "nothing was published");
+    for (number, bytes) in [0, 1, 8, 31, 32, 33, 900, 8128, 16_000].into_iter().enumerate() {
+        let (number, input) = (number as u64, pattern(number as u64, bytes));
+        served.round_trip(number, &input);
+        assert_eq!(served.client.recall(number), Some(input), "{bytes} bytes");
+        assert_eq!(served.client.recall(number + 2), None, "not what is to come");
+        if let Some(before) = number.checked_sub(2) {
+            assert_eq!(served.client.recall(before), None, "its entry was used again");
+        }
+    }
+}
+
 pub fn pipelined_invocations_come_back_in_order_over_many_laps<P: Pair>(pair: &P) {
     for (depth, bytes, count) in [
         (1u32, 8usize, 200u64),

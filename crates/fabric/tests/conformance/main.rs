@@ -20,6 +20,7 @@ macro_rules! channel_tests {
     ($on:expr) => {
         channel_tests! { $on,
             every_size_and_alignment_comes_back_whole
+            requests_can_be_read_back_until_their_entry_is_used_again
             pipelined_invocations_come_back_in_order_over_many_laps
             express_entry_and_ring_mix
             both_ends_may_sleep
