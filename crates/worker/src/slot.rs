@@ -16,15 +16,18 @@ use crate::watchdog::Watchdog;
 use hotlease_fabric::channel::Request;
 use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
 use hotlease_fabric::ofi::Port;
+use hotlease_fabric::transport::TransportRing;
 use hotlease_fabric::usage::{Failure, FunctionRow, SlotMeter, UsageBlock};
 use hotlease_wire::frame::{Flags, InvocationId, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A sleeping slot looks around this often even if nobody rings: a client that tampers with the
 /// doorbell of its own lease delays itself by no more.
 const SLEEP: Duration = Duration::from_secs(1);
+/// How long a worker that leaves waits for its last replies to arrive.
+const LAST_REPLIES: Duration = Duration::from_millis(100);
 
 /// What all slots of a worker have in common.
 pub struct Shared {
@@ -296,8 +299,21 @@ impl<C: Core> Slot<C> {
                 }
                 Letter::Leave(status) => {
                     (0..self.clients.len()).for_each(|position| self.settle(position));
+                    self.see_replies_off();
                     fault::leave(status)
                 }
+            }
+        }
+    }
+
+    /// Waits until clients of fabrics have the replies that they were sent: what has not arrived may be lost with this process.
+    fn see_replies_off(&self) {
+        let until = Instant::now() + LAST_REPLIES;
+        for client in &self.clients {
+            if let TransportRing::Ofi(ring) = client.channel.far() {
+                let left = until.saturating_duration_since(Instant::now());
+                // An answer comes behind them. Without one nobody is there, or not in time.
+                let _ = ring.port().probe(ring.peer(), left);
             }
         }
     }
