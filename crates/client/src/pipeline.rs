@@ -11,7 +11,7 @@ use crate::wait::{Interrupted, give_up_at};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Requests that are written before a slot that may sleep is woken.
 const QUIET_MAX: u32 = 16;
@@ -91,7 +91,7 @@ impl Pipeline {
             return Err(self.too_large(input.len()));
         }
         if self.channel.is_closed() {
-            self.reopen()?;
+            self.reopen(self.function.timeout)?;
         }
         let target = Target {
             output_capacity: self.function.reply_bytes as u32,
@@ -165,14 +165,12 @@ impl Pipeline {
     }
 
     #[cold]
-    fn reopen(&mut self) -> Result<(), Error> {
+    fn reopen(&mut self, limit: Option<Duration>) -> Result<(), Error> {
         if let Some(&seq) = self.in_flight.front() {
             return Err(self.channel.unanswered(seq));
         }
         let function = &self.function;
-        let (slot, channel) = function
-            .inner
-            .pick(function.slot.or(self.slot), function.timeout)?;
+        let (slot, channel) = function.inner.pick(function.slot.or(self.slot), limit)?;
         (self.slot, self.channel) = (Some(slot), channel);
         Ok(())
     }

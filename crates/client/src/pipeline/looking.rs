@@ -60,13 +60,14 @@ impl Pipeline {
         self.channel.is_closed()
     }
 
-    /// Gets another worker for one that is gone. Waits for it; does nothing while the worker lives.
+    /// Gets another worker for one that is gone. Waits for it, also beyond the timeout of the pipeline's invocations, of which none
+    /// is in flight; does nothing while the worker lives.
     ///
     /// # Errors
     /// Those of taking a new lease, and the error of the oldest invocation in flight, if there is one.
     pub fn repair(&mut self) -> Result<(), Error> {
         if self.channel.is_closed() {
-            self.reopen()?;
+            self.reopen(None)?;
         }
         Ok(())
     }

@@ -74,6 +74,19 @@ fn what_is_submitted_once_comes_back_with_its_worker_and_whether_it_ran() {
 }
 
 #[test]
+fn a_worker_is_replaced_however_little_time_its_invocations_have() {
+    let (platform, echo) = start(|_| {});
+    let hurried = echo.timeout(Some(Duration::from_nanos(1)));
+    let mut pipeline = hurried.pipeline().unwrap();
+    platform.kill(0, true);
+    while !pipeline.is_closed() {
+        std::thread::yield_now();
+    }
+    pipeline.repair().unwrap();
+    assert!(!pipeline.is_closed(), "it has another worker");
+}
+
+#[test]
 fn over_a_fabric_too_the_agents_word_says_what_ran_and_the_rest_moves() {
     if candidates().is_empty() {
         return eprintln!("skipped: no provider leads to other hosts here");
