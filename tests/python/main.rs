@@ -2,6 +2,7 @@
 //! own client sends is tested with the package. Each is named by the promise that it proves.
 
 mod deaths;
+mod left;
 mod native;
 #[path = "../../bindings/python/src/printed.rs"]
 mod printed;

@@ -97,3 +97,11 @@ def prints(text):
     print(text)
     print("and more", end="", file=sys.stderr)
     return 3
+
+
+def summed(buffer):
+    return sum(memoryview(buffer)[:: 1 << 12])
+
+
+def very_large(mebibytes):
+    return pickle.PickleBuffer(bytearray(mebibytes << 20))

@@ -232,6 +232,12 @@ impl<P, R, E> Flow<P, R, E> {
         })
     }
 
+    /// Whether another task needs the result of this one.
+    pub fn is_needed(&self, task: TaskId) -> bool {
+        let found = self.nodes.find(task);
+        found.is_some_and(|index| !self.nodes.at(index).consumers.is_empty())
+    }
+
     /// Whether a worker has the result of a task, or is being sent it.
     pub fn is_on(&self, task: TaskId, worker: WorkerIndex) -> bool {
         let found = self.nodes.find(task);

@@ -1,8 +1,9 @@
 //! Tasks of Python workers and their results, inside the payloads of invocations; in words: `bindings/python/FORMAT.md`.
 //!
-//! Where things lie, and small [`plain`] values. Objects are made of these in the Python package, and pickles are read there
+//! Where things lie, small [`plain`] values, and how results that were [`left`] with a worker are had from there. Objects are made of these in the Python package, and pickles are read there
 //! alone.
 
+pub mod left;
 pub mod plain;
 
 /// Buffers of one request or reply.
@@ -36,6 +37,8 @@ pub mod request {
     pub const TAKE: u8 = 2;
     /// What a native function needs to know; its input is a buffer, or the result of another task.
     pub const NATIVE: u8 = 3;
+    /// Tickets of results that nobody needs any more.
+    pub const RELEASE: u8 = 4;
     /// Flag: the buffers may be written to.
     pub const WRITABLE: u8 = 1;
     /// Flag: results of other tasks are in it.
@@ -44,6 +47,8 @@ pub mod request {
     pub const TIMED: u8 = 4;
     /// Flag: the result may stay in the request's memory.
     pub const YIELDED: u8 = 8;
+    /// Flag: a large result may stay with the worker.
+    pub const STAYS: u8 = 16;
     /// Bytes before the lengths of buffers.
     pub const HEAD_BYTES: usize = 24;
 }
@@ -68,6 +73,10 @@ pub mod reply {
     pub const IN_REQUEST: u8 = 7;
     /// Bytes of a body of that kind before its pickle.
     pub const IN_REQUEST_BYTES: usize = 16;
+    /// Ticket, size, and where another worker gets the result; see [`super::left`].
+    pub const LEFT: u8 = 8;
+    /// Why a result of another task, which was left with its worker, was not had from there.
+    pub const NOT_HAD: u8 = 9;
     /// Bytes before the body.
     pub const HEAD_BYTES: usize = 8;
 
@@ -78,7 +87,7 @@ pub mod reply {
     fn place(head: &mut [u8]) -> Option<(&mut [u8], u32)> {
         let head = head.get_mut(..HEAD_BYTES)?;
         match head[0] {
-            PLAIN | PICKLED | IN_REQUEST => Some((&mut head[4..], BITS[0])),
+            PLAIN | PICKLED | IN_REQUEST | LEFT => Some((&mut head[4..], BITS[0])),
             EXCEPTION | EXCEPTION_TEXT => Some((&mut head[1..4], BITS[1])),
             _ => None,
         }
@@ -127,6 +136,9 @@ pub enum FormatError {
     /// Not a plain value.
     #[error("a plain value is damaged")]
     Plain,
+    /// A result that was left with its worker, in numbers that make no sense.
+    #[error("it does not say where its result is")]
+    Left,
     /// No UTF-8.
     #[error("a text is not UTF-8")]
     Text,
@@ -175,6 +187,8 @@ pub struct Request {
     pub timed: bool,
     /// Whether the result may stay in the request's memory.
     pub yielded: bool,
+    /// Whether a large result may stay with the worker.
+    pub stays: bool,
     /// The function.
     pub key: Key,
     /// First byte and bytes of its pickle; none: not here.
@@ -195,9 +209,10 @@ impl Request {
         at(0, &mut head);
         let (kind, flags) = (head[0], head[1]);
         let has_results = flags & request::RESULTS != 0;
-        if kind > request::NATIVE
-            || flags > request::WRITABLE | request::RESULTS | request::TIMED | request::YIELDED
-            || flags & !request::WRITABLE != 0 && kind == request::TAKE
+        if kind > request::RELEASE
+            || flags
+                > request::WRITABLE | request::RESULTS | request::TIMED | request::YIELDED | request::STAYS
+            || flags & !request::WRITABLE != 0 && matches!(kind, request::TAKE | request::RELEASE)
         {
             return Err(FormatError::Kind);
         }
@@ -226,6 +241,7 @@ impl Request {
             writable: flags & request::WRITABLE != 0,
             timed: flags & request::TIMED != 0,
             yielded: flags & request::YIELDED != 0,
+            stays: flags & request::STAYS != 0,
             key,
             blob: (blob_bytes > 0).then_some((behind, blob_bytes)),
             arguments,
@@ -293,7 +309,7 @@ impl Reply {
         }
         at(0, &mut head);
         let kind = head[0];
-        if kind > reply::IN_REQUEST {
+        if kind > reply::NOT_HAD {
             return Err(FormatError::Kind);
         }
         let number: usize = u16::from_le_bytes([head[2], head[3]]).into();

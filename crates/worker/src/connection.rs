@@ -4,6 +4,7 @@
 //! read its answers, or sends what is no request, loses its connection and disturbs nobody else.
 
 use crate::control::Lease;
+use crate::host::set_reached_at;
 use crate::invoke::{Region, Regions, SlotChannel};
 use crate::mailbox::{ConnectionId, Letter};
 use hotlease_fabric::channel::{RequestRing, WorkerChannel};
@@ -206,6 +207,9 @@ impl Connection {
         let mailbox = &lease.slots[index];
         let port = lease.fabrics.port(index, mailbox, &client.provider, host);
         let port = port.map_err(unavailable)?;
+        if let Some(host) = host {
+            set_reached_at(host);
+        }
         let peer = port.peer(client, key).map_err(unavailable)?;
         self.links.insert(key, (slot, Arc::new(peer)));
         let port = port.address();

@@ -8,14 +8,17 @@ use crate::library::FunctionTable;
 use crate::mailbox::{Letter, Mailbox};
 use crate::{HostFunction, Worker, obey};
 use std::io;
+use std::net::IpAddr;
 use std::sync::mpsc;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What a slot does for ever.
 pub(crate) type Body = Box<dyn FnOnce() + Send>;
 
 /// Of the one slot; there is one worker in a process.
 static MAILBOX: OnceLock<Arc<Mailbox>> = OnceLock::new();
+/// What clients have said last.
+static REACHED_AT: Mutex<Option<IpAddr>> = Mutex::new(None);
 
 /// The slot of a worker that was assigned to a lease.
 pub struct HostedSlot(Body);
@@ -54,6 +57,16 @@ impl Worker {
 pub(crate) fn set_mailbox(mailbox: Arc<Mailbox>) {
     // Assigned once.
     let _ = MAILBOX.set(mailbox);
+}
+
+/// Under which address the client of this worker, on another host, reaches this one; `None`: no such client has come.
+pub fn reached_at() -> Option<IpAddr> {
+    *REACHED_AT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A client on another host reaches this one so.
+pub(crate) fn set_reached_at(host: IpAddr) {
+    *REACHED_AT.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
 }
 
 /// For a host's function: the process ends with this status once the reply to the present invocation is out. What waits

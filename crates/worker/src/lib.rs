@@ -47,7 +47,7 @@ mod watchdog;
 
 pub use context::{Context, FunctionContext};
 pub use control::ControlError;
-pub use host::{HostedSlot, leave_after_this};
+pub use host::{HostedSlot, leave_after_this, reached_at};
 pub use invoke::{Outcome, Place};
 pub use library::{Library, Loaded};
 

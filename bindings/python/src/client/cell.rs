@@ -15,6 +15,7 @@
 //! must not become `Finished` at that time: it is finished under its condition. An unwatched one has no condition yet,
 //! and one atomic exchange decides which of the two came first.
 
+use super::away::Away;
 use super::job::Target;
 use super::memory::Extent;
 use super::times::{Ending, Times};
@@ -53,6 +54,8 @@ pub enum Outcome {
     Reply(Box<[u8]>),
     /// With a reply in shared memory.
     Large(Box<Extent>),
+    /// With a reply that is with a worker.
+    Away(Arc<Away>),
     /// Without a reply.
     Failed(Box<Failed>),
     /// It ran, but its result is lost, for this reason.
@@ -89,6 +92,7 @@ impl Outcome {
         match self {
             Self::Reply(bytes) => Some(bytes),
             Self::Large(extent) => Some(extent.bytes()),
+            Self::Away(away) => away.here()?.bytes(),
             Self::Shared(shared) => shared.bytes(),
             _ => None,
         }

@@ -35,6 +35,7 @@ impl Core {
         if !state.queue.is_empty() {
             self.refill(state);
         }
+        self.release_left(state);
         drop(guard);
         if results > 0 && self.has_to_finish.load(Ordering::Acquire) {
             self.keeper.attend();
@@ -140,6 +141,8 @@ impl Core {
             _ => None,
         };
         match kind {
+            Some(reply::LEFT) if job.errand.is_none() && !job.prepares => self.left(state, at, job, bytes),
+            Some(reply::NOT_HAD) if job.errand.is_none() => self.not_had(state, job),
             _ if was_kept && !job.prepares => match refusal(bytes) {
                 Some(why) => self.lose(state, job, &why),
                 None => self.resolve(state, job, reply),
@@ -225,7 +228,7 @@ impl Core {
         }
     }
 
-    fn fetch_kept(&self, state: &mut State, at: usize) {
+    pub fn fetch_kept(&self, state: &mut State, at: usize) {
         while let Err(failed) = state.lanes[at].fetch_kept(&self.invoker, &self.pool) {
             let (job, error) = *failed;
             self.fail(state, job, error);
@@ -234,6 +237,9 @@ impl Core {
 
     /// A task has ended with an error of the library's: it is sent again, or fails.
     fn after(&self, state: &mut State, mut job: Job, error: Error) {
+        if job.errand.is_some() {
+            return self.fail(state, job, error);
+        }
         if job.prepares {
             state.pending -= 1;
             // The next worker is prepared anew.
@@ -271,7 +277,10 @@ impl Core {
     }
 
     /// A task ran, but its result cannot be had from the worker that kept it: it is sent again where it may run twice.
-    fn lose(&self, state: &mut State, mut job: Job, why: &str) {
+    pub fn lose(&self, state: &mut State, mut job: Job, why: &str) {
+        if let Some(errand) = job.errand.take() {
+            return self.ran(state, *errand, Err(why.into()));
+        }
         job.deaths += 1;
         if job.idempotent && job.deaths < DEATHS_MAX && goes_on(state) {
             state.queued_bytes += job.size();
@@ -381,7 +390,7 @@ impl Core {
 }
 
 /// Whether a task may be sent again.
-fn goes_on(state: &State) -> bool {
+pub fn goes_on(state: &State) -> bool {
     matches!(state.closed, None | Some(Closed::ShutDown)) && state.lanes.iter().any(|lane| !lane.is_dead)
 }
 

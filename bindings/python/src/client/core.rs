@@ -7,6 +7,7 @@
 //! takes in results: the thread that waits for one (so that no other thread stands between a result and its caller), else
 //! the core's own ([`super::keeper`]).
 
+use super::away::Releases;
 use super::cell::{Cell, Outcome};
 use super::graph::Graph;
 use super::job::{Job, Payload, Target};
@@ -59,13 +60,13 @@ pub struct State {
 
 impl State {
     /// The slot with the least to do, of those with room.
-    fn lane_with_room(&self) -> Option<usize> {
+    fn lane_with_room(&self, near: Option<usize>) -> Option<usize> {
         let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_usable());
         let least = usable().map(|(_, lane)| lane.flights.len()).min()?;
         let fits = |lane: &Lane| lane.has_room(&self.pace) && lane.flights.len() <= 2 * least + LEAD;
         let fitting = usable().filter(|(_, lane)| fits(lane));
         fitting
-            .min_by_key(|(_, lane)| lane.flights.len())
+            .min_by_key(|(at, lane)| (lane.flights.len(), near.is_some_and(|near| near != *at)))
             .map(|(at, _)| at)
     }
 
@@ -114,6 +115,8 @@ pub struct Core {
     pub memory: Memory,
     /// Tasks that were submitted.
     pub submitted: AtomicU64,
+    /// Results with workers that nobody needs any more.
+    pub releases: Arc<Releases>,
     /// Slots that tasks are sent to.
     pub slots: AtomicUsize,
     /// The value of [`FORKED`] where it was made.
@@ -171,6 +174,7 @@ impl Core {
             showing: Arc::new(showing),
             memory,
             submitted: AtomicU64::new(0),
+            releases: Arc::default(),
             slots: AtomicUsize::new(slots),
             forks: FORKED.load(Ordering::Relaxed),
             ended: AtomicBool::new(false),
@@ -277,7 +281,7 @@ impl Core {
             state.queue.push_back(job);
         }
         // Nobody takes in a result because of which it would be sent.
-        let could_go = queued && state.lane_with_room().is_some();
+        let could_go = queued && state.lane_with_room(None).is_some();
         drop(state);
         self.keeper.tell(queued);
         if could_go {
@@ -300,7 +304,7 @@ impl Core {
 
     /// Sends it to the slot with the least to do; gives it back if none has room.
     fn send(&self, state: &mut State, mut job: Job) -> Option<Job> {
-        let Some(at) = state.lane_with_room() else {
+        let Some(at) = state.lane_with_room(job.near) else {
             return Some(job);
         };
         if !job.sent && (state.graph.is_overtaken(job.node) || !job.cell.start()) {
@@ -344,7 +348,10 @@ impl Core {
     }
 
     /// Ends a task without a reply.
-    pub fn fail(&self, state: &mut State, job: Job, error: Error) {
+    pub fn fail(&self, state: &mut State, mut job: Job, error: Error) {
+        if let Some(errand) = job.errand.take() {
+            return self.ran(state, *errand, Err(error.to_string()));
+        }
         if job.prepares {
             state.pending -= 1;
             return self.close(state, Closed::Lost(error));
@@ -358,6 +365,7 @@ impl Core {
     #[inline]
     pub fn resolve(&self, state: &mut State, job: Job, outcome: Outcome) {
         let Job {
+            errand,
             node,
             cell,
             target,
@@ -366,6 +374,9 @@ impl Core {
         } = job;
         // First: who has the result may want to send the same memory again.
         drop(payload);
+        if let Some(errand) = errand {
+            return self.ran(state, *errand, Ok(outcome));
+        }
         if let Some(node) = node {
             // It has a claim on the result, which may be given on where it lies.
             drop(cell);

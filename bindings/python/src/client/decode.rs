@@ -68,6 +68,10 @@ pub fn shared(py: Python<'_>, outcome: &Outcome) -> Decoded {
     let decoded = match outcome {
         Outcome::Reply(bytes) => of_bytes(py, bytes),
         Outcome::Large(extent) => of_bytes(py, extent.bytes()),
+        Outcome::Away(away) => match away.here() {
+            Some(here) => return self::shared(py, here),
+            None => Err(lost(py, "only tasks needed it, and it was not brought here")),
+        },
         Outcome::Failed(failed) => Err(failure(py, failed)),
         Outcome::Unprepared(why) => Err(unprepared(py, why)),
         Outcome::Lost(why) => Err(lost(py, why)),

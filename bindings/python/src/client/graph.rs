@@ -6,9 +6,10 @@
 //! that it needs; so the kernel has one worker, which is the core. Results are passed on as they came, and are let go as soon
 //! as neither a future nor a task needs them.
 
-use super::cell::{Cell, Chain, Failed, Known, Outcome, Stage};
+use super::away;
+use super::cell::{Cell, Chain, Known, Outcome, Stage};
 use super::core::{Core, State};
-use super::job::{Job, Target};
+use super::job::Target;
 use super::joined::Joined;
 use super::planned::{Planned, Refused, Source, is_result};
 use hotlease_flow::{
@@ -29,6 +30,8 @@ type Cause = (Option<Arc<Target>>, Option<Arc<Outcome>>);
 pub struct Graph {
     pub(super) flow: Flow<Box<Planned>, Arc<Outcome>, Arc<Outcome>>,
     pub(super) actions: Vec<Wanted>,
+    /// They are being carried out.
+    is_acting: bool,
     /// Of the tasks that ended without a result in the step that is being carried out.
     causes: HashMap<TaskId, Cause>,
     /// Bytes of requests that wait.
@@ -51,6 +54,7 @@ impl Graph {
         let mut graph = Self {
             flow: Flow::new(limits),
             actions: Vec::new(),
+            is_acting: false,
             causes: HashMap::new(),
             bytes: 0,
             ended_by: None,
@@ -137,6 +141,7 @@ impl Core {
         if let Some(closed) = &state.closed {
             return Err(Refused::Closed(closed.clone()));
         }
+        away::expect(sources);
         let mut nodes = Vec::with_capacity(sources.len());
         let mut done = Vec::new();
         for (number, source) in sources.iter().enumerate() {
@@ -202,6 +207,9 @@ impl Core {
     /// A task whose result is remembered has it; one that needs nothing else than to be run is. False: neither.
     fn at_once(&self, state: &mut State, planned: &mut Box<Planned>) -> bool {
         let results: Vec<_> = planned.done.iter().map(|(_, outcome)| outcome.clone()).collect();
+        if Self::is_unknown_yet(planned, &results) {
+            return false;
+        }
         if let Some(key) = planned.key_of(&results) {
             if let Some(outcome) = state.graph.remembered(&key) {
                 planned.cell.start();
@@ -314,7 +322,11 @@ impl Core {
     }
 
     /// Carries out what the kernel wants.
-    fn act(&self, state: &mut State) {
+    pub(super) fn act(&self, state: &mut State) {
+        if std::mem::replace(&mut state.graph.is_acting, true) {
+            // Who is at it goes on until nothing is left.
+            return;
+        }
         while !state.graph.actions.is_empty() {
             let mut actions = std::mem::take(&mut state.graph.actions);
             for action in actions.drain(..) {
@@ -328,6 +340,7 @@ impl Core {
         if !state.graph.causes.is_empty() {
             state.graph.causes.clear();
         }
+        state.graph.is_acting = false;
     }
 
     fn carry_out(&self, state: &mut State, action: Wanted) {
@@ -410,6 +423,9 @@ impl Core {
     fn end_task(&self, state: &mut State, planned: &Planned, outcome: Outcome) {
         state.pending -= 1;
         state.graph.bytes -= planned.size();
+        if let Some(away) = &planned.makes {
+            return self.has_come(state, away, outcome);
+        }
         let cell = &planned.cell;
         if (cell.start() || cell.stage() == Stage::Running) && cell.resolve(outcome) {
             self.finish_later(cell.clone());
@@ -417,12 +433,19 @@ impl Core {
     }
 
     /// A task has all that it needs: it is run, unless its result is known, or an equal one is being run.
-    fn run(&self, state: &mut State, task: TaskId, attempt: u32) {
+    pub(super) fn run(&self, state: &mut State, task: TaskId, attempt: u32) {
         let graph = &mut state.graph;
         let Some(planned) = graph.flow.payload(task) else {
             return;
         };
         let (results, alone) = graph.results(task, planned);
+        if Self::is_unknown_yet(planned, &results) && self.awaits(state, (task, attempt), &results, true) {
+            return;
+        }
+        let graph = &mut state.graph;
+        let Some(planned) = graph.flow.payload(task) else {
+            return;
+        };
         if planned.key.get().is_none()
             && let Some(key) = planned.key_of(&results)
         {
@@ -445,49 +468,12 @@ impl Core {
         }
         self.start(state, (task, attempt), &results, alone);
     }
-
-    /// Puts a task that has all that it needs into the queue.
-    pub(super) fn start(
-        &self,
-        state: &mut State,
-        (task, attempt): (TaskId, u32),
-        results: &[Arc<Outcome>],
-        alone: bool,
-    ) {
-        let graph = &mut state.graph;
-        let Some(planned) = graph.flow.payload(task) else {
-            return;
-        };
-        match planned.request(results, alone, &self.invoker, &self.pool) {
-            Ok(payload) => {
-                let mut job = Job::new(planned.cell.clone(), planned.target.clone(), payload);
-                job.priority = planned.plan.priority.unwrap_or(0);
-                job.idempotent = planned.is_idempotent();
-                job.node = Some((task, attempt));
-                if let Some(times) = &job.cell.times {
-                    times.ready();
-                }
-                // Of a second run: nobody can cancel it any more.
-                job.sent = attempt > 1;
-                state.queued_bytes += job.size();
-                state.queue.push_back(job);
-            }
-            Err(error) => {
-                let outcome = Outcome::Failed(Box::new(Failed { error, deaths: 0 }));
-                let outcome = hotlease_flow::Outcome::Fatal(Arc::new(outcome));
-                graph.step(Event::Ended {
-                    task,
-                    attempt,
-                    outcome,
-                });
-            }
-        }
-    }
 }
 
 /// A run that ended with a result, which is here.
 pub(super) fn done(result: Arc<Outcome>) -> hotlease_flow::Outcome<Arc<Outcome>, Arc<Outcome>> {
-    let bytes = result.bytes().map_or(0, <[u8]>::len) as u64;
+    let away = result.away().map(|away| away.len());
+    let bytes = away.or_else(|| Some(result.bytes()?.len())).unwrap_or(0) as u64;
     let place = Place::Here;
     hotlease_flow::Outcome::Done { result, bytes, place }
 }

@@ -1,5 +1,6 @@
 //! A task on its way: what is sent, and what is kept to send it again.
 
+use super::away::Away;
 use super::cell::Cell;
 use super::expected::Expected;
 use super::memory::{Extent, HEADROOM};
@@ -7,6 +8,7 @@ use hotlease_client::Code;
 use hotlease_flow::TaskId;
 use hotlease_wire::task::{ALIGNED_FROM, ALIGNMENT, Key, Layout, Request, place_results, request};
 use std::ops::Deref;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 /// A function that tasks call, by its content.
@@ -25,6 +27,8 @@ pub struct Target {
     pub content: OnceLock<[u8; 32]>,
     /// How large its next result is likely to be.
     pub expected: Expected,
+    /// Whether large results are likely to be for other tasks only.
+    pub stays: AtomicBool,
 }
 
 /// What a function is made of.
@@ -104,12 +108,28 @@ impl Payload {
         }
     }
 
+    /// Of one that nobody writes to.
+    pub fn copy(&self) -> Self {
+        match self {
+            Self::Own(bytes) => Self::Own(bytes.clone()),
+            Self::Shared(extent) => Self::Shared(extent.clone()),
+        }
+    }
+
     /// Asks for the time that the function takes; of a request that nobody else has yet.
     pub fn ask_time(&mut self) {
         match self {
             Self::Own(bytes) => bytes[1] |= request::TIMED,
             Self::Shared(extent) => **extent = with_flag(extent, request::TIMED, true),
         }
+    }
+}
+
+/// Sets or takes a flag of a request, unless that is so already.
+#[inline]
+pub fn set_flag(bytes: &mut [u8], flag: u8, is_set: bool) {
+    if (bytes[1] & flag != 0) != is_set {
+        bytes[1] ^= flag;
     }
 }
 
@@ -141,6 +161,22 @@ pub struct Job {
     pub idempotent: bool,
     /// What the graph calls it, and which run of it this is; `None`: the graph does not know it, or only waits for it.
     pub node: Option<(TaskId, u32)>,
+    /// The slot that has most of what it needs.
+    pub near: Option<usize>,
+    /// Whether its result may stay with its worker.
+    pub stays: bool,
+    /// A result that it needs is elsewhere, and its worker gets it from there.
+    pub has_left: bool,
+    /// It is none, but something else that is asked of a worker.
+    pub errand: Option<Box<Errand>>,
+}
+
+/// What is asked of a worker beside tasks.
+pub enum Errand {
+    /// A result that stayed with it.
+    Fetch(Arc<Away>),
+    /// To forget some of these.
+    Release,
 }
 
 impl Job {
@@ -156,7 +192,19 @@ impl Job {
             deaths: 0,
             sent: false,
             prepares: false,
+            near: None,
+            stays: true,
+            has_left: false,
+            errand: None,
         }
+    }
+
+    /// What is no task; `target` only says whose it is.
+    pub fn errand(errand: Errand, target: Arc<Target>, payload: Box<[u8]>) -> Self {
+        let mut job = Self::new(Arc::new(Cell::new(None)), target, Payload::Own(payload));
+        (job.idempotent, job.sent, job.stays) = (false, true, false);
+        job.errand = Some(Box::new(errand));
+        job
     }
 
     /// Bytes that it keeps.

@@ -106,6 +106,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<()> {
             keep(&kept);
             give_back(&kept);
         })?;
+    core.releases.wake(thread.thread().clone());
     let _ = core.keeper.thread.set(thread.thread().clone());
     Ok(())
 }
@@ -122,6 +123,9 @@ fn keep(core: &Arc<Core>) {
             finish_watched(core);
             core.show_the_last();
             return;
+        }
+        if core.has_released() {
+            core.release_left(&mut core.state());
         }
         let pending = || core.state().pending > 0;
         if !pending() {

@@ -1,15 +1,17 @@
 //! One slot as the executor sees it: what was sent there, and how much may be.
 
-use super::job::{Job, Payload, Whole, take, with_flag};
+use super::job::{Job, Payload, Whole, set_flag, take, with_flag};
 use super::memory::{Extent, Memory, Pool};
 use super::pace::{Beat, Pace};
 use crate::native;
 use hotlease_client::{
     Awaited, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
 };
+use hotlease_wire::task::left::LEFT_FROM;
 use hotlease_wire::task::{Key, request};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Results under way that have memory of their own, each of which is a descriptor.
 const PLACES_MAX: usize = 32;
@@ -87,6 +89,8 @@ pub struct Lane {
     pub beat: Beat,
     /// Its worker uses memory of this process where it is, and not over a fabric.
     pub shares_memory: bool,
+    /// Workers that it has had before this one.
+    pub worker: u64,
     /// No worker could be had.
     pub is_dead: bool,
 }
@@ -106,6 +110,7 @@ impl Lane {
             request_bytes: options.request_bytes as usize,
             reply_bytes: options.reply_bytes as usize,
             beat: Beat::new(),
+            worker: 0,
             is_dead: false,
         })
     }
@@ -147,14 +152,19 @@ impl Lane {
             // There memory costs something that nothing is written to.
             expected = job.target.expected.of(0);
         }
-        let place = match expected > self.reply_bytes {
+        // Where somebody is likely to get it from there, or does not know yet, and it is large.
+        let stays = !self.shares_memory
+            && job.stays
+            && job.target.stays.load(Ordering::Relaxed)
+            && (expected <= self.reply_bytes || expected >= LEFT_FROM);
+        let place = match expected > self.reply_bytes && !stays {
             // One at a time goes on where others' results have all the memory.
             true if self.places > 0 && pool.is_full_for(expected) => return Err((job, None)),
             // Without, the worker keeps a result that does not fit.
             true => pool.take(invoker, expected).ok(),
             false => None,
         };
-        let (extent, own) = if matches!(job.payload, Payload::Own(_)) && size <= self.request_bytes {
+        let (extent, mut own) = if matches!(job.payload, Payload::Own(_)) && size <= self.request_bytes {
             (None, whole.map(|whole| whole.to_vec()))
         } else {
             match self.lay_out(&job, whole, invoker, pool) {
@@ -168,8 +178,19 @@ impl Lane {
             // Sent again only where nobody has written to it; it may as well hold the function.
             job.payload = Payload::Shared(extent.clone().into());
         }
-        let bytes = own.as_deref().unwrap_or(job.payload.bytes());
-        let sent = match self.submit(bytes, extent, place) {
+        let bytes = match &mut own {
+            Some(own) => {
+                set_flag(own, request::STAYS, stays);
+                &**own
+            }
+            None => {
+                if let Payload::Own(bytes) = &mut job.payload {
+                    set_flag(bytes, request::STAYS, stays);
+                }
+                job.payload.bytes()
+            }
+        };
+        let sent = match self.submit(bytes, extent, place, stays) {
             Ok(sent) => sent,
             Err(why) => return Err((job, why)),
         };
@@ -227,10 +248,14 @@ impl Lane {
         bytes: &[u8],
         extent: Option<Extent>,
         place: Option<Memory>,
+        stays: bool,
     ) -> Result<Sent, Option<Box<Error>>> {
         // After this nobody needs it, but for the program where it is its own.
         let yields = |extent: &Extent| self.shares_memory && !extent.memory().is_given();
-        let extent = extent.map(|extent| with_flag(&extent, request::YIELDED, yields(&extent)));
+        let extent = extent.map(|extent| {
+            let extent = with_flag(&extent, request::YIELDED, yields(&extent));
+            with_flag(&extent, request::STAYS, stays)
+        });
         if let Some(place) = place {
             let input = extent
                 .as_ref()
@@ -267,6 +292,20 @@ impl Lane {
             Err(_) if pipeline.is_closed() => Err(None),
             Err(error) => Err(Some(Box::new(error))),
         }
+    }
+
+    /// Sends what is no task, if that can be now.
+    pub fn push(&mut self, job: Job) -> bool {
+        let Some(pipeline) = &mut self.pipeline else {
+            return false;
+        };
+        if pipeline.push(job.payload.bytes()).is_err() {
+            return false;
+        }
+        pipeline.flush();
+        let sent = Sent::Ring;
+        self.flights.push_back(Flight { job, sent });
+        true
     }
 
     /// There is a result that did not fit; [`Lane::fetch_kept`] asks for it.
@@ -323,6 +362,7 @@ impl Lane {
     pub fn begin_anew(&mut self, pipeline: Pipeline) {
         self.shares_memory = pipeline.shares_memory();
         self.pipeline = Some(pipeline);
+        self.worker += 1;
         self.known.clear();
         self.beat = Beat::new();
     }

@@ -10,6 +10,7 @@
 //! | `graph` | tasks that need others, are tried again, or remembered |
 //! | `joined` | equal ones at the same time, of which one is run |
 //! | `planned` | these tasks themselves |
+//! | `away` | results that stay with workers on other hosts |
 //! | `queue` | tasks that wait for a slot |
 //! | `memo` | what is remembered beyond the end of the program |
 //! | `cell` | what a task and its future share |
@@ -25,6 +26,7 @@
 //! | `times`, `hint` | when tasks come how far; a hint where that is more overhead than work |
 //! | `options` | the options of an executor |
 
+mod away;
 mod cell;
 mod collect;
 mod core;

@@ -1,12 +1,13 @@
 //! Tasks as the dataflow kernel carries them, and what they need.
 
-use super::cell::{Cell, Outcome};
-use super::core::Closed;
-use super::job::{Memo, Payload, Plan, Target, Whole};
+use super::away::{Away, Run};
+use super::cell::{Cell, Failed, Outcome, Stage};
+use super::core::{Closed, Core, State};
+use super::job::{Job, Memo, Payload, Plan, Target, Whole};
 use super::lane::too_large;
 use super::memory::{Extent, Pool};
 use hotlease_client::{Error, Invoker};
-use hotlease_flow::{Key, TaskId};
+use hotlease_flow::{Event, Key, TaskId};
 use hotlease_wire::task::{reply, request};
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct Planned {
     pub inputs: u32,
     /// Under which its result is remembered, once that is known.
     pub key: OnceCell<Box<Key>>,
+    /// The result that it makes once more.
+    pub makes: Option<Arc<Away>>,
 }
 
 impl Planned {
@@ -37,6 +40,7 @@ impl Planned {
             done: Box::default(),
             inputs: 0,
             key: OnceCell::new(),
+            makes: None,
         })
     }
 
@@ -67,7 +71,7 @@ impl Planned {
                 Payload::Shared(extent) => Ok(Payload::Own(extent.bytes().into())),
             };
         }
-        let bytes = results.iter().filter_map(|result| result.bytes()).collect();
+        let bytes = results.iter().filter_map(|result| result.sent()).collect();
         let whole = Whole::with_results(self.payload.bytes(), &self.target, bytes).ok_or_else(too_large)?;
         if alone
             && runs_once
@@ -121,6 +125,65 @@ fn sole(results: &[Arc<Outcome>]) -> Option<&Extent> {
     }
 }
 
+/// Whether a result is not here.
+fn is_away(result: &Outcome) -> bool {
+    result.away().is_some_and(|away| away.here().is_none())
+}
+
+/// The slot that has the largest of these results.
+fn near(state: &State, results: &[Arc<Outcome>]) -> Option<usize> {
+    let away = results.iter().filter_map(|result| result.away());
+    let largest = away.max_by_key(|away| away.len())?;
+    largest.lane(state)
+}
+
+impl Core {
+    /// Puts a task that has all that it needs into the queue.
+    pub fn start(
+        &self,
+        state: &mut State,
+        (task, attempt): Run,
+        results: &[Arc<Outcome>],
+        alone: bool,
+    ) {
+        if self.awaits(state, (task, attempt), results, false) {
+            return;
+        }
+        let near = near(state, results);
+        let graph = &mut state.graph;
+        let Some(planned) = graph.flow.payload(task) else {
+            return;
+        };
+        match planned.request(results, alone, &self.invoker, &self.pool) {
+            Ok(payload) => {
+                let mut job = Job::new(planned.cell.clone(), planned.target.clone(), payload);
+                job.priority = planned.plan.priority.unwrap_or(0);
+                job.idempotent = planned.is_idempotent();
+                job.node = Some((task, attempt));
+                if let Some(times) = &job.cell.times {
+                    times.ready();
+                }
+                job.stays = planned.makes.is_none() && matches!(planned.plan.memo, None | Some(Memo::Not));
+                job.has_left = results.iter().any(|result| is_away(result));
+                job.near = near;
+                // Nobody can cancel it any more: another run of it, or this one, was on its way already.
+                job.sent = attempt > 1 || planned.cell.stage() == Stage::Running;
+                state.queued_bytes += job.size();
+                state.queue.push_back(job);
+            }
+            Err(error) => {
+                let outcome = Outcome::Failed(Box::new(Failed { error, deaths: 0 }));
+                let outcome = hotlease_flow::Outcome::Fatal(Arc::new(outcome));
+                graph.step(Event::Ended {
+                    task,
+                    attempt,
+                    outcome,
+                });
+            }
+        }
+    }
+}
+
 /// What a task needs.
 pub enum Source {
     /// A task of this executor.
@@ -147,6 +210,9 @@ pub fn is_result(kind: Option<u8>) -> bool {
 impl Outcome {
     /// Whether it is one that others may need.
     pub fn is_result(&self) -> bool {
+        if let Some(away) = self.away() {
+            return away.here().is_none_or(|here| here.is_result());
+        }
         is_result(self.bytes().and_then(|bytes| bytes.first().copied()))
     }
 

@@ -89,8 +89,8 @@ impl Times {
 
     /// It has this outcome.
     pub fn ended(&self, outcome: &Outcome) {
-        let ending = match outcome.bytes().and_then(|bytes| bytes.first().copied()) {
-            Some(reply::PLAIN | reply::PICKLED) => Ending::Returned,
+        let ending = match outcome.sent().and_then(|bytes| bytes.first().copied()) {
+            Some(reply::PLAIN | reply::PICKLED | reply::LEFT) => Ending::Returned,
             Some(reply::EXCEPTION | reply::EXCEPTION_TEXT) => Ending::Raised,
             _ => Ending::Failed,
         };

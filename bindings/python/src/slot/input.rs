@@ -3,6 +3,7 @@
 //! A large buffer is not copied: Python gets a view of the memory that the request lies in. That memory is used for other
 //! requests afterwards, so a view that is still held when the task is over must not be let go unnoticed.
 
+use super::pulling::Pulled;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -65,7 +66,11 @@ impl Region {
 
 /// What was handed out for one task.
 #[derive(Default)]
-pub struct Lent(Vec<Py<Region>>);
+pub struct Lent {
+    regions: Vec<Py<Region>>,
+    /// Memory of results that other workers had, of which some of these are.
+    pulled: Vec<Pulled>,
+}
 
 impl Lent {
     /// A view of memory.
@@ -86,7 +91,7 @@ impl Lent {
             closed: AtomicBool::new(false),
         };
         let region = Bound::new(py, region)?;
-        self.0.push(region.clone().unbind());
+        self.regions.push(region.clone().unbind());
         Ok(PyMemoryView::from(region.as_any())?.into_any())
     }
 
@@ -112,16 +117,33 @@ impl Lent {
         })
     }
 
+    /// Keeps a result of another worker's until the task is over; where it is, and its bytes.
+    pub fn hold(&mut self, mut pulled: Pulled) -> (NonNull<u8>, usize) {
+        let place = pulled.place();
+        // Its memory stays where it is.
+        self.pulled.push(pulled);
+        place
+    }
+
     /// Whether nothing of it is held any more. Nothing can be had from now on.
-    pub fn is_back(&self, py: Python<'_>) -> bool {
-        if self.0.is_empty() {
+    pub fn is_back(&mut self, py: Python<'_>) -> bool {
+        let is_back = self.are_back(py);
+        if !is_back {
+            // Somebody still has views of it. The process ends soon.
+            std::mem::forget(std::mem::take(&mut self.pulled));
+        }
+        is_back
+    }
+
+    fn are_back(&self, py: Python<'_>) -> bool {
+        if self.regions.is_empty() {
             return true;
         }
-        self.0
+        self.regions
             .iter()
             .for_each(|region| region.get().closed.store(true, Ordering::Relaxed));
         let none = || {
-            self.0
+            self.regions
                 .iter()
                 .all(|region| region.get().views.load(Ordering::Relaxed) == 0)
         };

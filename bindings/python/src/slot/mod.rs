@@ -11,6 +11,8 @@
 //! | `input` | memory of the request as Python sees it, for as long as the task runs |
 //! | `results` | results of other tasks that came with the request |
 //! | `output` | replies, and results that did not fit |
+//! | `shelf` | results that stay here for other workers, and who may have them |
+//! | `pulling` | results that other workers have |
 //! | `printing` | what is printed and logged, until a reply takes it along |
 //! | `running` | what a function may ask about its invocation |
 //! | `forked` | what becomes of processes that tasks fork |
@@ -21,8 +23,10 @@ mod input;
 mod native;
 mod output;
 mod printing;
+mod pulling;
 mod results;
 mod running;
+mod shelf;
 mod task;
 
 use hotlease_worker::Worker;

@@ -1,7 +1,9 @@
 //! Replies, and results that did not fit into the output.
 
 use crate::printed;
+use crate::slot::shelf;
 use hotlease_wire::limits::RING_DEPTH_MAX;
+use hotlease_wire::task::left::LEFT_FROM;
 use hotlease_wire::task::{Layout, Reply, reply};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -18,6 +20,8 @@ pub struct Output<'a> {
     pub place: &'a mut [u8],
     /// Bytes of the whole reply, also where they do not fit.
     pub produced: usize,
+    /// Whether a large result may stay here.
+    pub stays: bool,
 }
 
 impl Output<'_> {
@@ -56,7 +60,8 @@ impl Output<'_> {
                 place[*start..end].copy_from_slice(buffer);
             }
         };
-        match self.place.get_mut(..layout.end) {
+        let stays = self.stays && layout.end >= LEFT_FROM;
+        match self.place.get_mut(..layout.end).filter(|_| !stays) {
             Some(place) => {
                 fill(place);
                 self.produced = layout.end;
@@ -64,10 +69,27 @@ impl Output<'_> {
             None => {
                 let mut whole = vec![0; layout.end];
                 fill(&mut whole);
-                self.keep(kept, whole);
+                match stays {
+                    true => self.leave(kept, whole),
+                    false => self.keep(kept, whole),
+                }
             }
         }
         true
+    }
+
+    /// A result stays here, if there is a way to it for others.
+    fn leave(&mut self, kept: &mut Kept, whole: Vec<u8>) {
+        match shelf::leave(kept.next_ticket(), whole) {
+            Ok(left) => self.write(kept, &left.encode(), &[]),
+            Err(whole) if whole.len() <= self.place.len() => self.write(kept, &whole, &[]),
+            Err(whole) => self.keep(kept, whole),
+        }
+    }
+
+    /// Why a result of another task was not had.
+    pub fn not_had(&mut self, why: &str) {
+        self.say(reply::NOT_HAD, why);
     }
 
     /// A pickled result whose only buffer stays in the request, from one of its bytes on. `false`: there is no room to say so, and
@@ -99,8 +121,12 @@ impl Output<'_> {
 
     /// What is wrong with the request.
     pub fn refuse(&mut self, why: &str) {
+        self.say(reply::REFUSED, why);
+    }
+
+    fn say(&mut self, kind: u8, why: &str) {
         let mut head = [0; reply::HEAD_BYTES];
-        head[0] = reply::REFUSED;
+        head[0] = kind;
         let room = self.place.len().saturating_sub(head.len());
         let mut cut = why.len().min(room);
         while !why.is_char_boundary(cut) {
@@ -173,11 +199,17 @@ pub struct Kept {
 }
 
 impl Kept {
-    fn put(&mut self, whole: Vec<u8>) -> u64 {
+    /// One that no other result here has.
+    fn next_ticket(&mut self) -> u64 {
         if self.tickets == 0 {
             self.tickets = first_ticket();
         }
         self.tickets = self.tickets.wrapping_add(1);
+        self.tickets
+    }
+
+    fn put(&mut self, whole: Vec<u8>) -> u64 {
+        self.next_ticket();
         self.bytes += whole.len();
         self.results.push_back((self.tickets, whole));
         while self.results.len() > KEPT_MAX || (self.bytes > KEPT_BYTES_MAX && self.results.len() > 1) {
@@ -190,6 +222,13 @@ impl Kept {
 
     /// Writes a result out, if it is there; it stays if it does not fit.
     pub fn take(&mut self, ticket: u64, output: &mut Output<'_>) {
+        if let Some(standing) = shelf::take(ticket) {
+            // The client gives as much room as the result has bytes.
+            return match standing.whole.len() <= output.place.len() {
+                true => output.write(self, &standing.whole, &[]),
+                false => output.refuse("the result does not fit"),
+            };
+        }
         let Some(at) = self.results.iter().position(|(theirs, _)| *theirs == ticket) else {
             return output.refuse("the result is not kept any more: too many others were, after it");
         };

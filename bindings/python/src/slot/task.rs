@@ -7,7 +7,8 @@ use crate::plain;
 use crate::slot::functions::Functions;
 use crate::slot::input::{COPIED_BELOW, Lent};
 use crate::slot::output::{Kept, Output};
-use crate::slot::{forked, native, printing, results, running};
+use crate::slot::pulling::{damaged, left_at, pull};
+use crate::slot::{forked, native, printing, results, running, shelf};
 use hotlease_wire::task::{ALIGNMENT, FormatError, Layout, Reply, Request, key_of, reply, request};
 use hotlease_worker::leave_after_this;
 use pyo3::buffer::PyBuffer;
@@ -78,7 +79,11 @@ pub unsafe extern "C" fn call(
     };
     // SAFETY: by the caller's word; the client does not look at it before there is a reply.
     let place = unsafe { std::slice::from_raw_parts_mut(output.cast::<u8>(), capacity as usize) };
-    let mut output = Output { place, produced: 0 };
+    let mut output = Output {
+        place,
+        produced: 0,
+        stays: false,
+    };
     let ran = catch_unwind(AssertUnwindSafe(|| {
         STATE.with_borrow_mut(|state| match state {
             Some(state) => {
@@ -135,6 +140,8 @@ pub enum Failed {
     Raised(PyErr),
     /// Its function is not here.
     Unknown,
+    /// A result of another task was not had from the worker that has it.
+    NotHad(String),
     /// It is no task.
     Refused(Cow<'static, str>),
 }
@@ -168,6 +175,10 @@ impl State {
             input.copy(task.arguments.pickle, &mut ticket);
             return self.kept.take(u64::from_le_bytes(ticket), output);
         }
+        if task.kind == request::RELEASE {
+            return shelf::release(input, &task, output);
+        }
+        output.stays = task.stays;
         let mut lent = Lent::default();
         self.took = None;
         let ended = match task.kind {
@@ -188,6 +199,7 @@ impl State {
                 head[0] = reply::UNKNOWN_FUNCTION;
                 return output.write(&mut self.kept, &head, &[]);
             }
+            Err(Failed::NotHad(why)) => output.not_had(&why),
             Err(Failed::Refused(why)) => output.refuse(&why),
         }
         if !lent.is_back(py) {
@@ -336,30 +348,48 @@ impl State {
         lent: &mut Lent,
     ) -> Result<Vec<Py<PyAny>>, Failed> {
         let mut values = Vec::with_capacity(task.results.len());
-        for (start, length) in &task.results {
-            let at = |from: usize, into: &mut [u8]| input.copy(start + from, into);
-            let damaged = |_| Failed::Refused("the result of another task is damaged".into());
-            let mut body = match Reply::decode_at(*length, at).map_err(damaged)? {
-                reply if matches!(reply.kind, reply::PLAIN | reply::PICKLED) => reply,
-                _ => {
-                    return Err(Failed::Refused(
-                        "what should be the result of another task is none".into(),
-                    ));
+        for &(start, length) in &task.results {
+            let value = match left_at(input, start, length)? {
+                None => self.value(py, input, (start, length), lent),
+                Some(left) => {
+                    let pulled = py.detach(|| pull(&left)).map_err(Failed::NotHad)?;
+                    let (start, size) = lent.hold(pulled);
+                    self.value(py, &Input { start, size }, (0, size), lent)
                 }
             };
-            let layout = &mut body.body;
-            layout.pickle += start;
-            let value = if body.kind == reply::PLAIN {
-                self.scratch.resize(layout.pickle_bytes, 0);
-                input.copy(layout.pickle, &mut self.scratch);
-                plain::Reader::new(&self.scratch).value(py)?
-            } else {
-                layout.buffers.iter_mut().for_each(|(buffer, _)| *buffer += start);
-                self.unpickle(py, input, layout, true, lent)?
-            };
-            values.push(value.unbind());
+            values.push(value?);
         }
         Ok(values)
+    }
+
+    /// The result that a reply is, of so many bytes from one on.
+    fn value(
+        &mut self,
+        py: Python<'_>,
+        input: &Input,
+        (start, length): (usize, usize),
+        lent: &mut Lent,
+    ) -> Result<Py<PyAny>, Failed> {
+        let at = |from: usize, into: &mut [u8]| input.copy(start + from, into);
+        let mut body = match Reply::decode_at(length, at).map_err(damaged)? {
+            reply if matches!(reply.kind, reply::PLAIN | reply::PICKLED) => reply,
+            _ => {
+                return Err(Failed::Refused(
+                    "what should be the result of another task is none".into(),
+                ));
+            }
+        };
+        let layout = &mut body.body;
+        layout.pickle += start;
+        let value = if body.kind == reply::PLAIN {
+            self.scratch.resize(layout.pickle_bytes, 0);
+            input.copy(layout.pickle, &mut self.scratch);
+            plain::Reader::new(&self.scratch).value(py)?
+        } else {
+            layout.buffers.iter_mut().for_each(|(buffer, _)| *buffer += start);
+            self.unpickle(py, input, layout, true, lent)?
+        };
+        Ok(value.unbind())
     }
 
     /// `whose`: the request, and whether the result may stay in its memory.

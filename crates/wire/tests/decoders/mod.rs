@@ -123,6 +123,16 @@ pub const DECODERS: &[Decoder] = &[
         check: tasks::reply,
         seeds: tasks::reply_seeds,
     },
+    Decoder {
+        name: "left_reply",
+        check: tasks::left_reply,
+        seeds: tasks::left_reply_seeds,
+    },
+    Decoder {
+        name: "left_exchange",
+        check: tasks::left_exchange,
+        seeds: tasks::left_exchange_seeds,
+    },
 ];
 
 /// The key with which seeds and checks mint and open tokens.

@@ -1,6 +1,7 @@
 //! Tasks of Python workers and their results: what must hold for any bytes, with the rules of `bindings/python/FORMAT.md`
 //! written down a second time.
 
+use hotlease_wire::task::left::{Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_FROM, Left, Secret};
 use hotlease_wire::task::plain::{DEPTH_MAX, Item, Reader};
 use hotlease_wire::task::{
     ALIGNED_FROM, ALIGNMENT, BUFFERS_MAX, FormatError, KEY_BYTES, Layout, RESULTS_MAX, Reply, Request,
@@ -38,9 +39,10 @@ pub fn request(bytes: &[u8]) -> bool {
     let Request {
         kind, ref arguments, ..
     } = request;
-    assert!(kind <= asked::NATIVE);
+    assert!(kind <= asked::RELEASE);
     assert!(arguments.buffers.is_empty() || matches!(kind, asked::PICKLED | asked::NATIVE));
-    assert!(request.results.is_empty() && !request.timed && !request.yielded || kind != asked::TAKE);
+    let is_flagged = request.timed || request.yielded || request.stays;
+    assert!(request.results.is_empty() && !is_flagged || !matches!(kind, asked::TAKE | asked::RELEASE));
     assert!(request.results.len() <= RESULTS_MAX);
     let blob_bytes = request.blob.map_or(0, |(_, length)| length);
     let behind = arguments.pickle - blob_bytes;
@@ -73,6 +75,9 @@ pub fn request(bytes: &[u8]) -> bool {
     if request.yielded {
         head[1] |= asked::YIELDED;
     }
+    if request.stays {
+        head[1] |= asked::STAYS;
+    }
     assert_eq!(head, bytes[..behind], "an accepted head has one form only");
     if kind == asked::PLAIN {
         plain(&bytes[arguments.pickle..][..pickle_bytes]);
@@ -91,7 +96,7 @@ pub fn reply(bytes: &[u8]) -> bool {
         traceback_bytes,
         ref body,
     } = reply;
-    assert!(kind <= kinds::IN_REQUEST);
+    assert!(kind <= kinds::NOT_HAD);
     assert!(body.buffers.is_empty() || kind == kinds::PICKLED);
     assert!(traceback_bytes == 0 || matches!(kind, kinds::EXCEPTION | kinds::EXCEPTION_TEXT));
     let behind = body.pickle - traceback_bytes;
@@ -131,7 +136,9 @@ fn times(bytes: &[u8]) {
     let mut with = bytes.to_vec();
     let taken = kinds::take_time(&mut with);
     let place = match bytes.first() {
-        Some(&(kinds::PLAIN | kinds::PICKLED | kinds::IN_REQUEST)) if bytes.len() >= kinds::HEAD_BYTES => {
+        Some(&(kinds::PLAIN | kinds::PICKLED | kinds::IN_REQUEST | kinds::LEFT))
+            if bytes.len() >= kinds::HEAD_BYTES =>
+        {
             4..8
         }
         Some(&(kinds::EXCEPTION | kinds::EXCEPTION_TEXT)) if bytes.len() >= kinds::HEAD_BYTES => 1..4,
@@ -305,7 +312,7 @@ fn filled(head: Vec<u8>, pickle: &[u8], buffers: &[&[u8]]) -> Vec<u8> {
 fn asking(kind: u8, flags: u8, blob: &[u8], pickle: &[u8], buffers: &[&[u8]], results: &[&[u8]]) -> Vec<u8> {
     let lengths: Vec<_> = buffers.iter().map(|buffer| buffer.len()).collect();
     let result_lengths: Vec<_> = results.iter().map(|result| result.len()).collect();
-    let key = if blob.is_empty() && kind == asked::TAKE {
+    let key = if blob.is_empty() && matches!(kind, asked::TAKE | asked::RELEASE) {
         [0; KEY_BYTES]
     } else {
         key_of(blob)
@@ -330,6 +337,66 @@ fn asking(kind: u8, flags: u8, blob: &[u8], pickle: &[u8], buffers: &[&[u8]], re
         bytes.extend(*result);
     }
     bytes
+}
+
+/// What says where a result is, and the two ends' words about it: what is accepted is within all bounds, and has one form.
+pub fn left_reply(bytes: &[u8]) -> bool {
+    let Ok(left) = Left::decode(bytes) else {
+        return false;
+    };
+    assert!((LEFT_FROM as u64..=LEFT_BYTES_MAX as u64).contains(&left.bytes));
+    assert!(left.address.port() > 0 && !left.address.ip().is_unspecified());
+    assert_eq!(left.encode()[..], *bytes, "what is accepted has one form only");
+    assert!(Reply::decode(bytes).is_ok(), "it is a reply");
+    true
+}
+
+pub fn left_exchange(bytes: &[u8]) -> bool {
+    let secret = Secret([9; 32]);
+    let (ticket, challenge, nonce) = (7, [1; 32], [2; 32]);
+    let exchange = Exchange { secret: &secret, ticket, challenge, nonce };
+    if let Ok(bytes) = bytes.try_into() {
+        let challenge = Challenge::decode(bytes);
+        challenge.iter().for_each(|read| assert_eq!(read.encode(), *bytes));
+        // A delivery has as many bytes.
+        let delivered = exchange.delivered(bytes);
+        delivered.iter().for_each(|size| assert_eq!(exchange.delivery(*size), *bytes));
+        return challenge.is_ok() || delivered.is_some();
+    }
+    let Ok(bytes) = bytes.try_into() else {
+        return false;
+    };
+    let claim = Claim::decode(bytes);
+    assert_eq!(claim.encode(), *bytes);
+    let is_accepted = exchange.accepts(&claim);
+    assert_eq!(is_accepted, claim == exchange.claim(), "there is one claim only");
+    is_accepted
+}
+
+fn left() -> Vec<u8> {
+    left_reply_seeds().swap_remove(0)
+}
+
+pub fn left_reply_seeds() -> Vec<Vec<u8>> {
+    let addresses = ["10.78.0.3:40000", "[fd00::3]:1"];
+    let left = addresses.map(|address| Left {
+        ticket: 7,
+        bytes: 1 << 20,
+        secret: Secret([9; 32]),
+        address: address.parse().expect("an address"),
+    });
+    left.map(|left| left.encode().to_vec()).into()
+}
+
+pub fn left_exchange_seeds() -> Vec<Vec<u8>> {
+    let secret = Secret([9; 32]);
+    let (ticket, challenge, nonce) = (7, [1; 32], [2; 32]);
+    let exchange = Exchange { secret: &secret, ticket, challenge, nonce };
+    vec![
+        Challenge(challenge).encode().to_vec(),
+        exchange.claim().encode().to_vec(),
+        exchange.delivery(1 << 20).to_vec(),
+    ]
 }
 
 pub fn request_seeds() -> Vec<Vec<u8>> {
@@ -374,6 +441,8 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
             &[],
         ),
         asking(asked::TAKE, 0, b"", &7_u64.to_le_bytes(), &[], &[]),
+        asking(asked::PICKLED, asked::STAYS, b"", b"a pickle", &[], &[&left()]),
+        asking(asked::RELEASE, 0, b"", &[7; 24], &[], &[]),
     ]
 }
 
@@ -399,6 +468,8 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         answering(kinds::KEPT, b"", &words([7, 1 << 20]), &[]),
         answering(kinds::REFUSED, b"", b"why", &[]),
         answering(kinds::IN_REQUEST, b"", &in_request, &[]),
+        left(),
+        answering(kinds::NOT_HAD, b"", b"why", &[]),
     ];
     // With a body from which a long time is read.
     let long = [0xff; 8];

@@ -1,0 +1,232 @@
+//! Results that stay here until nobody needs them, and their giving out to other workers.
+//!
+//! Who has a result's secret gets it ([`hotlease_wire::task::left`]); the secret is in the reply to the client, and the client tells
+//! whom it wants to have the result. Nothing here needs Python: connections are served by threads of their own, a few of them, each for
+//! a limited time. A stranger gets a nonce, and is gone after [`PROVING`].
+
+use super::output::{Kept, Output};
+use super::task::Input;
+use hotlease_wire::task::left::{
+    CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_MAX, Left, Nonce, Secret,
+};
+use hotlease_wire::task::{Request, reply};
+use hotlease_worker::reached_at;
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Connections at a time; more are closed, and who had come for a result gets it from the client instead.
+const CONNECTIONS_MAX: usize = 64;
+/// How long one may take to show that it has a secret.
+const PROVING: Duration = Duration::from_secs(2);
+/// How long one may take no bytes.
+const STALLED: Duration = Duration::from_secs(10);
+/// Between two tries to accept, where that failed for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Of the threads here.
+const STACK_BYTES: usize = 128 << 10;
+
+/// Of this process, once a result has stayed; `None`: nobody could get one from here.
+static SHELF: OnceLock<Option<Arc<Shelf>>> = OnceLock::new();
+
+/// A reply that stays.
+pub struct Standing {
+    secret: Secret,
+    /// Its bytes.
+    pub whole: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Results {
+    standing: HashMap<u64, Arc<Standing>>,
+    bytes: usize,
+}
+
+struct Shelf {
+    address: SocketAddr,
+    results: Mutex<Results>,
+    connections: AtomicUsize,
+}
+
+/// Keeps a reply here. Gives it back where it cannot stay: there is no room, or no way to it for others.
+pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<Left, Vec<u8>> {
+    let Some(shelf) = SHELF.get_or_init(|| open().ok()) else {
+        return Err(whole);
+    };
+    let Ok(secret) = random() else { return Err(whole) };
+    let mut results = shelf.results();
+    if results.standing.len() >= LEFT_MAX || results.bytes + whole.len() > LEFT_BYTES_MAX {
+        return Err(whole);
+    }
+    results.bytes += whole.len();
+    let (bytes, secret) = (whole.len() as u64, Secret(secret));
+    let standing = Standing {
+        secret: secret.clone(),
+        whole,
+    };
+    results.standing.insert(ticket, Arc::new(standing));
+    Ok(Left {
+        ticket,
+        bytes,
+        secret,
+        address: shelf.address,
+    })
+}
+
+/// Takes one away, if it is here.
+pub fn take(ticket: u64) -> Option<Arc<Standing>> {
+    let mut results = SHELF.get()?.as_ref()?.results();
+    let standing = results.standing.remove(&ticket)?;
+    results.bytes -= standing.whole.len();
+    Some(standing)
+}
+
+/// Nobody needs these results any more.
+pub fn release(input: &Input, task: &Request, output: &mut Output<'_>) {
+    let mut tickets = vec![0; task.arguments.pickle_bytes];
+    input.copy(task.arguments.pickle, &mut tickets);
+    for ticket in tickets.chunks_exact(8) {
+        let ticket = ticket.first_chunk().copied().map(u64::from_le_bytes);
+        // Gone already, where the client took it meanwhile.
+        drop(ticket.and_then(take));
+    }
+    // None.
+    let told = [0; reply::HEAD_BYTES + 1];
+    output.write(&mut Kept::default(), &told, &[]);
+}
+
+/// One that stays here, if this is where it is.
+pub fn find(left: &Left) -> Option<Arc<Standing>> {
+    let shelf = SHELF.get()?.as_ref()?;
+    let found = shelf.results().standing.get(&left.ticket).cloned();
+    let is_it = |standing: &Arc<Standing>| {
+        let same = standing.whole.len() as u64 == left.bytes && standing.secret == left.secret;
+        same && shelf.address == left.address
+    };
+    found.filter(is_it)
+}
+
+/// Random bytes for a nonce or secret.
+pub fn random() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    // SAFETY: so many bytes are there; so few come whole, or not at all.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    match got {
+        32 => Ok(bytes),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Fills `bytes` before it is time, however slowly they come.
+pub fn read_until(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => bytes = &mut bytes[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+impl Shelf {
+    fn results(&self) -> MutexGuard<'_, Results> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the client reaches this host, others do.
+fn open() -> io::Result<Arc<Shelf>> {
+    let host = reached_at().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let listener = TcpListener::bind((host, 0))?;
+    let shelf = Arc::new(Shelf {
+        address: listener.local_addr()?,
+        results: Mutex::default(),
+        connections: AtomicUsize::new(0),
+    });
+    let given = shelf.clone();
+    thread("hotlease-shelf", move || accept(&given, &listener))?;
+    Ok(shelf)
+}
+
+fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let builder = std::thread::Builder::new().name(name.into());
+    builder.stack_size(STACK_BYTES).spawn(body).map(drop)
+}
+
+fn accept(shelf: &Arc<Shelf>, listener: &TcpListener) {
+    loop {
+        let Ok((stream, _)) = listener.accept() else {
+            std::thread::sleep(PAUSE);
+            continue;
+        };
+        let served = Served::begin(shelf);
+        if let Some(served) = served {
+            // Without a thread it is closed, and whoever it was asks the client.
+            let _ = thread("hotlease-giving", move || {
+                let _ = give(&served.0, stream);
+            });
+        }
+    }
+}
+
+/// One connection of those that may be.
+struct Served(Arc<Shelf>);
+
+impl Served {
+    fn begin(shelf: &Arc<Shelf>) -> Option<Self> {
+        let one_more = |now| (now < CONNECTIONS_MAX).then_some(now + 1);
+        let counted = shelf.connections.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        counted.ok().map(|_| Self(shelf.clone()))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What goes wrong is the asker's to notice: it gets the result from the client then.
+fn give(shelf: &Shelf, mut stream: TcpStream) -> io::Result<()> {
+    let until = Instant::now() + PROVING;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(PROVING))?;
+    let challenge: Nonce = random()?;
+    let said: [u8; CHALLENGE_BYTES] = Challenge(challenge).encode();
+    stream.write_all(&said)?;
+    let mut claim = [0; CLAIM_BYTES];
+    read_until(&mut stream, &mut claim, until)?;
+    let claim = Claim::decode(&claim);
+    let standing = shelf.results().standing.get(&claim.ticket).cloned();
+    let standing = standing.ok_or(io::ErrorKind::NotFound)?;
+    let exchange = Exchange {
+        secret: &standing.secret,
+        ticket: claim.ticket,
+        challenge,
+        nonce: claim.nonce,
+    };
+    if !exchange.accepts(&claim) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    stream.set_write_timeout(Some(STALLED))?;
+    stream.write_all(&exchange.delivery(standing.whole.len() as u64))?;
+    let mut content = exchange.content();
+    for part in standing.whole.chunks(1 << 20) {
+        content.update(part);
+        stream.write_all(part)?;
+    }
+    stream.write_all(&content.code())
+}
