@@ -64,7 +64,9 @@ fn claim_over(stream: &mut TcpStream, left: &Left) -> std::io::Result<Vec<u8>> {
     stream.write_all(&exchange.claim().encode())?;
     let mut delivery = [0; DELIVERY_BYTES];
     stream.read_exact(&mut delivery)?;
-    let size = exchange.delivered(&delivery).expect("who delivers has the secret");
+    let size = exchange
+        .delivered(&delivery)
+        .expect("who delivers has the secret");
     let mut bytes = vec![0; size as usize];
     stream.read_exact(&mut bytes)?;
     let mut code = [0; 32];
@@ -82,21 +84,35 @@ fn a_result_stays_for_who_has_its_secret_and_for_nobody_else() {
         return;
     };
     let left = leave(&function, 100);
-    assert_eq!(left.address.ip().to_string(), "127.0.0.1", "where its client reaches it");
+    assert_eq!(
+        left.address.ip().to_string(),
+        "127.0.0.1",
+        "where its client reaches it"
+    );
     let (_, got) = claim(&left);
     let got = got.expect("with the secret");
     assert_eq!(got.len() as u64, left.bytes);
     assert_eq!(got[0], reply::PICKLED);
     assert!(got.ends_with(&[b'x'; 100 << 10]), "the result");
     let others = [
-        Left { secret: Secret([1; 32]), ..left.clone() },
-        Left { ticket: left.ticket + 1, ..left.clone() },
+        Left {
+            secret: Secret([1; 32]),
+            ..left.clone()
+        },
+        Left {
+            ticket: left.ticket + 1,
+            ..left.clone()
+        },
     ];
     for other in others {
         let (mut stream, got) = claim(&other);
         assert_eq!(got, Err(ErrorKind::UnexpectedEof), "{other:?}");
         let mut more = Vec::new();
-        assert_eq!(stream.read_to_end(&mut more).unwrap_or(0), 0, "not a byte but the challenge");
+        assert_eq!(
+            stream.read_to_end(&mut more).unwrap_or(0),
+            0,
+            "not a byte but the challenge"
+        );
     }
     let again = claim(&left).1.expect("it is still there");
     assert_eq!(again, got);
@@ -116,7 +132,9 @@ fn strangers_get_a_nonce_and_are_gone_after_two_seconds_and_stop_nothing() {
     let left = leave(&function, 100);
     let workers = scene.platform.workers();
     let before: Vec<_> = workers.iter().map(Process::descriptors).collect();
-    let strangers: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(left.address).ok()).collect();
+    let strangers: Vec<_> = (0..200)
+        .filter_map(|_| TcpStream::connect(left.address).ok())
+        .collect();
     assert!(strangers.len() > 64, "more than are served at a time");
     // Tasks run meanwhile.
     let (kind, _) = ask(&function, "pid", NOTHING).expect("it runs");
@@ -129,7 +147,11 @@ fn strangers_get_a_nonce_and_are_gone_after_two_seconds_and_stop_nothing() {
         let _ = stranger.read_to_end(&mut got);
         assert!(got.len() <= CHALLENGE_BYTES, "{} bytes", got.len());
     }
-    assert!(begun.elapsed() < LIMIT, "they were not closed: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < LIMIT,
+        "they were not closed: {:?}",
+        begun.elapsed()
+    );
     until_true("the connections are gone", LIMIT, || {
         let now: Vec<_> = workers.iter().map(Process::descriptors).collect();
         now == before
@@ -146,7 +168,8 @@ fn what_nobody_needs_any_more_is_let_go() {
     let left = [leave(&function, 100), leave(&function, 101)];
     let mut asked = vec![request::RELEASE];
     asked.resize(24, 0);
-    left.iter().for_each(|left| asked.extend(left.ticket.to_le_bytes()));
+    left.iter()
+        .for_each(|left| asked.extend(left.ticket.to_le_bytes()));
     assert_eq!(function.call(&asked).expect("a reply"), [0; 9], "None");
     for left in left {
         assert_eq!(claim(&left).1, Err(ErrorKind::UnexpectedEof));
@@ -162,7 +185,9 @@ fn no_more_than_a_gibibyte_stays_and_the_rest_is_kept_for_the_client() {
     };
     let mut asked = plain(&by_reference("tasks", "very_large"), true, &tuple(&[int(100)]));
     asked[1] |= request::STAYS;
-    let kinds: Vec<u8> = (0..11).map(|_| function.call(&asked).expect("it runs")[0]).collect();
+    let kinds: Vec<u8> = (0..11)
+        .map(|_| function.call(&asked).expect("it runs")[0])
+        .collect();
     assert_eq!(kinds[..10], [reply::LEFT; 10]);
     assert_eq!(kinds[10], KEPT, "as without the flag");
 }
@@ -221,9 +246,17 @@ fn deliver(stream: &mut TcpStream, whole: &[u8], lie: Lie) -> std::io::Result<()
         nonce: claim.nonce,
     };
     assert_eq!(exchange.accepts(&claim), lie != Lie::Secret);
-    let size = if lie == Lie::Length { 1 << 40 } else { whole.len() as u64 };
+    let size = if lie == Lie::Length {
+        1 << 40
+    } else {
+        whole.len() as u64
+    };
     stream.write_all(&exchange.delivery(size))?;
-    let sent = if lie == Lie::Short { whole.len() / 2 } else { whole.len() };
+    let sent = if lie == Lie::Short {
+        whole.len() / 2
+    } else {
+        whole.len()
+    };
     stream.write_all(&whole[..sent])?;
     if lie != Lie::Short {
         let mut content = exchange.content();
@@ -238,7 +271,15 @@ fn deliver(stream: &mut TcpStream, whole: &[u8], lie: Lie) -> std::io::Result<()
 fn summed(result: &[u8]) -> Vec<u8> {
     let blob = by_reference("tasks", "summed");
     let arguments = [0x0b, 1, 0x0c, 0, 0];
-    let head = Request::head(request::PLAIN, false, &key(&blob), blob.len(), arguments.len(), &[], &[result.len()]);
+    let head = Request::head(
+        request::PLAIN,
+        false,
+        &key(&blob),
+        blob.len(),
+        arguments.len(),
+        &[],
+        &[result.len()],
+    );
     let head = head.expect("within the bounds");
     [&head, &blob[..], &arguments, result].concat()
 }
@@ -259,7 +300,15 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
     ask(&function, "pid", NOTHING).expect("it runs");
     let worker = scene.platform.workers().swap_remove(0);
     let before = worker.descriptors();
-    for lie in [Lie::Honest, Lie::Secret, Lie::Length, Lie::Content, Lie::Short, Lie::Other, Lie::Silent] {
+    for lie in [
+        Lie::Honest,
+        Lie::Secret,
+        Lie::Length,
+        Lie::Content,
+        Lie::Short,
+        Lie::Other,
+        Lie::Silent,
+    ] {
         let (left, thread) = maker(whole.clone(), lie);
         let told = function.call(&summed(&left.encode())).expect("a reply");
         let text = String::from_utf8_lossy(&told[8..]).into_owned();
@@ -277,12 +326,20 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
     }
     // Where nobody listens.
     let (left, _) = maker(Vec::new(), Lie::Honest);
-    let nowhere = Left { bytes: 1 << 20, ..left };
+    let nowhere = Left {
+        bytes: 1 << 20,
+        ..left
+    };
     let mut told = nowhere.encode();
     // A port that is never given away.
     told[72..].copy_from_slice(&1_u16.to_le_bytes());
     let reply_to = function.call(&summed(&told)).expect("a reply");
-    assert_eq!(reply_to[0], reply::NOT_HAD, "{}", String::from_utf8_lossy(&reply_to[8..]));
+    assert_eq!(
+        reply_to[0],
+        reply::NOT_HAD,
+        "{}",
+        String::from_utf8_lossy(&reply_to[8..])
+    );
     // What makes no sense is refused.
     for (at, byte) in [(72, 0), (73, 0), (23, 255), (1, 1), (66, 0)] {
         let mut told = nowhere.encode();
@@ -291,7 +348,10 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
         }
         told[at] = byte;
         let told = function.call(&summed(&told)).expect("a reply");
-        assert!([REFUSED, reply::NOT_HAD].contains(&told[0]), "byte {at}: {told:02x?}");
+        assert!(
+            [REFUSED, reply::NOT_HAD].contains(&told[0]),
+            "byte {at}: {told:02x?}"
+        );
     }
     assert_eq!(worker.descriptors(), before, "nothing stays open");
 }

@@ -14,7 +14,7 @@ import pytest
 from hotlease import _programs
 
 _LIMIT = 60
-_NAMES = ("client", "manager", "node")
+_NAMES = ("client", "manager", "node", "next")
 # Of whoever runs the tests, and not of the hosts' programs.
 _NOT_THEIRS = ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY", "HOTLEASE_KEY_FILE", "HOTLEASE_TOKEN_FILE", "HOTLEASE_MUNGE")
 
@@ -31,12 +31,14 @@ def _remove_stale():
 
 
 class Hosts:
-    """A client's host, a manager's and a node, each with files of its own in a folder."""
+    """A client's host, a manager's and two nodes, each with files of its own in a folder."""
 
     def __init__(self, folder):
         if os.geteuid() != 0:
             pytest.skip("several hosts on one machine need root")
         self._folder = pathlib.Path(folder)
+        # Where each host sees its own sockets, and nobody else's: who finds an agent's socket is on its machine.
+        self._run = self._folder / "run"
         self._prefix = f"hlt-{os.getpid()}-python"
         self._namespaces = []
         self._daemons = []
@@ -49,7 +51,7 @@ class Hosts:
             pytest.skip(f"several hosts on one machine need network namespaces and iproute2: {words}")
 
     def _add(self, name):
-        namespace = f"{self._prefix}-{name}"
+        namespace = self.namespace(name)
         _ip("netns", "add", namespace)
         self._namespaces.append(namespace)
         _ip("-n", namespace, "link", "set", "lo", "up")
@@ -66,6 +68,10 @@ class Hosts:
             _ip("-n", namespace, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
             _ip("-n", namespace, "link", "set", "eth0", "up")
             self.runtime(name).mkdir(mode=0o700)
+        self._run.mkdir(mode=0o700)
+
+    def namespace(self, name):
+        return f"{self._prefix}-{name}"
 
     @staticmethod
     def address(name):
@@ -90,8 +96,9 @@ class Hosts:
     def start(self, name, *command, environment=None, **options):
         """A program on a host."""
         theirs = {key: value for key, value in os.environ.items() if key not in _NOT_THEIRS}
-        theirs.update(environment or {}, HOTLEASE_RUNTIME_DIR=str(self.runtime(name)))
-        command = ["ip", "netns", "exec", f"{self._prefix}-{name}", *command]
+        theirs.update(environment or {}, HOTLEASE_RUNTIME_DIR=str(self._run))
+        seen = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', str(self.runtime(name)), str(self._run)]
+        command = ["ip", "netns", "exec", self.namespace(name), *seen, *command]
         return subprocess.Popen(command, env=theirs, stdin=subprocess.DEVNULL, text=True, **options)
 
     def daemon(self, name, *arguments):
@@ -120,9 +127,9 @@ class Hosts:
 
 
 class Site:
-    """A manager, an agent of two cores, and what a client has to know of them."""
+    """A manager, agents that share two cores, and what a client has to know of them."""
 
-    def __init__(self, hosts):
+    def __init__(self, hosts, nodes=("node",)):
         self.hosts = hosts
         state = hosts.runtime("manager") / "state"
         identity = hosts.identity("manager", "--host", hosts.address("manager"))
@@ -130,10 +137,13 @@ class Site:
         self.manager, said = hosts.daemon("manager", *self._manager, "--listen", f"{hosts.address('manager')}:0")
         self._listen = said["listen"]
         self.url = f"https://{self._listen}"
-        identity = hosts.identity("agent", "--host", hosts.address("node"), "--tenant", "alice")
-        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2])) + ","
-        agent = ("agent", "--manager", self.url, "--identity", identity, "--listen", f"{hosts.address('node')}:0")
-        hosts.daemon("node", *agent, "--cores", cores, "--in-memory")
+        cores = sorted(os.sched_getaffinity(0))[:2]
+        for number, node in enumerate(nodes):
+            address = hosts.address(node)
+            identity = hosts.identity("agent", "--host", address, "--tenant", "alice")
+            its = "".join(f"{core}," for core in cores[number :: len(nodes)])
+            agent = ("agent", "--manager", self.url, "--identity", identity, "--listen", f"{address}:0")
+            hosts.daemon(node, *agent, "--cores", its, "--in-memory")
         self.client = hosts.identity("client", "--tenant", "alice")
 
     def kill_manager(self):

@@ -15,7 +15,7 @@
 use super::cell::{Cell, Chain, Outcome};
 use super::core::{Core, State};
 use super::job::{Errand, Job, Memo, Payload, Plan, Target};
-use super::planned::{Planned, Source};
+use super::planned::Planned;
 use hotlease_flow::{Event, Task, TaskId};
 use hotlease_wire::task::left::{LEFT_REPLY_BYTES, Left};
 use hotlease_wire::task::request;
@@ -94,7 +94,8 @@ impl Away {
     /// The slot that has it, if that still has the worker.
     pub fn lane(&self, state: &State) -> Option<usize> {
         let lane = state.lanes.get(self.place.lane)?;
-        (self.here().is_none() && lane.worker == self.place.worker && lane.is_usable()).then_some(self.place.lane)
+        (self.here().is_none() && lane.worker == self.place.worker && lane.is_usable())
+            .then_some(self.place.lane)
     }
 
     fn depth(&self) -> usize {
@@ -186,7 +187,6 @@ impl Core {
         job.target.expected.learn(bytes);
         let again = if job.idempotent { again(state, &job) } else { None };
         let may_stay = is_for_tasks_only(state, &job) && (again.is_some() || !job.idempotent);
-        job.target.stays.store(may_stay, Ordering::Relaxed);
         let lane = &mut state.lanes[at];
         if !may_stay && lane.is_usable() {
             lane.keep(job, left.ticket, bytes);
@@ -222,7 +222,10 @@ impl Core {
             return;
         };
         let (results, alone) = state.graph.results(run.0, planned);
-        results.iter().filter_map(|result| result.away()).for_each(|away| away.want());
+        results
+            .iter()
+            .filter_map(|result| result.away())
+            .for_each(|away| away.want());
         self.start(state, run, &results, alone);
         self.act(state);
     }
@@ -233,7 +236,12 @@ impl Core {
         let missing = |away: &&Arc<Away>| {
             away.here().is_none() && (all || away.wanted().is_wanted || away.lane(state).is_none())
         };
-        let missing: Vec<_> = results.iter().filter_map(|result| result.away()).filter(missing).cloned().collect();
+        let missing: Vec<_> = results
+            .iter()
+            .filter_map(|result| result.away())
+            .filter(missing)
+            .cloned()
+            .collect();
         for away in &missing {
             self.bring(state, away, run);
         }
@@ -250,7 +258,11 @@ impl Core {
         let chain = Chain::of(planned.target.clone(), Some(&away.target), Some(why));
         let outcome = hotlease_flow::Outcome::Fatal(Outcome::Dependency(Box::new(chain)).share());
         let (task, attempt) = run;
-        state.graph.step(Event::Ended { task, attempt, outcome });
+        state.graph.step(Event::Ended {
+            task,
+            attempt,
+            outcome,
+        });
         true
     }
 
@@ -327,7 +339,9 @@ impl Core {
         let runs = std::mem::take(&mut away.wanted().runs);
         for run in runs {
             let graph = &state.graph;
-            let Some(planned) = graph.flow.payload(run.0) else { continue };
+            let Some(planned) = graph.flow.payload(run.0) else {
+                continue;
+            };
             match planned.key.get() {
                 // It has looked already whether its result is known.
                 Some(_) => {
@@ -358,13 +372,17 @@ impl Core {
         let mut list = std::mem::take(&mut *self.releases.list());
         for (at, lane) in state.lanes.iter_mut().enumerate() {
             // What another worker had went with it.
-            list.retain(|released| released.place.lane != at || released.place.worker == lane.worker && !lane.is_dead);
+            list.retain(|released| {
+                released.place.lane != at || released.place.worker == lane.worker && !lane.is_dead
+            });
             let is_its = |released: &&Released| released.place.lane == at;
             let its: Vec<_> = list.iter().filter(is_its).take(RELEASED_AT_ONCE).collect();
             let Some(target) = its.first().map(|released| released.target.clone()) else {
                 continue;
             };
-            let tickets = its.iter().flat_map(|released| released.place.ticket.to_le_bytes());
+            let tickets = its
+                .iter()
+                .flat_map(|released| released.place.ticket.to_le_bytes());
             let mut payload = vec![0; request::HEAD_BYTES];
             payload[0] = request::RELEASE;
             payload.extend(tickets);
@@ -390,7 +408,9 @@ impl Core {
     pub fn is_unknown_yet(planned: &Planned, results: &[Arc<Outcome>]) -> bool {
         planned.key.get().is_none()
             && planned.plan.memo == Some(Memo::Content)
-            && results.iter().any(|result| result.away().is_some_and(|away| away.here().is_none()))
+            && results
+                .iter()
+                .any(|result| result.away().is_some_and(|away| away.here().is_none()))
     }
 }
 
@@ -413,8 +433,14 @@ fn again(state: &State, job: &Job) -> Option<Again> {
             (&planned.payload, state.graph.results(task, planned).0)
         }
     };
-    let kept = inputs.iter().map(|input| input.bytes().map_or(0, <[u8]>::len)).sum::<usize>();
-    let deepest = inputs.iter().filter_map(|input| Some(input.away()?.depth() + 1)).max();
+    let kept = inputs
+        .iter()
+        .map(|input| input.bytes().map_or(0, <[u8]>::len))
+        .sum::<usize>();
+    let deepest = inputs
+        .iter()
+        .filter_map(|input| Some(input.away()?.depth() + 1))
+        .max();
     let depth = deepest.unwrap_or(0);
     let fits = payload.bytes().len() + kept <= AGAIN_BYTES_MAX && depth <= AGAIN_DEPTH_MAX;
     fits.then(|| Again {
@@ -422,15 +448,4 @@ fn again(state: &State, job: &Job) -> Option<Again> {
         inputs,
         depth,
     })
-}
-
-/// Whose results a task needs that is submitted now: they may stay where they are made.
-pub fn expect(sources: &[Source]) {
-    for source in sources {
-        if let Source::Task(_, Some(target)) = source
-            && !target.stays.load(Ordering::Relaxed)
-        {
-            target.stays.store(true, Ordering::Relaxed);
-        }
-    }
 }

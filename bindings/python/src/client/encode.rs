@@ -19,7 +19,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Functions that are remembered by identity; beyond, all are looked at anew.
@@ -108,7 +107,6 @@ impl Functions {
             plan,
             content: OnceLock::new(),
             expected: Expected::default(),
-            stays: AtomicBool::new(true),
         });
         if kind == 0 {
             remember(target.clone());

@@ -6,7 +6,6 @@
 //! that it needs; so the kernel has one worker, which is the core. Results are passed on as they came, and are let go as soon
 //! as neither a future nor a task needs them.
 
-use super::away;
 use super::cell::{Cell, Chain, Known, Outcome, Stage};
 use super::core::{Core, State};
 use super::job::Target;
@@ -141,7 +140,6 @@ impl Core {
         if let Some(closed) = &state.closed {
             return Err(Refused::Closed(closed.clone()));
         }
-        away::expect(sources);
         let mut nodes = Vec::with_capacity(sources.len());
         let mut done = Vec::new();
         for (number, source) in sources.iter().enumerate() {

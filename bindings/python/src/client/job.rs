@@ -8,7 +8,6 @@ use hotlease_client::Code;
 use hotlease_flow::TaskId;
 use hotlease_wire::task::{ALIGNED_FROM, ALIGNMENT, Key, Layout, Request, place_results, request};
 use std::ops::Deref;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 /// A function that tasks call, by its content.
@@ -27,8 +26,6 @@ pub struct Target {
     pub content: OnceLock<[u8; 32]>,
     /// How large its next result is likely to be.
     pub expected: Expected,
-    /// Whether large results are likely to be for other tasks only.
-    pub stays: AtomicBool,
 }
 
 /// What a function is made of.

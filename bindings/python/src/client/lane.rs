@@ -11,7 +11,6 @@ use hotlease_wire::task::left::LEFT_FROM;
 use hotlease_wire::task::{Key, request};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Results under way that have memory of their own, each of which is a descriptor.
 const PLACES_MAX: usize = 32;
@@ -152,11 +151,9 @@ impl Lane {
             // There memory costs something that nothing is written to.
             expected = job.target.expected.of(0);
         }
-        // Where somebody is likely to get it from there, or does not know yet, and it is large.
-        let stays = !self.shares_memory
-            && job.stays
-            && job.target.stays.load(Ordering::Relaxed)
-            && (expected <= self.reply_bytes || expected >= LEFT_FROM);
+        // Whether only tasks need it is known when it has ended. One that may be large is fetched then, if the program needs it.
+        let stays =
+            !self.shares_memory && job.stays && (expected <= self.reply_bytes || expected >= LEFT_FROM);
         let place = match expected > self.reply_bytes && !stays {
             // One at a time goes on where others' results have all the memory.
             true if self.places > 0 && pool.is_full_for(expected) => return Err((job, None)),
@@ -303,6 +300,9 @@ impl Lane {
             return false;
         }
         pipeline.flush();
+        if self.flights.is_empty() {
+            self.beat.begins();
+        }
         let sent = Sent::Ring;
         self.flights.push_back(Flight { job, sent });
         true

@@ -14,7 +14,6 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 /// Inputs of this size are copied without the GIL.
@@ -31,7 +30,6 @@ pub fn target(function: &Native, plan: Plan, idempotent: bool) -> Target {
         // Its name stands in its requests.
         content: OnceLock::from(function.code.hash().0),
         expected: Expected::default(),
-        stays: AtomicBool::new(true),
     }
 }
 

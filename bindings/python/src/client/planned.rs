@@ -139,13 +139,7 @@ fn near(state: &State, results: &[Arc<Outcome>]) -> Option<usize> {
 
 impl Core {
     /// Puts a task that has all that it needs into the queue.
-    pub fn start(
-        &self,
-        state: &mut State,
-        (task, attempt): Run,
-        results: &[Arc<Outcome>],
-        alone: bool,
-    ) {
+    pub fn start(&self, state: &mut State, (task, attempt): Run, results: &[Arc<Outcome>], alone: bool) {
         if self.awaits(state, (task, attempt), results, false) {
             return;
         }

@@ -188,7 +188,9 @@ struct Served(Arc<Shelf>);
 impl Served {
     fn begin(shelf: &Arc<Shelf>) -> Option<Self> {
         let one_more = |now| (now < CONNECTIONS_MAX).then_some(now + 1);
-        let counted = shelf.connections.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        let counted = shelf
+            .connections
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
         counted.ok().map(|_| Self(shelf.clone()))
     }
 }

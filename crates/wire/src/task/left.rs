@@ -227,7 +227,11 @@ impl Exchange<'_> {
         Claim {
             ticket: self.ticket,
             nonce: self.nonce,
-            code: self.code(b"hotlease left claim 1", &[]).finalize().into_bytes().into(),
+            code: self
+                .code(b"hotlease left claim 1", &[])
+                .finalize()
+                .into_bytes()
+                .into(),
         }
     }
 
@@ -302,7 +306,11 @@ mod tests {
         assert!(ours.accepts(&ours.claim()));
         assert!(!ours.accepts(&exchange(&other).claim()), "another secret");
         assert_eq!(ours.delivered(&ours.delivery(5)), Some(5));
-        assert_eq!(ours.delivered(&exchange(&other).delivery(5)), None, "another secret");
+        assert_eq!(
+            ours.delivered(&exchange(&other).delivery(5)),
+            None,
+            "another secret"
+        );
         let (mut one, mut two) = (ours.content(), exchange(&other).content());
         one.update(b"bytes");
         two.update(b"bytes");
@@ -314,8 +322,14 @@ mod tests {
         let secret = Secret([9; 32]);
         let said = exchange(&secret);
         let others = [
-            Exchange { challenge: [3; 32], ..exchange(&secret) },
-            Exchange { ticket: 8, ..exchange(&secret) },
+            Exchange {
+                challenge: [3; 32],
+                ..exchange(&secret)
+            },
+            Exchange {
+                ticket: 8,
+                ..exchange(&secret)
+            },
         ];
         for other in others {
             assert!(!other.accepts(&said.claim()));

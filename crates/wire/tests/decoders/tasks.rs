@@ -354,13 +354,22 @@ pub fn left_reply(bytes: &[u8]) -> bool {
 pub fn left_exchange(bytes: &[u8]) -> bool {
     let secret = Secret([9; 32]);
     let (ticket, challenge, nonce) = (7, [1; 32], [2; 32]);
-    let exchange = Exchange { secret: &secret, ticket, challenge, nonce };
+    let exchange = Exchange {
+        secret: &secret,
+        ticket,
+        challenge,
+        nonce,
+    };
     if let Ok(bytes) = bytes.try_into() {
         let challenge = Challenge::decode(bytes);
-        challenge.iter().for_each(|read| assert_eq!(read.encode(), *bytes));
+        challenge
+            .iter()
+            .for_each(|read| assert_eq!(read.encode(), *bytes));
         // A delivery has as many bytes.
         let delivered = exchange.delivered(bytes);
-        delivered.iter().for_each(|size| assert_eq!(exchange.delivery(*size), *bytes));
+        delivered
+            .iter()
+            .for_each(|size| assert_eq!(exchange.delivery(*size), *bytes));
         return challenge.is_ok() || delivered.is_some();
     }
     let Ok(bytes) = bytes.try_into() else {
@@ -391,7 +400,12 @@ pub fn left_reply_seeds() -> Vec<Vec<u8>> {
 pub fn left_exchange_seeds() -> Vec<Vec<u8>> {
     let secret = Secret([9; 32]);
     let (ticket, challenge, nonce) = (7, [1; 32], [2; 32]);
-    let exchange = Exchange { secret: &secret, ticket, challenge, nonce };
+    let exchange = Exchange {
+        secret: &secret,
+        ticket,
+        challenge,
+        nonce,
+    };
     vec![
         Challenge(challenge).encode().to_vec(),
         exchange.claim().encode().to_vec(),
