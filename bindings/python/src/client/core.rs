@@ -18,7 +18,7 @@ use super::memory::Pool;
 use super::pace::{Pace, Patience};
 use super::queue::Queue;
 use super::showing::Showing;
-use hotlease_client::{Awaited, Error, Invoker};
+use hotlease_client::{Error, Invoker};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -489,21 +489,5 @@ impl Core {
         }
         drop(guard);
         self.keeper.rouse(&self.invoker);
-    }
-
-    /// What is looked at to see whether something has come.
-    pub fn awaited(&self, into: &mut Vec<Awaited>) {
-        into.clear();
-        into.extend(self.state().lanes.iter().filter_map(Lane::oldest));
-    }
-
-    /// Whether nothing is pending and nothing will be.
-    pub fn is_over(&self) -> bool {
-        let state = self.state();
-        let busy = state
-            .lanes
-            .iter()
-            .any(|lane| lane.pipeline.is_none() && !lane.is_dead);
-        state.pending == 0 && state.closed.is_some() && !busy
     }
 }

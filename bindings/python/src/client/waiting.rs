@@ -2,6 +2,7 @@
 
 use super::cell::Cell;
 use super::core::Core;
+use super::lane::Lane;
 use super::pace::Patience;
 use hotlease_client::Awaited;
 use std::sync::atomic::Ordering;
@@ -109,6 +110,22 @@ impl Core {
         if !limit.is_zero() {
             self.invoker.sleep(awaited, limit, changed);
         }
+    }
+
+    /// What is looked at to see whether something has come.
+    pub fn awaited(&self, into: &mut Vec<Awaited>) {
+        into.clear();
+        into.extend(self.state().lanes.iter().filter_map(Lane::oldest));
+    }
+
+    /// Whether nothing is pending and nothing will be.
+    pub fn is_over(&self) -> bool {
+        let state = self.state();
+        let busy = state
+            .lanes
+            .iter()
+            .any(|lane| lane.pipeline.is_none() && !lane.is_dead);
+        state.pending == 0 && state.closed.is_some() && !busy
     }
 
     fn follow(&self, cell: &Cell, until: Instant) {
