@@ -315,7 +315,7 @@ impl InFlight {
         };
         let picked = match (self.function.slot, inner.slot_of(&self.channel)) {
             (None, Some(slot)) => inner.pick_beside(slot, left),
-            (slot, _) => inner.pick(slot, left),
+            _ => self.function.picked(left),
         };
         let (_, channel) = picked.map_err(|error| kept.again.last(error))?;
         let payload = kept.request.tail.payload(input);
@@ -400,12 +400,17 @@ impl InFlight {
     }
 
     /// Whether a restart may be tried when the worker is gone.
-    pub(crate) fn may_restart(&self) -> bool {
+    fn may_restart(&self) -> bool {
         self.moves || self.kept.is_some()
     }
 
+    /// Whether it will be submitted to another worker, its own being gone.
+    pub(crate) fn needs_a_worker(&self) -> bool {
+        self.function.resubmits && self.is_orphaned() && self.may_restart()
+    }
+
     /// The channel is closed and the reply is not there.
-    pub(crate) fn is_orphaned(&self) -> bool {
+    fn is_orphaned(&self) -> bool {
         !self.resolved && self.parked.is_none() && self.channel.is_closed() && !self.channel.is_done(self.seq)
     }
 

@@ -169,7 +169,7 @@ impl Waiting {
     fn poll(&mut self, take: &mut impl Take, context: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         let completions = self.in_flight.function().inner.completions.clone();
         let waker = context.waker().clone();
-        if self.in_flight.is_orphaned() && self.in_flight.may_restart() && !self.prepared {
+        if self.in_flight.needs_a_worker() && !self.prepared {
             // To be submitted again it needs a worker, for which an executor's thread must not wait: the
             // completion thread does. If there is none to be had, the next poll finds out why.
             self.prepared = true;

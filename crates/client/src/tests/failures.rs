@@ -117,6 +117,26 @@ fn over_a_fabric_too_the_agents_word_says_what_ran_and_the_rest_moves() {
 }
 
 #[test]
+fn awaiting_what_is_submitted_once_gets_no_other_worker() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (platform, echo) = start(|_| {});
+    let once = echo.clone().on_slot(0).unwrap().submitted_once();
+    // The latter with memory of the library's own for its output.
+    for function in [once.clone(), once.output_bytes(1 << 20)] {
+        platform.allow(0);
+        let held = function.submit(b"x").unwrap();
+        let epoch = platform.worker(0).epoch;
+        platform.allow_future();
+        platform.kill(0, true);
+        let error = runtime.block_on(held).unwrap_err();
+        assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+        let now = platform.worker(0).epoch;
+        assert_eq!(now, epoch, "nobody has asked for another worker yet");
+        echo.pipeline().unwrap().repair().unwrap();
+    }
+}
+
+#[test]
 fn an_idempotent_invocation_runs_again_on_a_new_worker() {
     let (platform, echo) = start(|_| {});
     let echo = echo.idempotent(true);
