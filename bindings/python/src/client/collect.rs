@@ -311,9 +311,7 @@ impl Core {
             // The pipeline gets another worker only when all these are drawn.
             let result = match pipeline.try_pop(scratch) {
                 Ok(Some(length)) => Ok(Came::Bytes(length)),
-                Ok(None) => Err(Error::OutcomeUnknown {
-                    why: "its worker is gone, and the slot does not know of it".into(),
-                }),
+                Ok(None) => Err(unanswered()),
                 Err(error) => Err(error),
             };
             self.land(state, at, flight, result, scratch);
@@ -358,10 +356,7 @@ impl Core {
                     invocation.try_take().map(|taken| taken.map(Came::InPlace))
                 }
             };
-            let unknown = || Error::OutcomeUnknown {
-                why: "its worker is gone, and the slot does not know of it".into(),
-            };
-            let result = result.unwrap_or_else(|| Err(unknown()));
+            let result = result.unwrap_or_else(|| Err(unanswered()));
             self.land(&mut guard, at, Flight { job, sent }, result, &[]);
         }
         drop(guard);
@@ -386,6 +381,13 @@ impl Core {
         self.version.fetch_add(1, Ordering::Release);
         self.tell_followers();
         self.keeper.rouse(&self.invoker);
+    }
+}
+
+/// Of a task on a slot that is closed, where nothing has come for it all the same.
+fn unanswered() -> Error {
+    Error::OutcomeUnknown {
+        why: "its worker is gone, and the slot does not know of it".into(),
     }
 }
 

@@ -101,7 +101,7 @@ impl Lane {
         Ok(Self {
             shares_memory: pipeline.shares_memory(),
             pipeline: Some(pipeline),
-            function: function.ended_by_its_slot().submitted_once().idempotent(false),
+            function: function.ended_by_its_slot().submitted_once(),
             flights: VecDeque::new(),
             places: 0,
             kept: VecDeque::new(),
