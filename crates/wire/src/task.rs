@@ -1,9 +1,10 @@
 //! Tasks of Python workers and their results, inside the payloads of invocations; in words: `bindings/python/FORMAT.md`.
 //!
-//! Where things lie, small [`plain`] values, and how results that were [`left`] with a worker are had from there. Objects are made of these in the Python package, and pickles are read there
-//! alone.
+//! Where things lie, small [`plain`] values, what [`native`] functions are told, and how results that were [`left`] with a worker are had
+//! from there. Objects are made of these in the Python package, and pickles are read there alone.
 
 pub mod left;
+pub mod native;
 pub mod plain;
 
 /// Buffers of one request or reply.

@@ -2,19 +2,19 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | `arguments` | what a request says beside the input, in bytes |
+//! | `sizes` | how large replies are |
 //! | `view` | memory of an object that lies in one piece |
 //! | `libraries` | what this process has loaded, and calling it |
 //! | `function` | a function as a program has it: the base of `hotlease.NativeFunction` |
 
-mod arguments;
 mod function;
 mod libraries;
+mod sizes;
 mod view;
 
-pub use arguments::{AS_INPUT, Arguments, reply_bytes, reply_layout};
 pub use function::{Native, Output};
 pub use libraries::{Call, find, load};
+pub use sizes::{reply_bytes, reply_layout};
 pub use view::View;
 
 use hotlease_wire::frame::Status;

@@ -1,11 +1,12 @@
 //! A native task: a function of a library, called on the bytes that it was sent and without the GIL. Its output is written to
 //! where its reply goes, if that fits.
 
-use crate::native::{self, AS_INPUT, Arguments, Call, View};
+use crate::native::{self, Call, View};
 use crate::slot::output::{Kept, Output};
 use crate::slot::task::{Failed, Input};
 use crate::slot::{forked, running};
 use hotlease_wire::limits::CODE_BYTES_MAX;
+use hotlease_wire::task::native::{AS_INPUT, Arguments};
 use hotlease_wire::task::{ALIGNMENT, Request, key_of};
 use hotlease_worker::{Library, Place};
 use pyo3::prelude::*;

@@ -5,6 +5,7 @@
 //! variable-length messages, to a form that decodes to the same), and every limit holds.
 
 pub mod library;
+mod native;
 mod refusals;
 pub mod seeds;
 mod tasks;
@@ -132,6 +133,11 @@ pub const DECODERS: &[Decoder] = &[
         name: "left_exchange",
         check: tasks::left_exchange,
         seeds: tasks::left_exchange_seeds,
+    },
+    Decoder {
+        name: "native_arguments",
+        check: native::arguments,
+        seeds: native::argument_seeds,
     },
 ];
 

@@ -1,0 +1,52 @@
+//! What the request of a native function says beside its input.
+
+use super::FormatError;
+use crate::limits::FUNCTION_NAME_BYTES_MAX;
+
+/// Instead of the room: as many items as the input has.
+pub const AS_INPUT: u64 = u64::MAX;
+/// Room, and the length of the name.
+const HEAD_BYTES: usize = 10;
+
+/// Which function of the library, and what its result is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arguments<'a> {
+    /// Bytes for the result; or [`AS_INPUT`].
+    pub room: u64,
+    /// Its symbol.
+    pub name: &'a str,
+    /// The pickle that makes an object of the result; of [`AS_INPUT`] the pickle of the result's dtype.
+    pub recipe: &'a [u8],
+}
+
+impl<'a> Arguments<'a> {
+    /// Of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`FormatError::Short`], and [`FormatError::Text`] for what is no name of a function.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
+        let (room, rest) = bytes.split_first_chunk().ok_or(FormatError::Short)?;
+        let (length, rest) = rest.split_first_chunk().ok_or(FormatError::Short)?;
+        let length = usize::from(u16::from_le_bytes(*length));
+        let (name, recipe) = rest.split_at_checked(length).ok_or(FormatError::Short)?;
+        if length > FUNCTION_NAME_BYTES_MAX {
+            return Err(FormatError::Text);
+        }
+        Ok(Self {
+            room: u64::from_le_bytes(*room),
+            name: std::str::from_utf8(name).map_err(|_| FormatError::Text)?,
+            recipe,
+        })
+    }
+
+    /// Its bytes. No library has longer names than fit.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.name.len() + self.recipe.len());
+        bytes.extend(self.room.to_le_bytes());
+        bytes.extend((self.name.len() as u16).to_le_bytes());
+        bytes.extend(self.name.as_bytes());
+        bytes.extend(self.recipe);
+        bytes
+    }
+}
