@@ -370,6 +370,25 @@ def test_an_executor_made_right_after_another_one_soon_has_all_of_its_workers(pl
             assert {state for state, _ in seen} == {"ready"}, "the one that came later was prepared, too"
 
 
+def test_a_quick_initializer_does_not_have_a_short_task_wait_behind_a_long_one(pair, platform, tmp_path, eventually):
+    pair.shutdown()
+    prepared, gate = str(tmp_path / "prepared"), str(tmp_path / "gate")
+    first, long_gate = str(tmp_path / "first"), str(tmp_path / "long")
+    with hotlease.Executor(2, initializer=tasks.dawdle, initargs=(first, gate)) as executor:
+        eventually(lambda: executor._slots() == 2, "both workers are there")
+        # One worker is prepared, and gets the long one; the other one is still being prepared.
+        long = executor.submit(tasks.mark_and_wait, prepared, long_gate)
+        eventually(lambda: os.path.exists(prepared), "the long one runs")
+        short = executor.submit(tasks.add, 1, 1)
+        tasks.mark(gate)
+        try:
+            assert short.result(20) == 2, "it waits behind the long one, and the other worker is idle"
+            assert not long.done()
+        finally:
+            tasks.mark(long_gate)
+        assert long.result(60) == long_gate
+
+
 def test_one_long_task_does_not_hold_up_what_is_queued_behind_it(pair, tmp_path):
     gate = tmp_path / "gate"
     long = pair.submit(tasks.wait_for, str(gate))

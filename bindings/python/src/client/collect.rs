@@ -111,6 +111,10 @@ impl Core {
         if result.as_ref().err().is_none_or(|error| error.ran() == Ran::No) {
             sent.is_over();
         }
+        if job.prepares {
+            // However quick it is, the first task may be a long one, behind which no other is to wait.
+            state.lanes[at].beat.overlook();
+        }
         let was_kept = matches!(sent, Sent::Taking(..));
         let may_teach = !matches!(sent, Sent::Ring) && !was_kept;
         if was_kept || matches!(sent, Sent::Placed(..)) {

@@ -51,6 +51,8 @@ pub struct Beat {
     since: Instant,
     /// Tasks that may be under way, as far as its own results say: twice as many each time.
     grown: usize,
+    /// Of what comes now, so many replies say nothing about tasks.
+    unlike: usize,
 }
 
 impl Beat {
@@ -60,12 +62,18 @@ impl Beat {
             last_seconds: 0.0,
             since: Instant::now(),
             grown: 1,
+            unlike: 0,
         }
     }
 
     /// It was idle, and has a task now.
     pub fn begins(&mut self) {
         self.since = Instant::now();
+    }
+
+    /// One of the replies that come now says nothing about how long tasks take.
+    pub fn overlook(&mut self) {
+        self.unlike += 1;
     }
 
     /// So many results have come: the seconds of one of them. One long turn may be a pause of the machine; after the second the tasks
@@ -93,10 +101,14 @@ impl Pace {
         under_way == 0 || under_way < self.fitting.min(beat.grown) && beat.since.elapsed() < AHEAD
     }
 
-    /// So many results have come from a slot: learns from it how many tasks may be under way.
-    pub fn learn(&mut self, beat: &mut Beat, results: usize) {
-        if results == 0 {
+    /// So many replies have come from a slot: learns from it how many tasks may be under way.
+    pub fn learn(&mut self, beat: &mut Beat, replies: usize) {
+        if replies == 0 {
             return;
+        }
+        let results = replies.saturating_sub(std::mem::take(&mut beat.unlike));
+        if results == 0 {
+            return beat.begins();
         }
         let lasting = beat.seconds(results);
         // Short ones have to be the rule.
