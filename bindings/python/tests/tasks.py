@@ -204,6 +204,11 @@ def keep(array):
     set_state(array)
 
 
+def wait_and_keep(path, array):
+    wait_for(path)
+    keep(array)
+
+
 def sleep_and(seconds, what):
     time.sleep(seconds)
     if what == "raise":

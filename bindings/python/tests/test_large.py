@@ -110,10 +110,27 @@ def test_a_function_that_keeps_its_large_argument_is_told_and_its_worker_replace
     before = executor.submit(tasks.pid).result(60)
     with pytest.raises(RuntimeError, match="kept a large argument"):
         executor.submit(tasks.keep, numpy.ones(100_000)).result(60)
-    # Sent to the worker before it has left, one may be taken for begun.
-    again = executor.options(idempotent=True)
-    assert again.submit(tasks.pid).result(60) != before
-    assert again.submit(tasks.summed, numpy.ones(100_000)).result(60) == 100_000
+    assert executor.submit(tasks.pid).result(60) != before
+    assert executor.submit(tasks.summed, numpy.ones(100_000)).result(60) == 100_000
+
+
+def test_what_was_sent_to_a_worker_that_is_about_to_leave_runs_on_the_next_one(executor, tmp_path):
+    big, ran = numpy.ones(100_000), tmp_path / "ran"
+    for round in range(10):
+        gate = tmp_path / f"gate {round}"
+        # Short ones first, so that others are sent behind it.
+        list(executor.map(tasks.add, range(200), timeout=60))
+        keeping = executor.submit(tasks.wait_and_keep, str(gate), big)
+        behind = [executor.submit(tasks.mark_and_return, str(ran), n) for n in range(20)]
+        sums = [executor.submit(tasks.summed, big) for _ in range(3)]
+        gate.touch()
+        with pytest.raises(RuntimeError, match="kept a large argument"):
+            keeping.result(60)
+        # Also while it leaves.
+        behind += [executor.submit(tasks.mark_and_return, str(ran), 20 + n) for n in range(20)]
+        assert [future.result(60) for future in behind] == list(range(40)), f"round {round}"
+        assert [future.result(60) for future in sums] == [100_000] * 3, f"round {round}"
+    assert ran.stat().st_size == 400, "each ran once"
 
 
 def test_a_task_that_runs_again_has_its_large_results_of_others_as_they_were(platform, tmp_path):

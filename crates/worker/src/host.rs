@@ -70,7 +70,7 @@ pub(crate) fn set_reached_at(host: IpAddr) {
 }
 
 /// For a host's function: the process ends with this status once the reply to the present invocation is out. What waits
-/// behind it is not run.
+/// behind it is not run, and its client is told so.
 pub fn leave_after_this(status: i32) {
     if let Some(mailbox) = MAILBOX.get() {
         mailbox.put(Letter::Leave(status));

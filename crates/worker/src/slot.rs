@@ -20,6 +20,7 @@ use hotlease_fabric::transport::TransportRing;
 use hotlease_fabric::usage::{Failure, FunctionRow, SlotMeter, UsageBlock};
 use hotlease_wire::frame::{Flags, InvocationId, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
+use hotlease_wire::limits::RING_DEPTH_MAX;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -298,11 +299,25 @@ impl<C: Core> Slot<C> {
                     self.ports.push(port);
                 }
                 Letter::Leave(status) => {
-                    (0..self.clients.len()).for_each(|position| self.settle(position));
+                    self.send_away();
                     self.see_replies_off();
                     fault::leave(status)
                 }
             }
+        }
+    }
+
+    /// What waits is told that it does not run here. What comes later is not answered: the agent says what was begun last.
+    fn send_away(&mut self) {
+        for client in &mut self.clients {
+            // A client may send it again at once, as long as it does not see that this process is gone.
+            for _ in 0..RING_DEPTH_MAX {
+                let Some(request) = client.channel.take() else {
+                    break;
+                };
+                client.channel.reply(&request, Status::Draining, 0, 0);
+            }
+            client.channel.settle();
         }
     }
 

@@ -17,6 +17,10 @@ const BATCH: usize = 64;
 const COPIED_BELOW: usize = 128 << 10;
 /// Workers that may die of a task.
 const DEATHS_MAX: u8 = 2;
+/// Workers that may end before they begin with a task: a bound, as the client library has one for other invocations.
+const MOVES_MAX: u8 = 64;
+/// Workers in a row that may end before they begin with the initializer.
+const UNPREPARED_MAX: u8 = 8;
 /// Bytes of an initializer's exception that are told.
 const TOLD_BYTES: usize = 2000;
 
@@ -111,8 +115,9 @@ impl Core {
         if result.as_ref().err().is_none_or(|error| error.ran() == Ran::No) {
             sent.is_over();
         }
-        if job.prepares {
-            // However quick it is, the first task may be a long one, behind which no other is to wait.
+        let did_not_run = matches!(&result, Err(error) if error.ran() == Ran::No);
+        if job.prepares || did_not_run {
+            // However quick an initializer is, the first task may be a long one, behind which no other is to wait.
             state.lanes[at].beat.overlook();
         }
         let was_kept = matches!(sent, Sent::Taking(..));
@@ -160,6 +165,7 @@ impl Core {
             Some(reply::KEPT) => self.fetch(state, at, job, bytes),
             _ if job.prepares => {
                 state.pending -= 1;
+                state.unprepared = 0;
                 if let Some(why) = complaint(bytes) {
                     self.close(state, Closed::Unprepared(why));
                 }
@@ -246,10 +252,11 @@ impl Core {
         }
         if job.prepares {
             state.pending -= 1;
+            state.unprepared = state.unprepared.saturating_add(1);
             // The next worker is prepared anew.
             return match error {
                 Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
-                    if job.deaths == 0 && error.ran() == Ran::No => {}
+                    if state.unprepared <= UNPREPARED_MAX && error.ran() == Ran::No => {}
                 error => self.close(
                     state,
                     Closed::Unprepared(format!("the worker did not survive it: {error}")),
@@ -261,10 +268,15 @@ impl Core {
             error,
             Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
         );
-        if was_lost && ran != Ran::No {
-            job.deaths += 1;
+        match ran {
+            Ran::No if was_lost => job.moves += 1,
+            _ if was_lost => job.deaths += 1,
+            _ => {}
         }
-        let may_run_again = ran == Ran::No || job.idempotent && job.deaths < DEATHS_MAX;
+        let may_run_again = match ran {
+            Ran::No => job.moves <= MOVES_MAX,
+            _ => job.idempotent && job.deaths < DEATHS_MAX,
+        };
         let released = matches!(
             error,
             Error::LeaseEnded {

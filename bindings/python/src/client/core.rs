@@ -54,6 +54,8 @@ pub struct State {
     pub closed: Option<Closed>,
     /// Tasks without an outcome.
     pub pending: usize,
+    /// Workers in a row that ended before they were prepared.
+    pub unprepared: u8,
     /// Tasks that need others, or more than to be run once.
     pub graph: Graph,
 }
@@ -155,6 +157,7 @@ impl Core {
                 pace,
                 closed: None,
                 pending: 0,
+                unprepared: 0,
                 graph,
             }),
             pool: Arc::default(),

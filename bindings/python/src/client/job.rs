@@ -148,6 +148,8 @@ pub struct Job {
     pub payload: Payload,
     /// Workers that died of it.
     pub deaths: u8,
+    /// Workers that ended before they began with it.
+    pub moves: u8,
     /// It was sent before: it cannot be cancelled any more.
     pub sent: bool,
     /// It prepares a worker: nobody waits for it, but everybody for what it does.
@@ -187,6 +189,7 @@ impl Job {
             target,
             payload,
             deaths: 0,
+            moves: 0,
             sent: false,
             prepares: false,
             near: None,
