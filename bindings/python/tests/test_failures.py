@@ -114,6 +114,8 @@ def test_options_that_make_no_sense_are_refused(platform):
         hotlease.Executor(1, no_such_option=1)
     with pytest.raises(TypeError):
         hotlease.Executor(1, initializer=5)
+    with pytest.raises(ValueError, match="Python workers have cores of their own"):
+        hotlease.Executor(1, shared=True)
 
 
 def test_without_a_platform_a_manager_that_was_named_is_not_replaced_by_another(tmp_path):

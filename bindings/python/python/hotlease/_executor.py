@@ -106,8 +106,9 @@ class Executor(_core.Client, _bases.Executor):
     environment
         More environment variables for workers. No place for secrets: their node's other processes of yours see them.
     options
-        More of the lease's: ``shared``, ``polling``, ``hot_budget``, ``ttl``, ``identity``, ``runtime_dir``, ``transport``,
-        ``label``, ``job``; and ``queue_bytes``, of tasks that wait, beyond which `submit` waits. Default: 1 GiB.
+        More of the lease's: ``polling``, ``hot_budget``, ``ttl``, ``identity``, ``runtime_dir``, ``transport``, ``label``,
+        ``job``; and ``queue_bytes``, of tasks that wait, beyond which `submit` waits. Default: 1 GiB. Not ``shared``: Python workers
+        have cores of their own.
 
     Raises
     ------

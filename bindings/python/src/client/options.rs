@@ -2,8 +2,8 @@
 
 use super::encode::memo_of;
 use super::job::Plan;
-use hotlease_client::{LeaseOptions, Polling, Python, Sharing, Spread};
-use pyo3::exceptions::PyTypeError;
+use hotlease_client::{LeaseOptions, Polling, Python, Spread};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::path::PathBuf;
@@ -15,6 +15,10 @@ const QUEUE_BYTES: usize = 1 << 30;
 const PENDING_MAX: u32 = 1_000_000;
 /// Enough for no-op tasks between two looks of the keeper.
 const DEPTH: u32 = 512;
+/// An operator's limit ends what runs on shared cores after some seconds, and a slot refuses what comes while others have its core:
+/// tasks that an executor sends ahead, initializers, and results that are fetched are not for that.
+const SHARED: &str = "shared: Python workers have cores of their own; ask for fewer workers (max_workers=), or call native functions on \
+                      shared cores (hotlease run --shared, LeaseOptions::sharing, `shared` in C and C++)";
 
 /// What was asked for.
 pub struct Asked {
@@ -80,7 +84,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
             "gpus" => lease.gpus = value.extract()?,
             "shared" => {
                 if value.extract()? {
-                    lease.sharing = Sharing::Shared;
+                    return Err(PyValueError::new_err(SHARED));
                 }
             }
             "polling" => lease.polling = polling(value.extract()?)?,
@@ -128,7 +132,7 @@ fn python(of: &Bound<'_, PyDict>) -> PyResult<Python> {
 fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds: f64 = value.extract()?;
     Duration::try_from_secs_f64(seconds)
-        .map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("{seconds} s: {error}")))
+        .map_err(|error| PyValueError::new_err(format!("{seconds} s: {error}")))
 }
 
 fn polling(name: &str) -> PyResult<Polling> {
@@ -138,7 +142,7 @@ fn polling(name: &str) -> PyResult<Polling> {
         "warm" => Ok(Polling::Warm),
         other => {
             let text = format!("polling is \"adaptive\", \"hot\" or \"warm\", not {other:?}");
-            Err(pyo3::exceptions::PyValueError::new_err(text))
+            Err(PyValueError::new_err(text))
         }
     }
 }
