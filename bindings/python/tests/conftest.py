@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
@@ -15,7 +16,10 @@ for _name in ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY"):
     os.environ.pop(_name, None)
 
 import hotlease  # noqa: E402
-from hotlease import _kept, _programs  # noqa: E402
+from hotlease import _executor, _kept, _programs  # noqa: E402
+
+# Executors that do not end. Kept, as the program would wait for one that was dropped.
+_stuck = []
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +33,9 @@ def platform():
 @pytest.fixture
 def executor(platform):
     """With one worker."""
-    with hotlease.Executor(1) as executor:
-        yield executor
+    executor = hotlease.Executor(1)
+    yield executor
+    end(executor)
 
 
 @pytest.fixture
@@ -38,10 +43,31 @@ def pair(platform, eventually):
     """With two workers, where the machine has them."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    with hotlease.Executor(2) as executor:
+    executor = hotlease.Executor(2)
+    try:
         # The second one may have been another executor's a moment ago.
         eventually(lambda: executor._slots() == 2, "both workers are there")
         yield executor
+    finally:
+        end(executor)
+
+
+def end(executor, seconds=15):
+    """Shuts down. What never ends, because of a lost task or one that still waits, fails and is waited for no longer."""
+    ending = threading.Thread(target=executor.shutdown, daemon=True)
+    ending.start()
+    ending.join(seconds)
+    if ending.is_alive():
+        _stuck.append(executor)
+        _executor._executors.discard(executor)
+        pytest.fail(f"{executor!r} does not end within {seconds} s")
+
+
+def pytest_unconfigure(config):
+    if _stuck:
+        config.get_terminal_writer().flush()
+        # Not through the interpreter's end, at which threads are ended that wait for such an executor.
+        os._exit(1)
 
 
 @pytest.fixture(scope="module")

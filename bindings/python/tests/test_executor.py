@@ -129,12 +129,14 @@ def test_what_has_not_started_can_be_cancelled_and_does_not_run(executor, tmp_pa
     called = []
     last.add_done_callback(called.append)
     assert called == [last]
-    assert first.running() and not first.cancel(), "what was sent cannot be cancelled"
-    gate.touch()
+    try:
+        assert first.running() and not first.cancel(), "what was sent cannot be cancelled"
+    finally:
+        gate.touch()
     assert first.result(60) == str(gate)
     assert not first.cancel(), "what has ended cannot be cancelled"
     left = [future for future in others if not future.cancelled()]
-    concurrent.futures.wait(left)
+    assert not concurrent.futures.wait(left, 60).not_done
     assert os.path.getsize(tmp_path / "ran") == len(left)
 
 
