@@ -1,5 +1,6 @@
 """Dask's promises, with its tasks in leased workers."""
 
+import io
 import operator
 import os
 import re
@@ -102,6 +103,37 @@ def test_callbacks_are_called():
     with Watching(), open(os.devnull, "w") as nowhere, ProgressBar(out=nowhere):
         assert sum(dask.compute(*[delayed(abs)(-n) for n in range(20)], scheduler=get)) == 190
     assert ended == [False] and workers and os.getpid() not in workers
+
+
+def test_a_progress_bar_moves_as_tasks_end(tmp_path, eventually):
+    from dask.diagnostics import ProgressBar
+
+    out, gate = io.StringIO(), tmp_path / "gate"
+    ended = [delayed(tasks.add)(n) for n in range(9)]
+    last = delayed(wait_behind)(str(gate), *ended)
+
+    def see_and_go_on():
+        try:
+            # All but one or two, which wait.
+            eventually(lambda: re.search(r"\[#+ +\] \| [5-9]\d% Completed", out.getvalue()), "the bar moves")
+            moved.append(True)
+        finally:
+            gate.touch()
+
+    moved = []
+    watching = threading.Thread(target=see_and_go_on)
+    watching.start()
+    with ProgressBar(out=out, dt=0.01):
+        assert last.compute(scheduler=get, optimize_graph=False) == 9
+    watching.join(60)
+    assert moved and "| 100% Completed" in out.getvalue(), out.getvalue()
+
+
+def wait_behind(gate, *ended):
+    import tasks
+
+    tasks.wait_for(gate)
+    return len(ended)
 
 
 def test_arrays_are_computed_as_numpy_computes_them():

@@ -1,9 +1,11 @@
 """joblib's promises, with its batches in leased workers."""
 
+import io
 import multiprocessing
 import os
 import pathlib
 import re
+import sys
 import threading
 import time
 import warnings
@@ -95,6 +97,29 @@ def test_an_exception_ends_the_call_and_shows_where_it_was_raised(two, tmp_path)
     assert "in fail" in str(raised.value.__cause__)
     assert (tmp_path / "ran").stat().st_size < 5_000, "the rest is not run"
     assert Parallel()(delayed(abs)(-n) for n in range(10)) == list(range(10)), "the next call works"
+
+
+def test_a_verbose_call_says_how_far_it_is(two, tmp_path, monkeypatch, eventually):
+    told, gate = io.StringIO(), tmp_path / "gate"
+    monkeypatch.setattr(sys, "stderr", told)
+
+    def see_and_go_on():
+        try:
+            # Some are done, and the last one still runs.
+            eventually(lambda: re.search(r"Done +\d+ tasks +\| elapsed:", told.getvalue()), "joblib tells")
+            moved.append(True)
+        finally:
+            gate.touch()
+
+    moved = []
+    watching = threading.Thread(target=see_and_go_on)
+    watching.start()
+    paths = [__file__] * 30 + [str(gate)]
+    assert Parallel(verbose=10, batch_size=1)(delayed(tasks.wait_for)(path) for path in paths) == paths
+    watching.join(60)
+    assert moved, told.getvalue()
+    assert "Using backend HotleaseBackend with 2 concurrent workers" in told.getvalue()
+    assert re.search(r"Done +31 out of +31 \| elapsed: .*finished", told.getvalue()), told.getvalue()
 
 
 def test_a_dead_worker_is_told(two):

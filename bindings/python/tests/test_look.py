@@ -199,6 +199,27 @@ def test_progress_of_an_executor_counts_what_has_ended(platform, capsys):
     assert executor._bar._thread.is_alive() is False
 
 
+@pytest.mark.parametrize("load", ["parsl.load", "hotlease.parsl.load"])
+def test_progress_of_parsl_s_apps_is_shown_on_both_kernels(platform, tmp_path, load):
+    pytest.importorskip("tqdm")
+    pytest.importorskip("parsl")
+    done = run(
+        f"""
+        import parsl, hotlease.parsl
+
+        @parsl.python_app
+        def add(a, b):
+            return a + b
+
+        executors = [hotlease.parsl.HotleaseExecutor(max_workers=1, progress=True)]
+        with {load}(parsl.config.Config(executors=executors, run_dir={str(tmp_path)!r}, usage_tracking=0)):
+            print(sum(future.result() for future in [add(n, 1) for n in range(9)]))
+        """
+    )
+    assert done.stdout == "45\n", done.stderr
+    assert re.search(r"100%\|.*9/9", done.stderr), done.stderr
+
+
 def test_what_tasks_print_stands_between_progress_bars(executor, capsys):
     tqdm = pytest.importorskip("tqdm")
     with tqdm.tqdm(total=2, file=sys.stdout, mininterval=0) as bar:
