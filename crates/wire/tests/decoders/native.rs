@@ -9,7 +9,11 @@ pub fn arguments(bytes: &[u8]) -> bool {
         return false;
     };
     let Arguments { room, name, recipe } = arguments;
-    assert!(name.len() <= FUNCTION_NAME_BYTES_MAX, "a name of {} bytes", name.len());
+    assert!(
+        name.len() <= FUNCTION_NAME_BYTES_MAX,
+        "a name of {} bytes",
+        name.len()
+    );
     let length = (name.len() as u16).to_le_bytes();
     let expected = [&room.to_le_bytes()[..], &length, name.as_bytes(), recipe].concat();
     assert_eq!(expected, bytes, "nothing is left out, and nothing added");
