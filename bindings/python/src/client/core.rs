@@ -1,5 +1,4 @@
-//! The executor's core: a queue, the slots, and what becomes of results. It knows Python's lock only where a future is
-//! watched.
+//! The executor's core: a queue, the slots, and what becomes of results. It knows Python's lock only where a future is watched.
 //!
 //! Threads and locks. `state` guards queue and slots. It is mostly held for a microsecond, but for as long as copying a large
 //! task into shared memory takes, or registering new memory with workers; so `submit` gives Python's lock up where it has to
