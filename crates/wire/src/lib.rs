@@ -8,6 +8,7 @@
 //! * [`tunnel`] — sessions and connections, carried from host to host.
 //! * [`token`] — the MAC'd capability that a lease is.
 //! * [`munge`] — what a credential of a cluster's user carries.
+//! * [`comm`] — message passing between functions: members, their rendezvous, their messages.
 //! * [`task`] — tasks of Python workers and their results, inside the payloads of invocations.
 //! * [`code`] — which functions a shared library offers, read from its bytes.
 //! * [`grpc`] — client ↔ manager ↔ agent (feature `grpc`).
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod code;
+pub mod comm;
 pub mod connection;
 pub mod control;
 pub mod fabric;

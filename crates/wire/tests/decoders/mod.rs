@@ -4,6 +4,7 @@
 //! promises: a decoder never panics, what it accepts encodes to what it accepted (or, for the
 //! variable-length messages, to a form that decodes to the same), and every limit holds.
 
+mod comm;
 pub mod library;
 mod native;
 mod refusals;
@@ -138,6 +139,26 @@ pub const DECODERS: &[Decoder] = &[
         name: "native_arguments",
         check: native::arguments,
         seeds: native::argument_seeds,
+    },
+    Decoder {
+        name: "comm_greeting",
+        check: comm::greeting,
+        seeds: comm::greeting_seeds,
+    },
+    Decoder {
+        name: "comm_frame",
+        check: comm::frame,
+        seeds: comm::frame_seeds,
+    },
+    Decoder {
+        name: "comm_join",
+        check: comm::join,
+        seeds: comm::join_seeds,
+    },
+    Decoder {
+        name: "comm_answer",
+        check: comm::answer,
+        seeds: comm::answer_seeds,
     },
 ];
 

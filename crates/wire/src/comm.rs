@@ -1,0 +1,86 @@
+//! Message passing between functions: how members of a communicator find each other, and what they send.
+//!
+//! * [`greeting`] — the first bytes of every connection, before anybody is known.
+//! * [`rendezvous`] — a member ↔ the rendezvous: join, and where the others are.
+//! * [`frame`] — member ↔ member: messages, and what keeps them in bounds.
+//!
+//! A connection begins with the connecting side's [`greeting::Greeting`] and the first message of a Noise handshake
+//! (`NNpsk0`), whose key is drawn from the secret that all have. It is answered with a [`greeting::Verdict`], and where that
+//! is a yes with the second message. On a connection to the rendezvous the messages of [`rendezvous`] follow, each in
+//! a record of Noise; between members, once the connecting side has sent a record too, [`frame`]s: plain, or in
+//! records where the members have agreed on that.
+
+pub mod frame;
+pub mod greeting;
+pub mod rendezvous;
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Members of one communicator.
+pub const RANKS_MAX: u32 = 2048;
+/// Bytes of a communicator's name.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Longest record of Noise on a connection, bytes, without the two of its length.
+pub const RECORD_BYTES_MAX: usize = 65_535;
+/// Of these, what is added to the content.
+pub const SEAL_BYTES: usize = 16;
+
+/// A group of members that came together at a rendezvous. Random: groups of one name are told apart by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GroupId(pub [u8; 16]);
+
+impl GroupId {
+    /// Of no group: a connection to the rendezvous.
+    pub const NONE: Self = Self([0; 16]);
+}
+
+impl fmt::Debug for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GroupId(")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str(")")
+    }
+}
+
+/// Why one member holds that another is no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Loss {
+    /// Its connection was closed, without a word: its process has ended.
+    Closed = 1,
+    /// Nothing was heard of it for too long: it stands still, or cannot be reached.
+    Silent = 2,
+    /// It sent what is no frame, or not allowed.
+    Protocol = 3,
+    /// It gave up: its program panicked, or dropped its communicator in the middle of something.
+    GaveUp = 4,
+    /// Other members hold that it has failed.
+    Declared = 5,
+}
+
+impl Loss {
+    /// Of its number.
+    pub(crate) fn of(number: u64) -> Option<Self> {
+        let all = [
+            Self::Closed,
+            Self::Silent,
+            Self::Protocol,
+            Self::GaveUp,
+            Self::Declared,
+        ];
+        all.into_iter().find(|loss| *loss as u64 == number)
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "its connection was closed: its process has ended",
+            Self::Silent => "nothing was heard of it: it stands still or cannot be reached",
+            Self::Protocol => "it broke the protocol",
+            Self::GaveUp => "it gave up: it panicked, or dropped its communicator in the middle of something",
+            Self::Declared => "other members hold that it has failed",
+        })
+    }
+}

@@ -1,0 +1,301 @@
+//! Member ↔ member: half a cache line before each piece of a message.
+//!
+//! ```text
+//! byte  0     1      2      4      8          16        24        32
+//!       | kind| class| zero | tag  | context  | length  | number  | body ...
+//! ```
+//!
+//! A small message travels with its frame ([`Frame::Eager`]): the receiver keeps it if nobody waits for it, within
+//! the credit that it gave. A large one is announced, and sent when the receiver has memory for it:
+//!
+//! ```text
+//!   sender                                  receiver
+//!     │ ── Announce { id, length } ──────────► │  kept until it is asked for
+//!     │ ◄────────── Grant { id, landing } ──── │
+//!     │ ── Data { landing } + body ──────────► │  straight into the memory of whoever asked,
+//!     │ ── Data { landing } + body ──────────► │  in pieces, between which small messages pass
+//! ```
+//!
+//! Numbers that the receiver of a frame gave (`landing` of a grant) are checked when they come back.
+
+use super::{Loss, RANKS_MAX};
+use crate::DecodeError;
+
+/// Longest message that travels with its frame, bytes.
+pub const EAGER_BYTES_MAX: u64 = 64 * 1024;
+/// Longest piece of a large message, bytes.
+pub const DATA_BYTES_MAX: u64 = 1 << 20;
+/// Longest message, bytes: what a signed number can say.
+pub const MESSAGE_BYTES_MAX: u64 = i64::MAX as u64;
+/// What every unexpected message costs of the credit, besides its bytes.
+pub const ENTRY_COST: u64 = 128;
+/// The most credit that a frame may give back.
+pub const CREDIT_MAX: u64 = 1 << 40;
+
+/// Messages of users and those of collectives have a credit and an order of their own, so that messages which
+/// nobody has asked for yet do not hold up a barrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Class {
+    /// What users send.
+    Message = 0,
+    /// What collectives send; the tag is the number of the collective.
+    Collective = 1,
+}
+
+impl Class {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Message, Self::Collective];
+}
+
+/// Of which communicator, which of its messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// Whose credit and order.
+    pub class: Class,
+    /// The communicator, among those that share connections.
+    pub context: u64,
+    /// The user's, or the collective's number.
+    pub tag: u32,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Frame {
+    /// A message; its body follows.
+    Eager {
+        /// Where it belongs.
+        to: Address,
+        /// At most [`EAGER_BYTES_MAX`].
+        length: u64,
+    },
+    /// There is a message of this length.
+    Announce {
+        /// Where it belongs.
+        to: Address,
+        /// At most [`MESSAGE_BYTES_MAX`].
+        length: u64,
+        /// The sender's number for it.
+        id: u64,
+    },
+    /// The announced message may come.
+    Grant {
+        /// The sender's number, as announced.
+        id: u64,
+        /// The receiver's number for it.
+        landing: u64,
+    },
+    /// The next piece of a message that was granted; its body follows.
+    Data {
+        /// The receiver's number.
+        landing: u64,
+        /// 1 to [`DATA_BYTES_MAX`].
+        length: u64,
+    },
+    /// Kept messages were taken.
+    Credit {
+        /// Of which class.
+        class: Class,
+        /// How much may be sent again, at most [`CREDIT_MAX`].
+        amount: u64,
+    },
+    /// Nothing to say.
+    Alive,
+    /// The sender has finished: it sends no more messages, and takes none.
+    Goodbye,
+    /// To a goodbye: everything that came before it has been read.
+    Farewell,
+    /// The sender holds that this member is no more.
+    Lost {
+        /// Who.
+        rank: u32,
+        /// Why.
+        loss: Loss,
+    },
+    /// At the sender a collective of this communicator ended with an error, so it has no more of them.
+    Broken {
+        /// The communicator.
+        context: u64,
+    },
+}
+
+mod kind {
+    pub const EAGER: u8 = 1;
+    pub const ANNOUNCE: u8 = 2;
+    pub const GRANT: u8 = 3;
+    pub const DATA: u8 = 4;
+    pub const CREDIT: u8 = 5;
+    pub const ALIVE: u8 = 6;
+    pub const GOODBYE: u8 = 7;
+    pub const FAREWELL: u8 = 8;
+    pub const LOST: u8 = 9;
+    pub const BROKEN: u8 = 10;
+}
+
+/// The fields as they lie.
+#[derive(Default, PartialEq)]
+struct Fields {
+    kind: u8,
+    class: u8,
+    tag: u32,
+    context: u64,
+    length: u64,
+    number: u64,
+}
+
+impl Frame {
+    /// Encoded size.
+    pub const BYTES: usize = 32;
+
+    /// How many bytes follow it.
+    pub fn body_bytes(&self) -> u64 {
+        match self {
+            Self::Eager { length, .. } | Self::Data { length, .. } => *length,
+            _ => 0,
+        }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let fields = self.fields();
+        let mut bytes = [0; Self::BYTES];
+        bytes[0] = fields.kind;
+        bytes[1] = fields.class;
+        bytes[4..8].copy_from_slice(&fields.tag.to_le_bytes());
+        bytes[8..16].copy_from_slice(&fields.context.to_le_bytes());
+        bytes[16..24].copy_from_slice(&fields.length.to_le_bytes());
+        bytes[24..].copy_from_slice(&fields.number.to_le_bytes());
+        bytes
+    }
+
+    /// Of bytes; total on any, and strict: what is accepted has one form only.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
+        let malformed = DecodeError::Malformed { what: "frame" };
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let fields = Fields {
+            kind: bytes[0],
+            class: bytes[1],
+            tag: (word(0) >> 32) as u32,
+            context: word(8),
+            length: word(16),
+            number: word(24),
+        };
+        if bytes[2..4] != [0; 2] {
+            return Err(malformed);
+        }
+        match Self::of(&fields) {
+            // What a kind does not use is zero.
+            Some(frame) if frame.fields() == fields => Ok(frame),
+            _ => Err(malformed),
+        }
+    }
+
+    fn fields(&self) -> Fields {
+        let none = Fields::default();
+        let addressed = |to: &Address| Fields {
+            class: to.class as u8,
+            tag: to.tag,
+            context: to.context,
+            ..Fields::default()
+        };
+        match *self {
+            Self::Eager { ref to, length } => Fields {
+                kind: kind::EAGER,
+                length,
+                ..addressed(to)
+            },
+            Self::Announce { ref to, length, id } => Fields {
+                kind: kind::ANNOUNCE,
+                length,
+                number: id,
+                ..addressed(to)
+            },
+            Self::Grant { id, landing } => Fields {
+                kind: kind::GRANT,
+                context: landing,
+                number: id,
+                ..none
+            },
+            Self::Data { landing, length } => Fields {
+                kind: kind::DATA,
+                length,
+                number: landing,
+                ..none
+            },
+            Self::Credit { class, amount } => Fields {
+                kind: kind::CREDIT,
+                class: class as u8,
+                number: amount,
+                ..none
+            },
+            Self::Alive => Fields {
+                kind: kind::ALIVE,
+                ..none
+            },
+            Self::Goodbye => Fields {
+                kind: kind::GOODBYE,
+                ..none
+            },
+            Self::Farewell => Fields {
+                kind: kind::FAREWELL,
+                ..none
+            },
+            Self::Lost { rank, loss } => Fields {
+                kind: kind::LOST,
+                tag: rank,
+                number: loss as u64,
+                ..none
+            },
+            Self::Broken { context } => Fields {
+                kind: kind::BROKEN,
+                context,
+                ..none
+            },
+        }
+    }
+
+    fn of(fields: &Fields) -> Option<Self> {
+        let class = Class::ALL.into_iter().find(|class| *class as u8 == fields.class)?;
+        let to = Address {
+            class,
+            context: fields.context,
+            tag: fields.tag,
+        };
+        let (length, number) = (fields.length, fields.number);
+        Some(match fields.kind {
+            kind::EAGER if length <= EAGER_BYTES_MAX => Self::Eager { to, length },
+            kind::ANNOUNCE if length <= MESSAGE_BYTES_MAX => Self::Announce {
+                to,
+                length,
+                id: number,
+            },
+            kind::GRANT => Self::Grant {
+                id: number,
+                landing: fields.context,
+            },
+            kind::DATA if (1..=DATA_BYTES_MAX).contains(&length) => Self::Data {
+                landing: number,
+                length,
+            },
+            kind::CREDIT if number <= CREDIT_MAX => Self::Credit {
+                class,
+                amount: number,
+            },
+            kind::ALIVE => Self::Alive,
+            kind::GOODBYE => Self::Goodbye,
+            kind::FAREWELL => Self::Farewell,
+            kind::LOST if fields.tag < RANKS_MAX => Self::Lost {
+                rank: fields.tag,
+                loss: Loss::of(number)?,
+            },
+            kind::BROKEN => Self::Broken {
+                context: fields.context,
+            },
+            _ => return None,
+        })
+    }
+}

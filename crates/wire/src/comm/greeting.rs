@@ -1,0 +1,178 @@
+//! The first bytes of a connection: for whom it is, and which secret its other side is to have.
+//!
+//! ```text
+//! byte  0        4         5        6      8             24            40
+//!       | "HLCM" | version | purpose| zero | key         | group       |
+//! ```
+//!
+//! After a greeting, and all through the handshake, what is sent is a length (16 bits, little endian) and as many bytes.
+
+use super::GroupId;
+use crate::DecodeError;
+
+/// Version of everything in [`crate::comm`]; both ends must have the same.
+pub const VERSION: u8 = 1;
+/// Bytes before each part of a handshake: its length.
+pub const PREFIX_BYTES: usize = 2;
+/// Longest part of a handshake, bytes: no stranger can make anybody keep more.
+pub const PART_BYTES_MAX: usize = 256;
+
+const MAGIC: [u8; 4] = *b"HLCM";
+
+/// Which secret somebody has: a digest of it, from which it cannot be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyId(pub [u8; 16]);
+
+/// Whom a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Purpose {
+    /// The rendezvous.
+    Rendezvous = 1,
+    /// A member of the group.
+    Member = 2,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Greeting {
+    /// Whom it is for.
+    pub purpose: Purpose,
+    /// The secret of whoever connects.
+    pub key: KeyId,
+    /// Of both members; [`GroupId::NONE`] at the rendezvous.
+    pub group: GroupId,
+}
+
+impl Greeting {
+    /// Encoded size.
+    pub const BYTES: usize = 40;
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = self.purpose as u8;
+        bytes[8..24].copy_from_slice(&self.key.0);
+        bytes[24..].copy_from_slice(&self.group.0);
+        bytes
+    }
+
+    /// Of the first bytes of a connection; total on any bytes. Another version is malformed as well: see
+    /// [`Greeting::version`].
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
+        let malformed = DecodeError::Malformed { what: "greeting" };
+        let purpose = match bytes[5] {
+            1 => Purpose::Rendezvous,
+            2 => Purpose::Member,
+            _ => return Err(malformed),
+        };
+        if bytes[..4] != MAGIC || bytes[4] != VERSION || bytes[6..8] != [0; 2] {
+            return Err(malformed);
+        }
+        let (mut key, mut group) = ([0; 16], [0; 16]);
+        key.copy_from_slice(&bytes[8..24]);
+        group.copy_from_slice(&bytes[24..]);
+        Ok(Self {
+            purpose,
+            key: KeyId(key),
+            group: GroupId(group),
+        })
+    }
+
+    /// The version of a greeting of this family, also where it is not ours.
+    pub fn version(bytes: &[u8; Self::BYTES]) -> Option<u8> {
+        (bytes[..4] == MAGIC).then_some(bytes[4])
+    }
+}
+
+/// What a greeting is answered with, in one byte and in the clear: nobody has proved anything yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Verdict {
+    /// The handshake goes on.
+    Welcome = 0,
+    /// Here is another secret.
+    OtherSecret = 1,
+    /// Here is another version of hotlease.
+    OtherVersion = 2,
+    /// Here is nobody of that group.
+    OtherGroup = 3,
+    /// This is the other kind of port: that of a member, or of a rendezvous.
+    OtherPurpose = 4,
+    /// Too many are connecting.
+    Busy = 5,
+}
+
+impl Verdict {
+    /// As a byte.
+    pub fn encode(self) -> u8 {
+        self as u8
+    }
+
+    /// Of a byte.
+    pub fn decode(byte: u8) -> Result<Self, DecodeError> {
+        let all = [
+            Self::Welcome,
+            Self::OtherSecret,
+            Self::OtherVersion,
+            Self::OtherGroup,
+            Self::OtherPurpose,
+            Self::Busy,
+        ];
+        let found = all.into_iter().find(|verdict| *verdict as u8 == byte);
+        found.ok_or(DecodeError::Malformed { what: "verdict" })
+    }
+}
+
+/// Who connects to whom: the payload of the first message of a handshake between members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Introduction {
+    /// The rank of the side that connects.
+    pub from: u32,
+    /// The rank that it takes the other side for.
+    pub to: u32,
+    /// Whether frames are to be in records.
+    pub is_sealed: bool,
+}
+
+impl Introduction {
+    /// Encoded size.
+    pub const BYTES: usize = 9;
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.from.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.to.to_le_bytes());
+        bytes[8] = u8::from(self.is_sealed);
+        bytes
+    }
+
+    /// Of bytes; total on any.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let malformed = DecodeError::Malformed { what: "introduction" };
+        let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(bytes) else {
+            return Err(malformed);
+        };
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let introduction = Self {
+            from: word(0),
+            to: word(4),
+            is_sealed: match bytes[8] {
+                0 => false,
+                1 => true,
+                _ => return Err(malformed),
+            },
+        };
+        let ranks = 0..super::RANKS_MAX;
+        if !ranks.contains(&introduction.from)
+            || !ranks.contains(&introduction.to)
+            || introduction.from == introduction.to
+        {
+            return Err(malformed);
+        }
+        Ok(introduction)
+    }
+}

@@ -1,0 +1,220 @@
+//! What members of a communicator tell each other, and the rendezvous.
+
+use hotlease_wire::comm::frame::{
+    Address, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
+};
+use hotlease_wire::comm::greeting::{Greeting, Introduction, KeyId, Purpose, VERSION, Verdict};
+use hotlease_wire::comm::rendezvous::{Answer, Join, Refused, WAIT_MS_MAX};
+use hotlease_wire::comm::{GroupId, Loss, NAME_BYTES_MAX, RANKS_MAX};
+use hotlease_wire::encode;
+
+/// A greeting, or what is shorter: an introduction, a verdict.
+pub fn greeting(bytes: &[u8]) -> bool {
+    if let [byte] = bytes
+        && let Ok(verdict) = Verdict::decode(*byte)
+    {
+        assert_eq!(verdict.encode(), *byte);
+        return true;
+    }
+    if let Ok(introduction) = Introduction::decode(bytes) {
+        assert_eq!(introduction.encode(), bytes, "it has one form only");
+        assert!(introduction.from < RANKS_MAX && introduction.to < RANKS_MAX);
+        assert_ne!(introduction.from, introduction.to, "nobody connects to itself");
+        return true;
+    }
+    let Some(bytes) = bytes.first_chunk() else {
+        return false;
+    };
+    let Ok(greeting) = Greeting::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(greeting.encode(), *bytes, "it has one form only");
+    assert_eq!(Greeting::version(bytes), Some(VERSION));
+    true
+}
+
+pub fn frame(bytes: &[u8]) -> bool {
+    let Some(bytes) = bytes.first_chunk() else {
+        return false;
+    };
+    let Ok(frame) = Frame::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(frame.encode(), *bytes, "an accepted frame has one form only");
+    match frame {
+        Frame::Eager { length, .. } => assert!(length <= EAGER_BYTES_MAX),
+        Frame::Announce { length, .. } => assert!(length <= MESSAGE_BYTES_MAX),
+        Frame::Data { length, .. } => assert!((1..=DATA_BYTES_MAX).contains(&length)),
+        Frame::Credit { amount, .. } => assert!(amount <= CREDIT_MAX),
+        Frame::Lost { rank, .. } => assert!(rank < RANKS_MAX),
+        _ => assert_eq!(frame.body_bytes(), 0),
+    }
+    assert!(
+        frame.body_bytes() <= EAGER_BYTES_MAX.max(DATA_BYTES_MAX),
+        "{frame:?} has a body over all limits"
+    );
+    true
+}
+
+pub fn join(bytes: &[u8]) -> bool {
+    let Ok(join) = Join::decode(bytes) else {
+        return false;
+    };
+    assert!((1..=NAME_BYTES_MAX).contains(&join.name.len()));
+    assert!((1..=RANKS_MAX).contains(&join.size));
+    assert!(join.rank.is_none_or(|rank| rank < join.size));
+    assert!(join.wait_ms <= WAIT_MS_MAX);
+    assert_eq!(Join::decode(&encode(&join)).as_ref(), Ok(&join));
+    true
+}
+
+pub fn answer(bytes: &[u8]) -> bool {
+    let Ok(answer) = Answer::decode(bytes) else {
+        return false;
+    };
+    match &answer {
+        Answer::Together { rank, members, .. } => {
+            assert!(members.len() <= RANKS_MAX as usize && (*rank as usize) < members.len());
+        }
+        Answer::Refused(refused) => {
+            if let Refused::Missing { ranks, size, .. } = refused {
+                assert!(ranks.iter().all(|rank| rank < size) && *size <= RANKS_MAX);
+            }
+            let text = refused.to_string();
+            assert!(!text.is_empty() && text.len() < 400, "{text}");
+        }
+    }
+    assert_eq!(Answer::decode(&encode(&answer)).as_ref(), Ok(&answer));
+    true
+}
+
+pub fn greeting_seeds() -> Vec<Vec<u8>> {
+    let to = |purpose, group| {
+        let greeting = Greeting {
+            purpose,
+            key: KeyId([0xab; 16]),
+            group,
+        };
+        greeting.encode().to_vec()
+    };
+    let introduced = |from, to, is_sealed| {
+        let introduction = Introduction { from, to, is_sealed };
+        introduction.encode().to_vec()
+    };
+    vec![
+        to(Purpose::Rendezvous, GroupId::NONE),
+        to(Purpose::Member, GroupId([0xcd; 16])),
+        introduced(0, 1, false),
+        introduced(RANKS_MAX - 2, RANKS_MAX - 1, true),
+        vec![Verdict::Welcome.encode()],
+        vec![Verdict::OtherSecret.encode()],
+        vec![Verdict::OtherVersion.encode()],
+        vec![Verdict::OtherGroup.encode()],
+        vec![Verdict::OtherPurpose.encode()],
+        vec![Verdict::Busy.encode()],
+    ]
+}
+
+pub fn frame_seeds() -> Vec<Vec<u8>> {
+    let message = Address {
+        class: Class::Message,
+        context: 0,
+        tag: 7,
+    };
+    let collective = Address {
+        class: Class::Collective,
+        context: u64::MAX,
+        tag: u32::MAX,
+    };
+    let mut frames = vec![
+        Frame::Eager {
+            to: message,
+            length: 0,
+        },
+        Frame::Eager {
+            to: collective,
+            length: EAGER_BYTES_MAX,
+        },
+        Frame::Announce {
+            to: message,
+            length: MESSAGE_BYTES_MAX,
+            id: 3,
+        },
+        Frame::Grant { id: 3, landing: 5 },
+        Frame::Data {
+            landing: 5,
+            length: 1,
+        },
+        Frame::Data {
+            landing: u64::MAX,
+            length: DATA_BYTES_MAX,
+        },
+        Frame::Credit {
+            class: Class::Collective,
+            amount: CREDIT_MAX,
+        },
+        Frame::Alive,
+        Frame::Goodbye,
+        Frame::Farewell,
+        Frame::Broken { context: 9 },
+    ];
+    let losses = [
+        Loss::Closed,
+        Loss::Silent,
+        Loss::Protocol,
+        Loss::GaveUp,
+        Loss::Declared,
+    ];
+    frames.extend(losses.map(|loss| Frame::Lost {
+        rank: RANKS_MAX - 1,
+        loss,
+    }));
+    frames.iter().map(|frame| frame.encode().to_vec()).collect()
+}
+
+fn address(text: &str) -> std::net::SocketAddr {
+    text.parse().expect("an address")
+}
+
+pub fn join_seeds() -> Vec<Vec<u8>> {
+    let join = Join {
+        name: "training".into(),
+        size: 8,
+        rank: Some(7),
+        address: address("127.0.0.1:4321"),
+        wait_ms: 30_000,
+    };
+    let longest = Join {
+        name: "n".repeat(NAME_BYTES_MAX),
+        size: RANKS_MAX,
+        rank: None,
+        address: address("[fe80::1]:65535"),
+        wait_ms: WAIT_MS_MAX,
+    };
+    vec![encode(&join), encode(&longest)]
+}
+
+pub fn answer_seeds() -> Vec<Vec<u8>> {
+    let refusals = [
+        Refused::Missing {
+            ranks: vec![0, 2, 3, 4, 9],
+            size: 10,
+            waited_ms: 1500,
+        },
+        Refused::DuplicateRank {
+            rank: 3,
+            other: address("10.0.0.3:99"),
+        },
+        Refused::OtherSize { theirs: 8, ours: 4 },
+        Refused::Full { members: 4096 },
+        Refused::Stopping,
+    ];
+    let together = Answer::Together {
+        group: GroupId([0xcd; 16]),
+        rank: 1,
+        members: vec![address("127.0.0.1:1"), address("[::1]:2")],
+    };
+    let mut seeds = vec![encode(&together)];
+    seeds.extend(refusals.map(|refused| encode(&Answer::Refused(refused))));
+    seeds
+}
