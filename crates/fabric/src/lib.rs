@@ -8,6 +8,7 @@
 //! * [`transport`] — which of the two a channel uses.
 //! * [`doorbell`] — sleeping and waking, checked with loom.
 //! * [`memory`], [`buffer`] — memory that can be handed to a peer.
+//! * [`lent`] — memory of a caller that an engine uses while a closure runs.
 //! * [`socket`] — descriptor passing between processes of one node.
 //! * [`fence`] — a fence that costs one of its two sides nothing.
 //! * [`usage`] — the counters that a worker shares with its agent.
@@ -29,6 +30,8 @@ pub mod clock;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod fence;
+#[cfg(not(loom))]
+pub mod lent;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]

@@ -73,7 +73,7 @@ pub enum Frame {
     Announce {
         /// Where it belongs.
         to: Address,
-        /// At most [`MESSAGE_BYTES_MAX`].
+        /// 1 to [`MESSAGE_BYTES_MAX`].
         length: u64,
         /// The sender's number for it.
         id: u64,
@@ -268,7 +268,7 @@ impl Frame {
         let (length, number) = (fields.length, fields.number);
         Some(match fields.kind {
             kind::EAGER if length <= EAGER_BYTES_MAX => Self::Eager { to, length },
-            kind::ANNOUNCE if length <= MESSAGE_BYTES_MAX => Self::Announce {
+            kind::ANNOUNCE if (1..=MESSAGE_BYTES_MAX).contains(&length) => Self::Announce {
                 to,
                 length,
                 id: number,
@@ -297,5 +297,19 @@ impl Frame {
             },
             _ => return None,
         })
+    }
+}
+
+/// How much each member of so many lends to each other one, for each class: a constant of the protocol, so that both
+/// sides know it. At least four of the longest small messages,
+/// at most 1 MiB; in between all members together have 128 MiB of each class at one of them.
+pub const fn credit_of(size: u32) -> u64 {
+    let share = (128 << 20) / (size as u64 + 1);
+    if share > 1 << 20 {
+        1 << 20
+    } else if share < 512 << 10 {
+        512 << 10
+    } else {
+        share
     }
 }

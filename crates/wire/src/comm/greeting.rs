@@ -103,6 +103,8 @@ pub enum Verdict {
     OtherPurpose = 4,
     /// Too many are connecting.
     Busy = 5,
+    /// Here frames are encrypted and there they are not, or the other way round.
+    OtherSealing = 6,
 }
 
 impl Verdict {
@@ -120,6 +122,7 @@ impl Verdict {
             Self::OtherGroup,
             Self::OtherPurpose,
             Self::Busy,
+            Self::OtherSealing,
         ];
         let found = all.into_iter().find(|verdict| *verdict as u8 == byte);
         found.ok_or(DecodeError::Malformed { what: "verdict" })

@@ -43,7 +43,7 @@ pub fn frame(bytes: &[u8]) -> bool {
     assert_eq!(frame.encode(), *bytes, "an accepted frame has one form only");
     match frame {
         Frame::Eager { length, .. } => assert!(length <= EAGER_BYTES_MAX),
-        Frame::Announce { length, .. } => assert!(length <= MESSAGE_BYTES_MAX),
+        Frame::Announce { length, .. } => assert!((1..=MESSAGE_BYTES_MAX).contains(&length)),
         Frame::Data { length, .. } => assert!((1..=DATA_BYTES_MAX).contains(&length)),
         Frame::Credit { amount, .. } => assert!(amount <= CREDIT_MAX),
         Frame::Lost { rank, .. } => assert!(rank < RANKS_MAX),
@@ -112,6 +112,7 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
         vec![Verdict::OtherGroup.encode()],
         vec![Verdict::OtherPurpose.encode()],
         vec![Verdict::Busy.encode()],
+        vec![Verdict::OtherSealing.encode()],
     ]
 }
 

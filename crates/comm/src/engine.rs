@@ -1,0 +1,298 @@
+//! Makes progress: what comes over a link goes through the protocol, and what the protocol wants goes out.
+//!
+//! There is no thread for it. Whoever waits drives: it polls under the lock, for everybody, first for a short while without
+//! sleeping, then from one sleep to the next. One thread sleeps on the link; others that wait, wait for it, and one of them
+//! takes its place when it goes. A reduction is done without the lock, by whoever drives.
+//!
+//! A second thread, the keeper ([`keeper`]), looks in a few times in each failure bound, also while the program computes.
+
+pub(crate) mod keeper;
+mod pulse;
+
+use crate::error::{During, Error};
+use crate::link::{Body, Link, Sink, Sleeper};
+use crate::memory::Piece;
+use crate::protocol::{Action, Protocol, Start, Status};
+use crate::schedule::Rank;
+use crate::slots::Key;
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::{Address, Frame};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// See the module.
+pub(crate) struct Engine {
+    state: Mutex<State>,
+    /// For those that wait while another one sleeps.
+    turn: Condvar,
+    sleeper: Arc<dyn Sleeper>,
+    spin: Duration,
+}
+
+pub(crate) struct State {
+    pub(crate) protocol: Protocol,
+    pub(crate) link: Box<dyn Link>,
+    /// A thread sleeps on the link, for all that wait.
+    is_asleep: bool,
+    /// How many wait for it.
+    waiting: usize,
+    /// What was new when they were told last.
+    told: u64,
+}
+
+impl Sink for Protocol {
+    fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+        Protocol::frame(self, from, frame)
+    }
+
+    fn body(&mut self, from: Rank, bytes: u64) {
+        Protocol::body(self, from, bytes);
+    }
+}
+
+impl State {
+    /// Does what the protocol wants, until it wants nothing.
+    pub(crate) fn flush(&mut self) {
+        loop {
+            self.protocol.settle();
+            let mut any = false;
+            while let Some(action) = self.protocol.next_action() {
+                any = true;
+                self.act(action);
+            }
+            while let Some(send) = self.link.sent() {
+                any = true;
+                self.protocol.sent(send);
+            }
+            while let Some(send) = self.link.cannot_send() {
+                any = true;
+                self.protocol.cannot_send(send);
+            }
+            while let Some((rank, loss)) = self.link.lost() {
+                any = true;
+                self.protocol.lost(rank, loss);
+            }
+            if !any {
+                return;
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let link = &mut self.link;
+        match action {
+            Action::Frame { to, frame } => link.send(to, &frame, Body::Now(&[])),
+            Action::Eager { to, frame, body } => {
+                let sent = body.read(|bytes| link.send(to, &frame, Body::Now(bytes)));
+                // It is sent within the call that lent it, or while that call waits.
+                debug_assert!(sent.is_some(), "an eager message has its memory");
+            }
+            Action::Data {
+                to,
+                frame,
+                body,
+                send,
+            } => link.send(to, &frame, Body::Later { piece: body, send }),
+            Action::Close { rank } => link.close(rank),
+        }
+    }
+
+    /// Takes in what has come, and does what follows; whether anything did.
+    pub(crate) fn poll(&mut self) -> bool {
+        let any = self.link.poll(&mut self.protocol);
+        self.flush();
+        any
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(protocol: Protocol, link: Box<dyn Link>, spin: Duration) -> Self {
+        Self {
+            sleeper: link.sleeper(),
+            state: Mutex::new(State {
+                protocol,
+                link,
+                is_asleep: false,
+                waiting: 0,
+                told: 0,
+            }),
+            turn: Condvar::new(),
+            spin,
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing of a user's runs under the lock; what panics there is a defect, and the next call says so or works.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something is new: tells those that wait for it.
+    pub(crate) fn tell(&self, state: &mut State) {
+        let news = state.protocol.news();
+        if news == state.told {
+            return;
+        }
+        state.told = news;
+        if state.is_asleep {
+            self.sleeper.wake();
+        }
+        if state.waiting > 0 {
+            self.turn.notify_all();
+        }
+    }
+
+    /// Changes something, and does what follows.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Protocol) -> R) -> R {
+        let mut state = self.lock();
+        let result = change(&mut state.protocol);
+        state.flush();
+        self.tell(&mut state);
+        result
+    }
+
+    /// Sends a small message from where it is; false if it has to be sent otherwise.
+    pub(crate) fn send_now(&self, to: Rank, address: Address, bytes: &[u8]) -> Result<bool, Error> {
+        let mut state = self.lock();
+        let length = bytes.len() as u64;
+        if !state.protocol.admit(to, &address, length)? {
+            return Ok(false);
+        }
+        let frame = Frame::Eager {
+            to: address,
+            length,
+        };
+        state.link.send(to, &frame, Body::Now(bytes));
+        state.flush();
+        self.tell(&mut state);
+        Ok(true)
+    }
+
+    /// Begins something that a request stands for.
+    pub(crate) fn begin(
+        &self,
+        during: During,
+        begin: impl FnOnce(&mut Protocol, Key),
+    ) -> Result<Key, Error> {
+        self.change(|protocol| {
+            let key = protocol.request(during)?;
+            begin(protocol, key);
+            Ok(key)
+        })
+    }
+
+    /// Begins a collective.
+    pub(crate) fn collective(&self, context: u64, start: Start) -> Result<Key, Error> {
+        self.change(|protocol| protocol.collective(context, start))
+    }
+
+    /// Waits for a request. `is_send`: it is a send, for which others may have to send first.
+    pub(crate) fn wait(&self, key: Key, is_send: bool) -> Result<Status, Error> {
+        let result = self.until(is_send, None, |state| state.protocol.result(key));
+        // Without a deadline there is a result.
+        result.unwrap_or(Err(Error::Finished))
+    }
+
+    /// The result of a request if it has ended.
+    pub(crate) fn test(&self, key: Key) -> Option<Result<Status, Error>> {
+        self.until(false, Some(Instant::now()), |state| state.protocol.result(key))
+    }
+
+    /// Drives until something is the case, or it is too late; looks once at least.
+    pub(crate) fn until<T>(
+        &self,
+        is_send: bool,
+        deadline: Option<Instant>,
+        mut is_so: impl FnMut(&mut State) -> Option<T>,
+    ) -> Option<T> {
+        let mut state = self.lock();
+        let mut idle_since: Option<Instant> = None;
+        let mut has_polled = false;
+        loop {
+            if let Some(found) = is_so(&mut state) {
+                self.leave(&state);
+                return Some(found);
+            }
+            if let Some(job) = state.protocol.next_job() {
+                drop(state);
+                let done = job.run();
+                state = self.lock();
+                state.protocol.worked(done);
+                state.flush();
+                self.tell(&mut state);
+                continue;
+            }
+            let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            if is_late && has_polled {
+                self.leave(&state);
+                return None;
+            }
+            if state.is_asleep && !is_late {
+                state = self.wait_for_turn(state, deadline);
+                continue;
+            }
+            has_polled = true;
+            if state.poll() {
+                self.tell(&mut state);
+                idle_since = None;
+                continue;
+            }
+            if is_late {
+                continue;
+            }
+            if idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin {
+                drop(state);
+                std::thread::yield_now();
+                state = self.lock();
+                continue;
+            }
+            if is_send {
+                state.protocol.relieve();
+                let before = state.protocol.news();
+                state.flush();
+                if state.protocol.news() != before {
+                    continue;
+                }
+            }
+            state = self.sleep(state, deadline);
+        }
+    }
+
+    fn wait_for_turn<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let mut state = match deadline {
+            None => self.turn.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(deadline) => {
+                let at_most = deadline.saturating_duration_since(Instant::now());
+                let waited = self.turn.wait_timeout(state, at_most);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.waiting -= 1;
+        state
+    }
+
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        state.is_asleep = true;
+        drop(state);
+        let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        self.sleeper.sleep(at_most);
+        let mut state = self.lock();
+        state.is_asleep = false;
+        state
+    }
+
+    /// Somebody who drove goes: another one that waits takes its place.
+    fn leave(&self, state: &State) {
+        if state.waiting > 0 && !state.is_asleep {
+            self.turn.notify_one();
+        }
+    }
+}

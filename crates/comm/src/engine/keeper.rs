@@ -1,0 +1,77 @@
+//! Looks in a few times in each failure bound, whatever the program does meanwhile: says that this member is alive, notices
+//! who is not, and takes in what has come, so that nobody else has to wait for this member's next call.
+
+use super::Engine;
+use super::pulse::{BEATS, Pulse};
+use crate::schedule::Rank;
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::Frame;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The thread, which ends when this is dropped.
+pub(crate) struct Keeper {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    pub(crate) fn start(engine: Arc<Engine>, me: Rank, size: Rank, bound: Duration) -> io::Result<Self> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let theirs = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("comm-keeper".into());
+        let thread = thread.spawn(move || keep(&engine, me, size, bound / BEATS, &theirs))?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.1.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn keep(engine: &Engine, me: Rank, size: Rank, beat: Duration, stop: &(Mutex<bool>, Condvar)) {
+    let mut pulse = Pulse::new(size as usize);
+    let mut next = Instant::now() + beat;
+    loop {
+        let is_over = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = next.saturating_duration_since(Instant::now());
+        let waited = stop.1.wait_timeout_while(is_over, until, |is_over| !*is_over);
+        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+            return;
+        }
+        let now = Instant::now();
+        let mut state = engine.lock();
+        // All that has come is read before anybody is judged by it.
+        while state.poll() {}
+        if now > next + beat {
+            pulse.forgive();
+        }
+        for rank in (0..size).filter(|rank| *rank != me) {
+            if !state.protocol.is_here(rank) {
+                continue;
+            }
+            let (was_heard, was_told) = state.link.pulse(rank);
+            if pulse.beat(rank as usize, was_heard) {
+                state.protocol.lost(rank, Loss::Silent);
+            } else if !was_told {
+                let body = crate::link::Body::Now(&[]);
+                state.link.send(rank, &Frame::Alive, body);
+            }
+        }
+        state.flush();
+        engine.tell(&mut state);
+        drop(state);
+        next = now + beat;
+    }
+}

@@ -1,0 +1,65 @@
+//! L2: message passing between functions, or any processes: communicators, and what their members say to each other.
+//!
+//! ```text
+//!   Communicator ──▶ Protocol: matching, credit, large messages, schedules ──▶ Link: TCP
+//!     any thread        pure: calls and frames in, actions out                 frames and bodies
+//!        └─ waits, and drives the engine meanwhile
+//! ```
+//!
+//! * A **[`Communicator`]** is joined by name: all members meet at a [`rendezvous`], which tells them where the others are, and
+//!   connect directly. Who they are is proved by a [`Secret`] that all have.
+//! * Messages have a tag, and are received by [`Pattern`]. Small ones go at once; large ones go straight into the
+//!   memory of whoever asks for them. What is kept of messages that nobody has asked for is bounded.
+//! * A **[`Schedule`]** is what one rank does in one collective; the engine runs it.
+//! * A member that fails, or stands still, ends what involves it at all others in a bounded time, with the cause.
+//!
+//! ```
+//! use hotlease_comm::{Communicator, Options, Pattern, Secret, rendezvous};
+//!
+//! let secret = Secret::new(b"of at least sixteen bytes")?;
+//! let server = rendezvous::Server::start("127.0.0.1:0", vec![secret.clone()], Default::default())?;
+//! let options = Options::new("greetings", 2, server.address().to_string(), secret);
+//! // Members are processes; here they are threads.
+//! std::thread::scope(|scope| {
+//!     let member = || -> Result<(), hotlease_comm::Error> {
+//!         let all = Communicator::join(&options)?;
+//!         let other = 1 - all.rank();
+//!         all.send(b"hello", other, 7)?;
+//!         let mut text = [0; 5];
+//!         let status = all.receive(&mut text, Pattern::of(other, 7))?;
+//!         assert_eq!((&text, status.bytes), (b"hello", 5));
+//!         all.finish()
+//!     };
+//!     let members = [scope.spawn(member), scope.spawn(member)];
+//!     members.map(|member| member.join().expect("no panic")).into_iter().collect::<Result<(), _>>()
+//! })?;
+//! # Ok::<(), hotlease_comm::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod communicator;
+mod engine;
+mod error;
+mod link;
+mod matching;
+mod memory;
+mod options;
+mod protocol;
+pub mod rendezvous;
+mod request;
+mod schedule;
+mod secret;
+mod slots;
+
+pub use communicator::Communicator;
+pub use error::{During, Error};
+pub use hotlease_fabric::lent::{Lent, LentMut, lend, lend_mut};
+pub use hotlease_wire::comm::Loss;
+pub use hotlease_wire::comm::rendezvous::Refused;
+pub use matching::{Envelope, Matching, Pattern};
+pub use options::Options;
+pub use protocol::{Local, Status};
+pub use request::{Received, Receiving, Request, wait_all};
+pub use schedule::{Area, Rank, Round, Schedule, Span, Step};
+pub use secret::{SECRET_BYTES_MIN, Secret};

@@ -1,0 +1,295 @@
+//! Connections before their first frame, and what is encrypted on them: handshakes and records of Noise.
+//!
+//! ```text
+//!   connects                                     listens
+//!     │ ── greeting, first message ────────────────► │  who proves here that it has the secret
+//!     │ ◄──────────────── verdict, second message ── │  so does this one
+//!     │ ── record ─────────────────────────────────► │  and it is no recording of an earlier one
+//! ```
+//!
+//! Neither half does I/O: bytes in, bytes out. What a stranger can make the listening half keep is bounded by
+//! the longest part of a handshake.
+
+use crate::secret::Secret;
+use hotlease_wire::comm::greeting::{
+    Greeting, KeyId, PART_BYTES_MAX, PREFIX_BYTES, Purpose, VERSION, Verdict,
+};
+use hotlease_wire::comm::{RECORD_BYTES_MAX, SEAL_BYTES};
+use snow::{Builder, HandshakeState, TransportState};
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// Longest record that ends a handshake, bytes: a question to the rendezvous.
+pub(crate) const FIRST_RECORD_BYTES_MAX: usize = 1024;
+
+/// Why a handshake came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The other side said so.
+    Refused(Verdict),
+    /// This side says so.
+    Refuse(Verdict),
+    /// What came is no handshake of somebody who has the secret.
+    Stranger(&'static str),
+}
+
+/// Both directions of a connection, after its handshake.
+pub(crate) struct Cipher {
+    state: TransportState,
+}
+
+impl Cipher {
+    /// Appends a record of these bytes, at most [`RECORD_BYTES_MAX`] less [`SEAL_BYTES`].
+    pub(crate) fn seal(&mut self, content: &[u8], into: &mut Vec<u8>) {
+        let start = into.len();
+        let sealed = content.len() + SEAL_BYTES;
+        into.extend_from_slice(&(sealed as u16).to_le_bytes());
+        into.resize(start + PREFIX_BYTES + sealed, 0);
+        let written = self.state.write_message(content, &mut into[start + PREFIX_BYTES..]);
+        // Fails for content that is too long, which callers do not have, and after 2^64 records.
+        debug_assert_eq!(written.as_ref().ok(), Some(&sealed));
+    }
+
+    /// Opens a record, without its length, at the end of `into`; false if it is none of the other side's.
+    #[must_use]
+    pub(crate) fn open(&mut self, record: &[u8], into: &mut Vec<u8>) -> bool {
+        let start = into.len();
+        into.resize(start + record.len(), 0);
+        let opened = self.state.read_message(record, &mut into[start..]);
+        into.truncate(start + opened.as_ref().copied().unwrap_or(0));
+        opened.is_ok()
+    }
+}
+
+fn builder<'a>(secret: &'a Secret, prologue: &'a [u8]) -> Option<Builder<'a>> {
+    let builder = Builder::new(PATTERN.parse().ok()?);
+    builder.psk(0, secret.key()).ok()?.prologue(prologue).ok()
+}
+
+fn part(content: &[u8]) -> Vec<u8> {
+    let mut part = (content.len() as u16).to_le_bytes().to_vec();
+    part.extend_from_slice(content);
+    part
+}
+
+/// Takes a part with its length from the front of what has come, if all of it has.
+fn take_part(got: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, Failure> {
+    let Some(prefix) = got.first_chunk::<PREFIX_BYTES>() else {
+        return Ok(None);
+    };
+    let length = u16::from_le_bytes(*prefix) as usize;
+    if length > longest {
+        return Err(Failure::Stranger("it sent more than a handshake has"));
+    }
+    let end = PREFIX_BYTES + length;
+    if got.len() < end {
+        return Ok(None);
+    }
+    let part = got[PREFIX_BYTES..end].to_vec();
+    got.drain(..end);
+    Ok(Some(part))
+}
+
+/// The side that connects.
+pub(crate) struct Caller {
+    state: Option<HandshakeState>,
+    got: Vec<u8>,
+}
+
+impl Caller {
+    /// What to send first. The payload is encrypted, but may be a recording.
+    pub(crate) fn new(secret: &Secret, greeting: &Greeting, payload: &[u8]) -> Option<(Self, Vec<u8>)> {
+        let greeting = greeting.encode();
+        let mut state = builder(secret, &greeting)?.build_initiator().ok()?;
+        let mut message = [0; PART_BYTES_MAX];
+        let length = state.write_message(payload, &mut message).ok()?;
+        let mut first = greeting.to_vec();
+        first.extend(part(&message[..length]));
+        let caller = Self {
+            state: Some(state),
+            got: Vec::new(),
+        };
+        Some((caller, first))
+    }
+
+    /// Bytes have come. When the handshake is done: the cipher, with which a record is to be sent, and bytes that belong behind it.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<(Cipher, Vec<u8>)>, Failure> {
+        self.got.extend_from_slice(bytes);
+        let Some(verdict) = self.got.first() else {
+            return Ok(None);
+        };
+        match Verdict::decode(*verdict) {
+            Ok(Verdict::Welcome) => {}
+            Ok(verdict) => return Err(Failure::Refused(verdict)),
+            Err(_) => return Err(Failure::Stranger("it is no port of hotlease's")),
+        }
+        let mut rest = self.got.split_off(1);
+        let Some(message) = take_part(&mut rest, PART_BYTES_MAX)? else {
+            self.got.append(&mut rest);
+            return Ok(None);
+        };
+        let Some(mut state) = self.state.take() else {
+            return Err(Failure::Stranger("it answered twice"));
+        };
+        let wrong = Failure::Stranger("it does not have the secret");
+        state
+            .read_message(&message, &mut [0; PART_BYTES_MAX])
+            .map_err(|_| wrong.clone())?;
+        let state = state.into_transport_mode().map_err(|_| wrong)?;
+        Ok(Some((Cipher { state }, rest)))
+    }
+}
+
+enum Stage {
+    Greeting,
+    Message(Greeting),
+    Record(Cipher),
+    Done,
+}
+
+/// What a listening side lets in.
+pub(crate) struct Door<'a> {
+    pub(crate) secrets: &'a [Secret],
+    pub(crate) purpose: Purpose,
+    /// Of a member's port; none: any.
+    pub(crate) group: hotlease_wire::comm::GroupId,
+}
+
+/// How far somebody who connected has come.
+pub(crate) enum Step {
+    /// More bytes are needed.
+    More,
+    /// This is to be sent, and then more bytes are needed. The payload of the first message may be a recording.
+    Answer { bytes: Vec<u8>, payload: Vec<u8> },
+    /// Somebody who has the secret, and is here now.
+    Known {
+        cipher: Cipher,
+        /// What was in the record.
+        content: Vec<u8>,
+        /// What came behind it.
+        rest: Vec<u8>,
+    },
+}
+
+/// The side that listens.
+pub(crate) struct Listener {
+    stage: Stage,
+    got: Vec<u8>,
+    key: Option<KeyId>,
+}
+
+impl Listener {
+    pub(crate) const fn new() -> Self {
+        Self {
+            stage: Stage::Greeting,
+            got: Vec::new(),
+            key: None,
+        }
+    }
+
+    /// Which secret whoever connected says that it has; once it is known, it has.
+    pub(crate) fn key(&self) -> Option<KeyId> {
+        self.key
+    }
+
+    /// Bytes have come. To be called again, without any, after each [`Step::Answer`].
+    pub(crate) fn read(&mut self, bytes: &[u8], door: &Door<'_>) -> Result<Step, Failure> {
+        self.got.extend_from_slice(bytes);
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Done) {
+                Stage::Greeting => {
+                    let Some(greeting) = self.got.first_chunk::<{ Greeting::BYTES }>() else {
+                        // Garbage is known by its first bytes.
+                        self.stage = Stage::Greeting;
+                        return Ok(Step::More);
+                    };
+                    let greeting = admitted(greeting, door)?;
+                    self.key = Some(greeting.key);
+                    self.got.drain(..Greeting::BYTES);
+                    self.stage = Stage::Message(greeting);
+                }
+                Stage::Message(greeting) => {
+                    let Some(message) = take_part(&mut self.got, PART_BYTES_MAX)? else {
+                        self.stage = Stage::Message(greeting);
+                        return Ok(Step::More);
+                    };
+                    return self.answer(&greeting, &message, door);
+                }
+                Stage::Record(mut cipher) => {
+                    let Some(record) = take_part(&mut self.got, FIRST_RECORD_BYTES_MAX)? else {
+                        self.stage = Stage::Record(cipher);
+                        return Ok(Step::More);
+                    };
+                    let mut content = Vec::new();
+                    if !cipher.open(&record, &mut content) {
+                        return Err(Failure::Stranger("it repeats what somebody else has sent"));
+                    }
+                    let rest = std::mem::take(&mut self.got);
+                    return Ok(Step::Known {
+                        cipher,
+                        content,
+                        rest,
+                    });
+                }
+                Stage::Done => return Err(Failure::Stranger("it went on after the end")),
+            }
+        }
+    }
+
+    fn answer(&mut self, greeting: &Greeting, message: &[u8], door: &Door<'_>) -> Result<Step, Failure> {
+        let wrong = || Failure::Stranger("it does not have the secret");
+        let secret = door.secrets.iter().find(|secret| secret.id() == greeting.key);
+        let secret = secret.ok_or(Failure::Refuse(Verdict::OtherSecret))?;
+        let prologue = greeting.encode();
+        let state = builder(secret, &prologue).and_then(|builder| builder.build_responder().ok());
+        let mut state = state.ok_or_else(wrong)?;
+        let mut payload = [0; PART_BYTES_MAX];
+        let length = state.read_message(message, &mut payload).map_err(|_| wrong())?;
+        let mut answer = [0; PART_BYTES_MAX];
+        let answered = state.write_message(&[], &mut answer).map_err(|_| wrong())?;
+        let mut bytes = vec![Verdict::Welcome.encode()];
+        bytes.extend(part(&answer[..answered]));
+        let state = state.into_transport_mode().map_err(|_| wrong())?;
+        self.stage = Stage::Record(Cipher { state });
+        Ok(Step::Answer {
+            bytes,
+            payload: payload[..length].to_vec(),
+        })
+    }
+}
+
+fn admitted(bytes: &[u8; Greeting::BYTES], door: &Door<'_>) -> Result<Greeting, Failure> {
+    let greeting = match (Greeting::decode(bytes), Greeting::version(bytes)) {
+        (Ok(greeting), _) => greeting,
+        (Err(_), Some(version)) if version != VERSION => return Err(Failure::Refuse(Verdict::OtherVersion)),
+        _ => return Err(Failure::Stranger("it sent no greeting")),
+    };
+    let verdict = if greeting.purpose != door.purpose {
+        Verdict::OtherPurpose
+    } else if !door.secrets.iter().any(|secret| secret.id() == greeting.key) {
+        Verdict::OtherSecret
+    } else if greeting.group != door.group {
+        Verdict::OtherGroup
+    } else {
+        return Ok(greeting);
+    };
+    Err(Failure::Refuse(verdict))
+}
+
+/// A verdict in words, for whoever got it.
+pub(crate) fn explain(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Welcome => "it said yes",
+        Verdict::OtherSecret => "it has another secret",
+        Verdict::OtherVersion => "it has another version of hotlease; install the same everywhere",
+        Verdict::OtherGroup => "it belongs to another group of this name",
+        Verdict::OtherPurpose => "it is a member where a rendezvous was expected, or the other way round; correct the address",
+        Verdict::Busy => "too many are connecting to it",
+        Verdict::OtherSealing => "one of both encrypts its frames and the other does not; set `is_sealed` alike everywhere",
+    }
+}
+
+/// The longest content of a record.
+pub(crate) const CONTENT_BYTES_MAX: usize = RECORD_BYTES_MAX - SEAL_BYTES;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! One TCP connection with each other member, Nagle off.
+//!
+//! Connections are registered for both directions, edge-triggered, once: whoever sleeps notes which are ready
+//! ([`Readiness`]), and whoever polls, under the engine's lock, reads and writes those. With a few members polling asks the connections
+//! themselves, which is one system call instead of two.
+
+mod inbound;
+mod outbound;
+
+use super::cipher::Cipher;
+use super::mesh::Joined;
+use super::{Body, Link, Sink, Sleeper};
+use crate::schedule::Rank;
+use crate::slots::Key;
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::Frame;
+use inbound::{Drained, Inbound};
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token, Waker};
+use outbound::{Outbound, Outcome};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// Up to so many connections are read without asking which are ready.
+const ASKED_DIRECTLY_MAX: usize = 3;
+const EVENTS: usize = 256;
+
+struct Peer {
+    stream: TcpStream,
+    cipher: Option<Cipher>,
+    inbound: Inbound,
+    outbound: Outbound,
+    has_come: bool,
+    has_gone: bool,
+}
+
+/// See the module.
+pub(crate) struct Tcp {
+    peers: Vec<Option<Peer>>,
+    connections: usize,
+    readiness: Arc<Readiness>,
+    sent: VecDeque<Key>,
+    unsendable: VecDeque<Key>,
+    lost: VecDeque<(Rank, Loss)>,
+}
+
+/// Which connections have something to do.
+struct Readiness {
+    poll: Mutex<(Poll, Events)>,
+    waker: Waker,
+    ready: Vec<AtomicBool>,
+}
+
+impl Tcp {
+    /// Over these connections, by rank.
+    pub(crate) fn new(joined: Vec<Option<Joined>>) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), Token(joined.len()))?;
+        // What came with a handshake stands in no socket any more.
+        let ready = joined.iter().map(|_| AtomicBool::new(true)).collect();
+        let mut peers = Vec::with_capacity(joined.len());
+        for (rank, joined) in joined.into_iter().enumerate() {
+            let Some(mut joined) = joined else {
+                peers.push(None);
+                continue;
+            };
+            let both = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(&mut joined.stream, Token(rank), both)?;
+            peers.push(Some(Peer {
+                stream: joined.stream,
+                inbound: Inbound::new(&joined.rest, joined.cipher.is_some()),
+                outbound: Outbound::new(),
+                cipher: joined.cipher,
+                has_come: true,
+                has_gone: true,
+            }));
+        }
+        Ok(Self {
+            connections: peers.iter().flatten().count(),
+            peers,
+            readiness: Arc::new(Readiness {
+                poll: Mutex::new((poll, Events::with_capacity(EVENTS))),
+                waker,
+                ready,
+            }),
+            sent: VecDeque::new(),
+            unsendable: VecDeque::new(),
+            lost: VecDeque::new(),
+        })
+    }
+
+    fn drop_peer(&mut self, rank: usize, loss: Loss) {
+        if self.peers[rank].take().is_some() {
+            self.connections -= 1;
+            self.lost.push_back((rank as Rank, loss));
+        }
+    }
+
+    fn flush(&mut self, rank: usize) -> bool {
+        let Some(peer) = &mut self.peers[rank] else {
+            return false;
+        };
+        let outcome = peer
+            .outbound
+            .flush(&mut peer.stream, peer.cipher.as_mut(), &mut self.sent);
+        self.after(rank, outcome)
+    }
+
+    fn after(&mut self, rank: usize, outcome: io::Result<Outcome>) -> bool {
+        match outcome {
+            Ok(Outcome::Gone { any }) => {
+                if let Some(peer) = &mut self.peers[rank] {
+                    peer.has_gone |= any;
+                }
+                any
+            }
+            // The frame was promised a body: nothing that follows would be understood.
+            Ok(Outcome::NoMemory { send }) => {
+                self.unsendable.push_back(send);
+                self.drop_peer(rank, Loss::GaveUp);
+                true
+            }
+            Err(error) => {
+                self.drop_peer(rank, loss_of(&error));
+                true
+            }
+        }
+    }
+}
+
+fn loss_of(error: &io::Error) -> Loss {
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            Loss::Silent
+        }
+        _ => Loss::Closed,
+    }
+}
+
+impl Link for Tcp {
+    fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>) {
+        let rank = to as usize;
+        let Some(peer) = &mut self.peers[rank] else {
+            return;
+        };
+        let outcome = peer.outbound.send(
+            &mut peer.stream,
+            peer.cipher.as_mut(),
+            frame,
+            body,
+            &mut self.sent,
+        );
+        self.after(rank, outcome);
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) -> bool {
+        let is_asked_directly = self.connections <= ASKED_DIRECTLY_MAX;
+        if !is_asked_directly {
+            self.readiness.refresh();
+        }
+        let mut any = !self.lost.is_empty();
+        for rank in 0..self.peers.len() {
+            // Before it is read: what comes meanwhile sets it again.
+            let is_ready = self.readiness.ready[rank].swap(false, Ordering::Acquire);
+            let Some(peer) = &mut self.peers[rank] else {
+                continue;
+            };
+            if is_ready || is_asked_directly {
+                let from = rank as Rank;
+                let read = peer
+                    .inbound
+                    .read(&mut peer.stream, peer.cipher.as_mut(), from, sink);
+                match read {
+                    Ok(Drained { any: some, is_empty }) => {
+                        peer.has_come |= some;
+                        any |= some;
+                        if !is_empty {
+                            self.readiness.ready[rank].store(true, Ordering::Release);
+                        }
+                    }
+                    Err(loss) => {
+                        self.drop_peer(rank, loss);
+                        any = true;
+                        continue;
+                    }
+                }
+            }
+            if self.peers[rank].as_ref().is_some_and(|peer| !peer.outbound.is_empty()) {
+                any |= self.flush(rank);
+            }
+        }
+        any
+    }
+
+    fn sent(&mut self) -> Option<Key> {
+        self.sent.pop_front()
+    }
+
+    fn cannot_send(&mut self) -> Option<Key> {
+        self.unsendable.pop_front()
+    }
+
+    fn lost(&mut self) -> Option<(Rank, Loss)> {
+        self.lost.pop_front()
+    }
+
+    fn close(&mut self, rank: Rank) {
+        if self.peers[rank as usize].take().is_some() {
+            self.connections -= 1;
+        }
+    }
+
+    fn is_sending(&self) -> bool {
+        let mut peers = self.peers.iter().flatten();
+        peers.any(|peer| !peer.outbound.is_empty())
+    }
+
+    fn pulse(&mut self, rank: Rank) -> (bool, bool) {
+        match &mut self.peers[rank as usize] {
+            Some(peer) => (
+                std::mem::take(&mut peer.has_come),
+                std::mem::take(&mut peer.has_gone),
+            ),
+            None => (true, true),
+        }
+    }
+
+    fn sleeper(&self) -> Arc<dyn Sleeper> {
+        Arc::clone(&self.readiness) as Arc<dyn Sleeper>
+    }
+}
+
+impl Readiness {
+    fn note(&self, poll: &mut (Poll, Events), at_most: Option<Duration>) {
+        let (poll, events) = poll;
+        // An interrupted sleep is a short one.
+        if poll.poll(events, at_most).is_ok() {
+            for event in events.iter() {
+                if let Some(ready) = self.ready.get(event.token().0) {
+                    ready.store(true, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    /// Without waiting: also not for somebody who sleeps, who notes what there is.
+    fn refresh(&self) {
+        match self.poll.try_lock() {
+            Ok(mut poll) => self.note(&mut poll, Some(Duration::ZERO)),
+            Err(TryLockError::Poisoned(poll)) => self.note(&mut poll.into_inner(), Some(Duration::ZERO)),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+}
+
+impl Sleeper for Readiness {
+    fn sleep(&self, at_most: Option<Duration>) {
+        let mut poll = self.poll.lock().unwrap_or_else(PoisonError::into_inner);
+        self.note(&mut poll, at_most);
+    }
+
+    fn wake(&self) {
+        // Fails only if the system has no memory for a number.
+        let _ = self.waker.wake();
+    }
+}

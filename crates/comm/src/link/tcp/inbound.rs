@@ -1,0 +1,248 @@
+//! What comes over one connection: frames, and bodies straight into the memory that they are for.
+
+use crate::link::Sink;
+use crate::link::cipher::Cipher;
+use crate::memory::Piece;
+use crate::schedule::Rank;
+use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::greeting::PREFIX_BYTES;
+use hotlease_wire::comm::{Loss, RECORD_BYTES_MAX};
+use mio::net::TcpStream;
+use std::io::{self, IoSliceMut, Read};
+
+/// Holds the content of the longest record behind the beginning of a frame.
+const BUFFER_BYTES: usize = 68 * 1024;
+/// A body of which less is missing is read with what follows it.
+const DIRECT_BYTES_MIN: usize = 4 * 1024;
+/// After so many bytes it is the turn of the other connections.
+const TURN_BYTES: usize = 4 << 20;
+
+/// How a connection was left.
+pub(super) struct Drained {
+    /// Something came.
+    pub(super) any: bool,
+    /// There is no more now.
+    pub(super) is_empty: bool,
+}
+
+/// A body that comes.
+struct Coming {
+    /// Nowhere, if nobody wants it.
+    into: Option<Piece>,
+    at: usize,
+    total: usize,
+}
+
+pub(super) struct Inbound {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Records that have not come whole, where there are records.
+    sealed: Vec<u8>,
+    coming: Option<Coming>,
+}
+
+impl Inbound {
+    /// `rest` has come already, behind the handshake.
+    pub(super) fn new(rest: &[u8], is_sealed: bool) -> Self {
+        let mut inbound = Self {
+            buffer: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            sealed: Vec::new(),
+            coming: None,
+        };
+        if is_sealed {
+            inbound.sealed.extend_from_slice(rest);
+        } else {
+            // A handshake is read in smaller pieces than this buffer.
+            inbound.buffer[..rest.len()].copy_from_slice(rest);
+            inbound.end = rest.len();
+        }
+        inbound
+    }
+
+    /// Reads until there is no more, or others should have their turn.
+    pub(super) fn read(
+        &mut self,
+        stream: &mut TcpStream,
+        cipher: Option<&mut Cipher>,
+        from: Rank,
+        sink: &mut dyn Sink,
+    ) -> Result<Drained, Loss> {
+        match cipher {
+            None => self.read_plain(stream, from, sink),
+            Some(cipher) => self.read_sealed(stream, cipher, from, sink),
+        }
+    }
+
+    fn read_plain(
+        &mut self,
+        stream: &mut TcpStream,
+        from: Rank,
+        sink: &mut dyn Sink,
+    ) -> Result<Drained, Loss> {
+        let mut read = 0;
+        // Only what came with the handshake.
+        self.parse(from, sink)?;
+        while read < TURN_BYTES {
+            self.compact();
+            let (got, room) = match &mut self.coming {
+                Some(coming) if coming.total - coming.at >= DIRECT_BYTES_MIN => {
+                    let missing = coming.at..coming.total;
+                    let length = missing.len();
+                    let buffer = &mut self.buffer[self.end..];
+                    let room = length + buffer.len();
+                    let direct = coming.into.as_ref().and_then(|into| {
+                        into.part(missing).write(|body| {
+                            let mut parts = [IoSliceMut::new(body), IoSliceMut::new(buffer)];
+                            stream.read_vectored(&mut parts)
+                        })
+                    });
+                    match direct {
+                        Some(Ok(got)) => {
+                            coming.at += got.min(length);
+                            self.end += got.saturating_sub(length);
+                            (Ok(got), room)
+                        }
+                        Some(Err(error)) => (Err(error), room),
+                        // Nobody wants it: through the buffer, and away.
+                        None => fill(stream, &mut self.buffer, &mut self.end),
+                    }
+                }
+                _ => fill(stream, &mut self.buffer, &mut self.end),
+            };
+            let Some(got) = outcome(got)? else {
+                return Ok(Drained {
+                    any: read > 0,
+                    is_empty: true,
+                });
+            };
+            read += got;
+            self.parse(from, sink)?;
+            // Less than there was room for: there is no more. (See epoll(7).)
+            if got < room {
+                return Ok(Drained {
+                    any: true,
+                    is_empty: true,
+                });
+            }
+        }
+        Ok(Drained {
+            any: true,
+            is_empty: false,
+        })
+    }
+
+    fn read_sealed(
+        &mut self,
+        stream: &mut TcpStream,
+        cipher: &mut Cipher,
+        from: Rank,
+        sink: &mut dyn Sink,
+    ) -> Result<Drained, Loss> {
+        let mut content = Vec::new();
+        let mut read = 0;
+        loop {
+            let mut at = 0;
+            while let Some(prefix) = self.sealed[at..].first_chunk::<PREFIX_BYTES>() {
+                let end = at + PREFIX_BYTES + u16::from_le_bytes(*prefix) as usize;
+                let Some(record) = self.sealed.get(at + PREFIX_BYTES..end) else {
+                    break;
+                };
+                content.clear();
+                if !cipher.open(record, &mut content) {
+                    return Err(Loss::Protocol);
+                }
+                at = end;
+                // Before it stands less than a frame.
+                self.compact();
+                self.buffer[self.end..self.end + content.len()].copy_from_slice(&content);
+                self.end += content.len();
+                self.parse(from, sink)?;
+            }
+            self.sealed.drain(..at);
+            if read >= TURN_BYTES {
+                return Ok(Drained {
+                    any: true,
+                    is_empty: false,
+                });
+            }
+            let had = self.sealed.len();
+            self.sealed.resize(had + PREFIX_BYTES + RECORD_BYTES_MAX, 0);
+            let got = stream.read(&mut self.sealed[had..]);
+            self.sealed.truncate(had + got.as_ref().copied().unwrap_or(0));
+            match outcome(got)? {
+                Some(got) => read += got,
+                None => {
+                    return Ok(Drained {
+                        any: read > 0,
+                        is_empty: true,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Moves what is left to the beginning of the buffer.
+    fn compact(&mut self) {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+    }
+
+    /// Takes frames and bodies out of the buffer, all but a frame that has not come whole.
+    fn parse(&mut self, from: Rank, sink: &mut dyn Sink) -> Result<(), Loss> {
+        loop {
+            if let Some(coming) = &mut self.coming {
+                let got = (self.end - self.start).min(coming.total - coming.at);
+                let bytes = &self.buffer[self.start..self.start + got];
+                if let Some(into) = &coming.into {
+                    // Memory that was taken back takes nothing.
+                    into.part(coming.at..coming.at + got)
+                        .write(|body| body.copy_from_slice(bytes));
+                }
+                self.start += got;
+                coming.at += got;
+                if coming.at < coming.total {
+                    return Ok(());
+                }
+                sink.body(from, coming.total as u64);
+                self.coming = None;
+            }
+            let Some(bytes) = self.buffer[self.start..self.end].first_chunk::<{ Frame::BYTES }>() else {
+                return Ok(());
+            };
+            let frame = Frame::decode(bytes).map_err(|_| Loss::Protocol)?;
+            self.start += Frame::BYTES;
+            let into = sink.frame(from, frame)?;
+            if matches!(frame, Frame::Eager { .. } | Frame::Data { .. }) {
+                self.coming = Some(Coming {
+                    into,
+                    at: 0,
+                    total: frame.body_bytes() as usize,
+                });
+            }
+        }
+    }
+}
+
+/// Reads into the buffer; how much, and how much there was room for.
+fn fill(stream: &mut TcpStream, buffer: &mut [u8], end: &mut usize) -> (io::Result<usize>, usize) {
+    let room = buffer.len() - *end;
+    let got = stream.read(&mut buffer[*end..]);
+    *end += got.as_ref().copied().unwrap_or(0);
+    (got, room)
+}
+
+/// How much was read; none if there is nothing now.
+fn outcome(got: io::Result<usize>) -> Result<Option<usize>, Loss> {
+    match got {
+        Ok(0) => Err(Loss::Closed),
+        Ok(got) => Ok(Some(got)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        // Asked again soon: it is told as ready again.
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(super::loss_of(&error)),
+    }
+}

@@ -1,0 +1,247 @@
+//! What is to be sent over one connection: what does not go at once waits here.
+
+use crate::link::Body;
+use crate::link::cipher::{CONTENT_BYTES_MAX, Cipher};
+use crate::memory::Piece;
+use crate::slots::Key;
+use hotlease_wire::comm::frame::Frame;
+use mio::net::TcpStream;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Write};
+
+/// Copied bytes are put together up to this size.
+const TOGETHER_BYTES_MAX: usize = 64 * 1024;
+
+enum Item {
+    /// Copied.
+    Bytes { bytes: Vec<u8>, at: usize },
+    /// A frame, and the memory of its body.
+    Body {
+        frame: [u8; Frame::BYTES],
+        piece: Piece,
+        at: usize,
+        send: Key,
+    },
+}
+
+/// What became of it.
+pub(super) enum Outcome {
+    /// All that the system took.
+    Gone {
+        /// It took something.
+        any: bool,
+    },
+    /// The memory of a body is gone in the middle of it.
+    NoMemory {
+        /// Which.
+        send: Key,
+    },
+}
+
+pub(super) struct Outbound {
+    items: VecDeque<Item>,
+    /// Where there are records: what of them the system has not taken.
+    sealed: Vec<u8>,
+    sealed_at: usize,
+}
+
+impl Outbound {
+    pub(super) const fn new() -> Self {
+        Self {
+            items: VecDeque::new(),
+            sealed: Vec::new(),
+            sealed_at: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.sealed_at == self.sealed.len()
+    }
+
+    /// Sends a frame and its body behind what waits already.
+    pub(super) fn send(
+        &mut self,
+        stream: &mut TcpStream,
+        cipher: Option<&mut Cipher>,
+        frame: &Frame,
+        body: Body<'_>,
+        sent: &mut VecDeque<Key>,
+    ) -> io::Result<Outcome> {
+        let is_first = self.is_empty();
+        let frame = frame.encode();
+        match body {
+            Body::Now(body) => {
+                let gone = if is_first && cipher.is_none() {
+                    written(stream.write_vectored(&[IoSlice::new(&frame), IoSlice::new(body)]))?
+                } else {
+                    0
+                };
+                let of_body = gone.saturating_sub(frame.len());
+                self.keep(&frame[gone.min(frame.len())..], &body[of_body..]);
+                if gone > 0 && self.items.is_empty() {
+                    return Ok(Outcome::Gone { any: true });
+                }
+            }
+            Body::Later { piece, send } => self.items.push_back(Item::Body {
+                frame,
+                piece,
+                at: 0,
+                send,
+            }),
+        }
+        match is_first {
+            true => self.flush(stream, cipher, sent),
+            // It goes when the system takes what waits before it.
+            false => Ok(Outcome::Gone { any: false }),
+        }
+    }
+
+    fn keep(&mut self, frame: &[u8], body: &[u8]) {
+        let length = frame.len() + body.len();
+        if length == 0 {
+            return;
+        }
+        if let Some(Item::Bytes { bytes, .. }) = self.items.back_mut()
+            && bytes.len() + length <= TOGETHER_BYTES_MAX
+        {
+            bytes.extend_from_slice(frame);
+            bytes.extend_from_slice(body);
+            return;
+        }
+        let bytes = [frame, body].concat();
+        self.items.push_back(Item::Bytes { bytes, at: 0 });
+    }
+
+    /// Sends what the system takes.
+    pub(super) fn flush(
+        &mut self,
+        stream: &mut TcpStream,
+        cipher: Option<&mut Cipher>,
+        sent: &mut VecDeque<Key>,
+    ) -> io::Result<Outcome> {
+        match cipher {
+            None => self.flush_plain(stream, sent),
+            Some(cipher) => self.flush_sealed(stream, cipher, sent),
+        }
+    }
+
+    fn flush_plain(&mut self, stream: &mut TcpStream, sent: &mut VecDeque<Key>) -> io::Result<Outcome> {
+        let mut any = false;
+        while let Some(item) = self.items.front_mut() {
+            let (gone, is_all) = match item {
+                Item::Bytes { bytes, at } => {
+                    let gone = written(stream.write(&bytes[*at..]))?;
+                    *at += gone;
+                    (gone, *at == bytes.len())
+                }
+                Item::Body {
+                    frame,
+                    piece,
+                    at,
+                    send,
+                } => {
+                    let head = &frame[(*at).min(frame.len())..];
+                    let from = at.saturating_sub(frame.len());
+                    let result = piece.part(from..piece.len()).read(|body| {
+                        stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)])
+                    });
+                    let Some(result) = result else {
+                        return Ok(Outcome::NoMemory { send: *send });
+                    };
+                    let gone = written(result)?;
+                    *at += gone;
+                    (gone, *at == frame.len() + piece.len())
+                }
+            };
+            any |= gone > 0;
+            if is_all {
+                if let Some(Item::Body { send, .. }) = self.items.pop_front() {
+                    sent.push_back(send);
+                }
+            } else if gone == 0 {
+                break;
+            }
+        }
+        Ok(Outcome::Gone { any })
+    }
+
+    fn flush_sealed(
+        &mut self,
+        stream: &mut TcpStream,
+        cipher: &mut Cipher,
+        sent: &mut VecDeque<Key>,
+    ) -> io::Result<Outcome> {
+        let mut any = false;
+        loop {
+            while self.sealed_at < self.sealed.len() {
+                let gone = written(stream.write(&self.sealed[self.sealed_at..]))?;
+                if gone == 0 {
+                    return Ok(Outcome::Gone { any });
+                }
+                any = true;
+                self.sealed_at += gone;
+            }
+            self.sealed.clear();
+            self.sealed_at = 0;
+            if self.items.is_empty() {
+                return Ok(Outcome::Gone { any });
+            }
+            if let Some(send) = self.seal_next(cipher, sent) {
+                return Ok(Outcome::NoMemory { send });
+            }
+        }
+    }
+
+    /// Makes a record of what is next; the number of a body whose memory is gone.
+    fn seal_next(&mut self, cipher: &mut Cipher, sent: &mut VecDeque<Key>) -> Option<Key> {
+        let mut content = Vec::new();
+        while content.len() < CONTENT_BYTES_MAX
+            && let Some(item) = self.items.front_mut()
+        {
+            let room = CONTENT_BYTES_MAX - content.len();
+            let is_all = match item {
+                Item::Bytes { bytes, at } => {
+                    let end = bytes.len().min(*at + room);
+                    content.extend_from_slice(&bytes[*at..end]);
+                    *at = end;
+                    end == bytes.len()
+                }
+                Item::Body { frame, at, .. } if *at < frame.len() => {
+                    let end = frame.len().min(*at + room);
+                    content.extend_from_slice(&frame[*at..end]);
+                    *at = end;
+                    // Its body, which is not empty, is looked at next.
+                    false
+                }
+                Item::Body {
+                    frame,
+                    piece,
+                    at,
+                    send,
+                } => {
+                    let from = *at - frame.len();
+                    let end = piece.len().min(from + room);
+                    let copied = piece.part(from..end).read(|body| content.extend_from_slice(body));
+                    if copied.is_none() {
+                        return Some(*send);
+                    }
+                    *at = frame.len() + end;
+                    end == piece.len()
+                }
+            };
+            if is_all && let Some(Item::Body { send, .. }) = self.items.pop_front() {
+                sent.push_back(send);
+            }
+        }
+        cipher.seal(&content, &mut self.sealed);
+        None
+    }
+}
+
+/// How much was written; nothing if the system takes nothing now.
+fn written(result: io::Result<usize>) -> io::Result<usize> {
+    match result {
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+        result => result,
+    }
+}

@@ -1,0 +1,345 @@
+//! Which message is for which receive: the posted receives and the unexpected messages of one communicator.
+//!
+//! A message goes to the first posted receive that it matches; a receive takes the first message that it matches. Between two
+//! ranks messages keep their order, and a receive from any rank takes what came first. This is a pure state
+//! machine over what is kept of a message (`M`) and of a receive (`P`).
+
+use crate::schedule::Rank;
+use std::collections::VecDeque;
+
+/// What a receive takes; where nothing is named, anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Pattern {
+    /// Of this rank only.
+    pub source: Option<Rank>,
+    /// With this tag only.
+    pub tag: Option<u32>,
+}
+
+impl Pattern {
+    /// Any message.
+    pub const ANY: Self = Self {
+        source: None,
+        tag: None,
+    };
+
+    /// Messages of a rank, with a tag.
+    pub const fn of(source: Rank, tag: u32) -> Self {
+        Self {
+            source: Some(source),
+            tag: Some(tag),
+        }
+    }
+
+    fn takes(&self, envelope: Envelope) -> bool {
+        self.source.is_none_or(|source| source == envelope.source) && self.takes_tag(envelope.tag)
+    }
+
+    fn takes_tag(&self, tag: u32) -> bool {
+        self.tag.is_none_or(|wanted| wanted == tag)
+    }
+}
+
+/// What a message is known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Envelope {
+    /// Who sent it.
+    pub source: Rank,
+    /// The sender's.
+    pub tag: u32,
+}
+
+struct Kept<M> {
+    /// Of all messages of the communicator, so that a receive from any rank knows what came first.
+    number: u64,
+    tag: u32,
+    message: M,
+}
+
+/// See the module.
+pub struct Matching<P, M> {
+    posted: VecDeque<(Pattern, P)>,
+    /// By rank, each in the order of arrival.
+    kept: Vec<VecDeque<Kept<M>>>,
+    arrivals: u64,
+    posted_max: usize,
+}
+
+impl<P, M> Matching<P, M> {
+    /// Of nothing, for so many receives at a time. How many messages may be kept is the sender's credit.
+    pub fn new(posted_max: usize) -> Self {
+        Self {
+            posted: VecDeque::new(),
+            kept: Vec::new(),
+            arrivals: 0,
+            posted_max,
+        }
+    }
+
+    /// A message has come: takes out the receive that it is for. If there is none, [`keep`](Self::keep) it.
+    pub fn arrive(&mut self, envelope: Envelope) -> Option<P> {
+        let place = self
+            .posted
+            .iter()
+            .position(|(pattern, _)| pattern.takes(envelope))?;
+        self.posted.remove(place).map(|(_, posted)| posted)
+    }
+
+    /// Keeps a message for which there is no receive, behind all others.
+    pub fn keep(&mut self, envelope: Envelope, message: M) {
+        let source = envelope.source as usize;
+        if self.kept.len() <= source {
+            self.kept.resize_with(source + 1, VecDeque::new);
+        }
+        self.kept[source].push_back(Kept {
+            number: self.arrivals,
+            tag: envelope.tag,
+            message,
+        });
+        self.arrivals += 1;
+    }
+
+    /// The first message that a receive would take.
+    pub fn find(&self, pattern: Pattern) -> Option<(Envelope, &M)> {
+        let (source, place) = self.place(pattern)?;
+        let kept = &self.kept[source as usize][place];
+        Some((
+            Envelope {
+                source,
+                tag: kept.tag,
+            },
+            &kept.message,
+        ))
+    }
+
+    /// Takes it out.
+    pub fn take(&mut self, pattern: Pattern) -> Option<(Envelope, M)> {
+        let (source, place) = self.place(pattern)?;
+        let kept = self.kept[source as usize].remove(place)?;
+        Some((
+            Envelope {
+                source,
+                tag: kept.tag,
+            },
+            kept.message,
+        ))
+    }
+
+    fn place(&self, pattern: Pattern) -> Option<(Rank, usize)> {
+        let first = |source: Rank| {
+            let of_source = self.kept.get(source as usize)?;
+            let place = of_source.iter().position(|kept| pattern.takes_tag(kept.tag))?;
+            Some((of_source[place].number, source, place))
+        };
+        let found = match pattern.source {
+            Some(source) => first(source),
+            None => (0..self.kept.len() as Rank).filter_map(first).min(),
+        };
+        found.map(|(_, source, place)| (source, place))
+    }
+
+    /// Waits for a message that is not there yet.
+    ///
+    /// # Errors
+    /// Gives the receive back if as many wait as may.
+    pub fn post(&mut self, pattern: Pattern, posted: P) -> Result<(), P> {
+        if self.posted.len() >= self.posted_max {
+            return Err(posted);
+        }
+        self.posted.push_back((pattern, posted));
+        Ok(())
+    }
+
+    /// Takes out the posted receives of which this is true, in their order.
+    pub fn withdraw(&mut self, mut is_meant: impl FnMut(&Pattern, &P) -> bool) -> Vec<(Pattern, P)> {
+        // Most of the time there is none, and nothing is to be moved.
+        if !self.posted.iter().any(|(pattern, posted)| is_meant(pattern, posted)) {
+            return Vec::new();
+        }
+        let (meant, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.posted)
+            .into_iter()
+            .partition(|(pattern, posted)| is_meant(pattern, posted));
+        self.posted = others.into();
+        meant
+    }
+
+    /// Forgets messages of a rank, all but those of which this is true.
+    pub fn retain(&mut self, source: Rank, mut is_kept: impl FnMut(&M) -> bool) {
+        if let Some(of_source) = self.kept.get_mut(source as usize) {
+            of_source.retain(|kept| is_kept(&kept.message));
+        }
+    }
+
+    /// All messages that nobody has asked for, the oldest first.
+    pub fn kept(&mut self) -> impl Iterator<Item = (Rank, &mut M)> {
+        let mut all: Vec<_> = self
+            .kept
+            .iter_mut()
+            .enumerate()
+            .flat_map(|(source, of_source)| of_source.iter_mut().map(move |kept| (source as Rank, kept)))
+            .collect();
+        all.sort_unstable_by_key(|(_, kept)| kept.number);
+        all.into_iter().map(|(source, kept)| (source, &mut kept.message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    type Numbers = Matching<u32, u32>;
+
+    fn from(source: Rank, tag: u32) -> Envelope {
+        Envelope { source, tag }
+    }
+
+    #[test]
+    fn receives_take_messages_of_a_rank_in_their_order() {
+        let mut matching = Numbers::new(10);
+        for number in 0..3 {
+            matching.keep(from(1, 7), number);
+        }
+        let taken: Vec<_> = std::iter::from_fn(|| matching.take(Pattern::of(1, 7))).collect();
+        assert_eq!(taken, [(from(1, 7), 0), (from(1, 7), 1), (from(1, 7), 2)]);
+    }
+
+    #[test]
+    fn any_rank_and_any_tag_take_what_came_first() {
+        let mut matching = Numbers::new(10);
+        matching.keep(from(5, 1), 50);
+        matching.keep(from(0, 2), 20);
+        matching.keep(from(5, 2), 51);
+        let any_source = Pattern {
+            source: None,
+            tag: Some(2),
+        };
+        assert_eq!(matching.find(any_source), Some((from(0, 2), &20)));
+        assert_eq!(matching.take(Pattern::ANY), Some((from(5, 1), 50)));
+        let any_tag = Pattern {
+            source: Some(5),
+            tag: None,
+        };
+        assert_eq!(matching.take(any_tag), Some((from(5, 2), 51)));
+        assert_eq!(matching.take(Pattern::ANY), Some((from(0, 2), 20)));
+        assert_eq!(matching.take(Pattern::ANY), None);
+    }
+
+    #[test]
+    fn a_message_goes_to_the_receive_that_was_posted_first() {
+        let mut matching = Numbers::new(3);
+        matching.post(Pattern::of(1, 1), 0).unwrap();
+        matching.post(Pattern::ANY, 1).unwrap();
+        matching.post(Pattern::of(2, 2), 2).unwrap();
+        assert_eq!(
+            matching.post(Pattern::ANY, 3),
+            Err(3),
+            "no more are posted than may be"
+        );
+        assert_eq!(matching.arrive(from(2, 2)), Some(1));
+        assert_eq!(matching.arrive(from(2, 2)), Some(2));
+        assert_eq!(matching.arrive(from(2, 2)), None);
+        assert_eq!(matching.arrive(from(1, 1)), Some(0));
+    }
+
+    #[test]
+    fn what_is_withdrawn_takes_nothing() {
+        let mut matching = Numbers::new(10);
+        matching.post(Pattern::of(1, 1), 0).unwrap();
+        matching.post(Pattern::of(1, 1), 1).unwrap();
+        assert_eq!(
+            matching.withdraw(|_, posted| *posted == 0),
+            [(Pattern::of(1, 1), 0)]
+        );
+        assert_eq!(matching.arrive(from(1, 1)), Some(1));
+        matching.keep(from(1, 1), 10);
+        matching.keep(from(1, 1), 11);
+        matching.retain(1, |message| *message == 11);
+        assert_eq!(matching.take(Pattern::ANY), Some((from(1, 1), 11)));
+    }
+
+    /// The same, as plainly as can be: two lists, searched from their beginnings.
+    #[derive(Default)]
+    struct Plain {
+        posted: Vec<(Pattern, u32)>,
+        kept: Vec<(Envelope, u32)>,
+    }
+
+    impl Plain {
+        fn arrive(&mut self, envelope: Envelope, message: u32) -> Option<u32> {
+            match self
+                .posted
+                .iter()
+                .position(|(pattern, _)| pattern.takes(envelope))
+            {
+                Some(place) => Some(self.posted.remove(place).1),
+                None => {
+                    self.kept.push((envelope, message));
+                    None
+                }
+            }
+        }
+
+        fn receive(&mut self, pattern: Pattern, posted: u32) -> Option<(Envelope, u32)> {
+            match self
+                .kept
+                .iter()
+                .position(|(envelope, _)| pattern.takes(*envelope))
+            {
+                Some(place) => Some(self.kept.remove(place)),
+                None => {
+                    self.posted.push((pattern, posted));
+                    None
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_hundred_thousand_steps_match_as_two_plain_lists_do() {
+        let seed: u64 = std::env::var("HOTLEASE_SEED").map_or_else(
+            |_| rand::random(),
+            |text| text.parse().expect("HOTLEASE_SEED is a number"),
+        );
+        eprintln!("replay with HOTLEASE_SEED={seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let (mut matching, mut plain) = (Numbers::new(usize::MAX), Plain::default());
+        for step in 0..100_000 {
+            let envelope = from(random.random_range(0..4), random.random_range(0..3));
+            match random.random_range(0..5) {
+                0 | 1 => {
+                    let matched = matching.arrive(envelope);
+                    if matched.is_none() {
+                        matching.keep(envelope, step);
+                    }
+                    assert_eq!(matched, plain.arrive(envelope, step), "step {step}");
+                }
+                2 | 3 => {
+                    let pattern = Pattern {
+                        source: random.random_bool(0.7).then_some(envelope.source),
+                        tag: random.random_bool(0.7).then_some(envelope.tag),
+                    };
+                    let found = matching
+                        .find(pattern)
+                        .map(|(envelope, message)| (envelope, *message));
+                    let taken = matching.take(pattern);
+                    assert_eq!(found, taken, "step {step}: found is what is taken");
+                    if taken.is_none() {
+                        matching.post(pattern, step).unwrap();
+                    }
+                    assert_eq!(taken, plain.receive(pattern, step), "step {step}");
+                }
+                _ => {
+                    let parity = step % 2;
+                    let meant = |posted: &u32| posted % 7 == 0 && posted % 2 == parity;
+                    let withdrawn = matching.withdraw(|_, posted| meant(posted));
+                    let (gone, others) = plain.posted.iter().partition(|(_, posted)| meant(posted));
+                    plain.posted = others;
+                    let gone: Vec<_> = gone;
+                    assert_eq!(withdrawn, gone, "step {step}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Memory of operations, and parts of it.
+
+use hotlease_fabric::lent::{Lent, LentMut};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that an operation sends, receives, or works on.
+#[derive(Debug, Clone)]
+pub(crate) enum Memory {
+    /// A caller's, for as long as it waits. Read only.
+    Lent(Lent),
+    /// A caller's, for as long as it waits.
+    LentMut(LentMut),
+    /// The operation's own.
+    Owned(Arc<Mutex<Vec<u8>>>),
+}
+
+impl Memory {
+    /// So many zeros.
+    pub(crate) fn zeroed(bytes: usize) -> Self {
+        Self::of(vec![0; bytes])
+    }
+
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        Self::Owned(Arc::new(Mutex::new(bytes)))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Lent(lent) => lent.len(),
+            Self::LentMut(lent) => lent.len(),
+            Self::Owned(bytes) => bytes.lock().unwrap_or_else(PoisonError::into_inner).len(),
+        }
+    }
+
+    /// Whether both are the same memory, so that only one of them can be used at a time.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Lent(one), Self::Lent(other)) => one.is_same(other),
+            (Self::LentMut(one), Self::LentMut(other)) => one.is_same(other),
+            (Self::Owned(one), Self::Owned(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// All of it.
+    pub(crate) fn whole(&self) -> Piece {
+        Piece {
+            length: self.len(),
+            memory: self.clone(),
+            start: 0,
+        }
+    }
+
+    /// A part of it; the range must be inside.
+    pub(crate) fn piece(&self, range: Range<usize>) -> Piece {
+        debug_assert!(range.end <= self.len());
+        Piece {
+            memory: self.clone(),
+            start: range.start,
+            length: range.len(),
+        }
+    }
+
+    /// The bytes of owned memory, which nobody else uses any more: else a copy.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Owned(bytes) => match Arc::try_unwrap(bytes) {
+                Ok(bytes) => bytes.into_inner().unwrap_or_else(PoisonError::into_inner),
+                Err(bytes) => bytes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            },
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A part of memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    memory: Memory,
+    start: usize,
+    length: usize,
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// A part of this part.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        debug_assert!(range.end <= self.length);
+        Self {
+            memory: self.memory.clone(),
+            start: self.start + range.start,
+            length: range.len(),
+        }
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.length
+    }
+
+    /// Reads it; nothing if the memory was taken back.
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let range = self.range();
+        match &self.memory {
+            Memory::Lent(lent) => lent.with(|bytes| read(&bytes[range])),
+            Memory::LentMut(lent) => lent.with(|bytes| read(&bytes[range])),
+            Memory::Owned(bytes) => {
+                let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+                bytes.get(range).map(read)
+            }
+        }
+    }
+
+    /// Writes it; nothing if the memory was taken back.
+    pub(crate) fn write<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        let range = self.range();
+        match &self.memory {
+            Memory::Lent(_) => None,
+            Memory::LentMut(lent) => lent.with(|bytes| write(&mut bytes[range])),
+            Memory::Owned(bytes) => {
+                let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+                bytes.get_mut(range).map(write)
+            }
+        }
+    }
+
+    /// Copies all of it to the beginning of another one; nothing if one of them was taken back.
+    pub(crate) fn copy_to(&self, into: &Self) -> Option<()> {
+        if self.memory.is_same(&into.memory) {
+            let copied = self.read(<[u8]>::to_vec)?;
+            return into.write(|to| to[..copied.len()].copy_from_slice(&copied));
+        }
+        self.read(|from| into.write(|to| to[..from.len()].copy_from_slice(from)))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_copied_between_memories_and_inside_of_one() {
+        let memory = Memory::of((0..10).collect());
+        let other = Memory::zeroed(4);
+        let part = memory.piece(2..8).part(1..4);
+        part.copy_to(&other.whole()).expect("both are there");
+        assert_eq!(other.clone().into_bytes(), [3, 4, 5, 0]);
+        part.copy_to(&memory.piece(0..3)).expect("it is there");
+        assert_eq!(memory.into_bytes(), [3, 4, 5, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn what_was_taken_back_is_neither_read_nor_written() {
+        let mut bytes = [1, 2, 3];
+        let piece = hotlease_fabric::lent::lend_mut(&mut bytes, |lent| Memory::LentMut(lent.clone()).whole());
+        assert_eq!((piece.read(<[u8]>::len), piece.write(|_| ())), (None, None));
+    }
+}

@@ -1,0 +1,119 @@
+//! How a communicator is made.
+
+use crate::error::Error;
+use crate::schedule::Rank;
+use crate::secret::Secret;
+use hotlease_wire::comm::frame::EAGER_BYTES_MAX;
+use hotlease_wire::comm::rendezvous::WAIT_MS_MAX;
+use hotlease_wire::comm::{NAME_BYTES_MAX, RANKS_MAX};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// What a member asks for. Name, size and secret are the same at all of them.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Of the communicator, 1 to 128 bytes. Groups of one name that meet one after the other are different groups.
+    pub name: String,
+    /// How many members there are, 1 to 2048.
+    pub size: Rank,
+    /// This member's rank (default: whichever is left when all have come).
+    pub rank: Option<Rank>,
+    /// Where the rendezvous is, as `host:port`.
+    pub rendezvous: String,
+    /// What all members and the rendezvous know.
+    pub secret: Secret,
+    /// How long all of this may take until every member is connected (default: 30 s).
+    pub join_timeout: Duration,
+    /// In which time the failure of a member is known to all others (default: 2 s).
+    pub failure_bound: Duration,
+    /// How long to look for news before sleeping until there are some (default: 20 us).
+    pub spin: Duration,
+    /// The longest message that is sent without asking the receiver, bytes, at most 65536 (default: 16384).
+    pub eager_bytes: u64,
+    /// Memory for large messages that come while this member waits in a send, so that two that send to each other first
+    /// both go on, bytes (default: 256 MiB). What does not fit waits for its receive.
+    pub early_bytes: u64,
+    /// How long finishing may wait for others to read what this member has sent (default: 30 s).
+    pub linger: Duration,
+    /// Encrypt what members send each other (default: no; who they are is always proved, and what they tell the
+    /// rendezvous is always encrypted).
+    pub is_sealed: bool,
+    /// The address at which other members reach this one (default: that with which it reached the rendezvous).
+    pub address: Option<IpAddr>,
+}
+
+impl Options {
+    /// A member of any rank, with the defaults.
+    pub fn new(
+        name: impl Into<String>,
+        size: Rank,
+        rendezvous: impl Into<String>,
+        secret: Secret,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            size,
+            rank: None,
+            rendezvous: rendezvous.into(),
+            secret,
+            join_timeout: Duration::from_secs(30),
+            failure_bound: Duration::from_secs(2),
+            spin: Duration::from_micros(20),
+            eager_bytes: 16 * 1024,
+            early_bytes: 256 << 20,
+            linger: Duration::from_secs(30),
+            is_sealed: false,
+            address: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let wrong = |what: String| Err(Error::Options { what });
+        let (name, size) = (self.name.len(), self.size);
+        if !(1..=NAME_BYTES_MAX).contains(&name) {
+            return wrong(format!("a name of {name} bytes; it must have 1 to {NAME_BYTES_MAX}"));
+        }
+        if !(1..=RANKS_MAX).contains(&size) {
+            return wrong(format!("a communicator of {size}; it can have 1 to {RANKS_MAX} members"));
+        }
+        if let Some(rank) = self.rank.filter(|rank| *rank >= size) {
+            return wrong(format!("rank {rank} of {size}; ranks are counted from 0"));
+        }
+        if self.eager_bytes > EAGER_BYTES_MAX {
+            let bytes = self.eager_bytes;
+            return wrong(format!("`eager_bytes` of {bytes}; it can be {EAGER_BYTES_MAX} at most"));
+        }
+        if self.failure_bound < Duration::from_millis(100) {
+            let bound = self.failure_bound;
+            return wrong(format!("`failure_bound` of {bound:?}; it must be 100 ms at least"));
+        }
+        let join_timeout = self.join_timeout;
+        if join_timeout.is_zero() || join_timeout > Duration::from_millis(WAIT_MS_MAX) {
+            return wrong(format!("`join_timeout` of {join_timeout:?}; it must be over 0 and at most a day"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_name() {
+        let options = Options::new("n", 2, "localhost:1", Secret::new(&[1; 16]).expect("16 bytes"));
+        assert_eq!(options.check(), Ok(()));
+        let refused = |change: fn(&mut Options), part: &str| {
+            let mut options = options.clone();
+            change(&mut options);
+            let text = options.check().expect_err(part).to_string();
+            assert!(text.contains(part), "{text:?} lacks {part:?}");
+        };
+        refused(|options| options.name.clear(), "name of 0 bytes");
+        refused(|options| options.size = 0, "communicator of 0");
+        refused(|options| options.rank = Some(2), "rank 2 of 2");
+        refused(|options| options.eager_bytes = 1 << 20, "eager_bytes");
+        refused(|options| options.failure_bound = Duration::ZERO, "failure_bound");
+        refused(|options| options.join_timeout = Duration::ZERO, "join_timeout");
+    }
+}

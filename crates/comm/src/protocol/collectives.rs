@@ -1,0 +1,363 @@
+//! Runs schedules: the transfers of a round all at once, then its local work, then the next round.
+//!
+//! Messages of a collective carry its number, so ranks may be several collectives apart. Local work may take long, and may call a
+//! user's operator: it becomes a [`Job`], which whoever drives does without the lock.
+
+use super::{Action, Owner, Protocol, Request, Status};
+use crate::error::{During, Error};
+use crate::matching::Pattern;
+use crate::memory::{Memory, Piece};
+use crate::schedule::{Area, Rank, Schedule, Span, Step};
+use crate::slots::Key;
+use hotlease_wire::comm::frame::{Address, Class, Frame};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Does the local half of a schedule: copies and reductions.
+pub trait Local: Send + Sync {
+    /// Does these steps, one after the other. `input` is empty in place.
+    fn run(&self, steps: &[Step], input: &[u8], output: &mut [u8], scratch: &mut [u8]);
+}
+
+/// What a collective is begun with.
+pub(crate) struct Start {
+    pub(crate) schedule: Arc<Schedule>,
+    /// Bytes of an element.
+    pub(crate) element: usize,
+    pub(crate) input: Memory,
+    pub(crate) output: Memory,
+    pub(crate) local: Arc<dyn Local>,
+}
+
+/// A collective that goes on.
+pub(super) struct Running {
+    context: u64,
+    number: u32,
+    members: Arc<[Rank]>,
+    request: Key,
+    schedule: Arc<Schedule>,
+    element: usize,
+    /// Input, output, scratch.
+    areas: [Memory; 3],
+    local: Arc<dyn Local>,
+    round: usize,
+    /// Transfers of this round that have not ended.
+    outstanding: usize,
+    /// Whoever drives does the local work of this round.
+    is_at_work: bool,
+    error: Option<Error>,
+}
+
+impl Running {
+    pub(super) fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
+    pub(super) fn context(&self) -> u64 {
+        self.context
+    }
+
+    fn piece(&self, span: Span) -> Piece {
+        let area = match span.area {
+            Area::Input => &self.areas[0],
+            Area::Output => &self.areas[1],
+            Area::Scratch => &self.areas[2],
+        };
+        area.piece(span.offset * self.element..(span.offset + span.count) * self.element)
+    }
+}
+
+/// The local work of one round.
+pub(crate) struct Job {
+    collective: Key,
+    schedule: Arc<Schedule>,
+    round: usize,
+    areas: [Memory; 3],
+    local: Arc<dyn Local>,
+}
+
+impl Job {
+    /// Does it; which collective it was, and what an operator said that panicked.
+    pub(crate) fn run(self) -> (Key, Result<(), String>) {
+        let [input, output, scratch] = self.areas.each_ref().map(Memory::whole);
+        let steps = &self.schedule.rounds[self.round].local;
+        let work = || {
+            input.read(|input| {
+                output.write(|output| {
+                    scratch.write(|scratch| self.local.run(steps, input, output, scratch))
+                })
+            })
+        };
+        let result = match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(Some(Some(Some(())))) => Ok(()),
+            Ok(_) => Err("the memory was taken back".into()),
+            Err(panic) => Err(panic_message(panic.as_ref())),
+        };
+        (self.collective, result)
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "something that is no text".into())
+}
+
+impl Protocol {
+    /// Begins the next collective of a communicator; every member counts it, also if it fails here.
+    pub(crate) fn collective(&mut self, context: u64, start: Start) -> Result<Key, Error> {
+        let of_context = self.context(context);
+        let number = of_context.number;
+        of_context.number = number.wrapping_add(1);
+        let broken = of_context.broken;
+        let members: Arc<[Rank]> = of_context.members.clone().unwrap_or_default();
+        let during = During::Collective { number };
+        let request = self.request(during)?;
+        let error = match broken {
+            Some(rank) => Some(Error::Broken { during, rank }),
+            None => self.wrong(&start, &members, during),
+        };
+        let lost = members.iter().find(|rank| self.peers[**rank as usize].lost.is_some());
+        let error = error.or_else(|| self.gone(lost.copied().unwrap_or(self.me), during));
+        let scratch = start.schedule.scratch.saturating_mul(start.element);
+        let running = Running {
+            context,
+            number,
+            members,
+            request,
+            schedule: start.schedule,
+            element: start.element,
+            areas: [
+                start.input,
+                start.output,
+                Memory::zeroed(if error.is_none() { scratch } else { 0 }),
+            ],
+            local: start.local,
+            round: 0,
+            outstanding: 0,
+            is_at_work: false,
+            error: None,
+        };
+        let is_empty = running.schedule.rounds.is_empty();
+        let key = self.collectives.insert(running);
+        match error {
+            Some(error) => self.fail_collective(key, error),
+            None if is_empty => self.end(key),
+            None => self.begin_round(key),
+        }
+        Ok(request)
+    }
+
+    /// What is wrong with a collective, before anything was sent.
+    fn wrong(&self, start: &Start, members: &[Rank], during: During) -> Option<Error> {
+        let wrong = |why: String| Some(Error::Schedule { during, why });
+        let element = start.element.max(1);
+        let (input, output) = (start.input.len(), start.output.len());
+        if !input.is_multiple_of(element) || !output.is_multiple_of(element) {
+            return wrong(format!("elements of {element} bytes in {input} and {output}"));
+        }
+        let Some(rank) = members.iter().position(|rank| *rank == self.me) else {
+            return wrong("this member is not of its communicator".into());
+        };
+        let is_mediated = |step: &Step| matches!(step, Step::Publish { .. } | Step::Fetch { .. });
+        if start.schedule.rounds.iter().any(|round| round.transfers.iter().any(is_mediated)) {
+            return wrong("it publishes objects, and these links are direct".into());
+        }
+        let (rank, ranks) = (rank as Rank, members.len() as Rank);
+        let checked = start.schedule.check(rank, ranks, input / element, output / element);
+        checked.err().and_then(wrong)
+    }
+
+    fn begin_round(&mut self, key: Key) {
+        let Some(running) = self.collectives.get_mut(key) else {
+            return;
+        };
+        // One more until all have begun, so that none ends the round before.
+        running.outstanding = 1;
+        let schedule = Arc::clone(&running.schedule);
+        let transfers = &schedule.rounds[running.round].transfers;
+        let is_receive = |step: &&Step| matches!(step, Step::Receive { .. });
+        let receives = transfers.iter().filter(is_receive);
+        for step in receives.chain(transfers.iter().filter(|step| !is_receive(step))) {
+            let Some(running) = self.collectives.get_mut(key) else {
+                return;
+            };
+            if running.error.is_some() {
+                break;
+            }
+            running.outstanding += 1;
+            let (context, number) = (running.context, running.number);
+            let (owner, class) = (Owner::Collective(key), Class::Collective);
+            match *step {
+                Step::Receive { from, into } => {
+                    let into = running.piece(into);
+                    let source = running.members[from as usize];
+                    self.receive(class, context, Pattern::of(source, number), into, owner);
+                }
+                Step::Send { to, from } => {
+                    let body = running.piece(from);
+                    let to = running.members[to as usize];
+                    let address = Address {
+                        class,
+                        context,
+                        tag: number,
+                    };
+                    self.send(to, address, body, owner);
+                }
+                // Refused before.
+                _ => running.outstanding -= 1,
+            }
+        }
+        self.one_less(key);
+    }
+
+    /// A transfer of a collective has ended.
+    pub(super) fn transferred(&mut self, key: Key, result: Result<Status, Error>) {
+        if let Err(error) = result {
+            self.fail_collective(key, error);
+        }
+        self.one_less(key);
+    }
+
+    fn one_less(&mut self, key: Key) {
+        if let Some(running) = self.collectives.get_mut(key) {
+            running.outstanding -= 1;
+            if running.outstanding == 0 {
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    /// Ends a collective with an error: at once, but for pieces of messages that are being sent, whose memory must stay.
+    pub(super) fn fail_collective(&mut self, key: Key, error: Error) {
+        let Some(running) = self.collectives.get_mut(key) else {
+            return;
+        };
+        if running.error.is_some() {
+            return;
+        }
+        let (context, is_idle) = (running.context, running.outstanding == 0 && !running.is_at_work);
+        // Others cannot know of these.
+        let is_own = matches!(
+            error,
+            Error::Mismatch { .. }
+                | Error::Schedule { .. }
+                | Error::OperatorPanicked { .. }
+                | Error::MemberLeft { .. }
+                | Error::MemoryGone { .. }
+                | Error::TooManyRequests { .. }
+        );
+        running.error = Some(error);
+        let members = Arc::clone(&running.members);
+        let owner = Owner::Collective(key);
+        let ended = self.withdraw(|posted| posted.owner == owner)
+            + self.abandon(owner)
+            + self.withdraw_waiting(owner)
+            + self.withdraw_announced(owner);
+        if is_own {
+            let me = self.me;
+            self.context(context).broken.get_or_insert(me);
+            for rank in members.iter().filter(|rank| **rank != me) {
+                let peer = &self.peers[*rank as usize];
+                if peer.lost.is_none() && !peer.has_left {
+                    let frame = Frame::Broken { context };
+                    self.actions.push_back(Action::Frame { to: *rank, frame });
+                }
+            }
+        }
+        if let Some(running) = self.collectives.get_mut(key) {
+            running.outstanding -= ended;
+            if is_idle || (ended > 0 && running.outstanding == 0) {
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    /// Goes on with collectives whose transfers are done.
+    pub(crate) fn settle(&mut self) {
+        while let Some(key) = self.ready.pop_front() {
+            let Some(running) = self.collectives.get_mut(key) else {
+                continue;
+            };
+            if running.is_at_work {
+                continue;
+            }
+            let round = running.round;
+            let has_work = running
+                .schedule
+                .rounds
+                .get(round)
+                .is_some_and(|round| !round.local.is_empty());
+            if running.error.is_some() {
+                self.end(key);
+            } else if has_work {
+                running.is_at_work = true;
+                self.news += 1;
+                self.jobs.push_back(Job {
+                    collective: key,
+                    schedule: Arc::clone(&running.schedule),
+                    round,
+                    areas: running.areas.clone(),
+                    local: Arc::clone(&running.local),
+                });
+            } else {
+                self.next_round(key);
+            }
+        }
+    }
+
+    /// Local work is done.
+    pub(crate) fn worked(&mut self, (key, result): (Key, Result<(), String>)) {
+        let Some(running) = self.collectives.get_mut(key) else {
+            return;
+        };
+        running.is_at_work = false;
+        let number = running.number;
+        let during = During::Collective { number };
+        let has_failed = running.error.is_some();
+        match result {
+            _ if has_failed => self.end(key),
+            Ok(()) => self.next_round(key),
+            // It puts it among those that are ready.
+            Err(message) => self.fail_collective(key, Error::OperatorPanicked { during, message }),
+        }
+    }
+
+    fn next_round(&mut self, key: Key) {
+        let Some(running) = self.collectives.get_mut(key) else {
+            return;
+        };
+        running.round += 1;
+        if running.round < running.schedule.rounds.len() {
+            self.begin_round(key);
+        } else {
+            self.end(key);
+        }
+    }
+
+    fn end(&mut self, key: Key) {
+        if let Some(running) = self.collectives.remove(key) {
+            let status = Status {
+                source: self.me,
+                tag: running.number,
+                bytes: 0,
+            };
+            let result = running.error.map_or(Ok(status), Err);
+            self.complete(Owner::Request(running.request), result);
+        }
+    }
+
+    /// What a collective is called in errors.
+    pub(super) fn during_collective(&self, key: Key) -> During {
+        let number = self.collectives.get(key).map_or(0, |running| running.number);
+        During::Collective { number }
+    }
+
+    /// What a request is called in errors.
+    pub(super) fn during(&self, key: Key) -> During {
+        match self.requests.get(key) {
+            Some(Request::Pending(during)) => *during,
+            _ => During::Collective { number: 0 },
+        }
+    }
+}

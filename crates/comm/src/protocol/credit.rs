@@ -1,0 +1,107 @@
+//! How much a member keeps of messages that nobody has asked for yet: as much as it has lent to the sender.
+
+use hotlease_wire::comm::frame::{ENTRY_COST, credit_of};
+
+/// The sender's side.
+#[derive(Debug)]
+pub(super) struct Spender {
+    left: u64,
+}
+
+impl Spender {
+    pub(super) fn new(size: u32) -> Self {
+        Self {
+            left: credit_of(size),
+        }
+    }
+
+    /// Spends it, if there is enough.
+    pub(super) fn spend(&mut self, bytes: u64) -> bool {
+        let cost = cost(bytes);
+        let is_enough = self.left >= cost;
+        if is_enough {
+            self.left -= cost;
+        }
+        is_enough
+    }
+
+    pub(super) fn give_back(&mut self, amount: u64) {
+        self.left = self.left.saturating_add(amount);
+    }
+}
+
+/// The receiver's side.
+#[derive(Debug)]
+pub(super) struct Lender {
+    limit: u64,
+    /// Spent by the sender, and not given back.
+    spent: u64,
+    /// Of that, what belongs to messages that were taken.
+    owed: u64,
+}
+
+impl Lender {
+    pub(super) fn new(size: u32) -> Self {
+        Self {
+            limit: credit_of(size),
+            spent: 0,
+            owed: 0,
+        }
+    }
+
+    /// A message has come; false if the sender had no credit for it.
+    pub(super) fn came(&mut self, bytes: u64) -> bool {
+        self.spent += cost(bytes);
+        self.spent <= self.limit
+    }
+
+    /// A message was taken. What to give back now: not each time, but before the sender has spent half.
+    pub(super) fn taken(&mut self, bytes: u64) -> Option<u64> {
+        self.owed += cost(bytes);
+        let amount = self.owed;
+        if amount < self.limit / 4 {
+            return None;
+        }
+        self.spent -= amount;
+        self.owed = 0;
+        Some(amount)
+    }
+}
+
+fn cost(bytes: u64) -> u64 {
+    ENTRY_COST + bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::comm::RANKS_MAX;
+    use hotlease_wire::comm::frame::EAGER_BYTES_MAX;
+
+    #[test]
+    fn who_takes_what_comes_never_stops_the_sender() {
+        for size in [2, 8, RANKS_MAX] {
+            let (mut spender, mut lender) = (Spender::new(size), Lender::new(size));
+            for number in 0..10_000_u64 {
+                let bytes = (number * 7919) % (EAGER_BYTES_MAX + 1);
+                assert!(spender.spend(bytes), "message {number} of {size} ranks");
+                assert!(lender.came(bytes));
+                if let Some(amount) = lender.taken(bytes) {
+                    spender.give_back(amount);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_keeps_more_than_it_lent() {
+        let (mut spender, mut lender) = (Spender::new(2), Lender::new(2));
+        let mut sent = 0;
+        while spender.spend(0) {
+            sent += 1;
+            assert!(lender.came(0));
+        }
+        assert_eq!(sent, credit_of(2) / ENTRY_COST);
+        assert!(!lender.came(0), "a sender that does not count is noticed");
+    }
+}

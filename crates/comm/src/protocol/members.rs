@@ -1,0 +1,254 @@
+//! Members that fail, and members that finish.
+//!
+//! A failure is found by a link, and told to all other members, so that everybody hears of it, with the same cause, also
+//! those that could still reach the one in question. It ends what involves that member: sends to it, receives from it or
+//! from any rank, and every collective of a communicator that it belongs to. What had come of it before stays to be received.
+
+use super::{Action, Owner, Peer, Protocol};
+use crate::error::{During, Error};
+use crate::matching::Pattern;
+use crate::schedule::Rank;
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::Frame;
+
+impl Peer {
+    fn is_here(&self) -> bool {
+        self.lost.is_none() && !self.has_left
+    }
+}
+
+impl Protocol {
+    /// Why nothing can be done with a member, if that is so.
+    pub(super) fn gone(&self, rank: Rank, during: During) -> Option<Error> {
+        if let Some((by, loss)) = self.outcast {
+            return Some(Error::Outcast {
+                during,
+                rank: self.me,
+                by,
+                loss,
+            });
+        }
+        if self.has_finished {
+            return Some(Error::Finished);
+        }
+        let peer = &self.peers[rank as usize];
+        match peer.lost {
+            Some(loss) => Some(Error::MemberLost { during, rank, loss }),
+            None if peer.has_left => Some(Error::MemberLeft { during, rank }),
+            None => None,
+        }
+    }
+
+    /// Why nothing can come that a receive takes, if that is so.
+    pub(crate) fn hopeless(&self, context: u64, pattern: Pattern, during: During) -> Option<Error> {
+        if let Some(source) = pattern.source {
+            return self.gone(source, during);
+        }
+        if let Some(error) = self.gone(self.me, during) {
+            return Some(error);
+        }
+        let members = self.members(context);
+        let lost = members.iter().find(|rank| self.peers[**rank as usize].lost.is_some());
+        if let Some(rank) = lost {
+            return self.gone(*rank, during);
+        }
+        let others = || members.iter().filter(|rank| **rank != self.me);
+        let last = others().last()?;
+        let all_have_left = others().all(|rank| self.peers[*rank as usize].has_left);
+        if all_have_left {
+            self.gone(*last, during)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn members(&self, context: u64) -> &[Rank] {
+        let members = self.contexts.get(&context).and_then(|context| context.members.as_ref());
+        members.map_or(&[], |members| members)
+    }
+
+    /// A link has lost a member, for this reason.
+    pub(crate) fn lost(&mut self, rank: Rank, loss: Loss) {
+        // Whoever has said goodbye may go.
+        if self.peers[rank as usize].has_left {
+            self.peer(rank).has_read_all = true;
+            return;
+        }
+        self.fail(rank, loss, true);
+    }
+
+    /// Whether a member has neither failed nor finished.
+    pub(crate) fn is_here(&self, rank: Rank) -> bool {
+        self.peers[rank as usize].is_here()
+    }
+
+    fn fail(&mut self, rank: Rank, loss: Loss, is_news: bool) {
+        if rank == self.me || self.peers[rank as usize].lost.is_some() {
+            return;
+        }
+        self.peer(rank).lost = Some(loss);
+        if is_news && self.outcast.is_none() {
+            self.tell_all(Frame::Lost { rank, loss });
+        }
+        self.actions.push_back(Action::Close { rank });
+        self.end_with(rank);
+        let concerned = self.collectives.keys(|running| running.members().contains(&rank));
+        for collective in concerned {
+            let during = self.during_collective(collective);
+            if let Some(error) = self.gone(rank, during) {
+                self.fail_collective(collective, error);
+            }
+        }
+    }
+
+    /// Ends every send to a member that is gone and every receive that can take only what it sends.
+    fn end_with(&mut self, rank: Rank) {
+        for waiting in std::mem::take(&mut self.peer(rank).waiting) {
+            for waiting in waiting {
+                // What it is called is known to its request.
+                self.complete_gone(waiting.owner, rank, None);
+            }
+        }
+        for send in self.sends.keys(|sending| sending.to == rank) {
+            if let Some(sending) = self.sends.remove(send) {
+                self.complete_gone(sending.owner, rank, Some(sending.during));
+            }
+        }
+        for posted in self.cut_off(rank) {
+            self.complete_gone(posted.owner, rank, Some(posted.during));
+        }
+        let contexts: Vec<u64> = self.contexts.keys().copied().collect();
+        for context in contexts {
+            let is_of_any = {
+                let during = During::Receive {
+                    from: None,
+                    tag: None,
+                };
+                let is_member = self.members(context).contains(&rank);
+                is_member && self.hopeless(context, Pattern::ANY, during).is_some()
+            };
+            let Some(of_context) = self.contexts.get_mut(&context) else {
+                continue;
+            };
+            let withdrawn: Vec<_> = of_context
+                .matching
+                .iter_mut()
+                .flat_map(|matching| {
+                    matching.withdraw(|pattern, _| match pattern.source {
+                        Some(source) => source == rank,
+                        None => is_of_any,
+                    })
+                })
+                .collect();
+            for (_, posted) in withdrawn {
+                self.complete_gone(posted.owner, rank, Some(posted.during));
+            }
+        }
+    }
+
+    fn complete_gone(&mut self, owner: Owner, rank: Rank, during: Option<During>) {
+        let during = during.unwrap_or_else(|| match owner {
+            Owner::Request(key) => self.during(key),
+            Owner::Collective(key) => self.during_collective(key),
+        });
+        if let Some(error) = self.gone(rank, during) {
+            self.complete(owner, Err(error));
+        }
+    }
+
+    fn tell_all(&mut self, frame: Frame) {
+        let me = self.me as usize;
+        let others = self.peers.iter().enumerate();
+        let others = others.filter(|(rank, peer)| *rank != me && peer.is_here());
+        let frames = others.map(|(rank, _)| Action::Frame {
+            to: rank as Rank,
+            frame,
+        });
+        self.actions.extend(frames);
+    }
+
+    /// What a member says of itself, of others, and of communicators.
+    pub(super) fn word(&mut self, from: Rank, frame: Frame) {
+        match frame {
+            Frame::Goodbye if self.peers[from as usize].is_here() => {
+                self.peer(from).has_left = true;
+                let frame = Frame::Farewell;
+                self.actions.push_back(Action::Frame { to: from, frame });
+                self.end_with(from);
+            }
+            Frame::Farewell => {
+                self.news += 1;
+                self.peer(from).has_read_all = true;
+            }
+            Frame::Lost { rank, loss } if rank == self.me => self.cast_out(from, loss),
+            Frame::Lost { rank, loss } if rank == from => self.fail(from, loss, true),
+            Frame::Lost { rank, loss } if (rank as usize) < self.peers.len() => self.fail(rank, loss, false),
+            Frame::Broken { context } => {
+                let broken = &mut self.context(context).broken;
+                broken.get_or_insert(from);
+                for collective in self.collectives.keys(|running| running.context() == context) {
+                    let during = self.during_collective(collective);
+                    self.fail_collective(collective, Error::Broken { during, rank: from });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Others hold that this member has failed: nobody will talk with it any more.
+    fn cast_out(&mut self, by: Rank, loss: Loss) {
+        if self.outcast.is_some() || self.has_finished {
+            return;
+        }
+        self.outcast = Some((by, loss));
+        for rank in 0..self.peers.len() as Rank {
+            self.fail(rank, Loss::Declared, false);
+        }
+        for owner in self.take_own() {
+            self.complete_gone(owner, self.me, None);
+        }
+    }
+
+    /// This member gives up: whoever hears of it learns that, and not only that a connection was closed.
+    pub(crate) fn give_up(&mut self) {
+        let frame = Frame::Lost {
+            rank: self.me,
+            loss: Loss::GaveUp,
+        };
+        self.tell_all(frame);
+        self.has_finished = true;
+    }
+
+    /// This member has nothing to send any more, and takes nothing.
+    pub(crate) fn finish(&mut self) {
+        if self.has_finished {
+            return;
+        }
+        self.has_finished = true;
+        self.tell_all(Frame::Goodbye);
+        let mut withdrawn = Vec::new();
+        for context in self.contexts.values_mut() {
+            for matching in &mut context.matching {
+                withdrawn.extend(matching.withdraw(|_, _| true));
+            }
+        }
+        let withdrawn = withdrawn.into_iter().map(|(_, posted)| posted.owner);
+        for owner in withdrawn.chain(self.take_own()) {
+            self.complete(owner, Err(Error::Finished));
+        }
+    }
+
+    /// Whether everybody has read what this member sent before it finished, or is gone.
+    pub(crate) fn has_parted(&self) -> bool {
+        self.not_parted().is_none()
+    }
+
+    /// Somebody of whom that is not so.
+    pub(crate) fn not_parted(&self) -> Option<Rank> {
+        let others = self.peers.iter().enumerate();
+        let mut others = others.filter(|(rank, _)| *rank != self.me as usize);
+        let is_waited_for = |peer: &Peer| peer.lost.is_none() && !peer.has_read_all;
+        let found = others.find(|(_, peer)| is_waited_for(peer));
+        found.map(|(rank, _)| rank as Rank)
+    }
+}

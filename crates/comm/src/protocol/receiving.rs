@@ -1,0 +1,521 @@
+//! The receiver's half: messages that are waited for land in the caller's memory, others are kept within the credit.
+
+use super::{Action, Owner, Protocol, Status};
+use crate::error::{During, Error};
+use crate::matching::{Envelope, Pattern};
+use crate::memory::{Memory, Piece};
+use crate::schedule::Rank;
+use crate::slots::{Key, Slots};
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::{Address, Class, Frame};
+
+/// A receive that waits.
+pub(super) struct Posted {
+    pub(super) owner: Owner,
+    pub(super) during: During,
+    into: Piece,
+}
+
+/// A message that nobody has asked for yet.
+pub(crate) enum Kept {
+    /// It is still at its sender.
+    Announced { id: u64, length: u64 },
+    /// It is here, or on its way.
+    Landing(Key),
+    /// It is this member's own.
+    Own { body: Piece, owner: Owner },
+}
+
+/// A message that comes.
+pub(super) struct Landing {
+    from: Rank,
+    tag: u32,
+    class: Class,
+    total: u64,
+    received: u64,
+    /// How many of its bytes were sent on credit, if that is to be given back when it is taken.
+    credit: Option<u64>,
+    target: Target,
+}
+
+enum Target {
+    /// Into the memory of who asked for it.
+    Asked(Posted),
+    /// Into memory of this member, and to who asks for it.
+    Kept {
+        memory: Memory,
+        is_early: bool,
+        asked: Option<Posted>,
+    },
+    /// Who asked for it has given up.
+    Nobody,
+}
+
+impl Target {
+    fn asked(&self) -> Option<&Posted> {
+        match self {
+            Self::Asked(posted) => Some(posted),
+            Self::Kept { asked, .. } => asked.as_ref(),
+            Self::Nobody => None,
+        }
+    }
+}
+
+fn length_of(kept: &Kept, landings: &Slots<Landing>) -> u64 {
+    match kept {
+        Kept::Announced { length, .. } => *length,
+        Kept::Landing(key) => landings.get(*key).map_or(0, |landing| landing.total),
+        Kept::Own { body, .. } => body.len() as u64,
+    }
+}
+
+/// A message and the memory for it: an error if they do not fit.
+fn fit(class: Class, envelope: Envelope, length: u64, room: u64, during: During) -> Result<(), Error> {
+    match class {
+        Class::Message if length > room => Err(Error::Truncated {
+            source_rank: envelope.source,
+            tag: envelope.tag,
+            sent: length,
+            room,
+        }),
+        Class::Collective if length != room => Err(Error::Mismatch {
+            during,
+            source_rank: envelope.source,
+            sent: length,
+            expected: room,
+        }),
+        _ => Ok(()),
+    }
+}
+
+impl Protocol {
+    /// Receives a message, which is here or comes later. One that is too large stays where it is.
+    pub(crate) fn receive(
+        &mut self,
+        class: Class,
+        context: u64,
+        pattern: Pattern,
+        into: Piece,
+        owner: Owner,
+    ) {
+        let during = match class {
+            Class::Message => During::Receive {
+                from: pattern.source,
+                tag: pattern.tag,
+            },
+            Class::Collective => During::Collective {
+                number: pattern.tag.unwrap_or(0),
+            },
+        };
+        let room = into.len() as u64;
+        let posted = Posted {
+            owner,
+            during,
+            into,
+        };
+        if let Some((envelope, length)) = self.probe(class, context, pattern) {
+            if let Err(error) = fit(class, envelope, length, room, during) {
+                return self.complete(owner, Err(error));
+            }
+            if let Some((envelope, kept)) = self.matching(class, context).take(pattern) {
+                return self.deliver(class, envelope, kept, posted);
+            }
+        }
+        if let Some(error) = self.hopeless(context, pattern, during) {
+            return self.complete(owner, Err(error));
+        }
+        if self.matching(class, context).post(pattern, posted).is_err() {
+            let pending = super::PENDING_MAX;
+            self.complete(owner, Err(Error::TooManyRequests { pending }));
+        }
+    }
+
+    /// The first message that a receive would take, and its length.
+    pub(crate) fn probe(&self, class: Class, context: u64, pattern: Pattern) -> Option<(Envelope, u64)> {
+        let context = self.contexts.get(&context)?;
+        let (envelope, kept) = context.matching[class as usize].find(pattern)?;
+        Some((envelope, length_of(kept, &self.landings)))
+    }
+
+    /// The receive that a message is for. Those whose memory is too small for it are told; the message is for the next.
+    pub(super) fn receiver_of(&mut self, to: &Address, envelope: Envelope, length: u64) -> Option<Posted> {
+        loop {
+            let posted = self.matching(to.class, to.context).arrive(envelope)?;
+            match fit(
+                to.class,
+                envelope,
+                length,
+                posted.into.len() as u64,
+                posted.during,
+            ) {
+                Ok(()) => return Some(posted),
+                Err(error) => self.complete(posted.owner, Err(error)),
+            }
+        }
+    }
+
+    /// Gives a message that was kept to a receive that it fits.
+    pub(super) fn deliver(&mut self, class: Class, envelope: Envelope, kept: Kept, posted: Posted) {
+        match kept {
+            Kept::Announced { id, length } => {
+                self.taken(envelope.source, class, 0);
+                self.grant(class, envelope, id, length, Target::Asked(posted));
+            }
+            Kept::Own { body, owner } => {
+                let status = Status {
+                    source: envelope.source,
+                    tag: envelope.tag,
+                    bytes: body.len() as u64,
+                };
+                let copied = body.copy_to(&posted.into);
+                let during = posted.during;
+                let result = copied.map(|()| status).ok_or(Error::MemoryGone { during });
+                self.complete(owner, result.clone());
+                self.complete(posted.owner, result);
+            }
+            Kept::Landing(key) => {
+                let Some(landing) = self.landings.get_mut(key) else {
+                    return;
+                };
+                landing.tag = envelope.tag;
+                if let Target::Kept { asked, .. } = &mut landing.target {
+                    *asked = Some(posted);
+                }
+                if landing.received == landing.total {
+                    self.arrived(key);
+                }
+            }
+        }
+    }
+
+    /// A message of this member's that is here already.
+    pub(super) fn landed(&mut self, envelope: Envelope, class: Class, length: u64, memory: Memory) -> Kept {
+        Kept::Landing(self.landings.insert(Landing {
+            from: envelope.source,
+            tag: envelope.tag,
+            class,
+            total: length,
+            received: length,
+            credit: Some(length),
+            target: Target::Kept {
+                memory,
+                is_early: false,
+                asked: None,
+            },
+        }))
+    }
+
+    fn grant(
+        &mut self,
+        class: Class,
+        envelope: Envelope,
+        id: u64,
+        total: u64,
+        target: Target,
+    ) {
+        let landing = self.landings.insert(Landing {
+            from: envelope.source,
+            tag: envelope.tag,
+            class,
+            total,
+            received: 0,
+            credit: None,
+            target,
+        });
+        self.actions.push_back(Action::Frame {
+            to: envelope.source,
+            frame: Frame::Grant { id, landing },
+        });
+    }
+
+    /// A message of a member was taken, of which so many bytes were sent on credit.
+    fn taken(&mut self, from: Rank, class: Class, bytes: u64) {
+        let me = self.me;
+        let peer = self.peer(from);
+        let Some(amount) = peer.lend[class as usize].taken(bytes) else {
+            return;
+        };
+        if from == me {
+            return peer.spend[class as usize].give_back(amount);
+        }
+        let frame = Frame::Credit { class, amount };
+        self.actions.push_back(Action::Frame { to: from, frame });
+    }
+
+    /// A frame has come of a member; where its body is to go, if it has one. An error if the member must not send it.
+    pub(crate) fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+        match frame {
+            Frame::Eager { to, length } => self.eager(from, to, length).map(Some),
+            Frame::Data { landing, length } => self.data(from, landing, length),
+            Frame::Announce { to, length, id } => self.announced(from, to, length, id).map(|()| None),
+            Frame::Grant { id, landing } => {
+                self.granted(from, id, landing);
+                Ok(None)
+            }
+            Frame::Credit { class, amount } => {
+                self.credit(from, class, amount);
+                Ok(None)
+            }
+            Frame::Alive => Ok(None),
+            Frame::Goodbye | Frame::Farewell | Frame::Lost { .. } | Frame::Broken { .. } => {
+                self.word(from, frame);
+                Ok(None)
+            }
+        }
+    }
+
+    fn charge(&mut self, from: Rank, to: &Address, bytes: u64) -> Result<Envelope, Loss> {
+        let is_new = !self.contexts.contains_key(&to.context);
+        let is_one_too_many = is_new && self.contexts.len() >= super::CONTEXTS_MAX;
+        let peer = self.peer(from);
+        if is_one_too_many || peer.has_left || !peer.lend[to.class as usize].came(bytes) {
+            return Err(Loss::Protocol);
+        }
+        Ok(Envelope {
+            source: from,
+            tag: to.tag,
+        })
+    }
+
+    fn eager(&mut self, from: Rank, to: Address, length: u64) -> Result<Piece, Loss> {
+        let envelope = self.charge(from, &to, length)?;
+        let (target, into) = match self.receiver_of(&to, envelope, length) {
+            Some(posted) => {
+                let into = posted.into.part(0..length as usize);
+                (Target::Asked(posted), into)
+            }
+            None => {
+                // At most `EAGER_BYTES_MAX`, on credit.
+                let memory = Memory::zeroed(length as usize);
+                let into = memory.whole();
+                let target = Target::Kept {
+                    memory,
+                    is_early: false,
+                    asked: None,
+                };
+                (target, into)
+            }
+        };
+        let is_kept = matches!(target, Target::Kept { .. });
+        let key = self.landings.insert(Landing {
+            from,
+            tag: to.tag,
+            class: to.class,
+            total: length,
+            received: 0,
+            credit: Some(length),
+            target,
+        });
+        if is_kept {
+            self.news += 1;
+            self.matching(to.class, to.context)
+                .keep(envelope, Kept::Landing(key));
+        }
+        self.peer(from).landing = Some(key);
+        Ok(into)
+    }
+
+    fn announced(&mut self, from: Rank, to: Address, length: u64, id: u64) -> Result<(), Loss> {
+        let envelope = self.charge(from, &to, 0)?;
+        match self.receiver_of(&to, envelope, length) {
+            Some(posted) => self.deliver(to.class, envelope, Kept::Announced { id, length }, posted),
+            None => {
+                let kept = Kept::Announced { id, length };
+                self.news += 1;
+                self.matching(to.class, to.context).keep(envelope, kept);
+            }
+        }
+        Ok(())
+    }
+
+    fn data(&mut self, from: Rank, key: Key, length: u64) -> Result<Option<Piece>, Loss> {
+        let landing = self.landings.get(key).ok_or(Loss::Protocol)?;
+        let is_due = landing.from == from && length <= landing.total - landing.received;
+        if !is_due {
+            return Err(Loss::Protocol);
+        }
+        let range = landing.received as usize..(landing.received + length) as usize;
+        let into = match &landing.target {
+            Target::Asked(posted) => Some(posted.into.part(range)),
+            Target::Kept { memory, .. } => Some(memory.piece(range)),
+            Target::Nobody => None,
+        };
+        self.peer(from).landing = Some(key);
+        Ok(into)
+    }
+
+    /// The body of the last frame of a member is where it was to go.
+    pub(crate) fn body(&mut self, from: Rank, bytes: u64) {
+        let Some(key) = self.peer(from).landing.take() else {
+            return;
+        };
+        let Some(landing) = self.landings.get_mut(key) else {
+            return;
+        };
+        landing.received += bytes;
+        if landing.received == landing.total {
+            self.arrived(key);
+        }
+    }
+
+    /// A message is here: to who asked for it, if anybody has.
+    fn arrived(&mut self, key: Key) {
+        let Some(landing) = self.landings.get(key) else {
+            return;
+        };
+        if matches!(&landing.target, Target::Kept { asked: None, .. }) {
+            return;
+        }
+        let Some(landing) = self.landings.remove(key) else {
+            return;
+        };
+        let status = Status {
+            source: landing.from,
+            tag: landing.tag,
+            bytes: landing.total,
+        };
+        if let Some(bytes) = landing.credit {
+            self.taken(landing.from, landing.class, bytes);
+        }
+        match landing.target {
+            Target::Asked(posted) => self.complete(posted.owner, Ok(status)),
+            Target::Kept {
+                memory,
+                is_early,
+                asked: Some(posted),
+            } => {
+                if is_early {
+                    self.early_bytes -= landing.total;
+                }
+                let copied = memory.whole().copy_to(&posted.into);
+                let during = posted.during;
+                self.complete(
+                    posted.owner,
+                    copied.map(|()| status).ok_or(Error::MemoryGone { during }),
+                );
+            }
+            Target::Kept { .. } | Target::Nobody => {}
+        }
+    }
+
+    /// This member waits in a send. If what it waits for is that it receives something itself, nobody would ever go on: so
+    /// large messages that nobody has asked for are taken, as far as there is memory for them.
+    pub(crate) fn relieve(&mut self) {
+        let class = Class::Message;
+        let mut sent = Vec::new();
+        for context in self.contexts.values_mut() {
+            for (source, kept) in context.matching[class as usize].kept() {
+                let length = match &*kept {
+                    Kept::Announced { length, .. } => *length,
+                    Kept::Own { body, .. } => body.len() as u64,
+                    Kept::Landing(_) => continue,
+                };
+                if length > self.bounds.early_bytes - self.early_bytes {
+                    continue;
+                }
+                let memory = Memory::zeroed(length as usize);
+                let received = match &*kept {
+                    Kept::Own { body, .. } if body.copy_to(&memory.whole()).is_none() => continue,
+                    Kept::Own { .. } => length,
+                    _ => 0,
+                };
+                self.early_bytes += length;
+                let landing = self.landings.insert(Landing {
+                    from: source,
+                    tag: 0, // set when it is asked for
+                    class,
+                    total: length,
+                    received,
+                    credit: (received == 0).then_some(0),
+                    target: Target::Kept {
+                        memory,
+                        is_early: true,
+                        asked: None,
+                    },
+                });
+                match std::mem::replace(kept, Kept::Landing(landing)) {
+                    Kept::Announced { id, .. } => self.actions.push_back(Action::Frame {
+                        to: source,
+                        frame: Frame::Grant { id, landing },
+                    }),
+                    Kept::Own { owner, .. } => sent.push((owner, length)),
+                    Kept::Landing(_) => {}
+                }
+            }
+        }
+        for (owner, bytes) in sent {
+            let status = Status {
+                source: self.me,
+                tag: 0,
+                bytes,
+            };
+            self.complete(owner, Ok(status));
+        }
+    }
+
+    /// Who asked for messages that are on their way has given up; how many were on their way.
+    pub(super) fn abandon(&mut self, owner: Owner) -> usize {
+        let meant = self.landings.keys(|landing| {
+            let asked = landing.target.asked();
+            asked.is_some_and(|posted| posted.owner == owner)
+        });
+        for key in &meant {
+            if let Some(landing) = self.landings.get_mut(*key) {
+                landing.target = Target::Nobody;
+            }
+        }
+        meant.len()
+    }
+
+    /// Takes out messages of this member to itself that it has not received; whom to tell.
+    pub(super) fn take_own(&mut self) -> Vec<Owner> {
+        let me = self.me;
+        let mut owners = Vec::new();
+        for context in self.contexts.values_mut() {
+            for matching in &mut context.matching {
+                matching.retain(me, |kept| match kept {
+                    Kept::Own { owner, .. } => {
+                        owners.push(*owner);
+                        false
+                    }
+                    _ => true,
+                });
+            }
+        }
+        owners
+    }
+
+    /// No more comes of a member: ends what has not come whole, and forgets what was only announced.
+    pub(super) fn cut_off(&mut self, from: Rank) -> Vec<Posted> {
+        self.peer(from).landing = None;
+        let cut = self
+            .landings
+            .keys(|landing| landing.from == from && landing.received < landing.total);
+        let landings = &self.landings;
+        for context in self.contexts.values_mut() {
+            for matching in &mut context.matching {
+                matching.retain(from, |kept| match kept {
+                    Kept::Announced { .. } => false,
+                    Kept::Landing(key) => landings
+                        .get(*key)
+                        .is_some_and(|landing| landing.received == landing.total),
+                    Kept::Own { .. } => true,
+                });
+            }
+        }
+        let mut asked = Vec::new();
+        for key in cut {
+            match self.landings.remove(key).map(|landing| (landing.total, landing.target)) {
+                Some((_, Target::Asked(posted))) => asked.push(posted),
+                Some((total, Target::Kept { is_early, asked: waiting, .. })) => {
+                    if is_early {
+                        self.early_bytes -= total;
+                    }
+                    asked.extend(waiting);
+                }
+                _ => {}
+            }
+        }
+        asked
+    }
+}

@@ -1,0 +1,268 @@
+//! The sender's half: credit, announcements, and large messages in pieces.
+
+use super::{Action, Kept, Owner, PENDING_MAX, Protocol, Status};
+use crate::error::{During, Error};
+use crate::matching::Envelope;
+use crate::memory::{Memory, Piece};
+use crate::schedule::Rank;
+use crate::slots::Key;
+use hotlease_wire::comm::frame::{Address, Class, DATA_BYTES_MAX, Frame};
+
+/// A message that was announced.
+pub(super) struct Sending {
+    pub(super) to: Rank,
+    pub(super) owner: Owner,
+    pub(super) during: During,
+    tag: u32,
+    body: Piece,
+    /// The receiver's number for it, once it was granted.
+    landing: Option<u64>,
+    /// Bytes that the link has got.
+    given: u64,
+}
+
+/// A message for which there was no credit.
+pub(super) struct Waiting {
+    address: Address,
+    body: Piece,
+    pub(super) owner: Owner,
+}
+
+/// What a send is called in errors.
+pub(super) fn during(to: Rank, address: &Address) -> During {
+    match address.class {
+        Class::Message => During::Send {
+            to,
+            tag: address.tag,
+        },
+        Class::Collective => During::Collective { number: address.tag },
+    }
+}
+
+impl Protocol {
+    /// Sends a message, now or when there is credit for it.
+    pub(crate) fn send(&mut self, to: Rank, address: Address, body: Piece, owner: Owner) {
+        if let Some(error) = self.gone(to, during(to, &address)) {
+            return self.complete(owner, Err(error));
+        }
+        if to == self.me {
+            return self.send_to_self(address, body, owner);
+        }
+        let waiting = &self.peer(to).waiting[address.class as usize];
+        if waiting.len() >= PENDING_MAX {
+            let error = Error::TooManyRequests { pending: PENDING_MAX };
+            return self.complete(owner, Err(error));
+        }
+        // Those that wait already come first.
+        if !waiting.is_empty() || !self.dispatch(to, &address, &body, owner) {
+            let waiting = &mut self.peer(to).waiting[address.class as usize];
+            waiting.push_back(Waiting {
+                address,
+                body,
+                owner,
+            });
+        }
+    }
+
+    /// Whether a message may be sent with its frame right now; if so, the caller sends it.
+    pub(crate) fn admit(&mut self, to: Rank, address: &Address, bytes: u64) -> Result<bool, Error> {
+        if let Some(error) = self.gone(to, during(to, address)) {
+            return Err(error);
+        }
+        let is_small = bytes <= self.bounds.eager_bytes;
+        if to == self.me || !is_small || !self.peer(to).waiting[address.class as usize].is_empty() {
+            return Ok(false);
+        }
+        Ok(self.peer(to).spend[address.class as usize].spend(bytes))
+    }
+
+    /// False if there is no credit.
+    fn dispatch(&mut self, to: Rank, address: &Address, body: &Piece, owner: Owner) -> bool {
+        let length = body.len() as u64;
+        let is_small = length <= self.bounds.eager_bytes;
+        let kept = if is_small { length } else { 0 };
+        if !self.peer(to).spend[address.class as usize].spend(kept) {
+            return false;
+        }
+        if is_small {
+            self.actions.push_back(Action::Eager {
+                to,
+                frame: Frame::Eager {
+                    to: *address,
+                    length,
+                },
+                body: body.clone(),
+            });
+            self.sent_whole(address.tag, length, owner);
+        } else {
+            let id = self.sends.insert(Sending {
+                to,
+                owner,
+                during: during(to, address),
+                tag: address.tag,
+                body: body.clone(),
+                landing: None,
+                given: 0,
+            });
+            let frame = Frame::Announce {
+                to: *address,
+                length,
+                id,
+            };
+            self.actions.push_back(Action::Frame { to, frame });
+        }
+        true
+    }
+
+    fn sent_whole(&mut self, tag: u32, bytes: u64, owner: Owner) {
+        let source = self.me;
+        self.complete(owner, Ok(Status { source, tag, bytes }));
+    }
+
+    /// To a thread of this member, or to this one later.
+    fn send_to_self(&mut self, address: Address, body: Piece, owner: Owner) {
+        let (class, length) = (address.class, body.len() as u64);
+        let envelope = Envelope {
+            source: self.me,
+            tag: address.tag,
+        };
+        if let Some(posted) = self.receiver_of(&address, envelope, length) {
+            return self.deliver(class, envelope, Kept::Own { body, owner }, posted);
+        }
+        let is_small = length <= self.bounds.eager_bytes;
+        let me = self.me;
+        let kept = if is_small && self.peer(me).spend[class as usize].spend(length) {
+            self.peer(me).lend[class as usize].came(length);
+            let copy = Memory::zeroed(body.len());
+            let copied = body.copy_to(&copy.whole());
+            let landed = self.landed(envelope, class, length, copy);
+            let result = copied.map(|()| Status {
+                source: me,
+                tag: address.tag,
+                bytes: length,
+            });
+            let during = during(me, &address);
+            self.complete(owner, result.ok_or(Error::MemoryGone { during }));
+            landed
+        } else {
+            Kept::Own { body, owner }
+        };
+        self.news += 1;
+        self.matching(class, address.context).keep(envelope, kept);
+    }
+
+    /// A member has taken messages.
+    pub(super) fn credit(&mut self, from: Rank, class: Class, amount: u64) {
+        let index = class as usize;
+        self.peer(from).spend[index].give_back(amount);
+        while let Some(first) = self.peer(from).waiting[index].pop_front() {
+            if !self.dispatch(from, &first.address, &first.body, first.owner) {
+                return self.peer(from).waiting[index].push_front(first);
+            }
+        }
+    }
+
+    /// A member has memory for a message that was announced to it.
+    pub(super) fn granted(&mut self, from: Rank, id: Key, landing: u64) {
+        match self.sends.get_mut(id) {
+            Some(sending) if sending.to == from && sending.landing.is_none() => {
+                sending.landing = Some(landing);
+                self.send_next(id);
+            }
+            // It was given up meanwhile, with the collective that it was a part of.
+            _ => {}
+        }
+    }
+
+    /// The link has sent what it had of a message.
+    pub(crate) fn sent(&mut self, send: Key) {
+        let Some(sending) = self.sends.get(send) else {
+            return;
+        };
+        if sending.given < sending.body.len() as u64 {
+            return self.send_next(send);
+        }
+        if let Some(sending) = self.sends.remove(send) {
+            self.sent_whole(sending.tag, sending.given, sending.owner);
+        }
+    }
+
+    fn send_next(&mut self, send: Key) {
+        let Some(sending) = self.sends.get_mut(send) else {
+            return;
+        };
+        let Some(landing) = sending.landing else { return };
+        let length = DATA_BYTES_MAX.min(sending.body.len() as u64 - sending.given);
+        let start = sending.given as usize;
+        let body = sending.body.part(start..start + length as usize);
+        sending.given += length;
+        let frame = Frame::Data { landing, length };
+        let to = sending.to;
+        self.actions.push_back(Action::Data {
+            to,
+            frame,
+            body,
+            send,
+        });
+    }
+
+    /// The memory of a message is gone in the middle of it: nothing more that makes sense can be sent to its receiver.
+    pub(crate) fn cannot_send(&mut self, send: Key) {
+        if let Some(sending) = self.sends.remove(send) {
+            let during = sending.during;
+            self.complete(sending.owner, Err(Error::MemoryGone { during }));
+        }
+    }
+
+    /// Whether anything is still to be sent.
+    pub(crate) fn is_sending(&self) -> bool {
+        let waits = |peer: &super::Peer| peer.waiting.iter().any(|waiting| !waiting.is_empty());
+        self.sends.len() > 0 || self.peers.iter().any(waits)
+    }
+
+    /// Takes out sends of which nothing is on its way yet; whether there was any. What was announced is left to the receiver, which
+    /// will wait for it, so only those of collectives that end for all are.
+    pub(super) fn withdraw_sends(&mut self, owner: Owner) -> bool {
+        self.withdraw_waiting(owner) > 0 || self.withdraw_own(owner)
+    }
+
+    pub(super) fn withdraw_waiting(&mut self, owner: Owner) -> usize {
+        let mut withdrawn = 0;
+        for peer in &mut self.peers {
+            for waiting in &mut peer.waiting {
+                let before = waiting.len();
+                waiting.retain(|waiting| waiting.owner != owner);
+                withdrawn += before - waiting.len();
+            }
+        }
+        withdrawn
+    }
+
+    /// Those that were announced, and not granted; how many.
+    pub(super) fn withdraw_announced(&mut self, owner: Owner) -> usize {
+        let meant = self
+            .sends
+            .keys(|sending| sending.owner == owner && sending.landing.is_none());
+        meant
+            .iter()
+            .filter(|send| self.sends.remove(**send).is_some())
+            .count()
+    }
+
+    fn withdraw_own(&mut self, owner: Owner) -> bool {
+        let me = self.me;
+        let mut withdrawn = false;
+        for context in self.contexts.values_mut() {
+            for matching in &mut context.matching {
+                matching.retain(me, |kept| match kept {
+                    Kept::Own { owner: sender, .. } if *sender == owner => {
+                        withdrawn = true;
+                        false
+                    }
+                    _ => true,
+                });
+            }
+        }
+        withdrawn
+    }
+}

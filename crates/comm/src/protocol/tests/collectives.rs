@@ -1,0 +1,246 @@
+use super::*;
+
+/// Sums of 64-bit numbers.
+struct Sums;
+
+fn bytes_of(span: Span) -> std::ops::Range<usize> {
+    span.offset * 8..span.end() * 8
+}
+
+impl Local for Sums {
+    fn run(&self, steps: &[Step], input: &[u8], output: &mut [u8], scratch: &mut [u8]) {
+        for step in steps {
+            let read = |span: Span| match span.area {
+                Area::Input => input[bytes_of(span)].to_vec(),
+                Area::Output => output[bytes_of(span)].to_vec(),
+                Area::Scratch => scratch[bytes_of(span)].to_vec(),
+            };
+            let (result, into) = match *step {
+                Step::Copy { from, into } => (read(from), into),
+                Step::Reduce { left, right, into } => {
+                    let (left, right) = (read(left), read(right));
+                    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+                    let sums = left.chunks(8).zip(right.chunks(8));
+                    let sums = sums.flat_map(|(left, right)| (number(left) + number(right)).to_le_bytes());
+                    (sums.collect(), into)
+                }
+                _ => unreachable!("transfers are the engine's"),
+            };
+            match into.area {
+                Area::Input => unreachable!("the input is not written"),
+                Area::Output => output[bytes_of(into)].copy_from_slice(&result),
+                Area::Scratch => scratch[bytes_of(into)].copy_from_slice(&result),
+            }
+        }
+    }
+}
+
+/// Everybody sends everything to everybody, at once, and adds it up in the order of ranks.
+pub(super) fn allreduce(me: Rank, size: Rank, count: usize) -> Schedule {
+    let others = || (0..size).filter(|rank| *rank != me);
+    let slot = |rank: Rank| Span {
+        area: Area::Scratch,
+        offset: rank as usize * count,
+        count,
+    };
+    let input = Span::first(Area::Input, count);
+    let output = Span::first(Area::Output, count);
+    let mut transfers = Vec::new();
+    for rank in others() {
+        transfers.push(Step::Send { to: rank, from: input });
+        transfers.push(Step::Receive {
+            from: rank,
+            into: slot(rank),
+        });
+    }
+    let mut local = vec![Step::Copy {
+        from: input,
+        into: slot(me),
+    }];
+    local.push(Step::Copy {
+        from: slot(0),
+        into: output,
+    });
+    local.extend((1..size).map(|rank| Step::Reduce {
+        left: output,
+        right: slot(rank),
+        into: output,
+    }));
+    Schedule {
+        scratch: size as usize * count,
+        rounds: vec![Round { transfers, local }],
+    }
+}
+
+/// From rank to rank.
+pub(super) fn broadcast(me: Rank, size: Rank, count: usize) -> Schedule {
+    let output = Span::first(Area::Output, count);
+    let mut rounds = Vec::new();
+    if me > 0 {
+        rounds.push(Round {
+            transfers: vec![Step::Receive {
+                from: me - 1,
+                into: output,
+            }],
+            local: vec![],
+        });
+    }
+    if me + 1 < size {
+        rounds.push(Round {
+            transfers: vec![Step::Send {
+                to: me + 1,
+                from: output,
+            }],
+            local: vec![],
+        });
+    }
+    Schedule { scratch: 0, rounds }
+}
+
+pub(super) fn numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    numbers.into_iter().flat_map(u64::to_le_bytes).collect()
+}
+
+impl Net {
+    pub(super) fn start(&mut self, rank: Rank, schedule: Schedule, input: &[u8], output: &Memory) -> Key {
+        let start = Start {
+            schedule: Arc::new(schedule),
+            element: 8,
+            input: Memory::of(input.to_vec()),
+            output: output.clone(),
+            local: Arc::new(Sums),
+        };
+        self.at(rank).collective(0, start).expect("room")
+    }
+}
+
+#[test]
+fn schedules_run_for_any_number_of_ranks_and_sizes() {
+    let seed = seed();
+    for size in (1..=9).chain([16, 33]) {
+        for count in [1, 100, 300] {
+            let mut net = Net::new(size, seed);
+            let inputs = |rank: Rank| numbers((0..count as u64).map(|n| n * 1000 + u64::from(rank)));
+            let mut started = Vec::new();
+            for rank in 0..size {
+                let output = Memory::zeroed(8 * count);
+                let key = net.start(rank, allreduce(rank, size, count), &inputs(rank), &output);
+                started.push((key, output));
+            }
+            net.run();
+            let ranks = u64::from(size);
+            let sums = (0..count as u64).map(|n| ranks * n * 1000 + ranks * (ranks - 1) / 2);
+            let expected = numbers(sums);
+            for (rank, (key, output)) in started.into_iter().enumerate() {
+                assert!(net.members[rank].result(key).expect("an end").is_ok());
+                assert!(output.into_bytes() == expected, "rank {rank} of {size}, {count} numbers");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_may_be_collectives_apart_and_their_messages_do_not_mix() {
+    let size = 4;
+    let mut net = Net::new(size, seed());
+    let mut outputs: Vec<Vec<(Key, Memory)>> = Vec::new();
+    // Each rank begins ten broadcasts before the next rank begins any; user messages go between them.
+    for rank in 0..size {
+        let of_rank = (0..10_u64).map(|number| {
+            let output = match rank {
+                0 => Memory::of(numbers([number, 7])),
+                _ => Memory::zeroed(16),
+            };
+            if rank > 0 {
+                net.send(rank, rank - 1, number as u32, vec![9; 16]);
+            }
+            let key = net.start(rank, broadcast(rank, size, 2), &[], &output);
+            for _ in 0..5 {
+                net.step();
+            }
+            (key, output)
+        });
+        outputs.push(of_rank.collect());
+    }
+    net.run();
+    for (rank, of_rank) in outputs.into_iter().enumerate() {
+        for (number, (key, output)) in of_rank.into_iter().enumerate() {
+            assert!(net.members[rank].result(key).expect("an end").is_ok());
+            assert_eq!(output.into_bytes(), numbers([number as u64, 7]), "rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn counts_that_do_not_match_are_told_and_end_the_collective_everywhere() {
+    let mut net = Net::new(3, seed());
+    let counts = [2, 3, 2];
+    let started: Vec<Key> = (0..3)
+        .map(|rank| {
+            let count = counts[rank as usize];
+            let output = Memory::of(vec![1; 8 * count]);
+            net.start(rank, broadcast(rank, 3, count), &[], &output)
+        })
+        .collect();
+    net.run();
+    assert!(net.at(0).result(started[0]).expect("an end").is_ok(), "it had sent its part");
+    let error = net.at(1).result(started[1]).expect("an end").expect_err("a mismatch");
+    let during = During::Collective { number: 0 };
+    assert_eq!(
+        error,
+        Error::Mismatch {
+            during,
+            source_rank: 0,
+            sent: 16,
+            expected: 24
+        }
+    );
+    let error = net.at(2).result(started[2]).expect("an end").expect_err("it hears of it");
+    assert_eq!(error, Error::Broken { during, rank: 1 });
+    // And no later one hangs.
+    for rank in 0..3 {
+        let output = Memory::zeroed(8);
+        let key = net.start(rank, broadcast(rank, 3, 1), &[], &output);
+        net.run();
+        let error = net.at(rank).result(key).expect("an end").expect_err("broken");
+        assert!(matches!(error, Error::Broken { rank: 1, .. }), "{error}");
+    }
+}
+
+struct Panics;
+
+impl Local for Panics {
+    fn run(&self, _: &[Step], _: &[u8], _: &mut [u8], _: &mut [u8]) {
+        panic!("this operator does not like it");
+    }
+}
+
+#[test]
+fn an_operator_that_panics_is_told_with_what_it_said() {
+    let mut net = Net::new(2, seed());
+    let mut keys = Vec::new();
+    for rank in 0..2 {
+        let start = Start {
+            schedule: Arc::new(allreduce(rank, 2, 4)),
+            element: 8,
+            input: Memory::zeroed(32),
+            output: Memory::zeroed(32),
+            local: if rank == 0 { Arc::new(Panics) } else { Arc::new(Sums) },
+        };
+        keys.push(net.at(rank).collective(0, start).expect("room"));
+    }
+    net.run();
+    let error = net.at(0).result(keys[0]).expect("an end").expect_err("a panic");
+    assert!(error.to_string().contains("this operator does not like it"), "{error}");
+    assert!(net.at(1).result(keys[1]).is_some(), "the other one has an end too");
+}
+
+#[test]
+fn a_schedule_that_breaks_its_rules_is_refused_before_anything_is_sent() {
+    let mut net = Net::new(2, 0);
+    let output = Memory::zeroed(8);
+    let key = net.start(0, broadcast(0, 2, 2), &[], &output);
+    net.at(0).settle();
+    let error = net.at(0).result(key).expect("an end").expect_err("beyond the output");
+    assert!(matches!(error, Error::Schedule { .. }), "{error}");
+}

@@ -1,0 +1,227 @@
+use super::collectives::{allreduce, broadcast, numbers};
+use super::*;
+
+impl Net {
+    /// A member's process ends: what it had sent still arrives, one link notices.
+    fn kill(&mut self, rank: Rank, noticed_by: Rank) {
+        self.dead.push(rank);
+        for wires in &mut self.wires {
+            wires[rank as usize].clear();
+        }
+        self.wires[rank as usize].iter_mut().for_each(VecDeque::clear);
+        let (size, bounds) = (self.members.len() as Rank, self.at(rank).bounds);
+        *self.at(rank) = Protocol::new(rank, size, bounds);
+        self.at(noticed_by).lost(rank, Loss::Closed);
+    }
+
+    fn error(&mut self, rank: Rank, key: Key) -> Error {
+        let result = self.at(rank).result(key).expect("it has ended");
+        result.expect_err("with an error")
+    }
+}
+
+#[test]
+fn what_involves_a_failed_member_ends_everywhere_and_the_rest_goes_on() {
+    let mut net = Net::new(4, seed());
+    let memory = || Memory::zeroed(100);
+    let large = vec![1; 5000];
+    let from_it = net.receive(0, Pattern::of(3, 1), &memory());
+    let from_any = net.receive(1, Pattern::ANY, &memory());
+    let to_it = net.send(2, 3, 1, large.clone());
+    let collectives: Vec<Key> = (0..3)
+        .map(|rank| {
+            let output = Memory::zeroed(8);
+            net.start(rank, allreduce(rank, 4, 1), &numbers([1]), &output)
+        })
+        .collect();
+    let unconcerned = net.receive(0, Pattern::of(2, 9), &memory());
+    net.run();
+    net.kill(3, 0);
+    net.run();
+    let loss = Loss::Closed;
+    let lost = |during| Error::MemberLost {
+        during,
+        rank: 3,
+        loss,
+    };
+    let receive = |from, tag| During::Receive { from, tag };
+    assert_eq!(net.error(0, from_it), lost(receive(Some(3), Some(1))));
+    assert_eq!(net.error(1, from_any), lost(receive(None, None)));
+    assert_eq!(net.error(2, to_it), lost(During::Send { to: 3, tag: 1 }));
+    for (rank, key) in collectives.into_iter().enumerate() {
+        let during = During::Collective { number: 0 };
+        assert_eq!(net.error(rank as Rank, key), lost(during), "rank {rank}");
+    }
+    // What comes later is told at once.
+    let late = net.send(1, 3, 2, large.clone());
+    assert_eq!(net.error(1, late), lost(During::Send { to: 3, tag: 2 }));
+    let late = net.receive(2, Pattern::ANY, &memory());
+    assert_eq!(net.error(2, late), lost(receive(None, None)));
+    let output = Memory::zeroed(8);
+    let late = net.start(1, broadcast(1, 4, 1), &[], &output);
+    net.run();
+    assert_eq!(net.error(1, late), lost(During::Collective { number: 1 }));
+    // Members that are well talk as before.
+    let sent = net.send(2, 0, 9, vec![5; 100]);
+    net.run();
+    assert!(net.at(2).result(sent).expect("sent").is_ok());
+    assert!(net.at(0).result(unconcerned).expect("received").is_ok());
+    assert_eq!(net.at(0).collectives.len(), 0);
+}
+
+#[test]
+fn what_came_of_a_member_before_it_failed_is_received() {
+    let mut net = Net::new(2, seed());
+    net.send(0, 1, 1, vec![1; 10]);
+    net.send(0, 1, 2, vec![2; 5000]);
+    net.run();
+    net.kill(0, 1);
+    let memory = Memory::zeroed(5000);
+    let came = net.receive(1, Pattern::of(0, 1), &memory);
+    assert!(net.at(1).result(came).expect("here").is_ok());
+    let only_announced = net.receive(1, Pattern::of(0, 2), &memory);
+    assert!(matches!(
+        net.error(1, only_announced),
+        Error::MemberLost { rank: 0, .. }
+    ));
+}
+
+#[test]
+fn a_member_that_fails_in_the_middle_of_a_message_ends_its_receive() {
+    let mut net = Net::new(2, seed());
+    let memory = Memory::zeroed(3 << 20);
+    let receive = net.receive(1, Pattern::of(0, 0), &memory);
+    net.send(0, 1, 0, vec![1; 3 << 20]);
+    // Announce, grant, and the first of three pieces.
+    for _ in 0..3 {
+        assert!(net.step());
+    }
+    assert_eq!(net.at(1).landings.len(), 1);
+    net.kill(0, 1);
+    assert!(matches!(net.error(1, receive), Error::MemberLost { rank: 0, .. }));
+    assert_eq!(net.at(1).landings.len(), 0);
+}
+
+#[test]
+fn a_member_that_finishes_early_loses_no_message_of_its_own() {
+    let mut net = Net::new(3, seed());
+    net.send(0, 1, 1, vec![1; 10]);
+    net.send(0, 1, 2, vec![2; 20]);
+    net.run();
+    assert!(!net.at(0).is_sending());
+    let pending = net.receive(1, Pattern::of(0, 7), &Memory::zeroed(1));
+    let of_any = net.receive(1, Pattern { source: None, tag: Some(7) }, &Memory::zeroed(1));
+    net.at(0).finish();
+    net.run();
+    assert!(net.at(0).has_parted());
+    // Then its connections close, which nobody takes for a failure.
+    net.at(1).lost(0, Loss::Closed);
+    let memory = Memory::zeroed(20);
+    for tag in [2, 1] {
+        let receive = net.receive(1, Pattern::of(0, tag), &memory);
+        let status = net.at(1).result(receive).expect("here").expect("no error");
+        assert_eq!(status.tag, tag);
+    }
+    assert!(matches!(net.error(1, pending), Error::MemberLeft { rank: 0, .. }));
+    let send = net.send(1, 0, 1, vec![1]);
+    assert!(matches!(net.error(1, send), Error::MemberLeft { rank: 0, .. }));
+    assert!(net.at(1).result(of_any).is_none(), "rank 2 is still there");
+    net.at(2).finish();
+    net.run();
+    assert!(matches!(net.error(1, of_any), Error::MemberLeft { rank: 2, .. }));
+    let own = net.receive(0, Pattern::of(1, 1), &Memory::zeroed(1));
+    assert_eq!(net.error(0, own), Error::Finished);
+}
+
+#[test]
+fn who_is_held_to_have_failed_learns_it() {
+    let mut net = Net::new(3, seed());
+    let receive = net.receive(2, Pattern::of(1, 0), &Memory::zeroed(1));
+    let to_self = net.send(2, 2, 0, vec![0; 5000]);
+    // Only one of the others cannot reach it.
+    net.at(0).lost(2, Loss::Silent);
+    net.run();
+    // Its link with rank 0 is closed; rank 1 closed it too, but it says so first to none: rank 0 told rank 1 only.
+    assert!(matches!(
+        net.at(1).gone(2, During::Collective { number: 0 }),
+        Some(Error::MemberLost { loss: Loss::Silent, .. })
+    ));
+    let word = Frame::Lost {
+        rank: 2,
+        loss: Loss::Silent,
+    };
+    assert!(net.at(2).frame(1, word).is_ok());
+    for key in [receive, to_self] {
+        let error = net.error(2, key);
+        assert!(
+            matches!(error, Error::Outcast { rank: 2, by: 1, loss: Loss::Silent, .. }),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn who_gives_up_says_so() {
+    let mut net = Net::new(3, seed());
+    let receive = net.receive(2, Pattern::of(0, 0), &Memory::zeroed(1));
+    net.at(0).give_up();
+    net.run();
+    let error = net.error(2, receive);
+    assert!(
+        matches!(error, Error::MemberLost { rank: 0, loss: Loss::GaveUp, .. }),
+        "{error}"
+    );
+}
+
+/// Whenever a member fails in a run of collectives and messages, everybody's operations end.
+#[test]
+fn a_failure_at_any_moment_leaves_nobody_waiting() {
+    let seed = seed();
+    for round in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed + round);
+        let size = random.random_range(2..6);
+        let mut net = Net::new(size, seed + round);
+        let mut pending: Vec<Vec<Key>> = vec![Vec::new(); size as usize];
+        let length = *[8, 200, 200_000].get(random.random_range(0..3)).expect("one");
+        for _ in 0..3 {
+            for rank in 0..size {
+                let (count, output) = (length / 8, Memory::zeroed(length));
+                let schedule = match round % 2 {
+                    0 => allreduce(rank, size, count),
+                    _ => broadcast(rank, size, count),
+                };
+                let input = match round % 2 {
+                    0 => vec![1; length],
+                    _ => Vec::new(),
+                };
+                let key = net.start(rank, schedule, &input, &output);
+                pending[rank as usize].push(key);
+                let next = (rank + 1) % size;
+                pending[rank as usize].push(net.send(rank, next, 0, vec![0; length]));
+                let before = Pattern::of((rank + size - 1) % size, 0);
+                pending[rank as usize].push(net.receive(rank, before, &Memory::zeroed(length)));
+            }
+        }
+        for _ in 0..random.random_range(0..60) {
+            net.step();
+        }
+        let dead = random.random_range(0..size);
+        let noticed_by = (dead + random.random_range(1..size)) % size;
+        net.kill(dead, noticed_by);
+        net.run();
+        for rank in (0..size).filter(|rank| *rank != dead) {
+            for key in &pending[rank as usize] {
+                let result = net.at(rank).result(*key);
+                let result = result.unwrap_or_else(|| {
+                    panic!("rank {rank} of {size} waits for ever after rank {dead} failed (round {round})")
+                });
+                if let Err(error) = result {
+                    assert_eq!(error.rank(), Some(dead), "{error}");
+                }
+            }
+            let member = net.at(rank);
+            assert_eq!(member.collectives.len(), 0);
+            assert!(!member.is_sending());
+        }
+    }
+}

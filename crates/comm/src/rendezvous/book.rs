@@ -1,0 +1,198 @@
+//! Who waits for whom: a pure state machine.
+
+use hotlease_wire::comm::GroupId;
+use hotlease_wire::comm::greeting::KeyId;
+use hotlease_wire::comm::rendezvous::{Answer, Join, Refused};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// A connection of a member.
+pub(super) type Guest = usize;
+
+struct Member {
+    guest: Guest,
+    rank: Option<u32>,
+    address: SocketAddr,
+    since: Instant,
+    until: Instant,
+}
+
+struct Assembly {
+    size: u32,
+    members: Vec<Member>,
+}
+
+/// Names are those of one secret: who has another one neither meets nor disturbs them.
+type Name = (KeyId, String);
+
+/// See the module.
+pub(super) struct Book {
+    assemblies: HashMap<Name, Assembly>,
+    names: HashMap<Guest, Name>,
+    members_max: u32,
+}
+
+impl Book {
+    pub(super) fn new(members_max: u32) -> Self {
+        Self {
+            assemblies: HashMap::new(),
+            names: HashMap::new(),
+            members_max,
+        }
+    }
+
+    /// A member has come: whom to answer what.
+    pub(super) fn join(
+        &mut self,
+        key: KeyId,
+        guest: Guest,
+        join: Join,
+        now: Instant,
+        group: GroupId,
+    ) -> Vec<(Guest, Answer)> {
+        let refuse = |refused| vec![(guest, Answer::Refused(refused))];
+        if self.names.len() >= self.members_max as usize {
+            let members = self.members_max;
+            return refuse(Refused::Full { members });
+        }
+        let name = (key, join.name);
+        let assembly = self.assemblies.entry(name.clone()).or_insert(Assembly {
+            size: join.size,
+            members: Vec::new(),
+        });
+        // An assembly has a member at least, so a new one is of this size.
+        if assembly.size != join.size {
+            return refuse(Refused::OtherSize {
+                theirs: assembly.size,
+                ours: join.size,
+            });
+        }
+        let same = |member: &&Member| join.rank.is_some() && member.rank == join.rank;
+        if let (Some(rank), Some(other)) = (join.rank, assembly.members.iter().find(same)) {
+            return refuse(Refused::DuplicateRank {
+                rank,
+                other: other.address,
+            });
+        }
+        assembly.members.push(Member {
+            guest,
+            rank: join.rank,
+            address: join.address,
+            since: now,
+            until: now + Duration::from_millis(join.wait_ms),
+        });
+        if assembly.members.len() < assembly.size as usize {
+            self.names.insert(guest, name);
+            return Vec::new();
+        }
+        match self.assemblies.remove(&name) {
+            Some(assembly) => self.together(assembly, group),
+            None => Vec::new(),
+        }
+    }
+
+    fn together(&mut self, assembly: Assembly, group: GroupId) -> Vec<(Guest, Answer)> {
+        let mut free = assembly.free().into_iter();
+        let mut placed: Vec<(u32, &Member)> = assembly
+            .members
+            .iter()
+            .filter_map(|member| Some((member.rank.or_else(|| free.next())?, member)))
+            .collect();
+        placed.sort_unstable_by_key(|(rank, _)| *rank);
+        let members: Vec<SocketAddr> = placed.iter().map(|(_, member)| member.address).collect();
+        let answers = placed.iter().map(|(rank, member)| {
+            self.names.remove(&member.guest);
+            let answer = Answer::Together {
+                group,
+                rank: *rank,
+                members: members.clone(),
+            };
+            (member.guest, answer)
+        });
+        answers.collect()
+    }
+
+    /// A member's connection is gone before it was answered: another one may come in its place.
+    pub(super) fn gone(&mut self, guest: Guest) {
+        let Some(name) = self.names.remove(&guest) else {
+            return;
+        };
+        if let Some(assembly) = self.assemblies.get_mut(&name) {
+            assembly.members.retain(|member| member.guest != guest);
+            if assembly.members.is_empty() {
+                self.assemblies.remove(&name);
+            }
+        }
+    }
+
+    /// When somebody's time is over.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let members = self.assemblies.values().flat_map(|assembly| &assembly.members);
+        members.map(|member| member.until).min()
+    }
+
+    /// Ends the assemblies in which a member's time is over: all that have come are told who has not.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<(Guest, Answer)> {
+        let is_over = |assembly: &Assembly| assembly.members.iter().any(|member| member.until <= now);
+        let over: Vec<Name> = self
+            .assemblies
+            .iter()
+            .filter(|(_, assembly)| is_over(assembly))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let mut answers = Vec::new();
+        for name in over {
+            let Some(assembly) = self.assemblies.remove(&name) else {
+                continue;
+            };
+            let waited = assembly.members.iter().filter(|member| member.until <= now);
+            let waited = waited.map(|member| member.until - member.since).max();
+            let refused = Refused::Missing {
+                ranks: assembly.missing(),
+                size: assembly.size,
+                waited_ms: waited.unwrap_or_default().as_millis() as u64,
+            };
+            answers.extend(self.refuse_all(&assembly, &refused));
+        }
+        answers
+    }
+
+    /// The rendezvous stops.
+    pub(super) fn stop(&mut self) -> Vec<(Guest, Answer)> {
+        let assemblies = std::mem::take(&mut self.assemblies);
+        let refused = assemblies
+            .values()
+            .flat_map(|assembly| self.refuse_all(assembly, &Refused::Stopping));
+        refused.collect()
+    }
+
+    fn refuse_all(&mut self, assembly: &Assembly, refused: &Refused) -> Vec<(Guest, Answer)> {
+        let guests = assembly.members.iter().map(|member| member.guest);
+        let answers = guests.map(|guest| {
+            self.names.remove(&guest);
+            (guest, Answer::Refused(refused.clone()))
+        });
+        answers.collect()
+    }
+}
+
+impl Assembly {
+    /// Ranks that nobody has asked for.
+    fn free(&self) -> Vec<u32> {
+        let mut is_taken = vec![false; self.size as usize];
+        for rank in self.members.iter().filter_map(|member| member.rank) {
+            is_taken[rank as usize] = true;
+        }
+        (0..self.size).filter(|rank| !is_taken[*rank as usize]).collect()
+    }
+
+    /// Those for which nobody is here: members that asked for none have the first.
+    fn missing(&self) -> Vec<u32> {
+        let unranked = self.members.iter().filter(|member| member.rank.is_none());
+        self.free().split_off(unranked.count())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+use super::*;
+
+const KEY: KeyId = KeyId([1; 16]);
+
+fn group(byte: u8) -> GroupId {
+    GroupId([byte; 16])
+}
+
+fn address(guest: Guest) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], guest as u16))
+}
+
+fn asks(guest: Guest, size: u32, rank: Option<u32>) -> Join {
+    Join {
+        name: "name".into(),
+        size,
+        rank,
+        address: address(guest),
+        wait_ms: 1000,
+    }
+}
+
+fn refused(answers: Vec<(Guest, Answer)>) -> Vec<(Guest, Refused)> {
+    let refusals = answers.into_iter().map(|(guest, answer)| match answer {
+        Answer::Refused(refused) => (guest, refused),
+        answer => panic!("{answer:?}"),
+    });
+    refusals.collect()
+}
+
+#[test]
+fn everybody_is_told_where_all_are_when_the_last_has_come() {
+    let mut book = Book::new(10);
+    let now = Instant::now();
+    // Two that want a rank, two that take what is left, in the order in which they come.
+    assert!(book.join(KEY, 1, asks(1, 4, Some(3)), now, group(1)).is_empty());
+    assert!(book.join(KEY, 2, asks(2, 4, None), now, group(1)).is_empty());
+    assert!(book.join(KEY, 3, asks(3, 4, Some(0)), now, group(1)).is_empty());
+    let answers = book.join(KEY, 4, asks(4, 4, None), now, group(1));
+    let members: Vec<_> = [3, 2, 4, 1].map(address).to_vec();
+    let expected: Vec<_> = [(3, 0), (2, 1), (4, 2), (1, 3)]
+        .map(|(guest, rank)| {
+            let answer = Answer::Together {
+                group: group(1),
+                rank,
+                members: members.clone(),
+            };
+            (guest, answer)
+        })
+        .to_vec();
+    assert_eq!(answers, expected);
+    assert_eq!(book.next_due(), None, "nobody waits any more");
+}
+
+#[test]
+fn the_next_of_one_name_are_another_group() {
+    let mut book = Book::new(10);
+    let now = Instant::now();
+    for round in 0..3 {
+        let first = 2 * round;
+        assert!(
+            book.join(KEY, first, asks(first, 2, None), now, group(9))
+                .is_empty()
+        );
+        let answers = book.join(KEY, first + 1, asks(first + 1, 2, None), now, group(round as u8));
+        assert!(answers.iter().all(|(guest, answer)| {
+            *guest >= first && matches!(answer, Answer::Together { group: of, .. } if *of == group(round as u8))
+        }));
+        assert_eq!(answers.len(), 2);
+    }
+}
+
+#[test]
+fn one_name_of_two_secrets_is_two_names() {
+    let mut book = Book::new(10);
+    let now = Instant::now();
+    assert!(book.join(KEY, 1, asks(1, 2, Some(0)), now, group(1)).is_empty());
+    let other = KeyId([2; 16]);
+    assert!(book.join(other, 2, asks(2, 3, Some(0)), now, group(1)).is_empty());
+    assert_eq!(book.join(KEY, 3, asks(3, 2, Some(1)), now, group(1)).len(), 2);
+}
+
+#[test]
+fn a_rank_that_is_taken_and_another_size_are_refused_at_once() {
+    let mut book = Book::new(10);
+    let now = Instant::now();
+    assert!(book.join(KEY, 1, asks(1, 3, Some(2)), now, group(1)).is_empty());
+    let twice = refused(book.join(KEY, 2, asks(2, 3, Some(2)), now, group(1)));
+    let duplicate = Refused::DuplicateRank {
+        rank: 2,
+        other: address(1),
+    };
+    assert_eq!(twice, [(2, duplicate)]);
+    let larger = refused(book.join(KEY, 3, asks(3, 4, None), now, group(1)));
+    assert_eq!(larger, [(3, Refused::OtherSize { theirs: 3, ours: 4 })]);
+    // The one that was first waits as before, and is not in the way when it has gone.
+    book.gone(1);
+    assert!(book.join(KEY, 4, asks(4, 4, Some(2)), now, group(1)).is_empty());
+}
+
+#[test]
+fn who_is_missing_is_told_to_all_that_have_come() {
+    let mut book = Book::new(10);
+    let now = Instant::now();
+    let mut early = asks(1, 5, Some(1));
+    early.wait_ms = 500;
+    book.join(KEY, 1, early, now, group(1));
+    book.join(KEY, 2, asks(2, 5, None), now, group(1));
+    book.join(KEY, 3, asks(3, 5, Some(4)), now, group(1));
+    assert_eq!(book.next_due(), Some(now + Duration::from_millis(500)));
+    assert!(book.expire(now + Duration::from_millis(499)).is_empty());
+    let answers = refused(book.expire(now + Duration::from_millis(500)));
+    // Rank 0 is for the one that asked for none.
+    let missing = Refused::Missing {
+        ranks: vec![2, 3],
+        size: 5,
+        waited_ms: 500,
+    };
+    assert_eq!(answers, [1, 2, 3].map(|guest| (guest, missing.clone())));
+    assert_eq!(book.next_due(), None);
+}
+
+#[test]
+fn no_more_wait_than_may() {
+    let mut book = Book::new(2);
+    let now = Instant::now();
+    book.join(KEY, 1, asks(1, 4, None), now, group(1));
+    book.join(KEY, 2, asks(2, 4, None), now, group(1));
+    let third = refused(book.join(KEY, 3, asks(3, 4, None), now, group(1)));
+    assert_eq!(third, [(3, Refused::Full { members: 2 })]);
+    let stopped = refused(book.stop());
+    assert_eq!(stopped, [(1, Refused::Stopping), (2, Refused::Stopping)]);
+}

@@ -1,0 +1,208 @@
+//! A member at the rendezvous: one question, and the answer when all have come.
+
+use crate::error::Error;
+use crate::link::cipher::{self, Caller, Cipher, Failure};
+use crate::options::Options;
+use hotlease_wire::comm::GroupId;
+use hotlease_wire::comm::greeting::{Greeting, PREFIX_BYTES, Purpose, Verdict};
+use hotlease_wire::comm::rendezvous::{Answer, Join};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// Before the rendezvous is tried again; doubled each time.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// The rendezvous says itself when the time is over. How much later it is taken for dead.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A member's place in its group.
+pub(crate) struct Met {
+    pub(crate) group: GroupId,
+    pub(crate) rank: u32,
+    pub(crate) members: Vec<SocketAddr>,
+    /// Where this member listens.
+    pub(crate) port: TcpListener,
+}
+
+/// Waits until all members have come.
+pub(crate) fn meet(options: &Options, began: Instant) -> Result<Met, Error> {
+    let deadline = began + options.join_timeout;
+    let (mut stream, mut cipher, mut rest) = reach(options, began, deadline)?;
+    let local = Error::local("listen for other members");
+    let listen = || {
+        // On the one address that others are told, not on all that this host has.
+        let address = match options.address {
+            Some(address) => address,
+            None => stream.local_addr()?.ip(),
+        };
+        let port = TcpListener::bind((address, 0))?;
+        let address = port.local_addr()?;
+        Ok((port, address))
+    };
+    let (port, address) = listen().map_err(local)?;
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    let join = Join {
+        name: options.name.clone(),
+        size: options.size,
+        rank: options.rank,
+        address,
+        wait_ms: remaining.as_millis() as u64,
+    };
+    let mut record = Vec::new();
+    cipher.seal(&hotlease_wire::encode(&join), &mut record);
+    let lost = |error: io::Error| unanswered(options, began, explain(&error));
+    stream.write_all(&record).map_err(lost)?;
+    let content = read_record(&mut stream, &mut cipher, &mut rest, deadline + GRACE).map_err(lost)?;
+    let whom = whom(options);
+    match Answer::decode(&content) {
+        Ok(Answer::Together {
+            group,
+            rank,
+            members,
+        }) if members.len() == options.size as usize => Ok(Met {
+            group,
+            rank,
+            members,
+            port,
+        }),
+        Ok(Answer::Refused(refused)) => Err(Error::NotTogether {
+            name: options.name.clone(),
+            refused,
+        }),
+        _ => Err(Error::NotLetIn {
+            whom,
+            why: "its answer makes no sense; install the same hotlease everywhere".into(),
+        }),
+    }
+}
+
+fn whom(options: &Options) -> String {
+    format!("the rendezvous at {}", options.rendezvous)
+}
+
+fn unanswered(options: &Options, began: Instant, why: String) -> Error {
+    Error::NoRendezvous {
+        address: options.rendezvous.clone(),
+        waited: began.elapsed(),
+        why,
+    }
+}
+
+fn explain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "it closed the connection: it has ended, or was stopped".into(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it does not answer".into(),
+        _ => error.to_string(),
+    }
+}
+
+/// A connection that has proved the secret. The rendezvous may be started after its members.
+fn reach(
+    options: &Options,
+    began: Instant,
+    deadline: Instant,
+) -> Result<(TcpStream, Cipher, Vec<u8>), Error> {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let why = match call(options, deadline) {
+            Ok(reached) => return Ok(reached),
+            Err(Tried::Final(error)) => return Err(error),
+            Err(Tried::Again(why)) => why,
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(unanswered(options, began, why));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+enum Tried {
+    Again(String),
+    Final(Error),
+}
+
+fn call(options: &Options, deadline: Instant) -> Result<(TcpStream, Cipher, Vec<u8>), Tried> {
+    let again = |error: io::Error| Tried::Again(explain(&error));
+    let addresses = options.rendezvous.to_socket_addrs().map_err(again)?;
+    let mut stream = Err(io::Error::other("its name has no address"));
+    for address in addresses {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        stream = TcpStream::connect_timeout(&address, remaining.max(Duration::from_millis(1)));
+        if stream.is_ok() {
+            break;
+        }
+    }
+    let mut stream = stream.map_err(again)?;
+    stream.set_nodelay(true).map_err(again)?;
+    let greeting = Greeting {
+        purpose: Purpose::Rendezvous,
+        key: options.secret.id(),
+        group: GroupId::NONE,
+    };
+    let caller = Caller::new(&options.secret, &greeting, &[]);
+    let (mut caller, first) = caller.ok_or_else(|| Tried::Again("no random numbers".into()))?;
+    stream.write_all(&first).map_err(again)?;
+    let mut bytes = [0; 1024];
+    loop {
+        let got = read_some(&mut stream, &mut bytes, deadline).map_err(again)?;
+        let whom = || whom(options);
+        match caller.read(&bytes[..got]) {
+            Ok(None) => {}
+            Ok(Some((cipher, rest))) => return Ok((stream, cipher, rest)),
+            Err(Failure::Refused(Verdict::OtherSecret)) => {
+                return Err(Tried::Final(Error::OtherSecret { whom: whom() }));
+            }
+            Err(Failure::Refused(Verdict::Busy)) => {
+                return Err(Tried::Again(cipher::explain(Verdict::Busy).into()));
+            }
+            Err(Failure::Refused(verdict) | Failure::Refuse(verdict)) => {
+                let why = cipher::explain(verdict).into();
+                return Err(Tried::Final(Error::NotLetIn { whom: whom(), why }));
+            }
+            Err(Failure::Stranger(why)) => {
+                let why = why.into();
+                return Err(Tried::Final(Error::NotLetIn { whom: whom(), why }));
+            }
+        }
+    }
+}
+
+fn read_some(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> io::Result<usize> {
+    loop {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(remaining))?;
+        match stream.read(bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+fn read_record(
+    stream: &mut TcpStream,
+    cipher: &mut Cipher,
+    got: &mut Vec<u8>,
+    deadline: Instant,
+) -> io::Result<Vec<u8>> {
+    let mut bytes = [0; 16 * 1024];
+    loop {
+        if let Some(prefix) = got.first_chunk::<PREFIX_BYTES>() {
+            let end = PREFIX_BYTES + u16::from_le_bytes(*prefix) as usize;
+            if let Some(record) = got.get(PREFIX_BYTES..end) {
+                let mut content = Vec::new();
+                if !cipher.open(record, &mut content) {
+                    return Err(io::Error::other("what it sent is not what it wrote"));
+                }
+                return Ok(content);
+            }
+        }
+        let some = read_some(stream, &mut bytes, deadline)?;
+        got.extend_from_slice(&bytes[..some]);
+    }
+}

@@ -1,0 +1,121 @@
+//! Operations that go on while the program does something else.
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::protocol::Status;
+use crate::slots::Key;
+use std::sync::Arc;
+
+/// A send, a receive into lent memory, or a collective, that has begun.
+///
+/// Progress is made in the calls of any thread, and a few times a second besides. Dropped before its end, a receive that
+/// nothing has come for is cancelled; everything else goes on by itself.
+#[must_use = "an operation may not have ended; wait for it"]
+pub struct Request {
+    engine: Arc<Engine>,
+    /// None when its result was taken.
+    key: Option<Key>,
+    is_send: bool,
+}
+
+impl Request {
+    pub(crate) fn new(engine: &Arc<Engine>, key: Key, is_send: bool) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            key: Some(key),
+            is_send,
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn wait(mut self) -> Result<Status, Error> {
+        match self.key.take() {
+            Some(key) => self.engine.wait(key, self.is_send),
+            None => Err(Error::Finished),
+        }
+    }
+
+    /// Its result, if it has ended; to be asked again otherwise. Makes progress.
+    pub fn test(&mut self) -> Option<Result<Status, Error>> {
+        let result = self.engine.test(self.key?)?;
+        self.key = None;
+        Some(result)
+    }
+
+    /// Cancels it if that is possible: a receive that nothing has come for, or a send that has not begun. Whether it was;
+    /// [`wait`](Self::wait) says [`Error::Cancelled`] then.
+    pub fn cancel(&mut self) -> bool {
+        self.key
+            .is_some_and(|key| self.engine.change(|protocol| protocol.cancel(key)))
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.engine.change(|protocol| protocol.forget(key));
+        }
+    }
+}
+
+/// Waits for all of these; the first error, after all have ended.
+///
+/// # Errors
+/// Those of the operations.
+pub fn wait_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Status>, Error> {
+    let results: Vec<_> = requests.into_iter().map(Request::wait).collect();
+    results.into_iter().collect()
+}
+
+/// A receive into memory of its own.
+#[must_use = "a message may not have come; wait for it"]
+pub struct Receiving {
+    request: Request,
+    memory: Memory,
+}
+
+/// A message that was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// Who sent it, with which tag.
+    pub status: Status,
+    /// Its bytes, no more.
+    pub bytes: Vec<u8>,
+}
+
+impl Receiving {
+    pub(crate) fn new(request: Request, memory: Memory) -> Self {
+        Self { request, memory }
+    }
+
+    /// Waits for the message.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub fn wait(self) -> Result<Received, Error> {
+        let status = self.request.wait()?;
+        Ok(received(status, self.memory))
+    }
+
+    /// The message, if it has come; to be asked again otherwise. Makes progress.
+    pub fn test(&mut self) -> Option<Result<Received, Error>> {
+        let result = self.request.test()?;
+        let memory = std::mem::replace(&mut self.memory, Memory::of(Vec::new()));
+        Some(result.map(|status| received(status, memory)))
+    }
+
+    /// Cancels it if nothing has come; whether it was.
+    pub fn cancel(&mut self) -> bool {
+        self.request.cancel()
+    }
+}
+
+fn received(status: Status, memory: Memory) -> Received {
+    let mut bytes = memory.into_bytes();
+    bytes.truncate(status.bytes as usize);
+    Received { status, bytes }
+}

@@ -1,0 +1,64 @@
+//! Groups of members over real TCP on loopback, as threads.
+
+use hotlease_comm::rendezvous::{Limits, Server};
+use hotlease_comm::{Communicator, Options, Rank, Secret};
+use std::time::Duration;
+
+/// No test waits longer than this for what should take milliseconds.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn secret() -> Secret {
+    Secret::new(b"the secret of these tests").expect("25 bytes")
+}
+
+pub fn rendezvous() -> Server {
+    Server::start("127.0.0.1:0", vec![secret()], Limits::default()).expect("a rendezvous")
+}
+
+pub fn options(server: &Server, name: &str, size: Rank) -> Options {
+    let mut options = Options::new(name, size, server.address().to_string(), secret());
+    options.join_timeout = PATIENCE;
+    options
+}
+
+/// Runs a member of each rank, and gives what they return, by rank. Their panics are this one's.
+pub fn each<R: Send>(
+    size: Rank,
+    change: impl Fn(&mut Options) + Sync,
+    member: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    let server = rendezvous();
+    let options = options(&server, "each", size);
+    std::thread::scope(|scope| {
+        let spawn = |rank| {
+            let (mut options, member, change) = (options.clone(), &member, &change);
+            options.rank = Some(rank);
+            change(&mut options);
+            scope.spawn(move || {
+                let communicator = Communicator::join(&options).expect("all come");
+                assert_eq!(communicator.rank(), rank);
+                member(communicator)
+            })
+        };
+        let members: Vec<_> = (0..size).map(spawn).collect();
+        let results = members.into_iter().map(|member| member.join());
+        let results: Vec<_> = results.collect();
+        let results = results.into_iter().map(|result| match result {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        results.collect()
+    })
+}
+
+/// Bytes that differ from each other.
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}

@@ -1,0 +1,259 @@
+//! Messages between members over TCP on loopback.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod group;
+
+use group::{each, pattern};
+use hotlease_comm::{Communicator, Error, Options, Pattern, wait_all};
+use std::time::Instant;
+
+fn as_they_are(_: &mut Options) {}
+
+#[test]
+fn messages_of_all_sizes_arrive_whole_plain_and_sealed() {
+    for is_sealed in [false, true] {
+        each(
+            2,
+            |options| options.is_sealed = is_sealed,
+            |all| {
+                let other = 1 - all.rank();
+                for (tag, length) in [0, 1, 7, 16_384, 16_385, 65_536, 300_000, 5_000_000]
+                    .into_iter()
+                    .enumerate()
+                {
+                    let mine = pattern(u64::from(all.rank()) + tag as u64, length);
+                    let mut theirs = vec![0; length];
+                    let of = Pattern::of(other, tag as u32);
+                    let status = all
+                        .sendrecv(&mine, other, tag as u32, &mut theirs, of)
+                        .expect("both are well");
+                    assert_eq!(status.bytes, length as u64);
+                    assert!(
+                        theirs == pattern(u64::from(other) + tag as u64, length),
+                        "{length} bytes, sealed: {is_sealed}"
+                    );
+                }
+                all.finish().expect("everything is read");
+            },
+        );
+    }
+}
+
+#[test]
+fn two_that_both_send_first_go_on() {
+    const BYTES: usize = 64 << 20;
+    each(2, as_they_are, |all| {
+        let other = 1 - all.rank();
+        all.send(&pattern(u64::from(all.rank()), BYTES), other, 1)
+            .expect("it goes on");
+        let mut theirs = vec![0; BYTES];
+        let status = all.receive(&mut theirs, Pattern::of(other, 1)).expect("here");
+        assert_eq!(status.bytes, BYTES as u64);
+        assert!(theirs == pattern(u64::from(other), BYTES));
+    });
+}
+
+#[test]
+fn all_in_a_ring_that_send_first_go_on() {
+    const BYTES: usize = 3 << 20;
+    each(5, as_they_are, |all| {
+        let (rank, size) = (all.rank(), all.size());
+        all.send(&pattern(u64::from(rank), BYTES), (rank + 1) % size, 0)
+            .expect("it goes on");
+        let mut theirs = vec![0; BYTES];
+        let before = (rank + size - 1) % size;
+        all.receive(&mut theirs, Pattern::of(before, 0)).expect("here");
+        assert!(theirs == pattern(u64::from(before), BYTES));
+    });
+}
+
+#[test]
+fn three_elements_are_never_read_as_two_and_two() {
+    each(2, as_they_are, |all| {
+        if all.rank() == 0 {
+            all.send(&[1, 2, 3], 1, 4).expect("sent");
+            all.send(&[4], 1, 4).expect("sent");
+            return;
+        }
+        let mut two = [0; 2];
+        let of = Pattern::of(0, 4);
+        let error = all.receive(&mut two, of).expect_err("three do not fit");
+        let expected = Error::Truncated {
+            source_rank: 0,
+            tag: 4,
+            sent: 3,
+            room: 2,
+        };
+        assert_eq!((error, two), (expected, [0, 0]));
+        // Nothing is lost, and the order is kept.
+        let status = all.probe(of).expect("it is still there");
+        let mut three = vec![0; status.bytes as usize];
+        all.receive(&mut three, of).expect("they fit");
+        assert_eq!(three, [1, 2, 3]);
+        assert_eq!(all.receive(&mut two, of).expect("one").bytes, 1);
+        assert_eq!(two, [4, 0]);
+    });
+}
+
+#[test]
+fn operations_go_on_while_the_program_does_something_else() {
+    each(3, as_they_are, |all| {
+        let (rank, size) = (all.rank(), all.size());
+        let receives: Vec<_> = (0..size)
+            .filter(|from| *from != rank)
+            .flat_map(|from| [(from, 0), (from, 1)])
+            .map(|(from, tag)| all.irecv(200_000, Pattern::of(from, tag)).expect("begun"))
+            .collect();
+        let sends: Vec<_> = (0..size)
+            .filter(|to| *to != rank)
+            .flat_map(|to| [(to, 1, 10), (to, 0, 200_000)])
+            .map(|(to, tag, length)| all.isend(pattern(u64::from(rank), length), to, tag).expect("begun"))
+            .collect();
+        for receive in receives {
+            let received = receive.wait().expect("received");
+            let expected = pattern(u64::from(received.status.source), received.bytes.len());
+            assert!(received.bytes == expected && [10, 200_000].contains(&received.bytes.len()));
+        }
+        wait_all(sends).expect("sent");
+        assert_eq!(all.iprobe(Pattern::ANY), Ok(None));
+    });
+}
+
+#[test]
+fn what_is_not_there_is_waited_for_or_not_as_one_asks() {
+    each(2, as_they_are, |all| {
+        let any = Pattern::ANY;
+        if all.rank() == 1 {
+            assert_eq!(all.iprobe(any), Ok(None));
+            let mut receive = all.irecv(8, any).expect("begun");
+            assert!(receive.test().is_none());
+            assert!(receive.cancel(), "nothing has come");
+            assert!(matches!(receive.wait(), Err(Error::Cancelled { .. })));
+            all.send(b"now", 0, 0).expect("sent");
+            let status = all.probe(any).expect("it comes");
+            assert_eq!((status.source, status.tag, status.bytes), (0, 3, 5));
+            let mut receive = all.irecv(8, any).expect("begun");
+            let received = loop {
+                if let Some(received) = receive.test() {
+                    break received.expect("it has come");
+                }
+            };
+            assert_eq!(received.bytes, b"hello");
+        } else {
+            let mut now = [0; 3];
+            all.receive(&mut now, any).expect("here");
+            all.send(b"hello", 1, 3).expect("sent");
+        }
+        let error = all.send(b"", 2, 0).expect_err("there are two");
+        assert_eq!(error, Error::NoSuchRank { rank: 2, size: 2 });
+    });
+}
+
+#[test]
+fn threads_of_one_member_share_its_connections() {
+    const THREADS: u32 = 4;
+    each(2, as_they_are, |all| {
+        let other = 1 - all.rank();
+        std::thread::scope(|scope| {
+            for tag in 0..THREADS {
+                let all = &all;
+                scope.spawn(move || {
+                    for number in 0..200_usize {
+                        let length = (number * 977) % 40_000;
+                        let seed = u64::from(tag) << 32 | number as u64;
+                        let mut theirs = vec![0; length];
+                        all.sendrecv(&pattern(seed, length), other, tag, &mut theirs, Pattern::of(other, tag))
+                            .expect("both are well");
+                        assert!(theirs == pattern(seed, length), "thread {tag}, message {number}");
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// Resident memory of this process, bytes.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("this is Linux");
+    let pages: u64 = status
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse().ok())
+        .expect("a number of pages");
+    pages * 4096
+}
+
+#[test]
+fn a_million_unexpected_messages_do_not_grow_memory_without_bound() {
+    const MESSAGES: u32 = 1_000_000;
+    each(2, as_they_are, |all| {
+        if all.rank() == 0 {
+            let before = resident_bytes();
+            for number in 0..MESSAGES {
+                all.send(&number.to_le_bytes(), 1, 7).expect("sent");
+            }
+            let grown = resident_bytes().saturating_sub(before);
+            assert!(grown < 64 << 20, "{grown} bytes more than before");
+            all.send(&[], 1, 8).expect("sent");
+        } else {
+            // Rank 0 has sent all that it may, and waits.
+            let mut word = [0; 4];
+            all.probe(Pattern::of(0, 7)).expect("here");
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            assert_eq!(all.iprobe(Pattern::of(0, 8)), Ok(None), "it does not get ahead");
+            for number in 0..MESSAGES {
+                all.receive(&mut word, Pattern::of(0, 7)).expect("here");
+                assert_eq!(u32::from_le_bytes(word), number);
+            }
+            all.receive(&mut word, Pattern::of(0, 8)).expect("here");
+        }
+    });
+}
+
+/// Lengths are 64 bits everywhere: a message of 3 GiB needs 9 GiB of memory here, so it is not run by default.
+#[test]
+#[ignore = "9 GiB of memory and some seconds"]
+fn a_message_of_three_gibibytes_arrives() {
+    const BYTES: usize = 3 << 30;
+    let began = Instant::now();
+    each(2, as_they_are, |all| {
+        let check = |bytes: &[u8]| {
+            let places = (0..BYTES).step_by(1 << 20).chain([BYTES - 1]);
+            places.for_each(|place| assert_eq!(bytes[place], (place >> 20) as u8 | 1, "at {place}"));
+        };
+        if all.rank() == 0 {
+            let mut bytes = vec![0; BYTES];
+            let places = (0..BYTES).step_by(1 << 20).chain([BYTES - 1]);
+            places.for_each(|place| bytes[place] = (place >> 20) as u8 | 1);
+            all.send(&bytes, 1, 0).expect("sent");
+        } else {
+            let mut bytes = vec![0; BYTES];
+            let status = all.receive(&mut bytes, Pattern::of(0, 0)).expect("here");
+            assert_eq!(status.bytes, BYTES as u64);
+            check(&bytes);
+        }
+    });
+    eprintln!("3 GiB in {:?}", began.elapsed());
+}
+
+#[test]
+fn a_slow_reader_gets_the_messages_of_a_member_that_has_finished() {
+    each(2, as_they_are, |all: Communicator| {
+        if all.rank() == 0 {
+            for number in 0..1000_u32 {
+                all.send(&number.to_le_bytes(), 1, 0).expect("sent");
+            }
+            all.finish().expect("everything is read");
+        } else {
+            // As if it computed.
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            let mut word = [0; 4];
+            for number in 0..1000_u32 {
+                all.receive(&mut word, Pattern::of(0, 0)).expect("it was sent");
+                assert_eq!(u32::from_le_bytes(word), number);
+            }
+            let error = all.receive(&mut word, Pattern::of(0, 0)).expect_err("no more");
+            assert!(matches!(error, Error::MemberLeft { rank: 0, .. }), "{error}");
+        }
+    });
+}

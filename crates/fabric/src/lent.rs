@@ -1,0 +1,222 @@
+//! Memory of a caller, lent to an engine for as long as a closure runs.
+//!
+//! An engine that any thread may drive outlives the calls that give it memory, so it cannot hold `&[u8]`. It holds a
+//! [`Lent`] or a [`LentMut`], which own nothing and reach the bytes only while the closure of [`lend`] or [`lend_mut`] runs:
+//! when it returns, or panics, the memory is taken back. Whoever is using it at that moment is waited for.
+//!
+//! ```
+//! use hotlease_fabric::lent::lend;
+//! let bytes = [1, 2, 3];
+//! let kept = lend(&bytes, |lent| {
+//!     assert_eq!(lent.with(|bytes| bytes[1]), Some(2));
+//!     lent.clone()
+//! });
+//! assert_eq!(kept.with(|bytes| bytes[1]), None, "it was taken back");
+//! ```
+//!
+//! Why this is sound: the pointer is used under the lock only, and only while it is there; it is there from the beginning of the
+//! borrow to its end, at which the same lock is taken to remove it. A `LentMut` gives its bytes to one closure at a
+//! time, under the lock; a `Lent` gives shared ones.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where the bytes are.
+#[derive(Clone, Copy)]
+struct Place {
+    start: *mut u8,
+    length: usize,
+}
+
+// SAFETY: a place is an address. Bytes have no thread that they belong to, and the borrow which they come of
+// allows shared (`Lent`) or exclusive (`LentMut`) access, which the lock keeps.
+unsafe impl Send for Place {}
+
+struct Loan {
+    length: usize,
+    place: Mutex<Option<Place>>,
+}
+
+impl Loan {
+    fn place(&self) -> MutexGuard<'_, Option<Place>> {
+        // A panic of whoever used the bytes changes nothing about whose they are.
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes the memory back, also where the closure panics.
+struct Return<'a>(&'a Loan);
+
+impl Drop for Return<'_> {
+    fn drop(&mut self) {
+        *self.0.place() = None;
+    }
+}
+
+macro_rules! handle {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub struct $name(Arc<Loan>);
+
+        impl $name {
+            fn of(start: *mut u8, length: usize) -> Self {
+                Self(Arc::new(Loan {
+                    length,
+                    place: Mutex::new(Some(Place { start, length })),
+                }))
+            }
+
+            /// How many bytes were lent.
+            #[allow(clippy::len_without_is_empty)]
+            pub fn len(&self) -> usize {
+                self.0.length
+            }
+
+            /// Whether both are of the same loan.
+            pub fn is_same(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.0, &other.0)
+            }
+
+            /// Ends the loan before its time, for memory that was lent by `from_raw`: when this returns, nobody uses it.
+            pub fn take_back(&self) {
+                *self.0.place() = None;
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}({} bytes)", stringify!($name), self.len())
+            }
+        }
+    };
+}
+
+handle!(
+    /// Memory that may be read.
+    Lent
+);
+handle!(
+    /// Memory that may be read and written.
+    LentMut
+);
+
+impl Lent {
+    /// Lends memory whose owner promises what a borrow would.
+    ///
+    /// # Safety
+    /// `start` is valid for reads of `length` bytes, and nobody writes them, until [`Lent::take_back`] has returned.
+    pub unsafe fn from_raw(start: *const u8, length: usize) -> Self {
+        Self::of(start.cast_mut(), length)
+    }
+
+    /// The bytes, unless they were taken back. Calls of one loan take turns: `use_bytes` must not ask for them again.
+    pub fn with<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let place = self.0.place();
+        let Place { start, length } = (*place)?;
+        // SAFETY: it is there, so the borrow lives, and its end waits for the lock that is held here.
+        Some(use_bytes(unsafe { std::slice::from_raw_parts(start, length) }))
+    }
+}
+
+impl LentMut {
+    /// Lends memory whose owner promises what an exclusive borrow would.
+    ///
+    /// # Safety
+    /// `start` is valid for reads and writes of `length` bytes, and nobody else uses them, until
+    /// [`LentMut::take_back`] has returned.
+    pub unsafe fn from_raw(start: *mut u8, length: usize) -> Self {
+        Self::of(start, length)
+    }
+
+    /// The bytes, unless they were taken back. Calls of one loan take turns: `use_bytes` must not ask for them again.
+    pub fn with<R>(&self, use_bytes: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+        let place = self.0.place();
+        let Place { start, length } = (*place)?;
+        // SAFETY: as for `Lent`; the lock makes this the only use of an exclusive borrow.
+        Some(use_bytes(unsafe {
+            std::slice::from_raw_parts_mut(start, length)
+        }))
+    }
+}
+
+/// Lends bytes to whoever `engine` gives its handle to, until `engine` returns.
+pub fn lend<R>(bytes: &[u8], engine: impl FnOnce(&Lent) -> R) -> R {
+    let lent = Lent::of(bytes.as_ptr().cast_mut(), bytes.len());
+    let _return = Return(&lent.0);
+    engine(&lent)
+}
+
+/// The same, to be written too.
+pub fn lend_mut<R>(bytes: &mut [u8], engine: impl FnOnce(&LentMut) -> R) -> R {
+    let lent = LentMut::of(bytes.as_mut_ptr(), bytes.len());
+    let _return = Return(&lent.0);
+    engine(&lent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+
+    #[test]
+    fn lent_memory_is_written_by_others_and_then_the_callers_again() {
+        let mut bytes = vec![0; 100];
+        lend_mut(&mut bytes, |lent| {
+            let theirs = lent.clone();
+            std::thread::spawn(move || theirs.with(|bytes| bytes.fill(7)))
+                .join()
+                .unwrap()
+                .expect("it is lent");
+        });
+        assert_eq!(bytes, [7; 100]);
+    }
+
+    #[test]
+    fn memory_comes_back_only_after_its_last_use() {
+        let bytes = vec![5; 10];
+        let is_used = AtomicBool::new(false);
+        let (begun, wait) = mpsc::channel();
+        std::thread::scope(|scope| {
+            lend(&bytes, |lent| {
+                let (theirs, is_used) = (lent.clone(), &is_used);
+                scope.spawn(move || {
+                    theirs.with(|bytes| {
+                        begun.send(()).unwrap();
+                        std::thread::sleep(std::time::Duration::from_millis(20));
+                        is_used.store(true, Ordering::Relaxed);
+                        assert_eq!(bytes, [5; 10]);
+                    })
+                });
+                wait.recv().unwrap();
+            });
+            assert!(is_used.load(Ordering::Relaxed), "taken back while it was used");
+        });
+    }
+
+    #[test]
+    fn memory_comes_back_from_a_panic() {
+        let mut bytes = [1];
+        let mut kept = None;
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            lend_mut(&mut bytes, |lent| {
+                kept = Some(lent.clone());
+                panic!("on purpose");
+            })
+        }));
+        assert!(panicked.is_err());
+        let kept = kept.expect("it was lent");
+        assert_eq!((kept.with(|bytes| bytes[0]), kept.len()), (None, 1));
+    }
+
+    #[test]
+    fn a_panic_of_who_uses_it_changes_nothing() {
+        let bytes = [1, 2];
+        lend(&bytes, |lent| {
+            let theirs = lent.clone();
+            let panicked = std::panic::catch_unwind(move || theirs.with(|_| panic!("on purpose")));
+            assert!(panicked.is_err());
+            assert_eq!(lent.with(<[u8]>::len), Some(2));
+        });
+    }
+}
