@@ -121,19 +121,10 @@ fn a_rank_that_is_taken_and_another_size_are_refused_at_once() {
     let options = options(&server, "taken", 2);
     scope(|scope| {
         let first = scope.spawn(|| joined(&options, 1).expect("the other one comes"));
-        // Whoever asks before it is there waits for it, or is refused: so ask until it is.
+        group::until("rank 1 waits", || server.waiting() == 1);
         let mut asks_for_more = options.clone();
         asks_for_more.size = 3;
-        asks_for_more.join_timeout = Duration::from_millis(50);
-        let began = Instant::now();
-        let refused = loop {
-            match Communicator::join(&asks_for_more).expect_err("another size") {
-                Error::NotTogether { refused: Refused::Missing { .. }, .. } => {
-                    assert!(began.elapsed() < group::PATIENCE);
-                }
-                error => break error,
-            }
-        };
+        let refused = Communicator::join(&asks_for_more).expect_err("another size");
         let expected = Refused::OtherSize { theirs: 2, ours: 3 };
         assert!(matches!(&refused, Error::NotTogether { refused, .. } if *refused == expected), "{refused}");
         let twice = joined(&options, 1).expect_err("rank 1 is another one's");
@@ -167,21 +158,22 @@ fn a_rendezvous_may_serve_several_secrets_and_start_after_its_members() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let secrets = [secret(), Secret::new(&[9; 32]).expect("32 bytes")];
     scope(|scope| {
+        let mut members = Vec::new();
         for secret in &secrets {
             for _ in 0..2 {
                 let mut options = Options::new("shared name", 2, free.to_string(), secret.clone());
                 options.join_timeout = group::PATIENCE;
-                scope.spawn(move || Communicator::join(&options).expect("it starts in time").finish());
+                members.push(scope.spawn(move || {
+                    let all = Communicator::join(&options).expect("it starts in time");
+                    all.finish()
+                }));
             }
         }
         sleep(Duration::from_millis(100));
         let server = Server::start(free, secrets.to_vec(), Limits::default()).expect("the port is free");
-        // It serves until all have met.
-        let probe = Options::new("last", 1, free.to_string(), secret());
-        Communicator::join(&probe).expect("it serves").finish().expect("alone");
-        let began = Instant::now();
-        while server.refusals().others > 0 && began.elapsed() < group::PATIENCE {}
-        sleep(Duration::from_millis(500));
+        let met: Vec<_> = members.into_iter().map(|member| member.join().unwrap()).collect();
+        drop(server);
+        assert!(met.into_iter().all(|result| result.is_ok()));
     });
 }
 
@@ -268,15 +260,9 @@ fn strangers_at_a_member_hang_nobody() {
         // Rank 1 listens, and waits for rank 0, which comes late.
         let before = listening();
         let first = scope.spawn(|| joined(&options, 1).expect("rank 0 comes"));
-        let began = Instant::now();
-        let ports = loop {
-            let ports: Vec<_> = listening().into_iter().filter(|port| !before.contains(port)).collect();
-            if !ports.is_empty() {
-                break ports;
-            }
-            assert!(began.elapsed() < group::PATIENCE, "no port of a member");
-            std::thread::yield_now();
-        };
+        group::until("rank 1 waits", || server.waiting() == 1);
+        let ports: Vec<_> = listening().into_iter().filter(|port| !before.contains(port)).collect();
+        assert!(!ports.is_empty(), "rank 1 listens while it waits");
         let _strangers: Vec<_> = ports.iter().map(|port| strangers(*port, 100)).collect();
         let second = joined(&options, 0).expect("rank 1 is there");
         let first = first.join().unwrap();

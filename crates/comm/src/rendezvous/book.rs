@@ -126,6 +126,11 @@ impl Book {
         }
     }
 
+    /// How many members wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.names.len()
+    }
+
     /// When somebody's time is over.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let members = self.assemblies.values().flat_map(|assembly| &assembly.members);

@@ -58,6 +58,7 @@ pub struct Refusals {
 
 #[derive(Default)]
 struct Tally {
+    waiting: AtomicU64,
     other_secret: AtomicU64,
     others: AtomicU64,
     last: Mutex<Option<String>>,
@@ -153,6 +154,11 @@ impl Server {
         self.address
     }
 
+    /// How many members wait for others there.
+    pub fn waiting(&self) -> u64 {
+        self.tally.waiting.load(Ordering::Acquire)
+    }
+
     /// Whom it has not let in.
     pub fn refusals(&self) -> Refusals {
         Refusals {
@@ -225,6 +231,8 @@ impl Desk {
                 }
             }
             self.look_at_the_clock();
+            let waiting = self.book.waiting() as u64;
+            self.tally.waiting.store(waiting, Ordering::Release);
         }
         let stopped = self.book.stop();
         self.answer(stopped);

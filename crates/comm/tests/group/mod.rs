@@ -2,7 +2,7 @@
 
 use hotlease_comm::rendezvous::{Limits, Server};
 use hotlease_comm::{Communicator, Options, Rank, Secret};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No test waits longer than this for what should take milliseconds.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -61,4 +61,13 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     }
     bytes.truncate(length);
     bytes
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

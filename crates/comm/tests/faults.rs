@@ -1,0 +1,273 @@
+//! Members that are killed, stopped, or panic: everybody else is told in time.
+//!
+//! The one in question is a process of its own: this test program, started again to run `victim`.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod group;
+
+use group::{options, rendezvous, until};
+use hotlease_comm::rendezvous::Server;
+use hotlease_comm::{
+    Area, Communicator, Error, Local, Loss, Pattern, Rank, Round, Schedule, Span, Step,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+const SIZE: Rank = 4;
+const VICTIM: Rank = 3;
+const BOUND: Duration = Duration::from_secs(2);
+/// What may come on top of the bound on a machine that does many other things.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Nothing to compute.
+struct Nothing;
+
+impl Local for Nothing {
+    fn run(&self, _: &[Step], _: &[u8], _: &mut [u8], _: &mut [u8]) {}
+}
+
+/// Everybody tells everybody that it is here.
+fn barrier(all: &Communicator) -> Result<(), Error> {
+    let others = (0..all.size()).filter(|rank| *rank != all.rank());
+    let byte = |offset| Span {
+        area: Area::Scratch,
+        offset,
+        count: 1,
+    };
+    let transfers = others.flat_map(|rank| {
+        let own = byte(all.rank() as usize);
+        let theirs = byte(rank as usize);
+        [Step::Send { to: rank, from: own }, Step::Receive { from: rank, into: theirs }]
+    });
+    let round = Round {
+        transfers: transfers.collect(),
+        local: Vec::new(),
+    };
+    let schedule = Schedule {
+        scratch: all.size() as usize,
+        rounds: if all.size() > 1 { vec![round] } else { Vec::new() },
+    };
+    all.run(Arc::new(schedule), 1, &[], &mut [], Arc::new(Nothing))
+}
+
+/// What members do when it happens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Scene {
+    /// Wait for a message of it, or of any.
+    Receiving,
+    /// Send it large messages, and get some.
+    Streaming,
+    /// One collective after the other.
+    Collectives,
+    /// Compute, without a call.
+    Computing,
+}
+
+const SCENES: [Scene; 4] = [
+    Scene::Receiving,
+    Scene::Streaming,
+    Scene::Collectives,
+    Scene::Computing,
+];
+
+fn act(scene: Scene, all: &Communicator, is_over: &dyn Fn() -> bool) -> Error {
+    let acted = || -> Result<(), Error> {
+        match (scene, all.rank()) {
+            (Scene::Receiving, VICTIM) => {
+                all.receive(&mut [0; 8], Pattern::of(0, 99))?;
+            }
+            (Scene::Receiving, 0) => {
+                all.receive(&mut [0; 8], Pattern::ANY)?;
+            }
+            (Scene::Receiving, _) => {
+                all.receive(&mut [0; 8], Pattern::of(VICTIM, 1))?;
+            }
+            (Scene::Streaming, VICTIM) => {
+                let mut bytes = vec![0; 8 << 20];
+                loop {
+                    all.receive(&mut bytes, Pattern::ANY)?;
+                    all.send(&bytes, 1, 0)?;
+                }
+            }
+            (Scene::Streaming, 1) => {
+                let mut bytes = vec![0; 8 << 20];
+                loop {
+                    all.receive(&mut bytes, Pattern::of(VICTIM, 0))?;
+                }
+            }
+            (Scene::Streaming, _) => {
+                let bytes = vec![1; 8 << 20];
+                loop {
+                    all.send(&bytes, VICTIM, 0)?;
+                }
+            }
+            (Scene::Collectives, _) => loop {
+                barrier(all)?;
+            },
+            (Scene::Computing, VICTIM) => loop {
+                std::thread::sleep(Duration::from_secs(1));
+            },
+            (Scene::Computing, _) => {
+                while !is_over() {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                // It was known before this call.
+                all.send(&[], VICTIM, 0)?;
+            }
+        }
+        Ok(())
+    };
+    acted().expect_err("it cannot end well")
+}
+
+/// Not a test: the member that something happens to.
+#[test]
+#[ignore = "started by the other tests"]
+fn victim() {
+    let Ok(address) = std::env::var("HOTLEASE_TEST_RENDEZVOUS") else {
+        return;
+    };
+    let number: usize = std::env::var("HOTLEASE_TEST_SCENE").unwrap().parse().unwrap();
+    let mut options = hotlease_comm::Options::new("scene", SIZE, address, group::secret());
+    options.rank = Some(VICTIM);
+    options.failure_bound = BOUND;
+    let all = Communicator::join(&options).expect("all come");
+    let error = act(SCENES[number], &all, &|| false);
+    // Whoever was stopped for too long is told so when it goes on.
+    assert!(matches!(error, Error::Outcast { .. } | Error::MemberLost { .. }), "{error}");
+}
+
+fn start_victim(server: &Server, scene: Scene) -> Child {
+    let number = SCENES.iter().position(|other| *other == scene).expect("one of them");
+    Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "victim", "--ignored", "--nocapture"])
+        .env("HOTLEASE_TEST_RENDEZVOUS", server.address().to_string())
+        .env("HOTLEASE_TEST_SCENE", number.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts")
+}
+
+/// Does it to the victim in the middle of a scene; how long each of the others took to be told, and what.
+fn strike(scene: Scene, signal: Signal) -> Vec<(Duration, Error)> {
+    let server = rendezvous();
+    let mut options = options(&server, "scene", SIZE);
+    options.failure_bound = BOUND;
+    let mut victim = start_victim(&server, scene);
+    let pid = Pid::from_raw(victim.id() as i32);
+    let began = Instant::now();
+    let struck_us = AtomicU64::new(u64::MAX);
+    let here = AtomicU64::new(0);
+    let told = scope(|scope| {
+        let members: Vec<_> = (0..VICTIM)
+            .map(|rank| {
+                let mut options = options.clone();
+                options.rank = Some(rank);
+                let (struck_us, here, began) = (&struck_us, &here, &began);
+                scope.spawn(move || {
+                    let all = Communicator::join(&options).expect("all come");
+                    here.fetch_add(1, Ordering::SeqCst);
+                    let since = || {
+                        let struck = Duration::from_micros(struck_us.load(Ordering::SeqCst));
+                        began.elapsed().saturating_sub(struck)
+                    };
+                    let error = act(scene, &all, &|| since() > BOUND + SLACK / 2);
+                    (since(), error)
+                })
+            })
+            .collect();
+        until("all have come", || here.load(Ordering::SeqCst) == u64::from(VICTIM));
+        // In the middle of it.
+        std::thread::sleep(Duration::from_millis(200));
+        struck_us.store(began.elapsed().as_micros() as u64, Ordering::SeqCst);
+        kill(pid, signal).expect("it runs");
+        let told = members.into_iter().map(|member| member.join().unwrap());
+        told.collect()
+    });
+    if signal == Signal::SIGSTOP {
+        kill(pid, Signal::SIGCONT).expect("it is stopped");
+        // It computes, and hears nothing, in one of the scenes.
+        if scene == Scene::Computing {
+            victim.kill().expect("it runs");
+        }
+        let status = victim.wait().expect("it ends");
+        assert!(status.success() || scene == Scene::Computing, "{scene:?}: {status}");
+    } else {
+        victim.wait().expect("it ends");
+    }
+    told
+}
+
+fn hold(scene: Scene, signal: Signal, losses: &[Loss]) {
+    let told = strike(scene, signal);
+    let longest = told.iter().map(|(took, _)| *took).max().expect("three");
+    eprintln!("{signal}, {scene:?}: all told in {longest:?}");
+    for (took, error) in told {
+        let Error::MemberLost { rank, loss, .. } = &error else {
+            panic!("{scene:?}: {error}");
+        };
+        assert_eq!(*rank, VICTIM, "{scene:?}: {error}");
+        assert!(losses.contains(loss), "{scene:?}: {error}");
+        assert!(took <= BOUND + SLACK, "{scene:?}: told after {took:?}");
+    }
+}
+
+#[test]
+fn a_member_that_is_killed_is_told_to_all_with_rank_and_cause() {
+    for scene in SCENES {
+        hold(scene, Signal::SIGKILL, &[Loss::Closed]);
+    }
+}
+
+#[test]
+fn a_member_that_stands_still_is_told_to_all_with_rank_and_cause() {
+    for scene in SCENES {
+        hold(scene, Signal::SIGSTOP, &[Loss::Silent]);
+    }
+}
+
+#[test]
+fn a_member_that_panics_says_so() {
+    let server = rendezvous();
+    let options = options(&server, "panics", 2);
+    scope(|scope| {
+        let member = |rank| {
+            let mut options = options.clone();
+            options.rank = Some(rank);
+            move || {
+                let all = Communicator::join(&options).expect("all come");
+                assert_ne!(rank, 0, "on purpose");
+                all.receive(&mut [0; 8], Pattern::of(0, 0)).expect_err("it panics")
+            }
+        };
+        let panics = scope.spawn(member(0));
+        let error = scope.spawn(member(1)).join().unwrap();
+        assert!(panics.join().is_err());
+        let expected = Loss::GaveUp;
+        assert!(
+            matches!(error, Error::MemberLost { rank: 0, loss, .. } if loss == expected),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_program_that_computes_for_long_is_not_taken_for_dead() {
+    let lasts = 2 * BOUND;
+    group::each(
+        3,
+        |options| options.failure_bound = BOUND,
+        |all| {
+            if all.rank() == 0 {
+                // No call of this member's in all this time.
+                std::thread::sleep(lasts);
+            }
+            barrier(&all).expect("all are well");
+        },
+    );
+}
