@@ -69,12 +69,7 @@ impl Communicator {
         let mut protocol = Protocol::new(met.rank, options.size, bounds);
         protocol.open(WORLD, (0..options.size).collect());
         let engine = Arc::new(Engine::new(protocol, Box::new(link), options.spin));
-        let keeper = Keeper::start(
-            Arc::clone(&engine),
-            met.rank,
-            options.size,
-            options.failure_bound,
-        );
+        let keeper = Keeper::start(Arc::clone(&engine), met.rank, options.size, options.failure_bound);
         Ok(Self {
             keeper: Some(keeper.map_err(Error::local("start a thread"))?),
             engine,
@@ -174,11 +169,9 @@ impl Communicator {
 
     fn isend_memory(&self, memory: &Memory, to: Rank, tag: u32) -> Result<Request, Error> {
         self.check(to)?;
-        let key = self
-            .engine
-            .begin(During::Send { to, tag }, |protocol, key| {
-                protocol.send(to, message(tag), memory.whole(), Owner::Request(key));
-            })?;
+        let key = self.engine.begin(During::Send { to, tag }, |protocol, key| {
+            protocol.send(to, message(tag), memory.whole(), Owner::Request(key));
+        })?;
         Ok(Request::new(&self.engine, key, true))
     }
 
@@ -371,6 +364,10 @@ impl Drop for Communicator {
 
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Communicator({:?}, rank {} of {})", self.name, self.rank, self.size)
+        write!(
+            f,
+            "Communicator({:?}, rank {} of {})",
+            self.name, self.rank, self.size
+        )
     }
 }

@@ -157,10 +157,7 @@ impl Engine {
         if !state.protocol.admit(to, &address, length)? {
             return Ok(false);
         }
-        let frame = Frame::Eager {
-            to: address,
-            length,
-        };
+        let frame = Frame::Eager { to: address, length };
         state.link.send(to, &frame, Body::Now(bytes));
         state.flush();
         self.tell(&mut state);
@@ -168,11 +165,7 @@ impl Engine {
     }
 
     /// Begins something that a request stands for.
-    pub(crate) fn begin(
-        &self,
-        during: During,
-        begin: impl FnOnce(&mut Protocol, Key),
-    ) -> Result<Key, Error> {
+    pub(crate) fn begin(&self, during: During, begin: impl FnOnce(&mut Protocol, Key)) -> Result<Key, Error> {
         self.change(|protocol| {
             let key = protocol.request(during)?;
             begin(protocol, key);

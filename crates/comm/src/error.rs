@@ -186,7 +186,9 @@ pub enum Error {
         rank: Rank,
     },
     /// A member did not read in time what this one had sent before it finished.
-    #[error("rank {rank} has not read within {waited:?} what this member sent before it finished; it may be lost")]
+    #[error(
+        "rank {rank} has not read within {waited:?} what this member sent before it finished; it may be lost"
+    )]
     NotRead {
         /// Who.
         rank: Rank,

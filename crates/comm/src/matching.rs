@@ -153,7 +153,11 @@ impl<P, M> Matching<P, M> {
     /// Takes out the posted receives of which this is true, in their order.
     pub fn withdraw(&mut self, mut is_meant: impl FnMut(&Pattern, &P) -> bool) -> Vec<(Pattern, P)> {
         // Most of the time there is none, and nothing is to be moved.
-        if !self.posted.iter().any(|(pattern, posted)| is_meant(pattern, posted)) {
+        if !self
+            .posted
+            .iter()
+            .any(|(pattern, posted)| is_meant(pattern, posted))
+        {
             return Vec::new();
         }
         let (meant, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.posted)
@@ -332,7 +336,7 @@ mod tests {
                 }
                 _ => {
                     let parity = step % 2;
-                    let meant = |posted: &u32| posted % 7 == 0 && posted % 2 == parity;
+                    let meant = |posted: &u32| posted.is_multiple_of(7) && posted % 2 == parity;
                     let withdrawn = matching.withdraw(|_, posted| meant(posted));
                     let (gone, others) = plain.posted.iter().partition(|(_, posted)| meant(posted));
                     plain.posted = others;

@@ -44,12 +44,7 @@ pub struct Options {
 
 impl Options {
     /// A member of any rank, with the defaults.
-    pub fn new(
-        name: impl Into<String>,
-        size: Rank,
-        rendezvous: impl Into<String>,
-        secret: Secret,
-    ) -> Self {
+    pub fn new(name: impl Into<String>, size: Rank, rendezvous: impl Into<String>, secret: Secret) -> Self {
         Self {
             name: name.into(),
             size,
@@ -71,25 +66,35 @@ impl Options {
         let wrong = |what: String| Err(Error::Options { what });
         let (name, size) = (self.name.len(), self.size);
         if !(1..=NAME_BYTES_MAX).contains(&name) {
-            return wrong(format!("a name of {name} bytes; it must have 1 to {NAME_BYTES_MAX}"));
+            return wrong(format!(
+                "a name of {name} bytes; it must have 1 to {NAME_BYTES_MAX}"
+            ));
         }
         if !(1..=RANKS_MAX).contains(&size) {
-            return wrong(format!("a communicator of {size}; it can have 1 to {RANKS_MAX} members"));
+            return wrong(format!(
+                "a communicator of {size}; it can have 1 to {RANKS_MAX} members"
+            ));
         }
         if let Some(rank) = self.rank.filter(|rank| *rank >= size) {
             return wrong(format!("rank {rank} of {size}; ranks are counted from 0"));
         }
         if self.eager_bytes > EAGER_BYTES_MAX {
             let bytes = self.eager_bytes;
-            return wrong(format!("`eager_bytes` of {bytes}; it can be {EAGER_BYTES_MAX} at most"));
+            return wrong(format!(
+                "`eager_bytes` of {bytes}; it can be {EAGER_BYTES_MAX} at most"
+            ));
         }
         if self.failure_bound < Duration::from_millis(100) {
             let bound = self.failure_bound;
-            return wrong(format!("`failure_bound` of {bound:?}; it must be 100 ms at least"));
+            return wrong(format!(
+                "`failure_bound` of {bound:?}; it must be 100 ms at least"
+            ));
         }
         let join_timeout = self.join_timeout;
         if join_timeout.is_zero() || join_timeout > Duration::from_millis(WAIT_MS_MAX) {
-            return wrong(format!("`join_timeout` of {join_timeout:?}; it must be over 0 and at most a day"));
+            return wrong(format!(
+                "`join_timeout` of {join_timeout:?}; it must be over 0 and at most a day"
+            ));
         }
         Ok(())
     }

@@ -274,7 +274,10 @@ impl Protocol {
 
     /// Takes posted receives out, of all communicators; how many.
     fn withdraw(&mut self, is_meant: impl Fn(&Posted) -> bool) -> usize {
-        let matchings = self.contexts.values_mut().flat_map(|context| &mut context.matching);
+        let matchings = self
+            .contexts
+            .values_mut()
+            .flat_map(|context| &mut context.matching);
         let withdrawn = matchings.map(|matching| matching.withdraw(|_, posted| is_meant(posted)).len());
         withdrawn.sum()
     }

@@ -30,13 +30,21 @@ pub struct Span {
 impl Span {
     /// The first `count` elements of an area.
     pub const fn first(area: Area, count: usize) -> Self {
-        Span { area, offset: 0, count }
+        Span {
+            area,
+            offset: 0,
+            count,
+        }
     }
 
     /// A part of this span, `offset` counted from its start.
     pub const fn part(self, offset: usize, count: usize) -> Self {
         debug_assert!(offset + count <= self.count, "a part of a span is inside it");
-        Span { area: self.area, offset: self.offset + offset, count }
+        Span {
+            area: self.area,
+            offset: self.offset + offset,
+            count,
+        }
     }
 
     /// The element after the last.
@@ -147,9 +155,17 @@ impl Schedule {
     ///
     /// The first rule that is broken, in words.
     pub fn check(&self, rank: Rank, ranks: Rank, input: usize, output: usize) -> Result<(), String> {
-        let bounds = Bounds { rank, ranks, input, output, scratch: self.scratch };
+        let bounds = Bounds {
+            rank,
+            ranks,
+            input,
+            output,
+            scratch: self.scratch,
+        };
         for (number, round) in self.rounds.iter().enumerate() {
-            bounds.round(round).map_err(|why| format!("round {number} of rank {rank}: {why}"))?;
+            bounds
+                .round(round)
+                .map_err(|why| format!("round {number} of rank {rank}: {why}"))?;
         }
         Ok(())
     }
@@ -189,7 +205,9 @@ impl Bounds {
                     self.writable(into)?;
                     written.push(into);
                 }
-                Step::Copy { .. } | Step::Reduce { .. } => return Err("local work among the transfers".into()),
+                Step::Copy { .. } | Step::Reduce { .. } => {
+                    return Err("local work among the transfers".into());
+                }
             }
         }
         apart(&mut written, &mut read)?;
@@ -263,7 +281,11 @@ fn apart(written: &mut [Span], read: &mut [Span]) -> Result<(), String> {
     for span in read {
         // Written spans are apart, so the one that begins last before this span's end is the only one to look at.
         let next = written.partition_point(|other| place(other) < (span.area, span.end()));
-        if let Some(other) = next.checked_sub(1).map(|last| written[last]).filter(|other| other.overlaps(*span)) {
+        if let Some(other) = next
+            .checked_sub(1)
+            .map(|last| written[last])
+            .filter(|other| other.overlaps(*span))
+        {
             return Err(format!("{span} is sent while {other} is received"));
         }
     }

@@ -7,9 +7,7 @@ mod group;
 
 use group::{options, rendezvous, until};
 use hotlease_comm::rendezvous::Server;
-use hotlease_comm::{
-    Area, Communicator, Error, Local, Loss, Pattern, Rank, Round, Schedule, Span, Step,
-};
+use hotlease_comm::{Area, Communicator, Error, Local, Loss, Pattern, Rank, Round, Schedule, Span, Step};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::{Child, Command, Stdio};
@@ -42,7 +40,13 @@ fn barrier(all: &Communicator) -> Result<(), Error> {
     let transfers = others.flat_map(|rank| {
         let own = byte(all.rank() as usize);
         let theirs = byte(rank as usize);
-        [Step::Send { to: rank, from: own }, Step::Receive { from: rank, into: theirs }]
+        [
+            Step::Send { to: rank, from: own },
+            Step::Receive {
+                from: rank,
+                into: theirs,
+            },
+        ]
     });
     let round = Round {
         transfers: transfers.collect(),
@@ -139,11 +143,17 @@ fn victim() {
     let all = Communicator::join(&options).expect("all come");
     let error = act(SCENES[number], &all, &|| false);
     // Whoever was stopped for too long is told so when it goes on.
-    assert!(matches!(error, Error::Outcast { .. } | Error::MemberLost { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Outcast { .. } | Error::MemberLost { .. }),
+        "{error}"
+    );
 }
 
 fn start_victim(server: &Server, scene: Scene) -> Child {
-    let number = SCENES.iter().position(|other| *other == scene).expect("one of them");
+    let number = SCENES
+        .iter()
+        .position(|other| *other == scene)
+        .expect("one of them");
     Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "victim", "--ignored", "--nocapture"])
         .env("HOTLEASE_TEST_RENDEZVOUS", server.address().to_string())
@@ -181,7 +191,9 @@ fn strike(scene: Scene, signal: Signal) -> Vec<(Duration, Error)> {
                 })
             })
             .collect();
-        until("all have come", || here.load(Ordering::SeqCst) == u64::from(VICTIM));
+        until("all have come", || {
+            here.load(Ordering::SeqCst) == u64::from(VICTIM)
+        });
         // In the middle of it.
         std::thread::sleep(Duration::from_millis(200));
         struck_us.store(began.elapsed().as_micros() as u64, Ordering::SeqCst);
@@ -196,7 +208,10 @@ fn strike(scene: Scene, signal: Signal) -> Vec<(Duration, Error)> {
             victim.kill().expect("it runs");
         }
         let status = victim.wait().expect("it ends");
-        assert!(status.success() || scene == Scene::Computing, "{scene:?}: {status}");
+        assert!(
+            status.success() || scene == Scene::Computing,
+            "{scene:?}: {status}"
+        );
     } else {
         victim.wait().expect("it ends");
     }
@@ -242,7 +257,8 @@ fn a_member_that_panics_says_so() {
             move || {
                 let all = Communicator::join(&options).expect("all come");
                 assert_ne!(rank, 0, "on purpose");
-                all.receive(&mut [0; 8], Pattern::of(0, 0)).expect_err("it panics")
+                all.receive(&mut [0; 8], Pattern::of(0, 0))
+                    .expect_err("it panics")
             }
         };
         let panics = scope.spawn(member(0));

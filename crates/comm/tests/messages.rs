@@ -107,7 +107,10 @@ fn operations_go_on_while_the_program_does_something_else() {
         let sends: Vec<_> = (0..size)
             .filter(|to| *to != rank)
             .flat_map(|to| [(to, 1, 10), (to, 0, 200_000)])
-            .map(|(to, tag, length)| all.isend(pattern(u64::from(rank), length), to, tag).expect("begun"))
+            .map(|(to, tag, length)| {
+                all.isend(pattern(u64::from(rank), length), to, tag)
+                    .expect("begun")
+            })
             .collect();
         for receive in receives {
             let received = receive.wait().expect("received");
@@ -162,8 +165,14 @@ fn threads_of_one_member_share_its_connections() {
                         let length = (number * 977) % 40_000;
                         let seed = u64::from(tag) << 32 | number as u64;
                         let mut theirs = vec![0; length];
-                        all.sendrecv(&pattern(seed, length), other, tag, &mut theirs, Pattern::of(other, tag))
-                            .expect("both are well");
+                        all.sendrecv(
+                            &pattern(seed, length),
+                            other,
+                            tag,
+                            &mut theirs,
+                            Pattern::of(other, tag),
+                        )
+                        .expect("both are well");
                         assert!(theirs == pattern(seed, length), "thread {tag}, message {number}");
                     }
                 });

@@ -108,10 +108,16 @@ fn a_missing_rank_is_named_when_the_time_is_over() {
         members.map(|member| member.join().unwrap())
     });
     let took = began.elapsed();
-    assert!(took >= Duration::from_millis(300) && took < group::PATIENCE, "{took:?}");
+    assert!(
+        took >= Duration::from_millis(300) && took < group::PATIENCE,
+        "{took:?}"
+    );
     for error in errors {
         let text = error.to_string();
-        assert!(text.starts_with("communicator `lonely`: rank 2 of 4 did not come within"), "{text}");
+        assert!(
+            text.starts_with("communicator `lonely`: rank 2 of 4 did not come within"),
+            "{text}"
+        );
     }
 }
 
@@ -126,10 +132,19 @@ fn a_rank_that_is_taken_and_another_size_are_refused_at_once() {
         asks_for_more.size = 3;
         let refused = Communicator::join(&asks_for_more).expect_err("another size");
         let expected = Refused::OtherSize { theirs: 2, ours: 3 };
-        assert!(matches!(&refused, Error::NotTogether { refused, .. } if *refused == expected), "{refused}");
+        assert!(
+            matches!(&refused, Error::NotTogether { refused, .. } if *refused == expected),
+            "{refused}"
+        );
         let twice = joined(&options, 1).expect_err("rank 1 is another one's");
         assert!(
-            matches!(&twice, Error::NotTogether { refused: Refused::DuplicateRank { rank: 1, .. }, .. }),
+            matches!(
+                &twice,
+                Error::NotTogether {
+                    refused: Refused::DuplicateRank { rank: 1, .. },
+                    ..
+                }
+            ),
             "{twice}"
         );
         let second = joined(&options, 0).expect("both are here");
@@ -155,7 +170,10 @@ fn another_secret_is_refused_and_told_on_both_sides() {
 
 #[test]
 fn a_rendezvous_may_serve_several_secrets_and_start_after_its_members() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let free = TcpListener::bind("127.0.0.1:0")
+        .expect("a port")
+        .local_addr()
+        .expect("an address");
     let secrets = [secret(), Secret::new(&[9; 32]).expect("32 bytes")];
     scope(|scope| {
         let mut members = Vec::new();
@@ -179,13 +197,19 @@ fn a_rendezvous_may_serve_several_secrets_and_start_after_its_members() {
 
 #[test]
 fn nobody_at_the_rendezvous_is_told_with_its_address() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let free = TcpListener::bind("127.0.0.1:0")
+        .expect("a port")
+        .local_addr()
+        .expect("an address");
     let mut options = Options::new("n", 2, free.to_string(), secret());
     options.join_timeout = Duration::from_millis(200);
     let error = Communicator::join(&options).expect_err("nobody is there");
     assert!(matches!(error, Error::NoRendezvous { .. }), "{error}");
     let text = error.to_string();
-    assert!(text.contains(&free.to_string()) && text.contains("hotlease comm rendezvous"), "{text}");
+    assert!(
+        text.contains(&free.to_string()) && text.contains("hotlease comm rendezvous"),
+        "{text}"
+    );
 }
 
 /// Connections that say nothing, and some that say garbage.
@@ -222,7 +246,9 @@ fn strangers_at_the_rendezvous_hang_nobody_and_have_to_go() {
     eprintln!("joined in {:?} among 100 strangers", began.elapsed());
     // Each is closed: at once, to make place, or when its time is over.
     for stranger in &mut before {
-        stranger.set_read_timeout(Some(group::PATIENCE)).expect("a timeout");
+        stranger
+            .set_read_timeout(Some(group::PATIENCE))
+            .expect("a timeout");
         let closed = match stranger.read(&mut [0; 64]) {
             Ok(0) => true,
             // A verdict, and then the end.
@@ -240,7 +266,14 @@ fn listening() -> Vec<SocketAddr> {
     let inodes: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .expect("this is Linux")
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
-        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .filter_map(|link| {
+            Some(
+                link.to_str()?
+                    .strip_prefix("socket:[")?
+                    .strip_suffix(']')?
+                    .to_owned(),
+            )
+        })
         .collect();
     let table = std::fs::read_to_string("/proc/self/net/tcp").expect("this is Linux");
     let ports = table.lines().skip(1).filter_map(|line| {
@@ -261,7 +294,10 @@ fn strangers_at_a_member_hang_nobody() {
         let before = listening();
         let first = scope.spawn(|| joined(&options, 1).expect("rank 0 comes"));
         group::until("rank 1 waits", || server.waiting() == 1);
-        let ports: Vec<_> = listening().into_iter().filter(|port| !before.contains(port)).collect();
+        let ports: Vec<_> = listening()
+            .into_iter()
+            .filter(|port| !before.contains(port))
+            .collect();
         assert!(!ports.is_empty(), "rank 1 listens while it waits");
         let _strangers: Vec<_> = ports.iter().map(|port| strangers(*port, 100)).collect();
         let second = joined(&options, 0).expect("rank 1 is there");
@@ -285,7 +321,10 @@ fn members_that_differ_in_encryption_are_told() {
         });
         members.map(|member| member.join().unwrap().to_string())
     });
-    assert!(errors[0].contains("rank 1") && errors[0].contains("is_sealed"), "{errors:?}");
+    assert!(
+        errors[0].contains("rank 1") && errors[0].contains("is_sealed"),
+        "{errors:?}"
+    );
     assert!(errors[1].contains("rank 0"), "{errors:?}");
 }
 

@@ -44,7 +44,9 @@ impl Cipher {
         let sealed = content.len() + SEAL_BYTES;
         into.extend_from_slice(&(sealed as u16).to_le_bytes());
         into.resize(start + PREFIX_BYTES + sealed, 0);
-        let written = self.state.write_message(content, &mut into[start + PREFIX_BYTES..]);
+        let written = self
+            .state
+            .write_message(content, &mut into[start + PREFIX_BYTES..]);
         // Fails for content that is too long, which callers do not have, and after 2^64 records.
         debug_assert_eq!(written.as_ref().ok(), Some(&sealed));
     }
@@ -282,9 +284,13 @@ pub(crate) fn explain(verdict: Verdict) -> &'static str {
         Verdict::OtherSecret => "it has another secret",
         Verdict::OtherVersion => "it has another version of hotlease; install the same everywhere",
         Verdict::OtherGroup => "it belongs to another group of this name",
-        Verdict::OtherPurpose => "it is a member where a rendezvous was expected, or the other way round; correct the address",
+        Verdict::OtherPurpose => {
+            "it is a member where a rendezvous was expected, or the other way round; correct the address"
+        }
         Verdict::Busy => "too many are connecting to it",
-        Verdict::OtherSealing => "one of both encrypts its frames and the other does not; set `is_sealed` alike everywhere",
+        Verdict::OtherSealing => {
+            "one of both encrypts its frames and the other does not; set `is_sealed` alike everywhere"
+        }
     }
 }
 

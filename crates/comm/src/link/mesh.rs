@@ -100,17 +100,15 @@ impl<'a> Mesh<'a> {
         })
     }
 
-    fn run(
-        &mut self,
-        port: std::net::TcpListener,
-        began: Instant,
-    ) -> Result<Vec<Option<Joined>>, Error> {
+    fn run(&mut self, port: std::net::TcpListener, began: Instant) -> Result<Vec<Option<Joined>>, Error> {
         let local = Error::local("connect with other members");
         let mut events = Events::with_capacity(256);
         let set_up = || {
             port.set_nonblocking(true)?;
             let mut port = TcpListener::from_std(port);
-            self.poll.registry().register(&mut port, PORT, Interest::READABLE)?;
+            self.poll
+                .registry()
+                .register(&mut port, PORT, Interest::READABLE)?;
             Ok(port)
         };
         let port = set_up().map_err(local)?;
@@ -134,7 +132,10 @@ impl<'a> Mesh<'a> {
                 return Err(self.unreachable(now - began));
             }
             let due = self.next_due().min(self.plan.deadline);
-            match self.poll.poll(&mut events, Some(due.saturating_duration_since(now))) {
+            match self
+                .poll
+                .poll(&mut events, Some(due.saturating_duration_since(now)))
+            {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::local("wait for other members")(error)),
@@ -389,7 +390,10 @@ fn heard(guest: &mut Guest, door: &Door<'_>, plan: &Plan<'_>) -> Result<Option<K
                         return Err(refuse(&mut guest.stream, Verdict::OtherSealing));
                     }
                     guest.introduction = Some(introduction);
-                    guest.stream.write_all(&bytes).map_err(|_| "its connection broke")?;
+                    guest
+                        .stream
+                        .write_all(&bytes)
+                        .map_err(|_| "its connection broke")?;
                 }
                 Ok(Step::Known { cipher, rest, .. }) => {
                     let introduction = guest.introduction.ok_or("it is no member")?;

@@ -188,7 +188,10 @@ impl Link for Tcp {
                     }
                 }
             }
-            if self.peers[rank].as_ref().is_some_and(|peer| !peer.outbound.is_empty()) {
+            if self.peers[rank]
+                .as_ref()
+                .is_some_and(|peer| !peer.outbound.is_empty())
+            {
                 any |= self.flush(rank);
             }
         }

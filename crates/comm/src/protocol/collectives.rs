@@ -83,9 +83,7 @@ impl Job {
         let steps = &self.schedule.rounds[self.round].local;
         let work = || {
             input.read(|input| {
-                output.write(|output| {
-                    scratch.write(|scratch| self.local.run(steps, input, output, scratch))
-                })
+                output.write(|output| scratch.write(|scratch| self.local.run(steps, input, output, scratch)))
             })
         };
         let result = match catch_unwind(AssertUnwindSafe(work)) {
@@ -117,7 +115,9 @@ impl Protocol {
             Some(rank) => Some(Error::Broken { during, rank }),
             None => self.wrong(&start, &members, during),
         };
-        let lost = members.iter().find(|rank| self.peers[**rank as usize].lost.is_some());
+        let lost = members
+            .iter()
+            .find(|rank| self.peers[**rank as usize].lost.is_some());
         let error = error.or_else(|| self.gone(lost.copied().unwrap_or(self.me), during));
         let scratch = start.schedule.scratch.saturating_mul(start.element);
         let running = Running {
@@ -160,11 +160,18 @@ impl Protocol {
             return wrong("this member is not of its communicator".into());
         };
         let is_mediated = |step: &Step| matches!(step, Step::Publish { .. } | Step::Fetch { .. });
-        if start.schedule.rounds.iter().any(|round| round.transfers.iter().any(is_mediated)) {
+        if start
+            .schedule
+            .rounds
+            .iter()
+            .any(|round| round.transfers.iter().any(is_mediated))
+        {
             return wrong("it publishes objects, and these links are direct".into());
         }
         let (rank, ranks) = (rank as Rank, members.len() as Rank);
-        let checked = start.schedule.check(rank, ranks, input / element, output / element);
+        let checked = start
+            .schedule
+            .check(rank, ranks, input / element, output / element);
         checked.err().and_then(wrong)
     }
 

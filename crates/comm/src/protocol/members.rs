@@ -48,12 +48,14 @@ impl Protocol {
             return Some(error);
         }
         let members = self.members(context);
-        let lost = members.iter().find(|rank| self.peers[**rank as usize].lost.is_some());
+        let lost = members
+            .iter()
+            .find(|rank| self.peers[**rank as usize].lost.is_some());
         if let Some(rank) = lost {
             return self.gone(*rank, during);
         }
         let others = || members.iter().filter(|rank| **rank != self.me);
-        let last = others().last()?;
+        let last = others().next_back()?;
         let all_have_left = others().all(|rank| self.peers[*rank as usize].has_left);
         if all_have_left {
             self.gone(*last, during)
@@ -63,7 +65,10 @@ impl Protocol {
     }
 
     pub(super) fn members(&self, context: u64) -> &[Rank] {
-        let members = self.contexts.get(&context).and_then(|context| context.members.as_ref());
+        let members = self
+            .contexts
+            .get(&context)
+            .and_then(|context| context.members.as_ref());
         members.map_or(&[], |members| members)
     }
 

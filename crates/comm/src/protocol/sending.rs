@@ -31,10 +31,7 @@ pub(super) struct Waiting {
 /// What a send is called in errors.
 pub(super) fn during(to: Rank, address: &Address) -> During {
     match address.class {
-        Class::Message => During::Send {
-            to,
-            tag: address.tag,
-        },
+        Class::Message => During::Send { to, tag: address.tag },
         Class::Collective => During::Collective { number: address.tag },
     }
 }
@@ -56,11 +53,7 @@ impl Protocol {
         // Those that wait already come first.
         if !waiting.is_empty() || !self.dispatch(to, &address, &body, owner) {
             let waiting = &mut self.peer(to).waiting[address.class as usize];
-            waiting.push_back(Waiting {
-                address,
-                body,
-                owner,
-            });
+            waiting.push_back(Waiting { address, body, owner });
         }
     }
 
@@ -87,10 +80,7 @@ impl Protocol {
         if is_small {
             self.actions.push_back(Action::Eager {
                 to,
-                frame: Frame::Eager {
-                    to: *address,
-                    length,
-                },
+                frame: Frame::Eager { to: *address, length },
                 body: body.clone(),
             });
             self.sent_whole(address.tag, length, owner);

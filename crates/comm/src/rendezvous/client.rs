@@ -56,11 +56,7 @@ pub(crate) fn meet(options: &Options, began: Instant) -> Result<Met, Error> {
     let content = read_record(&mut stream, &mut cipher, &mut rest, deadline + GRACE).map_err(lost)?;
     let whom = whom(options);
     match Answer::decode(&content) {
-        Ok(Answer::Together {
-            group,
-            rank,
-            members,
-        }) if members.len() == options.size as usize => Ok(Met {
+        Ok(Answer::Together { group, rank, members }) if members.len() == options.size as usize => Ok(Met {
             group,
             rank,
             members,

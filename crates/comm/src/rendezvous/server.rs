@@ -238,7 +238,8 @@ impl Desk {
         self.answer(stopped);
         // Answers that are on their way still arrive.
         let until = Instant::now() + LAST_FAREWELL;
-        let is_due = |visitor: &Visitor| matches!(&visitor.stage, Stage::Answered { rest } if !rest.is_empty());
+        let is_due =
+            |visitor: &Visitor| matches!(&visitor.stage, Stage::Answered { rest } if !rest.is_empty());
         while self.guests.values().any(is_due) && Instant::now() < until {
             self.wait(&mut events, Some(until));
             for event in events.iter().filter(|event| event.token().0 >= FIRST_GUEST) {

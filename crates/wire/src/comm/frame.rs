@@ -259,7 +259,9 @@ impl Frame {
     }
 
     fn of(fields: &Fields) -> Option<Self> {
-        let class = Class::ALL.into_iter().find(|class| *class as u8 == fields.class)?;
+        let class = Class::ALL
+            .into_iter()
+            .find(|class| *class as u8 == fields.class)?;
         let to = Address {
             class,
             context: fields.context,

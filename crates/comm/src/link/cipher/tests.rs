@@ -108,7 +108,10 @@ fn a_recording_of_a_handshake_is_noticed() {
     let (mut cipher, _) = caller.read(&bytes).expect("right").expect("done");
     let mut record = Vec::new();
     cipher.seal(b"", &mut record);
-    assert!(matches!(once.read(&record, &door(&secrets)), Ok(Step::Known { .. })));
+    assert!(matches!(
+        once.read(&record, &door(&secrets)),
+        Ok(Step::Known { .. })
+    ));
     answer(&mut again);
     let replayed = again.read(&record, &door(&secrets)).err();
     assert!(matches!(replayed, Some(Failure::Stranger(_))), "{replayed:?}");

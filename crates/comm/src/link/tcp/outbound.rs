@@ -142,9 +142,9 @@ impl Outbound {
                 } => {
                     let head = &frame[(*at).min(frame.len())..];
                     let from = at.saturating_sub(frame.len());
-                    let result = piece.part(from..piece.len()).read(|body| {
-                        stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)])
-                    });
+                    let result = piece
+                        .part(from..piece.len())
+                        .read(|body| stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]));
                     let Some(result) = result else {
                         return Ok(Outcome::NoMemory { send: *send });
                     };
@@ -241,7 +241,14 @@ impl Outbound {
 /// How much was written; nothing if the system takes nothing now.
 fn written(result: io::Result<usize>) -> io::Result<usize> {
     match result {
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+            ) =>
+        {
+            Ok(0)
+        }
         result => result,
     }
 }

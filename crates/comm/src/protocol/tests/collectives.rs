@@ -47,7 +47,10 @@ pub(super) fn allreduce(me: Rank, size: Rank, count: usize) -> Schedule {
     let output = Span::first(Area::Output, count);
     let mut transfers = Vec::new();
     for rank in others() {
-        transfers.push(Step::Send { to: rank, from: input });
+        transfers.push(Step::Send {
+            to: rank,
+            from: input,
+        });
         transfers.push(Step::Receive {
             from: rank,
             into: slot(rank),
@@ -133,7 +136,10 @@ fn schedules_run_for_any_number_of_ranks_and_sizes() {
             let expected = numbers(sums);
             for (rank, (key, output)) in started.into_iter().enumerate() {
                 assert!(net.members[rank].result(key).expect("an end").is_ok());
-                assert!(output.into_bytes() == expected, "rank {rank} of {size}, {count} numbers");
+                assert!(
+                    output.into_bytes() == expected,
+                    "rank {rank} of {size}, {count} numbers"
+                );
             }
         }
     }
@@ -183,8 +189,15 @@ fn counts_that_do_not_match_are_told_and_end_the_collective_everywhere() {
         })
         .collect();
     net.run();
-    assert!(net.at(0).result(started[0]).expect("an end").is_ok(), "it had sent its part");
-    let error = net.at(1).result(started[1]).expect("an end").expect_err("a mismatch");
+    assert!(
+        net.at(0).result(started[0]).expect("an end").is_ok(),
+        "it had sent its part"
+    );
+    let error = net
+        .at(1)
+        .result(started[1])
+        .expect("an end")
+        .expect_err("a mismatch");
     let during = During::Collective { number: 0 };
     assert_eq!(
         error,
@@ -195,7 +208,11 @@ fn counts_that_do_not_match_are_told_and_end_the_collective_everywhere() {
             expected: 24
         }
     );
-    let error = net.at(2).result(started[2]).expect("an end").expect_err("it hears of it");
+    let error = net
+        .at(2)
+        .result(started[2])
+        .expect("an end")
+        .expect_err("it hears of it");
     assert_eq!(error, Error::Broken { during, rank: 1 });
     // And no later one hangs.
     for rank in 0..3 {
@@ -225,14 +242,24 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
             element: 8,
             input: Memory::zeroed(32),
             output: Memory::zeroed(32),
-            local: if rank == 0 { Arc::new(Panics) } else { Arc::new(Sums) },
+            local: if rank == 0 {
+                Arc::new(Panics)
+            } else {
+                Arc::new(Sums)
+            },
         };
         keys.push(net.at(rank).collective(0, start).expect("room"));
     }
     net.run();
     let error = net.at(0).result(keys[0]).expect("an end").expect_err("a panic");
-    assert!(error.to_string().contains("this operator does not like it"), "{error}");
-    assert!(net.at(1).result(keys[1]).is_some(), "the other one has an end too");
+    assert!(
+        error.to_string().contains("this operator does not like it"),
+        "{error}"
+    );
+    assert!(
+        net.at(1).result(keys[1]).is_some(),
+        "the other one has an end too"
+    );
 }
 
 #[test]
@@ -241,6 +268,10 @@ fn a_schedule_that_breaks_its_rules_is_refused_before_anything_is_sent() {
     let output = Memory::zeroed(8);
     let key = net.start(0, broadcast(0, 2, 2), &[], &output);
     net.at(0).settle();
-    let error = net.at(0).result(key).expect("an end").expect_err("beyond the output");
+    let error = net
+        .at(0)
+        .result(key)
+        .expect("an end")
+        .expect_err("beyond the output");
     assert!(matches!(error, Error::Schedule { .. }), "{error}");
 }

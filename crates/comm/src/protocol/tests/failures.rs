@@ -110,7 +110,14 @@ fn a_member_that_finishes_early_loses_no_message_of_its_own() {
     net.run();
     assert!(!net.at(0).is_sending());
     let pending = net.receive(1, Pattern::of(0, 7), &Memory::zeroed(1));
-    let of_any = net.receive(1, Pattern { source: None, tag: Some(7) }, &Memory::zeroed(1));
+    let of_any = net.receive(
+        1,
+        Pattern {
+            source: None,
+            tag: Some(7),
+        },
+        &Memory::zeroed(1),
+    );
     net.at(0).finish();
     net.run();
     assert!(net.at(0).has_parted());
@@ -144,7 +151,10 @@ fn who_is_held_to_have_failed_learns_it() {
     // Its link with rank 0 is closed; rank 1 closed it too, but it says so first to none: rank 0 told rank 1 only.
     assert!(matches!(
         net.at(1).gone(2, During::Collective { number: 0 }),
-        Some(Error::MemberLost { loss: Loss::Silent, .. })
+        Some(Error::MemberLost {
+            loss: Loss::Silent,
+            ..
+        })
     ));
     let word = Frame::Lost {
         rank: 2,
@@ -154,7 +164,15 @@ fn who_is_held_to_have_failed_learns_it() {
     for key in [receive, to_self] {
         let error = net.error(2, key);
         assert!(
-            matches!(error, Error::Outcast { rank: 2, by: 1, loss: Loss::Silent, .. }),
+            matches!(
+                error,
+                Error::Outcast {
+                    rank: 2,
+                    by: 1,
+                    loss: Loss::Silent,
+                    ..
+                }
+            ),
             "{error}"
         );
     }
@@ -168,7 +186,14 @@ fn who_gives_up_says_so() {
     net.run();
     let error = net.error(2, receive);
     assert!(
-        matches!(error, Error::MemberLost { rank: 0, loss: Loss::GaveUp, .. }),
+        matches!(
+            error,
+            Error::MemberLost {
+                rank: 0,
+                loss: Loss::GaveUp,
+                ..
+            }
+        ),
         "{error}"
     );
 }

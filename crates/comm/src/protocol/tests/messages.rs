@@ -117,7 +117,14 @@ fn unexpected_messages_are_kept_as_far_as_credit_goes_and_then_wait_at_their_sen
     // Another class has a credit of its own.
     let memory = Memory::zeroed(4);
     for number in 0..many {
-        let receive = net.receive(1, Pattern { source: None, tag: None }, &memory);
+        let receive = net.receive(
+            1,
+            Pattern {
+                source: None,
+                tag: None,
+            },
+            &memory,
+        );
         net.run();
         let status = net.at(1).result(receive).expect("here").expect("no error");
         assert_eq!(status.tag, number, "in the order in which they were sent");
@@ -158,7 +165,10 @@ fn frames_that_nobody_asked_for_are_a_breach_of_the_protocol() {
     let landing = net.at(1).landings.keys(|_| true)[0];
     // Of another member, and more than was announced.
     assert_eq!(net.at(1).frame(2, data(landing, 1)).err(), Some(Loss::Protocol));
-    assert_eq!(net.at(1).frame(0, data(landing, 5001)).err(), Some(Loss::Protocol));
+    assert_eq!(
+        net.at(1).frame(0, data(landing, 5001)).err(),
+        Some(Loss::Protocol)
+    );
     // What answers to nothing is ignored, and does no harm.
     assert!(net.at(1).frame(0, Frame::Grant { id: 99, landing: 1 }).is_ok());
     assert!(net.at(1).frame(0, Frame::Farewell).is_ok());
@@ -176,7 +186,11 @@ fn members_send_to_themselves() {
         assert!(net.at(0).result(early).expect("received").is_ok());
         assert!(memory.into_bytes() == text(0, 1, length));
         let second = net.send(0, 0, 2, text(0, 2, length));
-        assert_eq!(net.at(0).result(second).is_some(), length == 10, "small ones are kept");
+        assert_eq!(
+            net.at(0).result(second).is_some(),
+            length == 10,
+            "small ones are kept"
+        );
         net.at(0).relieve();
         let memory = Memory::zeroed(length);
         let late = net.receive(0, Pattern::of(0, 2), &memory);
@@ -252,9 +266,15 @@ fn random_traffic_arrives_whole_and_in_order() {
         net.run();
         for (at, asked) in asked.into_iter().enumerate() {
             for (key, memory) in asked {
-                let status = net.members[at].result(key).expect("all have come").expect("no error");
+                let status = net.members[at]
+                    .result(key)
+                    .expect("all have come")
+                    .expect("no error");
                 let of = (status.source, at as Rank, status.tag);
-                let expected = sent.get_mut(&of).and_then(VecDeque::pop_front).expect("it was sent");
+                let expected = sent
+                    .get_mut(&of)
+                    .and_then(VecDeque::pop_front)
+                    .expect("it was sent");
                 let bytes = memory.into_bytes();
                 assert!(
                     bytes[..status.bytes as usize] == expected,
@@ -267,6 +287,10 @@ fn random_traffic_arrives_whole_and_in_order() {
             }
         }
         assert!(sent.values().all(VecDeque::is_empty));
-        assert!(net.members.iter().all(|member| member.landings.len() == 0 && !member.is_sending()));
+        assert!(
+            net.members
+                .iter()
+                .all(|member| member.landings.len() == 0 && !member.is_sending())
+        );
     }
 }

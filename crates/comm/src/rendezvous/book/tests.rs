@@ -64,7 +64,8 @@ fn the_next_of_one_name_are_another_group() {
         );
         let answers = book.join(KEY, first + 1, asks(first + 1, 2, None), now, group(round as u8));
         assert!(answers.iter().all(|(guest, answer)| {
-            *guest >= first && matches!(answer, Answer::Together { group: of, .. } if *of == group(round as u8))
+            *guest >= first
+                && matches!(answer, Answer::Together { group: of, .. } if *of == group(round as u8))
         }));
         assert_eq!(answers.len(), 2);
     }

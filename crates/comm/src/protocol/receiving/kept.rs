@@ -1,0 +1,141 @@
+//! Messages that are kept, and what becomes of them otherwise than by being received.
+
+use super::{Kept, Landing, Posted, Target};
+use crate::memory::Memory;
+use crate::protocol::{Action, Owner, Protocol, Status};
+use crate::schedule::Rank;
+use hotlease_wire::comm::frame::{Class, Frame};
+
+impl Protocol {
+    /// This member waits in a send. If what it waits for is that it receives something itself, nobody would ever go on: so
+    /// large messages that nobody has asked for are taken, as far as there is memory for them.
+    pub(crate) fn relieve(&mut self) {
+        let class = Class::Message;
+        let mut sent = Vec::new();
+        for context in self.contexts.values_mut() {
+            for (source, kept) in context.matching[class as usize].kept() {
+                let length = match &*kept {
+                    Kept::Announced { length, .. } => *length,
+                    Kept::Own { body, .. } => body.len() as u64,
+                    Kept::Landing(_) => continue,
+                };
+                if length > self.bounds.early_bytes - self.early_bytes {
+                    continue;
+                }
+                let memory = Memory::zeroed(length as usize);
+                let received = match &*kept {
+                    Kept::Own { body, .. } if body.copy_to(&memory.whole()).is_none() => continue,
+                    Kept::Own { .. } => length,
+                    _ => 0,
+                };
+                self.early_bytes += length;
+                let landing = self.landings.insert(Landing {
+                    from: source,
+                    tag: 0, // set when it is asked for
+                    class,
+                    total: length,
+                    received,
+                    credit: (received == 0).then_some(0),
+                    target: Target::Kept {
+                        memory,
+                        is_early: true,
+                        asked: None,
+                    },
+                });
+                match std::mem::replace(kept, Kept::Landing(landing)) {
+                    Kept::Announced { id, .. } => self.actions.push_back(Action::Frame {
+                        to: source,
+                        frame: Frame::Grant { id, landing },
+                    }),
+                    Kept::Own { owner, .. } => sent.push((owner, length)),
+                    Kept::Landing(_) => {}
+                }
+            }
+        }
+        for (owner, bytes) in sent {
+            let status = Status {
+                source: self.me,
+                tag: 0,
+                bytes,
+            };
+            self.complete(owner, Ok(status));
+        }
+    }
+
+    /// Who asked for messages that are on their way has given up; how many were on their way.
+    pub(in crate::protocol) fn abandon(&mut self, owner: Owner) -> usize {
+        let meant = self.landings.keys(|landing| {
+            let asked = landing.target.asked();
+            asked.is_some_and(|posted| posted.owner == owner)
+        });
+        for key in &meant {
+            if let Some(landing) = self.landings.get_mut(*key) {
+                landing.target = Target::Nobody;
+            }
+        }
+        meant.len()
+    }
+
+    /// Takes out messages of this member to itself that it has not received; whom to tell.
+    pub(in crate::protocol) fn take_own(&mut self) -> Vec<Owner> {
+        let me = self.me;
+        let mut owners = Vec::new();
+        for context in self.contexts.values_mut() {
+            for matching in &mut context.matching {
+                matching.retain(me, |kept| match kept {
+                    Kept::Own { owner, .. } => {
+                        owners.push(*owner);
+                        false
+                    }
+                    _ => true,
+                });
+            }
+        }
+        owners
+    }
+
+    /// No more comes of a member: ends what has not come whole, and forgets what was only announced.
+    pub(in crate::protocol) fn cut_off(&mut self, from: Rank) -> Vec<Posted> {
+        self.peer(from).landing = None;
+        let cut = self
+            .landings
+            .keys(|landing| landing.from == from && landing.received < landing.total);
+        let landings = &self.landings;
+        for context in self.contexts.values_mut() {
+            for matching in &mut context.matching {
+                matching.retain(from, |kept| match kept {
+                    Kept::Announced { .. } => false,
+                    Kept::Landing(key) => landings
+                        .get(*key)
+                        .is_some_and(|landing| landing.received == landing.total),
+                    Kept::Own { .. } => true,
+                });
+            }
+        }
+        let mut asked = Vec::new();
+        for key in cut {
+            match self
+                .landings
+                .remove(key)
+                .map(|landing| (landing.total, landing.target))
+            {
+                Some((_, Target::Asked(posted))) => asked.push(posted),
+                Some((
+                    total,
+                    Target::Kept {
+                        is_early,
+                        asked: waiting,
+                        ..
+                    },
+                )) => {
+                    if is_early {
+                        self.early_bytes -= total;
+                    }
+                    asked.extend(waiting);
+                }
+                _ => {}
+            }
+        }
+        asked
+    }
+}
