@@ -21,6 +21,7 @@ mod offers;
 mod parts;
 mod registrations;
 mod removal;
+mod rendezvous;
 mod resources;
 mod rest;
 mod rest_tls;

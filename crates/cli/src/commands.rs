@@ -4,6 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod agent;
 pub(crate) mod agents;
 pub(crate) mod bill;
+pub(crate) mod comm;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod functions;

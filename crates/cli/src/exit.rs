@@ -32,6 +32,7 @@ Environment:
   HOTLEASE_TOKEN_FILE   the file of a token (JWT), read again for each session
   HOTLEASE_MUNGE        1: come as this user of the MUNGE cluster; HOTLEASE_MUNGE_SOCKET: munged's socket
   HOTLEASE_CA_FILE      the site's ca.pem, for who has no certificate
+  HOTLEASE_COMM_SECRET  what members of communicators and their rendezvous share; HOTLEASE_COMM_SECRET_FILE: its file
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
   HOTLEASE_LOG_FORMAT   json: each line of the log is an object; else text
   HOTLEASE_WORKER       the worker's binary, where it is not found beside this one";

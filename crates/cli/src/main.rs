@@ -18,7 +18,8 @@ mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    admin, agent, agents, bill, doctor, down, functions, identity, leases, manager, ps, run, top, up, version,
+    admin, agent, agents, bill, comm, doctor, down, functions, identity, leases, manager, ps, run, top, up,
+    version,
 };
 use output::Output;
 use std::process::ExitCode;
@@ -54,6 +55,7 @@ enum Command {
     Identity(identity::IdentityArgs),
     Admin(admin::AdminArgs),
     Doctor(doctor::DoctorArgs),
+    Comm(comm::CommArgs),
     Bench(bench::BenchArgs),
     Version(version::VersionArgs),
 }
@@ -62,7 +64,7 @@ impl Command {
     /// Daemons tell what they do; commands only what went wrong.
     fn log_level(&self) -> &'static str {
         match self {
-            Self::Up(_) | Self::Manager(_) | Self::Agent(_) => "info",
+            Self::Up(_) | Self::Manager(_) | Self::Agent(_) | Self::Comm(_) => "info",
             _ => "warn",
         }
     }
@@ -83,6 +85,7 @@ impl Command {
             Self::Identity(args) => identity::carry_out(args, output),
             Self::Admin(args) => admin::carry_out(args, output),
             Self::Doctor(args) => doctor::carry_out(args, output),
+            Self::Comm(args) => comm::carry_out(args, output),
             Self::Bench(args) => bench::carry_out(args, output),
             Self::Version(args) => version::carry_out(args, output),
         }

@@ -399,7 +399,8 @@ mod tests {
         assert!(known.len() > 10 && refusals.len() > 10 && network.len() > 5);
         known.extend(refusals.iter().map(|name| format!("Refused({name})")));
         known.extend(network.iter().map(|name| format!("Network({name})")));
-        let of_flow = [
+        let of_others = [
+            ("Comm", include_str!("../../comm/src/error.rs"), "Error"),
             ("Flow", include_str!("../../flow/src/event.rs"), "Refusal<P>"),
             (
                 "Checkpoint",
@@ -407,7 +408,7 @@ mod tests {
                 "CheckpointError",
             ),
         ];
-        for (short, source, name) in of_flow {
+        for (short, source, name) in of_others {
             let names = variants(source, name);
             assert!(names.len() > 2, "{name}");
             known.extend(names.iter().map(|name| format!("{short}({name})")));

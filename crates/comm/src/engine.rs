@@ -36,6 +36,8 @@ pub(crate) struct State {
     is_asleep: bool,
     /// How many wait for it.
     waiting: usize,
+    /// How many wait in a send.
+    sending: usize,
     /// What was new when they were told last.
     told: u64,
 }
@@ -97,6 +99,16 @@ impl State {
         }
     }
 
+    /// Before a thread sleeps: if any waits in a send, takes what others may be waiting to send. Whether anything is new then.
+    fn relieve(&mut self) -> bool {
+        let news = self.protocol.news();
+        if self.sending > 0 {
+            self.protocol.relieve();
+            self.flush();
+        }
+        self.protocol.news() != news
+    }
+
     /// Takes in what has come, and does what follows; whether anything did.
     pub(crate) fn poll(&mut self) -> bool {
         let any = self.link.poll(&mut self.protocol);
@@ -114,6 +126,7 @@ impl Engine {
                 link,
                 is_asleep: false,
                 waiting: 0,
+                sending: 0,
                 told: 0,
             }),
             turn: Condvar::new(),
@@ -195,15 +208,30 @@ impl Engine {
         &self,
         is_send: bool,
         deadline: Option<Instant>,
-        mut is_so: impl FnMut(&mut State) -> Option<T>,
+        is_so: impl FnMut(&mut State) -> Option<T>,
     ) -> Option<T> {
         let mut state = self.lock();
+        state.sending += usize::from(is_send);
+        let (mut state, found) = self.drive(state, deadline, is_so);
+        state.sending -= usize::from(is_send);
+        if state.waiting > 0 && !state.is_asleep {
+            // One of those that wait takes this one's place.
+            self.turn.notify_one();
+        }
+        found
+    }
+
+    fn drive<'a, T>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+        mut is_so: impl FnMut(&mut State) -> Option<T>,
+    ) -> (MutexGuard<'a, State>, Option<T>) {
         let mut idle_since: Option<Instant> = None;
         let mut has_polled = false;
         loop {
             if let Some(found) = is_so(&mut state) {
-                self.leave(&state);
-                return Some(found);
+                return (state, Some(found));
             }
             if let Some(job) = state.protocol.next_job() {
                 drop(state);
@@ -216,11 +244,14 @@ impl Engine {
             }
             let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
             if is_late && has_polled {
-                self.leave(&state);
-                return None;
+                return (state, None);
             }
             if state.is_asleep && !is_late {
-                state = self.wait_for_turn(state, deadline);
+                if state.relieve() {
+                    self.tell(&mut state);
+                } else {
+                    state = self.wait_for_turn(state, deadline);
+                }
                 continue;
             }
             has_polled = true;
@@ -238,15 +269,11 @@ impl Engine {
                 state = self.lock();
                 continue;
             }
-            if is_send {
-                state.protocol.relieve();
-                let before = state.protocol.news();
-                state.flush();
-                if state.protocol.news() != before {
-                    continue;
-                }
+            if state.relieve() {
+                self.tell(&mut state);
+            } else {
+                state = self.sleep(state, deadline);
             }
-            state = self.sleep(state, deadline);
         }
     }
 
@@ -280,12 +307,5 @@ impl Engine {
         let mut state = self.lock();
         state.is_asleep = false;
         state
-    }
-
-    /// Somebody who drove goes: another one that waits takes its place.
-    fn leave(&self, state: &State) {
-        if state.waiting > 0 && !state.is_asleep {
-            self.turn.notify_one();
-        }
     }
 }

@@ -68,6 +68,26 @@ fn all_in_a_ring_that_send_first_go_on() {
 }
 
 #[test]
+fn members_that_both_send_first_go_on_while_another_thread_of_theirs_waits_for_something_else() {
+    const BYTES: usize = 3 << 20;
+    each(2, as_they_are, |all| {
+        let other = 1 - all.rank();
+        std::thread::scope(|scope| {
+            let last = scope.spawn(|| all.receive(&mut [0; 1], Pattern::of(other, 9)).expect("the last"));
+            // It sleeps for both threads.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            all.send(&pattern(u64::from(all.rank()), BYTES), other, 1)
+                .expect("it goes on");
+            let mut theirs = vec![0; BYTES];
+            all.receive(&mut theirs, Pattern::of(other, 1)).expect("here");
+            assert!(theirs == pattern(u64::from(other), BYTES));
+            all.send(&[1], other, 9).expect("sent");
+            last.join().unwrap();
+        });
+    });
+}
+
+#[test]
 fn three_elements_are_never_read_as_two_and_two() {
     each(2, as_they_are, |all| {
         if all.rank() == 0 {

@@ -52,8 +52,8 @@ fn keep(engine: &Engine, me: Rank, size: Rank, beat: Duration, stop: &(Mutex<boo
         }
         let now = Instant::now();
         let mut state = engine.lock();
-        // All that has come is read before anybody is judged by it.
-        while state.poll() {}
+        // What has come of each is looked at before it is judged.
+        state.poll();
         if now > next + beat {
             pulse.forgive();
         }

@@ -95,6 +95,11 @@ impl Protocol {
         if is_news && self.outcast.is_none() {
             self.tell_all(Frame::Lost { rank, loss });
         }
+        if is_news {
+            // It may be well, and only out of reach or stopped for a while: then it learns why nobody talks with it.
+            let frame = Frame::Lost { rank, loss };
+            self.actions.push_back(Action::Frame { to: rank, frame });
+        }
         self.actions.push_back(Action::Close { rank });
         self.end_with(rank);
         let concerned = self.collectives.keys(|running| running.members().contains(&rank));

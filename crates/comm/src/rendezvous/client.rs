@@ -7,7 +7,7 @@ use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::{Greeting, PREFIX_BYTES, Purpose, Verdict};
 use hotlease_wire::comm::rendezvous::{Answer, Join};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Before the rendezvous is tried again; doubled each time.
@@ -31,13 +31,19 @@ pub(crate) fn meet(options: &Options, began: Instant) -> Result<Met, Error> {
     let (mut stream, mut cipher, mut rest) = reach(options, began, deadline)?;
     let local = Error::local("listen for other members");
     let listen = || {
-        // On the one address that others are told, not on all that this host has.
-        let address = match options.address {
-            Some(address) => address,
-            None => stream.local_addr()?.ip(),
+        let Some(address) = options.address else {
+            // On the one address that others are told, not on all that this host has.
+            let port = TcpListener::bind((stream.local_addr()?.ip(), 0))?;
+            let address = port.local_addr()?;
+            return Ok((port, address));
         };
-        let port = TcpListener::bind((address, 0))?;
-        let address = port.local_addr()?;
+        // It may be that of a gateway, which is none of this host's.
+        let any: IpAddr = match address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let port = TcpListener::bind((any, 0))?;
+        let address = SocketAddr::new(address, port.local_addr()?.port());
         Ok((port, address))
     };
     let (port, address) = listen().map_err(local)?;

@@ -1,0 +1,78 @@
+//! `hotlease comm`
+
+use crate::commands::up::signals::Signals;
+use crate::output::Output;
+use crate::service;
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use hotlease_comm::Secret;
+use hotlease_comm::rendezvous::{Limits, Server};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Message passing between functions
+#[derive(Debug, Args)]
+pub(crate) struct CommArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Rendezvous(RendezvousArgs),
+}
+
+/// Run a rendezvous, in the foreground: where members of communicators find each other
+///
+/// Serves until SIGINT or SIGTERM, any number of communicators of members that have the same secret: that of
+/// HOTLEASE_COMM_SECRET, or of the file that HOTLEASE_COMM_SECRET_FILE names, at least 16 bytes. Members that are connected
+/// do not need it any more. With `--json`, an object when it serves: pid, listen.
+#[derive(Debug, Args)]
+struct RendezvousArgs {
+    /// The address at which members come, such as 0.0.0.0:7072 or [::]:7072; port 0: any free one
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: SocketAddr,
+    /// Take the secret from this file; may be given more than once, for members of several secrets
+    #[arg(long = "secret-file", value_name = "FILE")]
+    secret_files: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Serving {
+    pid: u32,
+    listen: SocketAddr,
+}
+
+pub(crate) fn carry_out(args: CommArgs, output: &mut Output) -> anyhow::Result<()> {
+    match args.command {
+        Command::Rendezvous(args) => rendezvous(&args, output),
+    }
+}
+
+fn rendezvous(args: &RendezvousArgs, output: &mut Output) -> anyhow::Result<()> {
+    let secrets = match args.secret_files.as_slice() {
+        [] => vec![Secret::from_environment()?],
+        files => files
+            .iter()
+            .map(|file| Secret::from_file(file))
+            .collect::<Result<_, _>>()?,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start a runtime")?;
+    runtime.block_on(async {
+        let mut signals = Signals::listen()?;
+        let server = Server::start(args.listen, secrets, Limits::default())?;
+        let serving = Serving {
+            pid: std::process::id(),
+            listen: server.address(),
+        };
+        output.answer(&serving, || format!("rendezvous at {}", serving.listen))?;
+        output.flush()?;
+        service::ready();
+        signals.impatience().await;
+        // Members that wait are told.
+        drop(server);
+        Ok(())
+    })
+}
