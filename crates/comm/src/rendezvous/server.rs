@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const PORT: Token = Token(0);
 const BELL: Token = Token(1);
 const FIRST_GUEST: usize = 2;
+/// Before the system is asked again for a connection that it had no memory or descriptor for.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a member may take to fetch its answer.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// The same when the rendezvous stops.
@@ -132,6 +134,7 @@ impl Server {
                 book: Book::new(limits.members),
                 guests: HashMap::new(),
                 next_guest: FIRST_GUEST,
+                welcome_at: None,
                 tally: Arc::clone(&tally),
             };
             let over = Arc::clone(&is_over);
@@ -209,6 +212,8 @@ struct Desk {
     book: Book,
     guests: HashMap<Guest, Visitor>,
     next_guest: Guest,
+    /// When to look again for who could not be let in.
+    welcome_at: Option<Instant>,
     tally: Arc<Tally>,
 }
 
@@ -250,7 +255,8 @@ impl Desk {
 
     fn wait(&mut self, events: &mut Events, until: Option<Instant>) {
         let due = self.guests.values().filter_map(|visitor| visitor.until);
-        let due = due.chain(self.book.next_due()).chain(until).min();
+        let due = due.chain(self.book.next_due()).chain(self.welcome_at);
+        let due = due.chain(until).min();
         let at_most = due.map(|due| due.saturating_duration_since(Instant::now()));
         // Rounded up, so as not to come a moment too early again and again.
         let at_most = at_most.map(|at_most| at_most + Duration::from_millis(1));
@@ -263,7 +269,18 @@ impl Desk {
     }
 
     fn welcome(&mut self) {
-        while let Ok((mut stream, _)) = self.port.accept() {
+        self.welcome_at = None;
+        loop {
+            let mut stream = match self.port.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    self.welcome_at = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            };
             let is_stranger = |visitor: &Visitor| matches!(visitor.stage, Stage::Stranger(_));
             let strangers = self.guests.iter().filter(|(_, visitor)| is_stranger(visitor));
             if strangers.clone().count() >= self.limits.strangers {
@@ -344,6 +361,9 @@ impl Desk {
 
     fn look_at_the_clock(&mut self) {
         let now = Instant::now();
+        if self.welcome_at.is_some_and(|at| at <= now) {
+            self.welcome();
+        }
         let missing = self.book.expire(now);
         self.answer(missing);
         let is_over = |visitor: &Visitor| visitor.until.is_some_and(|until| until <= now);

@@ -6,6 +6,7 @@ use crate::memory::Piece;
 use crate::slots::Key;
 use hotlease_wire::comm::frame::Frame;
 use mio::net::TcpStream;
+use socket2::SockRef;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 
@@ -72,7 +73,7 @@ impl Outbound {
         match body {
             Body::Now(body) => {
                 let gone = if is_first && cipher.is_none() {
-                    written(stream.write_vectored(&[IoSlice::new(&frame), IoSlice::new(body)]))?
+                    written(write(stream, &frame, body))?
                 } else {
                     0
                 };
@@ -144,7 +145,7 @@ impl Outbound {
                     let from = at.saturating_sub(frame.len());
                     let result = piece
                         .part(from..piece.len())
-                        .read(|body| stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]));
+                        .read(|body| write(stream, head, body));
                     let Some(result) = result else {
                         return Ok(Outcome::NoMemory { send: *send });
                     };
@@ -236,6 +237,12 @@ impl Outbound {
         cipher.seal(&content, &mut self.sealed);
         None
     }
+}
+
+/// Both parts in one call. Not `write_vectored`: that raises SIGPIPE where a program has not switched it off, as one in C.
+fn write(stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<usize> {
+    let parts = [IoSlice::new(head), IoSlice::new(body)];
+    SockRef::from(stream).send_vectored_with_flags(&parts, libc::MSG_NOSIGNAL)
 }
 
 /// How much was written; nothing if the system takes nothing now.

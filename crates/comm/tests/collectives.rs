@@ -1,0 +1,220 @@
+//! Schedules of collectives over TCP on loopback: a few plain ones, to show that they run.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod group;
+
+use group::each;
+use hotlease_comm::{
+    Area, Communicator, Error, Local, Pattern, Rank, Request, Round, Schedule, Span, Step, lend, lend_mut,
+};
+use std::sync::Arc;
+
+/// Sums of 64-bit numbers.
+struct Sums;
+
+fn bytes_of(span: Span) -> std::ops::Range<usize> {
+    span.offset * 8..span.end() * 8
+}
+
+impl Local for Sums {
+    fn run(&self, steps: &[Step], input: &[u8], output: &mut [u8], scratch: &mut [u8]) {
+        for step in steps {
+            let read = |span: Span| match span.area {
+                Area::Input => input[bytes_of(span)].to_vec(),
+                Area::Output => output[bytes_of(span)].to_vec(),
+                Area::Scratch => scratch[bytes_of(span)].to_vec(),
+            };
+            let (result, into) = match *step {
+                Step::Copy { from, into } => (read(from), into),
+                Step::Reduce { left, right, into } => {
+                    let sums = numbers_of(&read(left)).into_iter().zip(numbers_of(&read(right)));
+                    (bytes(sums.map(|(left, right)| left + right)), into)
+                }
+                step => unreachable!("{step:?} is the engine's"),
+            };
+            match into.area {
+                Area::Input => unreachable!("the input is not written"),
+                Area::Output => output[bytes_of(into)].copy_from_slice(&result),
+                Area::Scratch => scratch[bytes_of(into)].copy_from_slice(&result),
+            }
+        }
+    }
+}
+
+fn bytes(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    numbers.into_iter().flat_map(u64::to_le_bytes).collect()
+}
+
+fn numbers_of(bytes: &[u8]) -> Vec<u64> {
+    let words = bytes.chunks_exact(8);
+    words
+        .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
+        .collect()
+}
+
+/// Around a ring: what is added up so far, from rank 0 to the last, and then the sum back to all.
+fn allreduce(me: Rank, size: Rank, count: usize) -> Arc<Schedule> {
+    let (input, output) = (Span::first(Area::Input, count), Span::first(Area::Output, count));
+    let scratch = Span::first(Area::Scratch, count);
+    let mut rounds = Vec::new();
+    let mut round = |transfers: Vec<Step>, local: Vec<Step>| rounds.push(Round { transfers, local });
+    if me == 0 {
+        round(
+            vec![],
+            vec![Step::Copy {
+                from: input,
+                into: output,
+            }],
+        );
+    } else {
+        round(
+            vec![Step::Receive {
+                from: me - 1,
+                into: scratch,
+            }],
+            vec![Step::Reduce {
+                left: scratch,
+                right: input,
+                into: output,
+            }],
+        );
+    }
+    let last = size - 1;
+    if me < last {
+        round(
+            vec![Step::Send {
+                to: me + 1,
+                from: output,
+            }],
+            vec![],
+        );
+        round(
+            vec![Step::Receive {
+                from: last,
+                into: output,
+            }],
+            vec![],
+        );
+    } else if size > 1 {
+        let to_all = (0..last).map(|to| Step::Send { to, from: output });
+        round(to_all.collect(), vec![]);
+    }
+    Arc::new(Schedule {
+        scratch: count,
+        rounds,
+    })
+}
+
+fn mine(rank: Rank, count: usize) -> Vec<u8> {
+    bytes((0..count as u64).map(|number| number + 1000 * u64::from(rank)))
+}
+
+fn expected(size: Rank, count: usize) -> Vec<u8> {
+    let ranks = u64::from(size);
+    bytes((0..count as u64).map(|number| ranks * number + 1000 * ranks * (ranks - 1) / 2))
+}
+
+fn reduced(all: &Communicator, count: usize) -> Result<Vec<u8>, Error> {
+    let mut output = vec![0; 8 * count];
+    let schedule = allreduce(all.rank(), all.size(), count);
+    all.run(schedule, 8, &mine(all.rank(), count), &mut output, Arc::new(Sums))?;
+    Ok(output)
+}
+
+#[test]
+fn schedules_run_over_tcp_for_one_to_nine_ranks() {
+    for size in 1..=9 {
+        each(
+            size,
+            |options| options.is_sealed = size == 4,
+            |all| {
+                for count in [1, 1000, 3000, 200_000] {
+                    let input = mine(all.rank(), count);
+                    let output = reduced(&all, count).expect("all are well");
+                    assert!(output == expected(size, count), "{count} numbers of {size} ranks");
+                    assert!(input == mine(all.rank(), count), "the input is as it was");
+                }
+            },
+        );
+    }
+}
+
+/// What a thread waits for may need a collective to go on that another thread, or the same one later, waits for.
+#[test]
+fn a_collective_goes_on_while_its_member_waits_for_something_else() {
+    const COUNT: usize = 50_000;
+    each(
+        3,
+        |_| (),
+        |all| {
+            let (rank, size) = (all.rank(), all.size());
+            let mut output = vec![0; 8 * COUNT];
+            lend(&mine(rank, COUNT), |input| {
+                lend_mut(&mut output, |output| {
+                    let schedule = allreduce(rank, size, COUNT);
+                    let collective = all
+                        .start_lent(schedule, 8, input, output, Arc::new(Sums))
+                        .expect("begun");
+                    let finish = |collective: Request| collective.wait().expect("all are well");
+                    if rank == 1 {
+                        // Rank 0 sends this when the collective has ended, for which this rank has to add and to send.
+                        all.receive(&mut [0; 1], Pattern::of(0, 5)).expect("it comes");
+                        finish(collective);
+                    } else {
+                        finish(collective);
+                        if rank == 0 {
+                            all.send(&[1], 1, 5).expect("sent");
+                        }
+                    }
+                });
+            });
+            assert!(output == expected(size, COUNT));
+        },
+    );
+}
+
+#[test]
+fn messages_that_nobody_asks_for_do_not_hold_up_a_collective() {
+    each(
+        2,
+        |_| (),
+        |all| {
+            let other = 1 - all.rank();
+            // More than there is credit for.
+            let sends: Vec<_> = (0..10_000)
+                .map(|_| all.isend(vec![1; 100], other, 3).expect("begun"))
+                .collect();
+            assert!(reduced(&all, 1000).expect("all are well") == expected(2, 1000));
+            let mut message = [0; 100];
+            for _ in 0..10_000 {
+                all.receive(&mut message, Pattern::of(other, 3)).expect("here");
+            }
+            hotlease_comm::wait_all(sends).expect("sent");
+        },
+    );
+}
+
+#[test]
+fn counts_that_do_not_match_are_an_error_at_all_ranks() {
+    let errors = each(
+        3,
+        |_| (),
+        |all| reduced(&all, if all.rank() == 1 { 7 } else { 8 }).expect_err("rank 1 has fewer"),
+    );
+    let Error::Mismatch {
+        source_rank: 0,
+        sent: 64,
+        expected: 56,
+        ..
+    } = errors[1]
+    else {
+        panic!("{errors:?}");
+    };
+    for rank in [0, 2] {
+        let is_told = matches!(
+            errors[rank],
+            Error::Broken { rank: 1, .. } | Error::MemberLeft { rank: 1, .. }
+        );
+        assert!(is_told, "{errors:?}");
+    }
+}
