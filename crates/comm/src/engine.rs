@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// See the module.
 pub(crate) struct Engine {
     state: Mutex<State>,
+    /// Held while waiting for the state: whoever drives without a pause sees that somebody waits, and cannot have the state again
+    /// before them. (A mutex alone goes to whoever asks first, which is who has just let it go.)
+    queue: Mutex<()>,
     /// For those that wait while another one sleeps.
     turn: Condvar,
     sleeper: Arc<dyn Sleeper>,
@@ -129,14 +132,25 @@ impl Engine {
                 sending: 0,
                 told: 0,
             }),
+            queue: Mutex::new(()),
             turn: Condvar::new(),
             spin,
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        let _queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // Nothing of a user's runs under the lock; what panics there is a defect, and the next call says so or works.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets in who waits for the state, if anybody does.
+    fn let_in<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if self.queue.try_lock().is_ok() {
+            return state;
+        }
+        drop(state);
+        self.lock()
     }
 
     /// Something is new: tells those that wait for it.
@@ -258,6 +272,7 @@ impl Engine {
             if state.poll() {
                 self.tell(&mut state);
                 idle_since = None;
+                state = self.let_in(state);
                 continue;
             }
             if is_late {

@@ -142,18 +142,13 @@ fn victim() {
     options.failure_bound = BOUND;
     let all = Communicator::join(&options).expect("all come");
     let error = act(SCENES[number], &all, &|| false);
-    // Whoever was stopped for too long is told so when it goes on.
-    assert!(
-        matches!(
-            error,
-            Error::Outcast {
-                rank: VICTIM,
-                loss: Loss::Silent,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    // Whoever was stopped for too long is told so when it goes on, unless so much is on its way that there is no room for it.
+    let is_told = match error {
+        Error::Outcast { rank, loss, .. } => rank == VICTIM && loss == Loss::Silent,
+        Error::MemberLost { .. } => SCENES[number] == Scene::Streaming,
+        _ => false,
+    };
+    assert!(is_told, "{error}");
 }
 
 fn start_victim(server: &Server, scene: Scene) -> Child {

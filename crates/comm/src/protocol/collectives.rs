@@ -267,7 +267,7 @@ impl Protocol {
             for rank in members.iter().filter(|rank| **rank != me) {
                 let peer = &self.peers[*rank as usize];
                 if peer.lost.is_none() && !peer.has_left {
-                    let frame = Frame::Broken { context };
+                    let frame = Frame::Broken { context, rank: me };
                     self.actions.push_back(Action::Frame { to: *rank, frame });
                 }
             }

@@ -193,12 +193,12 @@ impl Protocol {
             Frame::Lost { rank, loss } if rank == self.me => self.cast_out(from, loss),
             Frame::Lost { rank, loss } if rank == from => self.fail(from, loss, true),
             Frame::Lost { rank, loss } if (rank as usize) < self.peers.len() => self.fail(rank, loss, false),
-            Frame::Broken { context } => {
+            Frame::Broken { context, rank } => {
                 let broken = &mut self.context(context).broken;
-                broken.get_or_insert(from);
+                broken.get_or_insert(rank);
                 for collective in self.collectives.keys(|running| running.context() == context) {
                     let during = self.during_collective(collective);
-                    self.fail_collective(collective, Error::Broken { during, rank: from });
+                    self.fail_collective(collective, Error::Broken { during, rank });
                 }
             }
             _ => {}
@@ -219,8 +219,23 @@ impl Protocol {
         }
     }
 
+    /// Whoever goes says first what it knows: others that have not heard of it yet would take its going for the cause.
+    fn tell_causes(&mut self) {
+        let lost = self.peers.iter().enumerate();
+        let lost = lost.filter_map(|(rank, peer)| Some((rank as Rank, peer.lost?)));
+        let broken = self.contexts.iter();
+        let broken = broken.filter_map(|(context, of_context)| Some((*context, of_context.broken?)));
+        let lost = lost.map(|(rank, loss)| Frame::Lost { rank, loss });
+        let broken = broken.map(|(context, rank)| Frame::Broken { context, rank });
+        let causes: Vec<Frame> = lost.chain(broken).collect();
+        if self.outcast.is_none() {
+            causes.into_iter().for_each(|cause| self.tell_all(cause));
+        }
+    }
+
     /// This member gives up: whoever hears of it learns that, and not only that a connection was closed.
     pub(crate) fn give_up(&mut self) {
+        self.tell_causes();
         let frame = Frame::Lost {
             rank: self.me,
             loss: Loss::GaveUp,
@@ -234,6 +249,7 @@ impl Protocol {
         if self.has_finished {
             return;
         }
+        self.tell_causes();
         self.has_finished = true;
         self.tell_all(Frame::Goodbye);
         let mut withdrawn = Vec::new();

@@ -112,10 +112,12 @@ pub enum Frame {
         /// Why.
         loss: Loss,
     },
-    /// At the sender a collective of this communicator ended with an error, so it has no more of them.
+    /// A collective of this communicator ended with an error that others cannot know of, so there are no more of them.
     Broken {
         /// The communicator.
         context: u64,
+        /// Who had the error.
+        rank: u32,
     },
 }
 
@@ -250,8 +252,9 @@ impl Frame {
                 number: loss as u64,
                 ..none
             },
-            Self::Broken { context } => Fields {
+            Self::Broken { context, rank } => Fields {
                 kind: kind::BROKEN,
+                tag: rank,
                 context,
                 ..none
             },
@@ -294,8 +297,9 @@ impl Frame {
                 rank: fields.tag,
                 loss: Loss::of(number)?,
             },
-            kind::BROKEN => Self::Broken {
+            kind::BROKEN if fields.tag < RANKS_MAX => Self::Broken {
                 context: fields.context,
+                rank: fields.tag,
             },
             _ => return None,
         })

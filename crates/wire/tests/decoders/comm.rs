@@ -46,7 +46,7 @@ pub fn frame(bytes: &[u8]) -> bool {
         Frame::Announce { length, .. } => assert!((1..=MESSAGE_BYTES_MAX).contains(&length)),
         Frame::Data { length, .. } => assert!((1..=DATA_BYTES_MAX).contains(&length)),
         Frame::Credit { amount, .. } => assert!(amount <= CREDIT_MAX),
-        Frame::Lost { rank, .. } => assert!(rank < RANKS_MAX),
+        Frame::Lost { rank, .. } | Frame::Broken { rank, .. } => assert!(rank < RANKS_MAX),
         _ => assert_eq!(frame.body_bytes(), 0),
     }
     assert!(
@@ -157,7 +157,10 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         Frame::Alive,
         Frame::Goodbye,
         Frame::Farewell,
-        Frame::Broken { context: 9 },
+        Frame::Broken {
+            context: 9,
+            rank: RANKS_MAX - 1,
+        },
     ];
     let losses = [
         Loss::Closed,

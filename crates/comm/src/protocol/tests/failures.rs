@@ -141,6 +141,33 @@ fn a_member_that_finishes_early_loses_no_message_of_its_own() {
 }
 
 #[test]
+fn who_finishes_because_another_has_failed_says_so_first() {
+    let mut net = Net::new(4, seed());
+    let started: Vec<Key> = (0..3)
+        .map(|rank| {
+            let output = Memory::zeroed(8);
+            net.start(rank, allreduce(rank, 4, 1), &numbers([1]), &output)
+        })
+        .collect();
+    net.run();
+    // Rank 1 hears of it from rank 2, and finishes before rank 0 has heard anything.
+    net.at(2).lost(3, Loss::Closed);
+    let word = Frame::Lost {
+        rank: 3,
+        loss: Loss::Closed,
+    };
+    assert!(net.at(1).frame(2, word).is_ok());
+    net.at(1).finish();
+    net.collect(1);
+    while let Some(sent) = net.wires[1][0].pop_front() {
+        assert!(net.at(0).frame(1, sent.frame).is_ok());
+    }
+    net.at(0).settle();
+    let error = net.error(0, started[0]);
+    assert!(matches!(error, Error::MemberLost { rank: 3, .. }), "{error}");
+}
+
+#[test]
 fn who_is_held_to_have_failed_learns_it() {
     let mut net = Net::new(3, seed());
     let receive = net.receive(2, Pattern::of(1, 0), &Memory::zeroed(1));
