@@ -57,7 +57,7 @@ pub use error::{During, Error};
 pub use hotlease_fabric::lent::{Lent, LentMut, lend, lend_mut};
 pub use hotlease_wire::comm::Loss;
 pub use hotlease_wire::comm::rendezvous::Refused;
-pub use matching::{Envelope, Matching, Pattern};
+pub use matching::Pattern;
 pub use options::Options;
 pub use protocol::{Local, Status};
 pub use request::{Received, Receiving, Request, wait_all};
