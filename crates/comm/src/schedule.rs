@@ -1,0 +1,293 @@
+//! What one rank does in one collective: pure data, which an engine runs, a test checks and a model costs.
+
+use std::fmt;
+
+/// A member of a communicator, from 0.
+pub type Rank = u32;
+
+/// Where the elements of a collective are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Area {
+    /// What the caller gives. Never written.
+    Input,
+    /// What the caller gets. In place it is also what the caller gives, and there is no input.
+    Output,
+    /// The schedule's own memory, of [`Schedule::scratch`] elements, of any content at first.
+    Scratch,
+}
+
+/// Elements that follow each other in an area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// Which memory.
+    pub area: Area,
+    /// The first of them, in elements from the area's start.
+    pub offset: usize,
+    /// How many.
+    pub count: usize,
+}
+
+impl Span {
+    /// The first `count` elements of an area.
+    pub const fn first(area: Area, count: usize) -> Self {
+        Span {
+            area,
+            offset: 0,
+            count,
+        }
+    }
+
+    /// A part of this span, `offset` counted from its start.
+    pub const fn part(self, offset: usize, count: usize) -> Self {
+        debug_assert!(offset + count <= self.count, "a part of a span is inside it");
+        Span {
+            area: self.area,
+            offset: self.offset + offset,
+            count,
+        }
+    }
+
+    /// The element after the last.
+    pub const fn end(self) -> usize {
+        self.offset + self.count
+    }
+
+    /// Whether two spans have an element in common.
+    pub const fn overlaps(self, other: Span) -> bool {
+        self.area as u8 == other.area as u8
+            && self.count > 0
+            && other.count > 0
+            && self.offset < other.end()
+            && other.offset < self.end()
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let area = match self.area {
+            Area::Input => "input",
+            Area::Output => "output",
+            Area::Scratch => "scratch",
+        };
+        write!(f, "{area}[{}..{}]", self.offset, self.end())
+    }
+}
+
+/// One thing that a rank does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A message to another rank. Between two ranks messages keep their order.
+    Send {
+        /// Who gets it.
+        to: Rank,
+        /// What is in it.
+        from: Span,
+    },
+    /// The next message of another rank, which is of exactly this length.
+    Receive {
+        /// Who sends it.
+        from: Rank,
+        /// Where it goes.
+        into: Span,
+    },
+    /// An object that others read, on links through a store.
+    Publish {
+        /// Names it among the objects that this rank publishes in this collective.
+        key: u32,
+        /// What is in it.
+        from: Span,
+        /// How many ranks read it, each once; then it can be removed.
+        readers: u32,
+    },
+    /// The whole of an object, as soon as there is one.
+    Fetch {
+        /// Who publishes it.
+        of: Rank,
+        /// Its name there.
+        key: u32,
+        /// Where it goes; exactly its length.
+        into: Span,
+    },
+    /// Elements from here to there; both of one length, and apart.
+    Copy {
+        /// From here.
+        from: Span,
+        /// To there.
+        into: Span,
+    },
+    /// `into = left op right`, element by element, in this order. `into` is `left`, or `right`, or apart from both.
+    Reduce {
+        /// What comes of lower ranks, if the operator does not commute.
+        left: Span,
+        /// What comes of higher ones.
+        right: Span,
+        /// Where the result goes.
+        into: Span,
+    },
+}
+
+/// What can go on at the same time, and what follows on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Sends, receives, publishes and fetches: all are begun at once, and waited for together.
+    pub transfers: Vec<Step>,
+    /// Then copies and reductions, one after the other.
+    pub local: Vec<Step>,
+}
+
+/// What one rank does in one collective: rounds, one after the other.
+///
+/// Messages match by sender and order alone, so two ranks need not have the same number of rounds. Nothing of no
+/// elements is sent, received, published or fetched: both sides know that it is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// How many elements [`Area::Scratch`] has.
+    pub scratch: usize,
+    /// What is done, in order.
+    pub rounds: Vec<Round>,
+}
+
+impl Schedule {
+    /// Whether a schedule keeps its own rules: peers are ranks of the communicator and not `rank` itself, spans are inside
+    /// their areas, the input is not written, and what a round receives is not touched by its other transfers.
+    ///
+    /// # Errors
+    ///
+    /// The first rule that is broken, in words.
+    pub fn check(&self, rank: Rank, ranks: Rank, input: usize, output: usize) -> Result<(), String> {
+        let bounds = Bounds {
+            rank,
+            ranks,
+            input,
+            output,
+            scratch: self.scratch,
+        };
+        for (number, round) in self.rounds.iter().enumerate() {
+            bounds
+                .round(round)
+                .map_err(|why| format!("round {number} of rank {rank}: {why}"))?;
+        }
+        Ok(())
+    }
+}
+
+struct Bounds {
+    rank: Rank,
+    ranks: Rank,
+    input: usize,
+    output: usize,
+    scratch: usize,
+}
+
+impl Bounds {
+    fn round(&self, round: &Round) -> Result<(), String> {
+        if round.transfers.is_empty() && round.local.is_empty() {
+            return Err("there is nothing in it".into());
+        }
+        let mut written: Vec<Span> = Vec::new();
+        let mut read: Vec<Span> = Vec::new();
+        for step in &round.transfers {
+            match *step {
+                Step::Send { to: peer, from } => {
+                    self.peer(peer)?;
+                    self.inside(from)?;
+                    read.push(from);
+                }
+                Step::Publish { from, readers, .. } => {
+                    self.inside(from)?;
+                    if readers == 0 || readers >= self.ranks {
+                        return Err(format!("an object for {readers} readers of {} ranks", self.ranks));
+                    }
+                    read.push(from);
+                }
+                Step::Receive { from: peer, into } | Step::Fetch { of: peer, into, .. } => {
+                    self.peer(peer)?;
+                    self.writable(into)?;
+                    written.push(into);
+                }
+                Step::Copy { .. } | Step::Reduce { .. } => {
+                    return Err("local work among the transfers".into());
+                }
+            }
+        }
+        apart(&mut written, &mut read)?;
+        round.local.iter().try_for_each(|step| self.local(step))
+    }
+
+    fn local(&self, step: &Step) -> Result<(), String> {
+        match *step {
+            Step::Copy { from, into } => {
+                self.inside(from)?;
+                self.writable(into)?;
+                if from.count != into.count {
+                    return Err(format!("{from} is copied to {into}"));
+                }
+                if from.overlaps(into) {
+                    return Err(format!("{from} is copied into itself, to {into}"));
+                }
+            }
+            Step::Reduce { left, right, into } => {
+                self.inside(left)?;
+                self.inside(right)?;
+                self.writable(into)?;
+                if left.count != right.count || left.count != into.count {
+                    return Err(format!("{left} and {right} are reduced into {into}"));
+                }
+                let aliased = |other: Span| into.overlaps(other) && into != other;
+                if aliased(left) || aliased(right) || left.overlaps(right) {
+                    return Err(format!("{left}, {right} and their result {into} overlap"));
+                }
+            }
+            _ => return Err("a transfer among the local work".into()),
+        }
+        Ok(())
+    }
+
+    fn peer(&self, peer: Rank) -> Result<(), String> {
+        if peer == self.rank || peer >= self.ranks {
+            return Err(format!("a message between it and rank {peer} of {}", self.ranks));
+        }
+        Ok(())
+    }
+
+    fn inside(&self, span: Span) -> Result<(), String> {
+        let length = match span.area {
+            Area::Input => self.input,
+            Area::Output => self.output,
+            Area::Scratch => self.scratch,
+        };
+        match span.offset.checked_add(span.count) {
+            _ if span.count == 0 => Err(format!("{span} is empty")),
+            Some(end) if end <= length => Ok(()),
+            _ => Err(format!("{span}, where there are {length} elements")),
+        }
+    }
+
+    fn writable(&self, span: Span) -> Result<(), String> {
+        if span.area == Area::Input {
+            return Err(format!("the input is written, at {span}"));
+        }
+        self.inside(span)
+    }
+}
+
+/// In `n log n`: a round of a linear exchange has two spans for each rank.
+fn apart(written: &mut [Span], read: &mut [Span]) -> Result<(), String> {
+    let place = |span: &Span| (span.area, span.offset);
+    written.sort_unstable_by_key(place);
+    if let Some(pair) = written.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
+        return Err(format!("{} and {} are received at once", pair[0], pair[1]));
+    }
+    for span in read {
+        // Written spans are apart, so the one that begins last before this span's end is the only one to look at.
+        let next = written.partition_point(|other| place(other) < (span.area, span.end()));
+        if let Some(other) = next
+            .checked_sub(1)
+            .map(|last| written[last])
+            .filter(|other| other.overlaps(*span))
+        {
+            return Err(format!("{span} is sent while {other} is received"));
+        }
+    }
+    Ok(())
+}
