@@ -1,5 +1,7 @@
 //! Which algorithm is used when: a table of rules, of which the first that fits is followed.
 
+mod rule;
+
 use crate::algorithm::{Algorithm, Recipe};
 use crate::collective::{Call, Operation};
 use crate::error::Error;
@@ -7,6 +9,8 @@ use serde::Deserialize;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::OnceLock;
+
+pub use rule::Rule;
 
 /// What a communicator sends over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
@@ -70,7 +74,7 @@ pub struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Counts the nodes: who asks often does that once.
+    /// Of a call that [`Call::check`] has nothing against. Counts the nodes: who asks often does that once.
     pub fn new(call: &'a Call<'a>, element: usize, link: LinkKind) -> Self {
         let nodes = call
             .nodes
@@ -85,150 +89,38 @@ impl<'a> Question<'a> {
     }
 }
 
-/// One line of the table. What is absent does not matter; bounds are inclusive.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rule {
-    /// For which operation.
-    pub operation: Operation,
-    /// Over which links.
-    #[serde(default)]
-    pub links: Vec<LinkKind>,
-    /// From how many ranks on.
-    pub ranks_min: Option<u32>,
-    /// Up to how many.
-    pub ranks_max: Option<u32>,
-    /// From how many bytes on.
-    pub bytes_min: Option<usize>,
-    /// Up to how many.
-    pub bytes_max: Option<usize>,
-    /// From how many bytes for each rank on.
-    pub block_bytes_min: Option<usize>,
-    /// Up to how many bytes for each rank.
-    pub block_bytes_max: Option<usize>,
-    /// What is done.
-    pub algorithm: Algorithm,
-    /// Between the leaders of nodes, and by trees inside nodes: where there are several nodes, and one with several ranks.
-    #[serde(default)]
-    pub by_nodes: bool,
-    /// For `chain`: bytes sent at a time.
-    #[serde(default)]
-    pub segment_bytes: usize,
-}
+/// In which segments [`Question::candidates`] send.
+const SEGMENT_BYTES: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
 
-impl Rule {
-    fn recipe(&self, element: usize) -> Recipe {
-        let segment = if self.segment_bytes == 0 {
-            0
-        } else {
-            (self.segment_bytes / element.max(1)).max(1)
-        };
-        Recipe {
-            algorithm: self.algorithm,
-            by_nodes: self.by_nodes,
-            segment,
-        }
-    }
-
-    /// Why a rule is not followed. Allocates nothing unless somebody wants to know.
-    fn obstacle(&self, question: &Question) -> Option<Obstacle> {
-        let (ranks, bytes) = (question.call.ranks, question.bytes);
-        if !self.links.is_empty() && !self.links.contains(&question.link) {
-            return Some(Obstacle::Link);
-        }
-        if self.algorithm.is_mediated() != question.link.is_mediated() {
-            return Some(Obstacle::Mediation);
-        }
-        if self.ranks_min.is_some_and(|least| ranks < least)
-            || self.ranks_max.is_some_and(|most| ranks > most)
-        {
-            return Some(Obstacle::Ranks);
-        }
-        let block = bytes / (ranks as usize).max(1);
-        if self.bytes_min.is_some_and(|least| bytes < least)
-            || self.bytes_max.is_some_and(|most| bytes > most)
-            || self.block_bytes_min.is_some_and(|least| block < least)
-            || self.block_bytes_max.is_some_and(|most| block > most)
-        {
-            return Some(Obstacle::Bytes);
-        }
-        if self.by_nodes && (question.nodes < 2 || question.nodes as u64 >= u64::from(ranks)) {
-            return Some(Obstacle::Nodes);
-        }
-        match self.recipe(question.element).serves(question.call) {
-            Err(Error::NotOffered { why, .. }) => Some(Obstacle::Algorithm(why)),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}{}",
-            self.algorithm,
-            if self.by_nodes { " between nodes" } else { "" }
-        )?;
-        if self.segment_bytes > 0 {
-            write!(f, " in segments of {} bytes", self.segment_bytes)?;
-        }
-        let mut separator = ", for ";
-        let mut condition = |f: &mut fmt::Formatter<'_>, text: String| {
-            f.write_str(std::mem::replace(&mut separator, ", "))?;
-            f.write_str(&text)
-        };
-        if !self.links.is_empty() {
-            let links: Vec<String> = self.links.iter().map(LinkKind::to_string).collect();
-            condition(f, links.join(" and "))?;
-        }
-        let mut range = |f: &mut fmt::Formatter<'_>,
-                         least: Option<usize>,
-                         most: Option<usize>,
-                         what: &str| match (least, most) {
-            (Some(least), Some(most)) => condition(f, format!("{least} to {most} {what}")),
-            (Some(least), None) => condition(f, format!("{least} {what} and more")),
-            (None, Some(most)) => condition(f, format!("up to {most} {what}")),
-            (None, None) => Ok(()),
-        };
-        range(
-            f,
-            self.ranks_min.map(|ranks| ranks as usize),
-            self.ranks_max.map(|ranks| ranks as usize),
-            "ranks",
-        )?;
-        range(f, self.bytes_min, self.bytes_max, "bytes")?;
-        range(
-            f,
-            self.block_bytes_min,
-            self.block_bytes_max,
-            "bytes for each rank",
-        )
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Obstacle {
-    Link,
-    Mediation,
-    Ranks,
-    Bytes,
-    Nodes,
-    Algorithm(&'static str),
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Obstacle::Link => "another link",
-            Obstacle::Mediation => "not by the way that this link goes",
-            Obstacle::Ranks => "another number of ranks",
-            Obstacle::Bytes => "another number of bytes",
-            Obstacle::Nodes => {
-                "there are not several nodes of which one has several ranks, or nodes are not known"
+impl Question<'_> {
+    /// All that could be done, to be measured: each algorithm that serves over this link, between all ranks and, where that
+    /// makes a difference, between nodes.
+    pub fn candidates(&self) -> Vec<Recipe> {
+        let levels = self.nodes > 1 && (self.nodes as u64) < u64::from(self.call.ranks);
+        let mut candidates = Vec::new();
+        for &algorithm in self.call.collective.operation().algorithms() {
+            let segments = if algorithm == Algorithm::Chain {
+                &SEGMENT_BYTES[..]
+            } else {
+                &[0]
+            };
+            for bytes in segments {
+                for by_nodes in [false, true] {
+                    let segment = bytes / self.element.max(1);
+                    let recipe = Recipe {
+                        algorithm,
+                        by_nodes,
+                        segment,
+                    };
+                    let is_possible =
+                        algorithm.is_mediated() == self.link.is_mediated() && (levels || !by_nodes);
+                    if is_possible && recipe.serves(self.call).is_ok() {
+                        candidates.push(recipe);
+                    }
+                }
             }
-            Obstacle::Algorithm(why) => why,
-        })
+        }
+        candidates
     }
 }
 
@@ -277,48 +169,28 @@ impl Table {
         if text.len() > BYTES_MAX {
             return Err(error(format!("{} bytes, the most is {BYTES_MAX}", text.len())));
         }
-        let File {
-            version,
-            rule: mut rules,
-        } = toml::from_str(text).map_err(|why| error(why.to_string()))?;
+        let File { version, rule } = toml::from_str(text).map_err(|why| error(why.to_string()))?;
         if version != 1 {
             return Err(error(format!("it is of version {version}, and 1 is known here")));
         }
+        Table::of(rule)
+    }
+
+    /// A table of these rules. Those of one operation are tried in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Table`]: where a rule is one that nothing could follow, or there are more than 10,000.
+    pub fn of(mut rules: Vec<Rule>) -> Result<Table, Error> {
         if rules.len() > RULES_MAX {
-            return Err(error(format!("{} rules, the most is {RULES_MAX}", rules.len())));
+            return Err(Error::Table {
+                why: format!("{} rules, the most is {RULES_MAX}", rules.len()),
+            });
         }
-        for (number, rule) in rules.iter().enumerate() {
-            let wrong = |why: &str| {
-                Err(error(format!(
-                    "rule {} ({}: {rule}): {why}",
-                    number + 1,
-                    rule.operation
-                )))
-            };
-            if !rule.operation.algorithms().contains(&rule.algorithm) {
-                return wrong("there is no such algorithm for this operation");
-            }
-            if rule.by_nodes && (!rule.operation.has_levels() || rule.algorithm.is_mediated()) {
-                return wrong("it cannot be done in two levels");
-            }
-            if rule
-                .links
-                .iter()
-                .any(|link| link.is_mediated() != rule.algorithm.is_mediated())
-            {
-                return wrong("stores need algorithms by objects, and other links those by messages");
-            }
-            if rule.segment_bytes > 0 && rule.algorithm != Algorithm::Chain {
-                return wrong("only `chain` sends in segments");
-            }
-            let empty =
-                |least: Option<usize>, most: Option<usize>| least.zip(most).is_some_and(|(a, b)| a > b);
-            let ranks = |bound: Option<u32>| bound.map(|ranks| ranks as usize);
-            if empty(rule.bytes_min, rule.bytes_max)
-                || empty(rule.block_bytes_min, rule.block_bytes_max)
-                || empty(ranks(rule.ranks_min), ranks(rule.ranks_max))
-            {
-                return wrong("the least is more than the most");
+        for (number, rule) in (1..).zip(&rules) {
+            if let Some(wrong) = rule.contradiction() {
+                let why = format!("rule {number} ({}: {rule}): {wrong}", rule.operation);
+                return Err(Error::Table { why });
             }
         }
         rules.sort_by_key(|rule| rule.operation);

@@ -232,7 +232,7 @@ impl<'a> Call<'a> {
         self.collective.root() == Some(self.rank)
     }
 
-    /// How many elements the caller's input must have.
+    /// How many elements the caller's input must have, if [`Call::check`] has nothing against the call.
     pub fn input(&self) -> usize {
         let (rank, ranks) = (self.rank as usize, self.ranks as usize);
         let unless = |absent: bool, count: usize| if absent { 0 } else { count };
@@ -265,7 +265,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// How many elements the caller's output must have.
+    /// How many elements the caller's output must have, if [`Call::check`] has nothing against the call.
     pub fn output(&self) -> usize {
         let (rank, ranks) = (self.rank as usize, self.ranks as usize);
         match self.collective {
@@ -335,7 +335,7 @@ impl<'a> Call<'a> {
             | Collective::Scatter { blocks, .. }
             | Collective::Allgather { blocks }
             | Collective::ReduceScatter { blocks } => blocks.total(ranks),
-            Collective::Alltoall { count } => count * ranks,
+            Collective::Alltoall { count } => count.saturating_mul(ranks),
             Collective::Barrier
             | Collective::Gatherv { .. }
             | Collective::Scatterv { .. }

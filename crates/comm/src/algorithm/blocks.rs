@@ -37,8 +37,8 @@ impl Blocks<'_> {
     /// How many elements all blocks of so many ranks have.
     pub fn total(&self, ranks: usize) -> usize {
         match self {
-            Blocks::Equal(count) => count * ranks,
-            Blocks::Each { counts, .. } => counts.iter().sum(),
+            Blocks::Equal(count) => count.saturating_mul(ranks),
+            Blocks::Each { counts, .. } => counts.iter().fold(0, |sum, count| sum.saturating_add(*count)),
         }
     }
 

@@ -8,8 +8,9 @@ use super::plan::{Group, Plan, share};
 use super::scan::doubling_with;
 use crate::schedule::Span;
 
-/// How many objects are in memory at a time while they are reduced.
-const AT_ONCE: usize = 16;
+/// How many objects are read at a time to be reduced, at least; and of short ones so many that they have this many elements.
+const AT_ONCE_MIN: usize = 16;
+const AT_ONCE_ELEMENTS: usize = 64 * 1024;
 
 /// Everyone writes an object and reads all others': one wait, `p (p - 1)` reads.
 pub(crate) fn barrier(plan: &mut Plan, group: &Group) {
@@ -233,15 +234,14 @@ fn in_order(
         plan.scratch(count)
     };
     let alone = members.len() == 1 && free;
-    let slots = plan.scratch(if alone {
-        0
-    } else {
-        members.len().min(AT_ONCE) * count
-    });
+    let at_once = (AT_ONCE_ELEMENTS / count.max(1))
+        .max(AT_ONCE_MIN)
+        .min(members.len());
+    let slots = plan.scratch(if alone { 0 } else { at_once * count });
     let mut partial: Option<Span> = None;
     let end = members.end;
-    for first in members.step_by(AT_ONCE) {
-        let batch = first..end.min(first + AT_ONCE);
+    for first in members.step_by(at_once) {
+        let batch = first..end.min(first + at_once);
         let term = |member: usize| {
             if member == group.me {
                 mine

@@ -177,6 +177,43 @@ fn an_explanation_names_each_rule_up_to_the_one_that_is_followed() {
 }
 
 #[test]
+fn whoever_measures_gets_everything_that_could_be_done() {
+    let nodes = [0, 0, 1, 1];
+    let candidates = |collective, nodes, commutes, link| {
+        let call = Call {
+            nodes,
+            commutes,
+            ..Call::new(collective, 0, 4)
+        };
+        let candidates = Question::new(&call, 8, link).candidates();
+        assert!(
+            candidates.iter().all(|recipe| recipe.build(&call).is_ok()),
+            "{candidates:?}"
+        );
+        candidates.len()
+    };
+    let allreduce = Collective::Allreduce { count: 8 };
+    assert_eq!(candidates(allreduce, None, true, LinkKind::Tcp), 4);
+    assert_eq!(
+        candidates(allreduce, None, false, LinkKind::Tcp),
+        3,
+        "not the ring"
+    );
+    assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::Tcp), 8);
+    assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::S3), 3);
+    // Chains have three lengths of segments.
+    assert_eq!(
+        candidates(
+            Collective::Broadcast { root: 0, count: 8 },
+            None,
+            true,
+            LinkKind::Shm
+        ),
+        6
+    );
+}
+
+#[test]
 fn leaders_are_for_several_nodes_of_several_ranks() {
     let choose = |nodes: Option<&[u32]>| {
         let call = Call {
