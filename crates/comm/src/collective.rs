@@ -442,17 +442,14 @@ fn contradiction_of(blocks: &Blocks, ranks: usize, written: bool) -> Option<Stri
             let total = counts
                 .iter()
                 .try_fold(0usize, |sum, count| sum.checked_add(*count));
-            let end = counts
-                .iter()
-                .zip(*displacements)
-                .map(|(count, place)| place.checked_add(*count));
+            // An empty block is nowhere.
+            let fits = |(count, place): (&usize, &usize)| {
+                *count == 0 || place.checked_add(*count).is_some_and(|end| end <= ELEMENTS_MAX)
+            };
             if total.is_none_or(|total| total > ELEMENTS_MAX) {
                 return Some(too_many(total.unwrap_or(usize::MAX)));
             }
-            if let Some(rank) = end
-                .map(|end| end.is_some_and(|end| end <= ELEMENTS_MAX))
-                .position(|fits| !fits)
-            {
+            if let Some(rank) = counts.iter().zip(*displacements).position(|block| !fits(block)) {
                 return Some(format!(
                     "the block of rank {rank} begins at {}",
                     displacements[rank]
@@ -475,3 +472,6 @@ fn contradiction_of(blocks: &Blocks, ranks: usize, written: bool) -> Option<Stri
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

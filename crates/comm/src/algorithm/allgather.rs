@@ -42,7 +42,7 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span
 }
 
 /// Recursive doubling: neighbours exchange what they have, then pairs do, then fours. `log2 p` steps, and all blocks but
-/// one are sent; where `p` is not a power of two, 2 steps more, and a rank sends up to twice as much.
+/// one are sent; where `p` is not a power of two, 2 steps more, and a rank sends about twice as much.
 ///
 /// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
 pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
