@@ -10,7 +10,11 @@
 //!   connect directly. Who they are is proved by a [`Secret`] that all have.
 //! * Messages have a tag, and are received by [`Pattern`]. Small ones go at once; large ones go straight into the
 //!   memory of whoever asks for them. What is kept of messages that nobody has asked for is bounded.
-//! * A **[`Schedule`]** is what one rank does in one collective; the engine runs it.
+//! * A **[`Schedule`]** is what one rank does in one collective: rounds of transfers that go on at the same time, and then copies and
+//!   reductions. It is pure data, so every collective is non-blocking by itself, and can be tried for any number of ranks in memory. The
+//!   engine runs it; [`Recipe::build`] makes it, by one of several [`Algorithm`]s for each [`Operation`]; [`Areas`] runs the local half
+//!   of it, with an [`Operator`] for a [`Datatype`]; [`Table`] says which algorithm is used when, and why; **[`cost`]** simulates
+//!   thousands of ranks from the latency and bandwidth of their links.
 //! * A member that fails, or stands still, ends what involves it at all others in a bounded time, with the cause.
 //!
 //! ```
@@ -35,15 +39,40 @@
 //! })?;
 //! # Ok::<(), hotlease_comm::Error>(())
 //! ```
+//!
+//! What rank 1 of 4 does to get the sum of everybody's 1000 numbers of 8 bytes:
+//!
+//! ```
+//! use hotlease_comm::{Call, Collective, LinkKind, Question, Step, Table};
+//!
+//! let call = Call::new(Collective::Allreduce { count: 1000 }, 1, 4);
+//! let choice = Table::built_in().choose(&Question::new(&call, 8, LinkKind::Tcp));
+//! let schedule = choice.recipe.build(&call)?;
+//! for transfer in schedule.rounds.iter().flat_map(|round| &round.transfers) {
+//!     match transfer {
+//!         Step::Send { to, from } => println!("{from} to rank {to}"),
+//!         Step::Receive { from, into } => println!("{into} from rank {from}"),
+//!         other => unreachable!("{other:?} is for stores"),
+//!     }
+//! }
+//! # Ok::<(), hotlease_comm::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod algorithm;
+mod areas;
+mod choice;
+mod collective;
 mod communicator;
+pub mod cost;
+mod datatype;
 mod engine;
 mod error;
 mod link;
 mod matching;
 mod memory;
+mod operator;
 mod options;
 mod protocol;
 pub mod rendezvous;
@@ -52,12 +81,18 @@ mod schedule;
 mod secret;
 mod slots;
 
+pub use algorithm::{Algorithm, Blocks, Part, Recipe};
+pub use areas::Areas;
+pub use choice::{Choice, Explanation, LinkKind, Question, Rule, Table};
+pub use collective::{Call, Collective, Operation};
 pub use communicator::Communicator;
+pub use datatype::Datatype;
 pub use error::{During, Error};
 pub use hotlease_fabric::lent::{Lent, LentMut, lend, lend_mut};
 pub use hotlease_wire::comm::Loss;
 pub use hotlease_wire::comm::rendezvous::Refused;
 pub use matching::Pattern;
+pub use operator::{Operands, Operator, Reduction, UserFunction};
 pub use options::Options;
 pub use protocol::{Local, Status};
 pub use request::{Received, Receiving, Request, wait_all};

@@ -49,7 +49,7 @@ impl Span {
 
     /// The element after the last.
     pub const fn end(self) -> usize {
-        self.offset + self.count
+        self.offset.saturating_add(self.count)
     }
 
     /// Whether two spans have an element in common.

@@ -253,7 +253,7 @@ fn transfers(invoker: &Invoker, direction: &str) -> Outcome {
             _ => produce.invoke_buffer(&(BYTES as u64).to_le_bytes()[..], &mut buffer),
         };
         match done {
-            Ok(_) => say("called"),
+            Ok(_) => say(&format!("called in {} ms", start.elapsed().as_millis())),
             Err(error) => say(&format!(
                 "failed after {} ms: {error}",
                 start.elapsed().as_millis()

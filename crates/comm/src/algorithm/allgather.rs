@@ -1,0 +1,192 @@
+//! Allgathers. `mine` is what this member gives, perhaps already in its place; `all` is where everyone gets the blocks.
+
+use super::blocks::{Blocks, Packed};
+use super::fold::{Fold, Role};
+use super::plan::{Group, Plan};
+use super::{broadcast, gather};
+use crate::schedule::Span;
+
+/// Around a ring: `p - 1` steps, and a member sends all blocks but one.
+pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+    for round in plan.passes(1..group.size) {
+        // The first is sent from where the caller has it; it is copied while it is under way.
+        let sent = if round == 1 {
+            mine
+        } else {
+            blocks.of(all, group.before(round - 1))
+        };
+        plan.send(group, group.after(1), sent);
+        plan.receive(group, group.before(1), blocks.of(all, group.before(round)));
+        if round == 1 {
+            plan.copy(mine, blocks.of(all, group.me));
+        }
+        plan.round();
+    }
+    if group.size == 1 {
+        plan.copy(mine, blocks.of(all, group.me));
+    }
+}
+
+/// Everyone sends to everyone at once: `p - 1` messages each, none of which waits for another.
+pub(crate) fn linear(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+    for distance in 1..group.size {
+        plan.send(group, group.after(distance), mine);
+        plan.receive(
+            group,
+            group.before(distance),
+            blocks.of(all, group.before(distance)),
+        );
+    }
+    plan.copy(mine, blocks.of(all, group.me));
+    plan.round();
+}
+
+/// Recursive doubling: neighbours exchange what they have, then pairs do, then fours. `log2 p` steps, and all blocks but
+/// one are sent; where `p` is not a power of two, 2 steps more, and a rank sends about twice as much.
+///
+/// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
+pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+    let (blocks, all, user) = dense(plan, group, blocks, all);
+    let range = |members| blocks.of(all, members);
+    let fold = Fold::new(group);
+    match fold.role(group.me) {
+        Role::Idle { partner } => {
+            plan.send(group, partner, mine);
+            plan.round();
+            plan.receive(group, partner, range(0..group.size));
+        }
+        Role::Active { number, partner } => {
+            if let Some(partner) = partner {
+                plan.receive(group, partner, range(partner..partner + 1));
+            }
+            plan.copy(mine, range(group.me..group.me + 1));
+            plan.round();
+            let mut mask = 1;
+            while mask < fold.size {
+                let own = number & !(mask - 1);
+                let other = own ^ mask;
+                let peer = fold.member(number ^ mask);
+                plan.send(group, peer, range(fold.members(own..own + mask)));
+                plan.receive(group, peer, range(fold.members(other..other + mask)));
+                plan.round();
+                mask *= 2;
+            }
+            if let Some(partner) = partner {
+                plan.send(group, partner, range(0..group.size));
+            }
+        }
+    }
+    plan.round();
+    unpack(plan, group, &blocks, all, user);
+}
+
+/// Bruck's: in round `k` everyone sends the up to `2^k` blocks that it has to who is `2^k` before it. `ceil(log2 p)` steps for
+/// any `p`, and all blocks but one are sent; at the end they are turned into place.
+///
+/// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing
+/// systems (1997).
+pub(crate) fn bruck(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+    let packed = Packed::new(blocks, group.me, group.size);
+    let buffer = plan.scratch(blocks.total(group.size));
+    plan.copy(mine, packed.of(buffer, 0..1));
+    let mut had = 1;
+    while had < group.size {
+        let more = had.min(group.size - had);
+        plan.send(group, group.before(had), packed.of(buffer, 0..more));
+        plan.receive(group, group.after(had), packed.of(buffer, had..had + more));
+        plan.round();
+        had += more;
+    }
+    for place in 0..group.size {
+        let member = group.after(place);
+        // In place the own block is there, and stays.
+        if member != group.me || mine != blocks.of(all, member) {
+            plan.copy(packed.of(buffer, place..place + 1), blocks.of(all, member));
+        }
+    }
+    plan.round();
+}
+
+/// A binomial gather to member 0, and a binomial broadcast: `2 ceil(log2 p)` steps, few messages.
+pub(crate) fn gather_broadcast(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+    through_root(
+        plan,
+        group,
+        blocks,
+        mine,
+        all,
+        gather::binomial,
+        broadcast::binomial,
+    );
+}
+
+type GatherTo = fn(&mut Plan, &Group, usize, &Blocks, Span, Span);
+type BroadcastFrom = fn(&mut Plan, &Group, usize, Span);
+
+/// By any gather to member 0, and any broadcast.
+pub(crate) fn through_root(
+    plan: &mut Plan,
+    group: &Group,
+    blocks: &Blocks,
+    mine: Span,
+    all: Span,
+    gather: GatherTo,
+    broadcast: BroadcastFrom,
+) {
+    let (blocks, all, user) = dense(plan, group, blocks, all);
+    match &blocks {
+        Dense::Caller(blocks) => gather(plan, group, 0, blocks, mine, all),
+        Dense::Packed(packed, _) => {
+            let displacements: Vec<usize> = (0..group.size).map(|member| packed.count(0..member)).collect();
+            let counts: Vec<usize> = (0..group.size)
+                .map(|member| packed.count(member..member + 1))
+                .collect();
+            let blocks = Blocks::Each {
+                counts: &counts,
+                displacements: &displacements,
+            };
+            gather(plan, group, 0, &blocks, mine, all);
+        }
+    }
+    broadcast(plan, group, 0, blocks.of(all, 0..group.size));
+    unpack(plan, group, &blocks, all, user);
+}
+
+/// Blocks without gaps: the caller's, or packed ones of which the caller's are copied in the end.
+enum Dense<'a> {
+    Caller(Blocks<'a>),
+    Packed(Packed, Blocks<'a>),
+}
+
+impl Dense<'_> {
+    fn of(&self, buffer: Span, members: std::ops::Range<usize>) -> Span {
+        match self {
+            // `dense` has seen that they follow each other.
+            Dense::Caller(blocks) => blocks
+                .joined(buffer, members)
+                .unwrap_or(Span { count: 0, ..buffer }),
+            Dense::Packed(packed, _) => packed.of(buffer, members),
+        }
+    }
+}
+
+fn dense<'a>(plan: &mut Plan, group: &Group, blocks: &Blocks<'a>, all: Span) -> (Dense<'a>, Span, Span) {
+    if blocks.joined(all, 0..group.size).is_some() {
+        return (Dense::Caller(*blocks), all, all);
+    }
+    let buffer = plan.scratch(blocks.total(group.size));
+    (
+        Dense::Packed(Packed::new(blocks, 0, group.size), *blocks),
+        buffer,
+        all,
+    )
+}
+
+fn unpack(plan: &mut Plan, group: &Group, dense: &Dense, buffer: Span, user: Span) {
+    if let Dense::Packed(packed, blocks) = dense {
+        for member in 0..group.size {
+            plan.copy(packed.of(buffer, member..member + 1), blocks.of(user, member));
+        }
+        plan.round();
+    }
+}

@@ -1,0 +1,106 @@
+//! Allreduces. `mine` is what this member adds, `into` where everyone gets the result; they may be the same. Each element
+//! is reduced in the same order for all members, so all have the same bits.
+
+use super::fold::{Fold, Role};
+use super::halving::{Halving, halve};
+use super::plan::{Group, Plan, share};
+use super::{broadcast, reduce, reduce_scatter};
+use crate::schedule::Span;
+
+/// Recursive doubling: everyone exchanges all elements with its neighbour, then with who is 2 away, then 4. `log2 p` steps;
+/// where `p` is not a power of two, 2 more. A member sends `n` elements in each.
+///
+/// Two that exchange reduce the same two operands in the same order: that of their ranks.
+pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+    let fold = Fold::new(group);
+    let (number, partner) = match fold.role(group.me) {
+        Role::Idle { partner } => return idle(plan, group, partner, mine, into),
+        Role::Active { number, partner } => (number, partner),
+    };
+    let received = plan.scratch(if group.size == 1 { 0 } else { mine.count });
+    let mut partial = mine;
+    if let Some(partner) = partner {
+        plan.receive(group, partner, received);
+        plan.combine(partner < group.me, received, partial, into);
+        plan.round();
+        partial = into;
+    }
+    let mut mask = 1;
+    while mask < fold.size {
+        let peer = fold.member(number ^ mask);
+        plan.send(group, peer, partial);
+        plan.receive(group, peer, received);
+        plan.combine(peer < group.me, received, partial, into);
+        plan.round();
+        (partial, mask) = (into, mask * 2);
+    }
+    plan.copy(partial, into);
+    if let Some(partner) = partner {
+        plan.send(group, partner, into);
+    }
+    plan.round();
+}
+
+/// Rabenseifner's: reduce-scatter by halving, allgather by doubling. `2 log2 p` steps, 2 more where `p` is not a power of
+/// two, and a member sends less than `2 n` elements, those that stand in for a neighbour less than `3 n`. Keeps rank order.
+///
+/// Rabenseifner: Optimization of collective reduction operations (2004).
+pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+    let fold = Fold::new(group);
+    let (number, partner) = match fold.role(group.me) {
+        Role::Idle { partner } => return idle(plan, group, partner, mine, into),
+        Role::Active { number, partner } => (number, partner),
+    };
+    let mut pieces = halve(
+        plan,
+        group,
+        &fold,
+        Halving {
+            number,
+            partner,
+            mine,
+            sum: into,
+        },
+    );
+    let mut mask = fold.size / 2;
+    while mask > 0 {
+        let peer = fold.member(number ^ mask);
+        plan.send(group, peer, pieces.of(into, fold.size));
+        plan.receive(group, peer, pieces.sibling().of(into, fold.size));
+        plan.round();
+        (pieces, mask) = (pieces.parent(), mask / 2);
+    }
+    if let Some(partner) = partner {
+        plan.send(group, partner, into);
+    }
+    plan.round();
+}
+
+/// Shares of the elements around a ring twice: reduced, then as results. `2 (p - 1)` steps, and a member sends less than
+/// `2 n` elements for any `p`. For operators that commute: each share begins at another rank.
+///
+/// Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations (2009).
+pub(crate) fn ring(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+    let parts = group.size;
+    let own = share(into, parts, group.me);
+    let longest = mine.count.div_ceil(parts);
+    reduce_scatter::around(plan, group, longest, |member| share(mine, parts, member), own);
+    for round in plan.passes(1..parts) {
+        plan.send(group, group.after(1), share(into, parts, group.before(round - 1)));
+        plan.receive(group, group.before(1), share(into, parts, group.before(round)));
+        plan.round();
+    }
+}
+
+/// A binomial reduction to member 0, and a binomial broadcast: `2 ceil(log2 p)` steps, `2 (p - 1)` messages. Keeps rank order.
+pub(crate) fn reduce_broadcast(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+    reduce::binomial(plan, group, 0, mine, into, false);
+    broadcast::binomial(plan, group, 0, into);
+}
+
+fn idle(plan: &mut Plan, group: &Group, partner: usize, mine: Span, into: Span) {
+    plan.send(group, partner, mine);
+    plan.round();
+    plan.receive(group, partner, into);
+    plan.round();
+}

@@ -1,0 +1,72 @@
+//! All-to-all exchanges: block `i` of `from` goes to member `i`; `to` gets one block of everyone.
+
+use super::blocks::Blocks;
+use super::plan::{Group, Plan};
+use crate::schedule::Span;
+
+/// Everything at once: `p - 1` messages each way. Each begins with another member, so that nobody is everybody's first.
+///
+/// Pair by pair the messages are those of [`pairwise`], so members that choose differently still understand each other.
+pub(crate) fn linear(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+    for distance in 1..group.size {
+        exchange(plan, group, distance, sent, got);
+    }
+    own(plan, group, sent, got);
+    plan.round();
+}
+
+/// Pairwise exchange: in step `i` of `p - 1` everyone sends to who is `i` after it and receives from who is `i` before it.
+/// Each element is sent once, and each member has one message each way at a time.
+pub(crate) fn pairwise(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+    own(plan, group, sent, got);
+    for distance in plan.passes(1..group.size) {
+        exchange(plan, group, distance, sent, got);
+        plan.round();
+    }
+    plan.round();
+}
+
+fn exchange(plan: &mut Plan, group: &Group, distance: usize, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+    let (to, from) = (group.after(distance), group.before(distance));
+    plan.send(group, to, sent.0.of(sent.1, to));
+    plan.receive(group, from, got.0.of(got.1, from));
+}
+
+fn own(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+    plan.copy(sent.0.of(sent.1, group.me), got.0.of(got.1, group.me));
+}
+
+/// Bruck's, for blocks of `count` elements: a block that has `d` ranks to go travels by the bits of `d`, together with all
+/// others that have the same bit. `ceil(log2 p)` steps and messages, and about `n/2` elements in each.
+///
+/// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing
+/// systems (1997).
+pub(crate) fn bruck(plan: &mut Plan, group: &Group, count: usize, from: Span, to: Span) {
+    let size = group.size;
+    // Place d has what is still to go d ranks on, at first the own block for that member.
+    let travelling = plan.scratch(size * count);
+    let at = |place: usize| travelling.part(place * count, count);
+    for distance in 0..size {
+        plan.copy(from.part(group.after(distance) * count, count), at(distance));
+    }
+    let most = size.div_ceil(2) * count;
+    let (packed, received) = (plan.scratch(most), plan.scratch(most));
+    let mut bit = 1;
+    while bit < size {
+        let moving = || (0..size).filter(|place| place & bit != 0).enumerate();
+        for (number, place) in moving() {
+            plan.copy(at(place), packed.part(number * count, count));
+        }
+        let length = moving().count() * count;
+        plan.send(group, group.after(bit), packed.part(0, length));
+        plan.receive(group, group.before(bit), received.part(0, length));
+        for (number, place) in moving() {
+            plan.copy(received.part(number * count, count), at(place));
+        }
+        bit *= 2;
+    }
+    for distance in 0..size {
+        plan.copy(at(distance), to.part(group.before(distance) * count, count));
+    }
+    plan.round();
+}

@@ -1,0 +1,58 @@
+//! Barriers. What is sent is one element whose value means nothing.
+
+use super::plan::{Group, Plan};
+use super::tree::Tree;
+use crate::schedule::Span;
+
+/// Dissemination: in round `k` everyone tells who is `2^k` after it, and hears of who is `2^k` before it.
+///
+/// `ceil(log2 p)` steps. Hensgen, Finkel, Manber: Two algorithms for barrier synchronization (1988).
+pub(crate) fn dissemination(plan: &mut Plan, group: &Group) {
+    let [told, heard] = tokens(plan);
+    let mut distance = 1;
+    while distance < group.size {
+        plan.send(group, group.after(distance), told);
+        plan.receive(group, group.before(distance), heard);
+        plan.round();
+        distance *= 2;
+    }
+}
+
+/// Up a binomial tree and down again: twice the steps of dissemination, but `2 (p - 1)` messages and not `p log2 p`.
+pub(crate) fn tree(plan: &mut Plan, group: &Group) {
+    arrive(plan, group);
+    release(plan, group);
+}
+
+/// Member 0 goes on when all are here; the others when their subtrees are.
+pub(crate) fn arrive(plan: &mut Plan, group: &Group) {
+    let tree = Tree::new(group, 0);
+    let told = plan.scratch(1);
+    for child in tree.children() {
+        let heard = plan.scratch(1);
+        plan.receive(group, child.member, heard);
+    }
+    plan.round();
+    if let Some(parent) = tree.parent() {
+        plan.send(group, parent, told);
+        plan.round();
+    }
+}
+
+/// Nobody goes on before member 0 does.
+pub(crate) fn release(plan: &mut Plan, group: &Group) {
+    let tree = Tree::new(group, 0);
+    let [told, heard] = tokens(plan);
+    if let Some(parent) = tree.parent() {
+        plan.receive(group, parent, heard);
+        plan.round();
+    }
+    for child in tree.children().rev() {
+        plan.send(group, child.member, told);
+    }
+    plan.round();
+}
+
+fn tokens(plan: &mut Plan) -> [Span; 2] {
+    [plan.scratch(1), plan.scratch(1)]
+}

@@ -1,0 +1,104 @@
+//! Reduce-scatter by halving the elements and doubling the distance, as a part of Rabenseifner's algorithms.
+//!
+//! Member `v` of `2^k` and its neighbour `v ^ 1` each take a half of the elements and give the other away; then those at
+//! distance 2 halve the halves, and so on. Each partial result is that of a range of ranks, so their order is kept.
+
+use super::fold::Fold;
+use super::plan::{Group, Plan, shares};
+use crate::schedule::Span;
+
+/// Where the elements of a member are.
+pub(crate) struct Halving {
+    /// Its number among the active ones.
+    pub number: usize,
+    /// Who waits for it.
+    pub partner: Option<usize>,
+    /// What it adds.
+    pub mine: Span,
+    /// Of the same length: its piece of the result, and partial results. May be `mine`.
+    pub sum: Span,
+}
+
+/// An aligned range of the `2^k` shares of the elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pieces {
+    first: usize,
+    count: usize,
+}
+
+impl Pieces {
+    fn half(self, upper: bool) -> Self {
+        let count = self.count / 2;
+        Pieces {
+            first: self.first + if upper { count } else { 0 },
+            count,
+        }
+    }
+
+    /// The other half of the range that this is a half of.
+    pub fn sibling(self) -> Self {
+        Pieces {
+            first: self.first ^ self.count,
+            count: self.count,
+        }
+    }
+
+    /// Both halves.
+    pub fn parent(self) -> Self {
+        Pieces {
+            first: self.first & !self.count,
+            count: 2 * self.count,
+        }
+    }
+
+    pub fn of(self, span: Span, parts: usize) -> Span {
+        shares(span, parts, self.first..self.first + self.count)
+    }
+}
+
+/// For an active member; its partner has sent, or sends, all its elements. Returns which piece of the result is in `sum`.
+pub(crate) fn halve(plan: &mut Plan, group: &Group, fold: &Fold, halving: Halving) -> Pieces {
+    let Halving {
+        number,
+        partner,
+        mine,
+        sum,
+    } = halving;
+    let longest = if partner.is_some() || fold.size == 1 {
+        mine.count
+    } else {
+        mine.count.div_ceil(2)
+    };
+    let received = plan.scratch(if group.size == 1 { 0 } else { longest });
+    let mut partial = mine;
+    if let Some(partner) = partner {
+        plan.receive(group, partner, received);
+        plan.combine(partner < group.me, received, partial, sum);
+        plan.round();
+        partial = sum;
+    }
+    let mut pieces = Pieces {
+        first: 0,
+        count: fold.size,
+    };
+    let mut mask = 1;
+    while mask < fold.size {
+        let upper = number & mask != 0;
+        let (kept, given) = (pieces.half(upper), pieces.half(!upper));
+        let peer = fold.member(number ^ mask);
+        let incoming = received.part(0, kept.of(mine, fold.size).count);
+        plan.send(group, peer, given.of(partial, fold.size));
+        plan.receive(group, peer, incoming);
+        plan.combine(
+            upper,
+            incoming,
+            kept.of(partial, fold.size),
+            kept.of(sum, fold.size),
+        );
+        plan.round();
+        (pieces, partial, mask) = (kept, sum, mask * 2);
+    }
+    plan.copy(partial, sum);
+    plan.round();
+    pieces
+}

@@ -1,0 +1,272 @@
+//! Collectives through a store that keeps objects: what is written once is read by all who need it. A store answers in
+//! milliseconds and takes many requests at a time, so what counts is how often one waits for it, and the number of requests.
+//!
+//! Reductions are made in rank order, by whoever needs the result.
+
+use super::blocks::Blocks;
+use super::plan::{Group, Plan, share};
+use super::scan::doubling_with;
+use crate::schedule::Span;
+
+/// How many objects are read at a time to be reduced, at least; and of short ones so many that they have this many elements.
+const AT_ONCE_MIN: usize = 16;
+const AT_ONCE_ELEMENTS: usize = 64 * 1024;
+
+/// Everyone writes an object and reads all others': one wait, `p (p - 1)` reads.
+pub(crate) fn barrier(plan: &mut Plan, group: &Group) {
+    let told = plan.scratch(1);
+    plan.publish(0, told, group.size - 1);
+    for distance in 1..group.size {
+        let heard = plan.scratch(1);
+        plan.fetch(group, group.before(distance), 0, heard);
+    }
+    plan.round();
+}
+
+/// Everyone tells member 0, which tells everyone: two waits, `p` writes, `2 (p - 1)` reads.
+pub(crate) fn barrier_by_root(plan: &mut Plan, group: &Group) {
+    let told = plan.scratch(1);
+    if group.me == 0 {
+        for member in 1..group.size {
+            let heard = plan.scratch(1);
+            plan.fetch(group, member, 0, heard);
+        }
+        plan.round();
+        plan.publish(0, told, group.size - 1);
+    } else {
+        let heard = plan.scratch(1);
+        plan.publish(0, told, 1);
+        plan.round();
+        plan.fetch(group, 0, 0, heard);
+    }
+    plan.round();
+}
+
+/// Dissemination: `ceil(log2 p)` waits, `p ceil(log2 p)` writes and reads.
+pub(crate) fn barrier_by_doubling(plan: &mut Plan, group: &Group) {
+    let (told, heard) = (plan.scratch(1), plan.scratch(1));
+    let (mut distance, mut step) = (1, 0);
+    while distance < group.size {
+        plan.publish(step, told, 1);
+        plan.fetch(group, group.before(distance), step, heard);
+        plan.round();
+        (distance, step) = (2 * distance, step + 1);
+    }
+}
+
+/// One write, `p - 1` reads.
+pub(crate) fn broadcast(plan: &mut Plan, group: &Group, root: usize, data: Span) {
+    if group.me == root {
+        plan.publish(0, data, group.size - 1);
+    } else {
+        plan.fetch(group, root, 0, data);
+    }
+    plan.round();
+}
+
+/// `p - 1` writes, which the root reads at once.
+pub(crate) fn gather(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, mine: Span, all: Span) {
+    if group.me == root {
+        for distance in 1..group.size {
+            let member = group.after(distance);
+            plan.fetch(group, member, 0, blocks.of(all, member));
+        }
+        plan.copy(mine, blocks.of(all, root));
+    } else {
+        plan.publish(0, mine, 1);
+    }
+    plan.round();
+}
+
+/// The root writes an object for each.
+pub(crate) fn scatter(
+    plan: &mut Plan,
+    group: &Group,
+    root: usize,
+    blocks: &Blocks,
+    all: Span,
+    mine: Option<Span>,
+) {
+    if group.me == root {
+        for distance in 1..group.size {
+            let member = group.after(distance);
+            plan.publish(member, blocks.of(all, member), 1);
+        }
+        if let Some(mine) = mine {
+            plan.copy(blocks.of(all, root), mine);
+        }
+    } else if let Some(mine) = mine {
+        plan.fetch(group, root, group.me, mine);
+    }
+    plan.round();
+}
+
+/// Everyone writes its block and reads all others': one wait, `p` writes, `p (p - 1)` reads.
+pub(crate) fn allgather(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+    plan.publish(0, mine, group.size - 1);
+    for distance in 1..group.size {
+        let member = group.before(distance);
+        plan.fetch(group, member, 0, blocks.of(all, member));
+    }
+    plan.copy(mine, blocks.of(all, group.me));
+    plan.round();
+}
+
+/// Everyone writes what it adds, the root reads all: one wait.
+pub(crate) fn reduce(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
+    if group.me == root {
+        in_order(plan, group, 0..group.size, 0, mine, into);
+    } else {
+        plan.publish(0, mine, 1);
+        plan.round();
+    }
+}
+
+/// Everyone writes what it adds, reads all, and reduces it for itself: one wait, `p (p - 1)` reads of all elements.
+pub(crate) fn allreduce(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+    plan.publish(0, mine, group.size - 1);
+    in_order(plan, group, 0..group.size, 0, mine, into);
+}
+
+/// Member 0 reduces, and writes the result for all: two waits, `p` writes, `2 (p - 1)` reads. LambdaML's AllReduce.
+pub(crate) fn allreduce_by_root(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+    reduce(plan, group, 0, mine, into);
+    broadcast(plan, group, 0, into);
+}
+
+/// Everyone reduces a share of the elements: two waits, `p^2` writes, `2 p (p - 1)` reads, but only `2 n` elements each way.
+/// LambdaML's ScatterReduce: Jiang et al., Towards demystifying serverless machine learning training (2021).
+pub(crate) fn allreduce_scattered(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+    let (parts, me) = (group.size, group.me);
+    for distance in 1..parts {
+        let member = group.after(distance);
+        plan.publish(member, share(mine, parts, member), 1);
+    }
+    in_order(
+        plan,
+        group,
+        0..parts,
+        me,
+        share(mine, parts, me),
+        share(into, parts, me),
+    );
+    plan.publish(me, share(into, parts, me), parts - 1);
+    for distance in 1..parts {
+        let member = group.before(distance);
+        plan.fetch(group, member, member, share(into, parts, member));
+    }
+    plan.round();
+}
+
+/// Everyone writes a block for each owner, which reads and reduces them: one wait, `p (p - 1)` writes and reads.
+pub(crate) fn reduce_scatter(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, into: Span) {
+    for distance in 1..group.size {
+        let member = group.after(distance);
+        plan.publish(member, blocks.of(mine, member), 1);
+    }
+    in_order(
+        plan,
+        group,
+        0..group.size,
+        group.me,
+        blocks.of(mine, group.me),
+        into,
+    );
+}
+
+/// Everyone writes what it adds and reads what lower ranks add: one wait, `p (p - 1) / 2` reads.
+pub(crate) fn scan(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+    plan.publish(0, mine, group.size - 1 - group.me);
+    match (exclusive, group.me) {
+        (true, 0) => plan.round(),
+        (true, me) => in_order(plan, group, 0..me, 0, mine, into),
+        (false, me) => in_order(plan, group, 0..me + 1, 0, mine, into),
+    }
+}
+
+/// By doubling: `ceil(log2 p)` waits, less than `p` writes and reads in each.
+pub(crate) fn scan_by_doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+    doubling_with(
+        plan,
+        group,
+        mine,
+        into,
+        exclusive,
+        |plan, step, sum, received, distance| {
+            if group.me + distance < group.size {
+                plan.publish(step, sum, 1);
+            }
+            if group.me >= distance {
+                plan.fetch(group, group.me - distance, step, received);
+            }
+        },
+    );
+}
+
+/// Everyone writes a block for each and reads its own: one wait, `p (p - 1)` writes and reads.
+pub(crate) fn alltoall(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+    let me = group.me;
+    for distance in 1..group.size {
+        let (to, from) = (group.after(distance), group.before(distance));
+        plan.publish(to, sent.0.of(sent.1, to), 1);
+        plan.fetch(group, from, me, got.0.of(got.1, from));
+    }
+    plan.copy(sent.0.of(sent.1, me), got.0.of(got.1, me));
+    plan.round();
+}
+
+/// Reads the objects of these members under one key, and reduces them in this order, with `mine` where this member comes.
+fn in_order(
+    plan: &mut Plan,
+    group: &Group,
+    members: std::ops::Range<usize>,
+    key: usize,
+    mine: Span,
+    into: Span,
+) {
+    let count = into.count;
+    // In place the output is still read when it could be written, unless this member comes first.
+    let free = !into.overlaps(mine);
+    let own_first = group.me == members.start && mine == into;
+    let sum = if free || own_first {
+        into
+    } else {
+        plan.scratch(count)
+    };
+    let alone = members.len() == 1 && free;
+    let at_once = (AT_ONCE_ELEMENTS / count.max(1))
+        .max(AT_ONCE_MIN)
+        .min(members.len());
+    let slots = plan.scratch(if alone { 0 } else { at_once * count });
+    let mut partial: Option<Span> = None;
+    let end = members.end;
+    for first in members.step_by(at_once) {
+        let batch = first..end.min(first + at_once);
+        let term = |member: usize| {
+            if member == group.me {
+                mine
+            } else if alone {
+                into
+            } else {
+                slots.part((member - first) * count, count)
+            }
+        };
+        for member in batch.clone().filter(|member| *member != group.me) {
+            plan.fetch(group, member, key, term(member));
+        }
+        for member in batch {
+            partial = Some(match partial {
+                None => term(member),
+                Some(partial) => {
+                    plan.reduce(partial, term(member), sum);
+                    sum
+                }
+            });
+        }
+        plan.round();
+    }
+    if let Some(partial) = partial {
+        plan.copy(partial, into);
+        plan.round();
+    }
+}

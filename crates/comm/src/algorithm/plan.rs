@@ -1,0 +1,217 @@
+//! What builders of schedules write to, and whom they speak of.
+
+use crate::schedule::{Area, Rank, Round, Schedule, Span, Step};
+use std::ops::Range;
+
+/// The ranks that take part in one phase of a collective, counted from 0: all of a communicator, or those of a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Group<'a> {
+    /// Which of them is this rank.
+    pub me: usize,
+    /// How many there are.
+    pub size: usize,
+    members: Option<&'a [Rank]>,
+}
+
+impl<'a> Group<'a> {
+    pub fn all(me: usize, size: usize) -> Self {
+        Group {
+            me,
+            size,
+            members: None,
+        }
+    }
+
+    pub fn of(me: usize, members: &'a [Rank]) -> Self {
+        Group {
+            me,
+            size: members.len(),
+            members: Some(members),
+        }
+    }
+
+    fn rank(&self, member: usize) -> Rank {
+        debug_assert!(
+            member < self.size && member != self.me,
+            "a peer is another member"
+        );
+        self.members.map_or(member as Rank, |members| members[member])
+    }
+
+    /// Who is `distance` after this rank, around the circle.
+    pub fn after(&self, distance: usize) -> usize {
+        (self.me + distance) % self.size
+    }
+
+    /// Who is `distance` before this rank, around the circle.
+    pub fn before(&self, distance: usize) -> usize {
+        (self.me + self.size - distance % self.size) % self.size
+    }
+}
+
+/// A schedule as it is built. A transfer after local work begins a new round by itself; one that needs what an earlier one
+/// brings is separated from it by [`Plan::round`]. Steps of no elements are left out.
+pub(crate) struct Plan {
+    schedule: Schedule,
+    current: Round,
+    closed: usize,
+    passed: usize,
+    window: Range<usize>,
+}
+
+impl Plan {
+    /// Keeps only the rounds of a window: those of a ring of 10,000 ranks are too many to keep at once for each rank. Rounds
+    /// are counted as they are planned, also those in which there is nothing; these are left out.
+    pub fn new(window: Range<usize>) -> Self {
+        Plan {
+            schedule: Schedule::default(),
+            current: Round::default(),
+            closed: 0,
+            passed: 0,
+            window,
+        }
+    }
+
+    pub fn send(&mut self, group: &Group, to: usize, from: Span) {
+        if from.count > 0 {
+            self.transfer(Step::Send {
+                to: group.rank(to),
+                from,
+            });
+        }
+    }
+
+    pub fn receive(&mut self, group: &Group, from: usize, into: Span) {
+        if into.count > 0 {
+            self.transfer(Step::Receive {
+                from: group.rank(from),
+                into,
+            });
+        }
+    }
+
+    pub fn publish(&mut self, key: usize, from: Span, readers: usize) {
+        if from.count > 0 && readers > 0 {
+            self.transfer(Step::Publish {
+                key: key as u32,
+                from,
+                readers: readers as u32,
+            });
+        }
+    }
+
+    pub fn fetch(&mut self, group: &Group, of: usize, key: usize, into: Span) {
+        if into.count > 0 {
+            self.transfer(Step::Fetch {
+                of: group.rank(of),
+                key: key as u32,
+                into,
+            });
+        }
+    }
+
+    /// Nothing if it is there already. Copies that follow each other in both places become one.
+    pub fn copy(&mut self, from: Span, into: Span) {
+        if from.count == 0 || from == into {
+            return;
+        }
+        if let Some(Step::Copy {
+            from: last_from,
+            into: last_into,
+        }) = self.current.local.last_mut()
+        {
+            let follows = |last: Span, next: Span| last.area == next.area && last.end() == next.offset;
+            let longer = |last: Span| Span {
+                count: last.count + from.count,
+                ..last
+            };
+            if follows(*last_from, from)
+                && follows(*last_into, into)
+                && !longer(*last_from).overlaps(longer(*last_into))
+            {
+                (*last_from, *last_into) = (longer(*last_from), longer(*last_into));
+                return;
+            }
+        }
+        self.current.local.push(Step::Copy { from, into });
+    }
+
+    pub fn reduce(&mut self, left: Span, right: Span, into: Span) {
+        if into.count > 0 {
+            self.current.local.push(Step::Reduce { left, right, into });
+        }
+    }
+
+    /// Adds `other` to `partial` on the side where its ranks are, with the result in `into`.
+    pub fn combine(&mut self, other_is_lower: bool, other: Span, partial: Span, into: Span) {
+        let (left, right) = if other_is_lower {
+            (other, partial)
+        } else {
+            (partial, other)
+        };
+        self.reduce(left, right, into);
+    }
+
+    /// What comes next waits for what was planned so far.
+    pub fn round(&mut self) {
+        if self.window.contains(&self.closed) && !self.is_empty() {
+            self.schedule.rounds.push(std::mem::take(&mut self.current));
+        }
+        self.current.transfers.clear();
+        self.current.local.clear();
+        self.closed += 1;
+    }
+
+    /// Of a loop whose every pass is one round: the passes that are in the window. The others are only counted.
+    pub fn passes(&mut self, passes: Range<usize>) -> Range<usize> {
+        if !self.is_empty() {
+            self.round();
+        }
+        let inside = |place: usize| place.saturating_sub(self.closed).min(passes.len());
+        let (first, end) = (inside(self.window.start), inside(self.window.end));
+        self.closed += first;
+        // Whatever comes after the window needs no number.
+        self.passed += passes.len() - end;
+        passes.start + first..passes.start + end
+    }
+
+    fn is_empty(&self) -> bool {
+        self.current.transfers.is_empty() && self.current.local.is_empty()
+    }
+
+    /// Memory of the schedule's own.
+    pub fn scratch(&mut self, count: usize) -> Span {
+        let span = Span {
+            area: Area::Scratch,
+            offset: self.schedule.scratch,
+            count,
+        };
+        self.schedule.scratch += count;
+        span
+    }
+
+    /// What was planned, and whether there is more after the window.
+    pub fn finish(mut self) -> (Schedule, bool) {
+        self.round();
+        let more = self.closed + self.passed > self.window.end;
+        (self.schedule, more)
+    }
+
+    fn transfer(&mut self, step: Step) {
+        if !self.current.local.is_empty() {
+            self.round();
+        }
+        self.current.transfers.push(step);
+    }
+}
+
+/// The `index`th of `parts` shares of a span, which differ by one element at most.
+pub(crate) fn share(span: Span, parts: usize, index: usize) -> Span {
+    shares(span, parts, index..index + 1)
+}
+
+/// Several shares that follow each other. Two halves of an even number of shares differ by one element at most, too.
+pub(crate) fn shares(span: Span, parts: usize, range: Range<usize>) -> Span {
+    let start = |index: usize| index * (span.count / parts) + index * (span.count % parts) / parts;
+    span.part(start(range.start), start(range.end) - start(range.start))
+}

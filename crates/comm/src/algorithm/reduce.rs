@@ -1,0 +1,92 @@
+//! Reductions to a root. `mine` is what this member adds; `into` is where the root gets the result, may be `mine`, and
+//! counts at the root only.
+
+use super::fold::{Fold, Role};
+use super::halving::{Halving, halve};
+use super::plan::{Group, Plan};
+use super::tree::Tree;
+use crate::schedule::Span;
+
+/// Up a binomial tree: `ceil(log2 p)` steps, of all elements each. If the operator does not commute, the tree's root is
+/// member 0, since its subtrees must be ranges of ranks, and the result goes on to the root: one step more.
+pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span, commutes: bool) {
+    let top = if commutes { root } else { 0 };
+    let tree = Tree::new(group, top);
+    let mut partial = mine;
+    let children = tree.children().count();
+    if children > 0 {
+        let received = plan.scratch(mine.count);
+        let sum = if group.me == root {
+            into
+        } else {
+            plan.scratch(mine.count)
+        };
+        for child in tree.children() {
+            plan.receive(group, child.member, received);
+            plan.combine(false, received, partial, sum);
+            plan.round();
+            partial = sum;
+        }
+    }
+    if let Some(parent) = tree.parent() {
+        plan.send(group, parent, partial);
+        plan.round();
+    }
+    if group.me == root && top == root {
+        plan.copy(partial, into);
+    } else if group.me == root {
+        plan.receive(group, top, into);
+    } else if group.me == top && top != root {
+        plan.send(group, root, partial);
+    }
+    plan.round();
+}
+
+/// Rabenseifner's: reduce-scatter by halving, then the pieces up a binomial tree. `2 log2 p` steps, one more where `p` is not
+/// a power of two, and nobody sends `2 n` elements. Keeps rank order: neighbours are halved first.
+///
+/// Rabenseifner: Optimization of collective reduction operations (2004).
+pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
+    let fold = Fold::with(group, root);
+    let (number, partner) = match fold.role(group.me) {
+        Role::Idle { partner } => {
+            plan.send(group, partner, mine);
+            return plan.round();
+        }
+        Role::Active { number, partner } => (number, partner),
+    };
+    let sum = if group.me == root {
+        into
+    } else {
+        plan.scratch(mine.count)
+    };
+    let halving = halve(
+        plan,
+        group,
+        &fold,
+        Halving {
+            number,
+            partner,
+            mine,
+            sum,
+        },
+    );
+
+    // Backwards: of two members whose pieces are beside each other, the one on the root's side gets both.
+    let Role::Active { number: goal, .. } = fold.role(root) else {
+        return;
+    };
+    let mut mask = fold.size / 2;
+    let mut pieces = halving;
+    while mask > 0 {
+        let (peer, others) = (fold.member(number ^ mask), pieces.sibling());
+        if number & mask != goal & mask {
+            plan.send(group, peer, pieces.of(sum, fold.size));
+            return plan.round();
+        }
+        plan.receive(group, peer, others.of(sum, fold.size));
+        plan.round();
+        pieces = pieces.parent();
+        mask /= 2;
+    }
+}

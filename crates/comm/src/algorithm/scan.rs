@@ -1,0 +1,157 @@
+//! Prefix reductions: member `r` gets what members `0 ..= r` add, or `0 .. r` if exclusive, in this order. `mine` and
+//! `into` may be the same. An exclusive scan leaves what member 0 has in `into` as it is.
+
+use super::plan::{Group, Plan};
+use crate::schedule::Span;
+
+/// From each to the next: `p - 1` steps, the least elements sent.
+pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+    let (first, last) = (group.me == 0, group.me + 1 == group.size);
+    let mut sum = mine;
+    if !first {
+        let received = plan.scratch(mine.count);
+        plan.receive(group, group.before(1), received);
+        sum = match (exclusive, last) {
+            (false, _) => into,
+            (true, false) => plan.scratch(mine.count),
+            (true, true) => mine,
+        };
+        if !(exclusive && last) {
+            plan.reduce(received, mine, sum);
+        }
+        if exclusive {
+            plan.copy(received, into);
+        }
+        plan.round();
+    } else if !exclusive {
+        plan.copy(mine, into);
+        plan.round();
+    }
+    if !last {
+        plan.send(group, group.after(1), sum);
+        plan.round();
+    }
+}
+
+/// Doubling: in step `k` everyone gets from who is `2^k` before it the sum of the up to `2^k` members that end there.
+/// `ceil(log2 p)` steps for any `p`.
+///
+/// Hillis, Steele: Data parallel algorithms (1986).
+pub(crate) fn doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+    doubling_with(
+        plan,
+        group,
+        mine,
+        into,
+        exclusive,
+        |plan, _, sum, received, distance| {
+            if group.me + distance < group.size {
+                plan.send(group, group.me + distance, sum);
+            }
+            if group.me >= distance {
+                plan.receive(group, group.me - distance, received);
+            }
+        },
+    );
+}
+
+/// The same, however the sums get from one to the other: `exchange(plan, step, sum, received, distance)`.
+pub(crate) fn doubling_with(
+    plan: &mut Plan,
+    group: &Group,
+    mine: Span,
+    into: Span,
+    exclusive: bool,
+    mut exchange: impl FnMut(&mut Plan, usize, Span, Span, usize),
+) {
+    let spare = |plan: &mut Plan, wanted: bool| plan.scratch(if wanted { mine.count } else { 0 });
+    let received = spare(plan, group.me > 0);
+    // Of an exclusive scan the inclusive sum is needed on the way only.
+    let sum = if exclusive {
+        spare(plan, group.me > 0)
+    } else {
+        into
+    };
+    let before = spare(plan, exclusive && group.me > 1);
+    let (mut inclusive, mut lower): (Span, Option<Span>) = (mine, None);
+    let mut distance = 1;
+    while distance < group.size {
+        exchange(plan, distance.ilog2() as usize, inclusive, received, distance);
+        if group.me >= distance {
+            let wanted_again = group.me + 2 * distance < group.size;
+            // Before anything is written to the output, which may be what this member adds.
+            if !exclusive || wanted_again {
+                plan.reduce(received, inclusive, sum);
+                inclusive = sum;
+            }
+            if exclusive {
+                match lower {
+                    Some(lower) => plan.reduce(received, lower, before),
+                    None if group.me > 1 => plan.copy(received, before),
+                    None => plan.copy(received, into),
+                }
+                lower = Some(before);
+            }
+        }
+        plan.round();
+        distance *= 2;
+    }
+    if exclusive && group.me > 1 {
+        plan.copy(before, into);
+    } else if !exclusive {
+        plan.copy(inclusive, into);
+    }
+    plan.round();
+}
+
+/// Up a binomial tree and down again, as FMI does: about `2 log2 p` steps, less than `2 p` messages. An exclusive scan is that of all
+/// but the last rank, whose results go one rank on: one step more.
+///
+/// Brent, Kung: A regular layout for parallel adders (1982).
+pub(crate) fn two_phase(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+    let (me, size) = (group.me, if exclusive { group.size - 1 } else { group.size });
+    let received = plan.scratch(if me > 0 { mine.count } else { 0 });
+    // In place or not, an exclusive scan's output is written last.
+    let sum = if exclusive { plan.scratch(mine.count) } else { into };
+    let mut partial = mine;
+    let mut add = |plan: &mut Plan, from: usize| {
+        plan.receive(group, from, received);
+        plan.reduce(received, partial, sum);
+        plan.round();
+        partial = sum;
+        partial
+    };
+    let mut current = mine;
+    // A member that ends a range of 2d joins the sum of its lower half, which ends d before it.
+    let mut distance = 1;
+    while distance < size && me < size {
+        if (me + 1).is_multiple_of(2 * distance) {
+            current = add(plan, me - distance);
+        } else if (me + 1).is_multiple_of(distance) && me + distance < size {
+            plan.send(group, me + distance, current);
+            plan.round();
+        }
+        distance *= 2;
+    }
+    while distance > 0 && me < size {
+        if (me + 1).is_multiple_of(2 * distance) && me + distance < size {
+            plan.send(group, me + distance, current);
+            plan.round();
+        } else if (me + 1) % (2 * distance) == distance && me >= distance {
+            current = add(plan, me - distance);
+        }
+        distance /= 2;
+    }
+    if exclusive {
+        if me < size {
+            plan.send(group, me + 1, current);
+        }
+        if me > 0 {
+            plan.receive(group, me - 1, received);
+            plan.copy(received, into);
+        }
+    } else {
+        plan.copy(current, into);
+    }
+    plan.round();
+}

@@ -1,0 +1,100 @@
+//! Scatters. `all` is where the root has the blocks, and counts at the root only; `mine` is where this member gets its own,
+//! and is `None` at a root that leaves it where it is.
+
+use super::blocks::{Blocks, Packed};
+use super::gather::in_place;
+use super::plan::{Group, Plan};
+use super::tree::Tree;
+use crate::schedule::Span;
+
+/// The root sends to everyone: `p - 1` steps there. Who is not the root need not know how long others' blocks are.
+pub(crate) fn linear(
+    plan: &mut Plan,
+    group: &Group,
+    root: usize,
+    blocks: &Blocks,
+    all: Span,
+    mine: Option<Span>,
+) {
+    if group.me == root {
+        for distance in 1..group.size {
+            let member = group.after(distance);
+            plan.send(group, member, blocks.of(all, member));
+        }
+        if let Some(mine) = mine {
+            plan.copy(blocks.of(all, root), mine);
+        }
+    } else if let Some(mine) = mine {
+        plan.receive(group, root, mine);
+    }
+    plan.round();
+}
+
+/// Down a binomial tree, whose subtrees are packed in one message each: `ceil(log2 p)` steps, and the root sends each
+/// element once. The blocks' lengths must be known everywhere.
+pub(crate) fn binomial(
+    plan: &mut Plan,
+    group: &Group,
+    root: usize,
+    blocks: &Blocks,
+    all: Span,
+    mine: Option<Span>,
+) {
+    let tree = Tree::new(group, root);
+    let packed = Packed::new(blocks, root, group.size);
+    if tree.is_root() {
+        return at_root(plan, group, &tree, &packed, blocks, all, mine);
+    }
+    let (Some(parent), Some(mine)) = (tree.parent(), mine) else {
+        return;
+    };
+    let places = tree.places();
+    if places.len() == 1 {
+        plan.receive(group, parent, mine);
+        return plan.round();
+    }
+    let buffer = plan.scratch(packed.count(places.clone()));
+    let within = |range: std::ops::Range<usize>| {
+        buffer.part(packed.count(places.start..range.start), packed.count(range))
+    };
+    plan.receive(group, parent, buffer);
+    plan.round();
+    for child in tree.children().rev() {
+        plan.send(group, child.member, within(child.places));
+    }
+    plan.copy(within(places.start..places.start + 1), mine);
+    plan.round();
+}
+
+fn at_root(
+    plan: &mut Plan,
+    group: &Group,
+    tree: &Tree,
+    packed: &Packed,
+    blocks: &Blocks,
+    all: Span,
+    mine: Option<Span>,
+) {
+    let mut sends = Vec::new();
+    for child in tree.children().rev() {
+        let span = in_place(tree, blocks, all, &child.places).unwrap_or_else(|| {
+            let buffer = plan.scratch(packed.count(child.places.clone()));
+            for place in child.places.clone() {
+                let into = buffer.part(
+                    packed.count(child.places.start..place),
+                    packed.count(place..place + 1),
+                );
+                plan.copy(blocks.of(all, tree.member(place)), into);
+            }
+            buffer
+        });
+        sends.push((child.member, span));
+    }
+    for (member, span) in sends {
+        plan.send(group, member, span);
+    }
+    if let Some(mine) = mine {
+        plan.copy(blocks.of(all, group.me), mine);
+    }
+    plan.round();
+}

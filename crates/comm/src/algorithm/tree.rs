@@ -1,0 +1,85 @@
+//! The binomial tree over any number of members: each subtree is a range, so order and blocks stay together in it.
+//!
+//! ```text
+//!   0 ─┬─────────┬───── 4 ─┬─── 6 ── 7        members are counted from the root, around the circle;
+//!      ├─── 2 ── 3         └ 5                the parent of v is v without its lowest set bit, and
+//!      └ 1                                    its subtree is the range v .. v + that bit
+//! ```
+
+use super::plan::Group;
+use std::ops::Range;
+
+/// This member's place in the tree.
+pub(crate) struct Tree {
+    size: usize,
+    root: usize,
+    place: usize,
+}
+
+/// A subtree below this member.
+pub(crate) struct Child {
+    /// Its topmost member.
+    pub member: usize,
+    /// Its places, counted from the root.
+    pub places: Range<usize>,
+}
+
+impl Tree {
+    pub fn new(group: &Group, root: usize) -> Self {
+        Tree {
+            size: group.size,
+            root,
+            place: (group.me + group.size - root) % group.size,
+        }
+    }
+
+    pub fn is_root(&self) -> bool {
+        self.place == 0
+    }
+
+    /// `None` at the root.
+    pub fn parent(&self) -> Option<usize> {
+        (self.place > 0).then(|| self.member(self.place & (self.place - 1)))
+    }
+
+    /// The nearest and smallest first.
+    pub fn children(&self) -> impl DoubleEndedIterator<Item = Child> + use<> {
+        let (size, root, place) = (self.size, self.root, self.place);
+        let most = if place == 0 {
+            usize::BITS
+        } else {
+            place.trailing_zeros()
+        };
+        (0..most.min(usize::BITS - size.leading_zeros()))
+            .map(move |bit| place + (1 << bit))
+            .filter(move |top| *top < size)
+            .map(move |top| Child {
+                member: (root + top) % size,
+                places: top..(top + (top - place)).min(size),
+            })
+    }
+
+    /// The places of this member's subtree, itself first.
+    pub fn places(&self) -> Range<usize> {
+        self.place..self.end(self.place)
+    }
+
+    /// Where the subtree of a place ends.
+    pub fn end(&self, place: usize) -> usize {
+        if place == 0 {
+            self.size
+        } else {
+            (place + (1 << place.trailing_zeros())).min(self.size)
+        }
+    }
+
+    /// Who is at a place.
+    pub fn member(&self, place: usize) -> usize {
+        (self.root + place) % self.size
+    }
+
+    /// This member's own place.
+    pub fn place(&self) -> usize {
+        self.place
+    }
+}

@@ -1,0 +1,102 @@
+//! The memory of one collective at one rank, and the local half of its schedule.
+
+use crate::operator::{Operands, Reduction};
+use crate::schedule::{Area, Span, Step};
+
+/// The three areas that a schedule speaks of, as bytes.
+#[derive(Debug)]
+pub struct Areas<'a> {
+    /// What the caller gives.
+    pub input: &'a [u8],
+    /// What the caller gets.
+    pub output: &'a mut [u8],
+    /// The schedule's own.
+    pub scratch: &'a mut [u8],
+    /// Bytes of an element.
+    pub element: usize,
+}
+
+impl Areas<'_> {
+    /// The bytes of a span.
+    ///
+    /// # Panics
+    ///
+    /// If they are not inside their area; [`Schedule::check`](crate::Schedule::check) finds that out before.
+    pub fn read(&self, span: Span) -> &[u8] {
+        let range = self.range(span);
+        match span.area {
+            Area::Input => &self.input[range],
+            Area::Output => &self.output[range],
+            Area::Scratch => &self.scratch[range],
+        }
+    }
+
+    /// The same, to be written.
+    ///
+    /// # Panics
+    ///
+    /// If they are not inside their area, or are the caller's input.
+    pub fn write(&mut self, span: Span) -> &mut [u8] {
+        let range = self.range(span);
+        match span.area {
+            Area::Input => panic!("a collective's input is never written"),
+            Area::Output => &mut self.output[range],
+            Area::Scratch => &mut self.scratch[range],
+        }
+    }
+
+    /// Copies, or reduces. `reduction` is needed by collectives that reduce.
+    ///
+    /// # Panics
+    ///
+    /// If a span is not inside its area, the step is a transfer, or there is something to reduce and nothing to do it by.
+    pub fn local(&mut self, step: &Step, reduction: Option<&Reduction>) {
+        match *step {
+            Step::Copy { from, into } => {
+                let ([from], into) = self.borrow([from], into);
+                into.copy_from_slice(from);
+            }
+            Step::Reduce { left, right, into } => {
+                let reduction = reduction.expect("a collective that reduces has an operator");
+                if into == left {
+                    let ([right], left) = self.borrow([right], into);
+                    reduction.apply(Operands::OntoLeft { left, right });
+                } else if into == right {
+                    let ([left], right) = self.borrow([left], into);
+                    reduction.apply(Operands::OntoRight { left, right });
+                } else {
+                    let ([left, right], into) = self.borrow([left, right], into);
+                    reduction.apply(Operands::Apart { left, right, into });
+                }
+            }
+            _ => panic!("{step:?} is not local"),
+        }
+    }
+
+    fn range(&self, span: Span) -> std::ops::Range<usize> {
+        span.offset * self.element..span.end() * self.element
+    }
+
+    /// Some spans to read and one to write, of which that one is apart from the others.
+    fn borrow<const N: usize>(&mut self, read: [Span; N], write: Span) -> ([&[u8]; N], &mut [u8]) {
+        let (target, sources) = (self.range(write), read.map(|span| self.range(span)));
+        let (written, other) = match write.area {
+            Area::Input => panic!("a collective's input is never written"),
+            Area::Output => (&mut *self.output, &*self.scratch),
+            Area::Scratch => (&mut *self.scratch, &*self.output),
+        };
+        let (before, rest) = written.split_at_mut(target.start);
+        let (into, after) = rest.split_at_mut(target.len());
+        let mut sources = sources.into_iter();
+        let read = read.map(|span| {
+            let range = sources.next().expect("as many ranges as spans");
+            match span.area {
+                Area::Input => &self.input[range],
+                area if area != write.area => &other[range],
+                _ if range.end <= target.start => &before[range],
+                _ => &after[range.start - target.end..range.end - target.end],
+            }
+        });
+        (read, into)
+    }
+}

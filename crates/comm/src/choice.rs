@@ -1,0 +1,331 @@
+//! Which algorithm is used when: a table of rules, of which the first that fits is followed.
+
+mod rule;
+
+use crate::algorithm::{Algorithm, Recipe};
+use crate::collective::{Call, Operation};
+use crate::error::Error;
+use serde::Deserialize;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::OnceLock;
+
+pub use rule::Rule;
+
+/// What a communicator sends over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkKind {
+    /// Memory that ranks of one node share.
+    Shm,
+    /// A fabric, by libfabric.
+    Ofi,
+    /// TCP from rank to rank.
+    Tcp,
+    /// A Redis server.
+    Redis,
+    /// An S3 object store.
+    S3,
+    /// A DynamoDB table.
+    DynamoDb,
+}
+
+impl LinkKind {
+    const NAMES: [(LinkKind, &'static str); 6] = [
+        (LinkKind::Shm, "shm"),
+        (LinkKind::Ofi, "ofi"),
+        (LinkKind::Tcp, "tcp"),
+        (LinkKind::Redis, "redis"),
+        (LinkKind::S3, "s3"),
+        (LinkKind::DynamoDb, "dynamodb"),
+    ];
+
+    /// Whether what is sent goes through a store, and by [`Step::Publish`](crate::Step::Publish) and
+    /// [`Step::Fetch`](crate::Step::Fetch).
+    pub const fn is_mediated(self) -> bool {
+        matches!(self, LinkKind::Redis | LinkKind::S3 | LinkKind::DynamoDb)
+    }
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(
+            LinkKind::NAMES
+                .iter()
+                .find(|(link, _)| link == self)
+                .map_or("?", |(_, name)| name),
+        )
+    }
+}
+
+/// What a choice depends on. All ranks ask the same question, so all choose the same.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// The collective.
+    pub call: &'a Call<'a>,
+    /// Bytes of what all ranks know the length of: see [`Call::size`].
+    pub bytes: usize,
+    /// Bytes of an element.
+    pub element: usize,
+    /// What it goes over.
+    pub link: LinkKind,
+    /// How many nodes the ranks are on; 0: not known.
+    pub nodes: usize,
+}
+
+impl<'a> Question<'a> {
+    /// Of a call that [`Call::check`] has nothing against. Counts the nodes: who asks often does that once.
+    pub fn new(call: &'a Call<'a>, element: usize, link: LinkKind) -> Self {
+        let nodes = call
+            .nodes
+            .map_or(0, |nodes| nodes.iter().collect::<HashSet<_>>().len());
+        Question {
+            call,
+            bytes: call.size().saturating_mul(element),
+            element,
+            link,
+            nodes,
+        }
+    }
+}
+
+/// In which segments [`Question::candidates`] send.
+const SEGMENT_BYTES: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
+
+impl Question<'_> {
+    /// All that could be done, to be measured: each algorithm that serves over this link, between all ranks and, where that
+    /// makes a difference, between nodes.
+    pub fn candidates(&self) -> Vec<Recipe> {
+        let levels = self.nodes > 1 && (self.nodes as u64) < u64::from(self.call.ranks);
+        let mut candidates = Vec::new();
+        for &algorithm in self.call.collective.operation().algorithms() {
+            let segments = if algorithm == Algorithm::Chain {
+                &SEGMENT_BYTES[..]
+            } else {
+                &[0]
+            };
+            for bytes in segments {
+                for by_nodes in [false, true] {
+                    let segment = bytes / self.element.max(1);
+                    let recipe = Recipe {
+                        algorithm,
+                        by_nodes,
+                        segment,
+                    };
+                    let is_possible =
+                        algorithm.is_mediated() == self.link.is_mediated() && (levels || !by_nodes);
+                    if is_possible && recipe.serves(self.call).is_ok() {
+                        candidates.push(recipe);
+                    }
+                }
+            }
+        }
+        candidates
+    }
+}
+
+/// What to do, and by which rule of [`Table::rules`]; `None` if none fits and it is the operation's first algorithm that does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    /// What to do. It serves the call.
+    pub recipe: Recipe,
+    /// Why.
+    pub rule: Option<usize>,
+}
+
+/// Rules, by operation, in the order in which they are tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    rules: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    version: u32,
+    #[serde(default)]
+    rule: Vec<Rule>,
+}
+
+/// The longest table that is read, and the one with most rules.
+const BYTES_MAX: usize = 1 << 20;
+const RULES_MAX: usize = 10_000;
+
+impl Table {
+    /// The table that is used unless there is a measured one.
+    pub fn built_in() -> &'static Table {
+        static TABLE: OnceLock<Table> = OnceLock::new();
+        TABLE.get_or_init(|| Table::parse(include_str!("choice/built_in.toml")).expect("a test reads it"))
+    }
+
+    /// Reads a table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Table`]: where it is not TOML, says something that is not known, has a rule that nothing could follow, or is longer
+    /// than 1 MiB or 10,000 rules.
+    pub fn parse(text: &str) -> Result<Table, Error> {
+        let error = |why: String| Error::Table { why };
+        if text.len() > BYTES_MAX {
+            return Err(error(format!("{} bytes, the most is {BYTES_MAX}", text.len())));
+        }
+        let File { version, rule } = toml::from_str(text).map_err(|why| error(why.to_string()))?;
+        if version != 1 {
+            return Err(error(format!("it is of version {version}, and 1 is known here")));
+        }
+        Table::of(rule)
+    }
+
+    /// A table of these rules. Those of one operation are tried in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Table`]: where a rule is one that nothing could follow, or there are more than 10,000.
+    pub fn of(mut rules: Vec<Rule>) -> Result<Table, Error> {
+        if rules.len() > RULES_MAX {
+            return Err(Error::Table {
+                why: format!("{} rules, the most is {RULES_MAX}", rules.len()),
+            });
+        }
+        for (number, rule) in (1..).zip(&rules) {
+            if let Some(wrong) = rule.contradiction() {
+                let why = format!("rule {number} ({}: {rule}): {wrong}", rule.operation);
+                return Err(Error::Table { why });
+            }
+        }
+        rules.sort_by_key(|rule| rule.operation);
+        Ok(Table { rules })
+    }
+
+    /// All rules; those of an operation follow each other.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// What to do: allocates nothing.
+    pub fn choose(&self, question: &Question) -> Choice {
+        let (first, rules) = self.rules_of(question.call.collective.operation());
+        rules
+            .iter()
+            .position(|rule| rule.obstacle(question).is_none())
+            .map(|place| Choice {
+                recipe: rules[place].recipe(question.element),
+                rule: Some(first + place),
+            })
+            .unwrap_or_else(|| Choice {
+                recipe: unruled(question),
+                rule: None,
+            })
+    }
+
+    /// What to do, and what was said for and against each rule.
+    pub fn explain(&self, question: &Question) -> Explanation {
+        let operation = question.call.collective.operation();
+        let (first, rules) = self.rules_of(operation);
+        let choice = self.choose(question);
+        let mut lines = Vec::new();
+        for (place, rule) in rules.iter().enumerate() {
+            let verdict = match rule.obstacle(question) {
+                Some(obstacle) => format!("no: {obstacle}"),
+                None => "yes".into(),
+            };
+            lines.push(format!("{rule}: {verdict}"));
+            if choice.rule == Some(first + place) {
+                break;
+            }
+        }
+        let (ranks, bytes, link) = (question.call.ranks, question.bytes, question.link);
+        let summary = format!(
+            "{operation} of {bytes} bytes by {ranks} ranks over {link}: {}{}",
+            choice.recipe.algorithm,
+            match (choice.rule, choice.recipe.by_nodes) {
+                (None, _) => ", as no rule fits",
+                (_, true) => " between nodes",
+                _ => "",
+            }
+        );
+        Explanation {
+            choice,
+            summary,
+            lines,
+        }
+    }
+
+    fn rules_of(&self, operation: Operation) -> (usize, &[Rule]) {
+        let first = self.rules.partition_point(|rule| rule.operation < operation);
+        let end = self.rules.partition_point(|rule| rule.operation <= operation);
+        (first, &self.rules[first..end])
+    }
+}
+
+impl fmt::Display for Table {
+    /// As TOML that [`Table::parse`] reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "version = 1")?;
+        for rule in &self.rules {
+            writeln!(f, "\n[[rule]]\noperation = \"{}\"", rule.operation)?;
+            if !rule.links.is_empty() {
+                let links: Vec<String> = rule.links.iter().map(|link| format!("\"{link}\"")).collect();
+                writeln!(f, "links = [{}]", links.join(", "))?;
+            }
+            let bounds = [
+                ("ranks_min", rule.ranks_min.map(|ranks| ranks as usize)),
+                ("ranks_max", rule.ranks_max.map(|ranks| ranks as usize)),
+                ("bytes_min", rule.bytes_min),
+                ("bytes_max", rule.bytes_max),
+                ("block_bytes_min", rule.block_bytes_min),
+                ("block_bytes_max", rule.block_bytes_max),
+                (
+                    "segment_bytes",
+                    (rule.segment_bytes > 0).then_some(rule.segment_bytes),
+                ),
+            ];
+            for (name, bound) in bounds {
+                if let Some(bound) = bound {
+                    writeln!(f, "{name} = {bound}")?;
+                }
+            }
+            writeln!(f, "algorithm = \"{}\"", rule.algorithm)?;
+            if rule.by_nodes {
+                writeln!(f, "by_nodes = true")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first algorithm of the operation that serves: each has one by messages and one by objects that serve everybody.
+fn unruled(question: &Question) -> Recipe {
+    let operation = question.call.collective.operation();
+    let fits = |recipe: &Recipe| {
+        recipe.algorithm.is_mediated() == question.link.is_mediated() && recipe.serves(question.call).is_ok()
+    };
+    let mut recipes = operation
+        .algorithms()
+        .iter()
+        .map(|algorithm| Recipe::from(*algorithm));
+    recipes
+        .find(fits)
+        .unwrap_or_else(|| Recipe::from(operation.algorithms()[0]))
+}
+
+/// A choice with its reasons, to be printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// What to do.
+    pub choice: Choice,
+    /// The same in words.
+    pub summary: String,
+    /// The rules up to the one that is followed, and why the others are not.
+    pub lines: Vec<String>,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.summary)?;
+        self.lines.iter().try_for_each(|line| writeln!(f, "  {line}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! One line of the table, and why it is not followed.
+
+use super::{LinkKind, Question};
+use crate::algorithm::{Algorithm, Recipe};
+use crate::collective::Operation;
+use crate::error::Error;
+use serde::Deserialize;
+use std::fmt;
+
+/// One line of the table. What is absent does not matter; bounds are inclusive.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// For which operation.
+    pub operation: Operation,
+    /// Over which links.
+    #[serde(default)]
+    pub links: Vec<LinkKind>,
+    /// From how many ranks on.
+    pub ranks_min: Option<u32>,
+    /// Up to how many.
+    pub ranks_max: Option<u32>,
+    /// From how many bytes on.
+    pub bytes_min: Option<usize>,
+    /// Up to how many.
+    pub bytes_max: Option<usize>,
+    /// From how many bytes for each rank on.
+    pub block_bytes_min: Option<usize>,
+    /// Up to how many bytes for each rank.
+    pub block_bytes_max: Option<usize>,
+    /// What is done.
+    pub algorithm: Algorithm,
+    /// Between the leaders of nodes, and by trees inside nodes: where there are several nodes, and one with several ranks.
+    #[serde(default)]
+    pub by_nodes: bool,
+    /// For `chain`: bytes sent at a time.
+    #[serde(default)]
+    pub segment_bytes: usize,
+}
+
+impl Rule {
+    pub(super) fn recipe(&self, element: usize) -> Recipe {
+        let segment = if self.segment_bytes == 0 {
+            0
+        } else {
+            (self.segment_bytes / element.max(1)).max(1)
+        };
+        Recipe {
+            algorithm: self.algorithm,
+            by_nodes: self.by_nodes,
+            segment,
+        }
+    }
+
+    /// What makes it a rule that nothing could follow.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        let (operation, algorithm) = (self.operation, self.algorithm);
+        let empty = |least: Option<usize>, most: Option<usize>| least.zip(most).is_some_and(|(a, b)| a > b);
+        let ranks = |bound: Option<u32>| bound.map(|ranks| ranks as usize);
+        if !operation.algorithms().contains(&algorithm) {
+            Some("there is no such algorithm for this operation")
+        } else if self.by_nodes && (!operation.has_levels() || algorithm.is_mediated()) {
+            Some("it cannot be done in two levels")
+        } else if self
+            .links
+            .iter()
+            .any(|link| link.is_mediated() != algorithm.is_mediated())
+        {
+            Some("stores need algorithms by objects, and other links those by messages")
+        } else if self.segment_bytes > 0 && algorithm != Algorithm::Chain {
+            Some("only `chain` sends in segments")
+        } else if empty(self.bytes_min, self.bytes_max)
+            || empty(self.block_bytes_min, self.block_bytes_max)
+            || empty(ranks(self.ranks_min), ranks(self.ranks_max))
+        {
+            Some("the least is more than the most")
+        } else {
+            None
+        }
+    }
+
+    /// Why a rule is not followed. Allocates nothing unless somebody wants to know.
+    pub(super) fn obstacle(&self, question: &Question) -> Option<Obstacle> {
+        let (ranks, bytes) = (question.call.ranks, question.bytes);
+        if !self.links.is_empty() && !self.links.contains(&question.link) {
+            return Some(Obstacle::Link);
+        }
+        if self.algorithm.is_mediated() != question.link.is_mediated() {
+            return Some(Obstacle::Mediation);
+        }
+        if self.ranks_min.is_some_and(|least| ranks < least)
+            || self.ranks_max.is_some_and(|most| ranks > most)
+        {
+            return Some(Obstacle::Ranks);
+        }
+        let block = bytes / (ranks as usize).max(1);
+        if self.bytes_min.is_some_and(|least| bytes < least)
+            || self.bytes_max.is_some_and(|most| bytes > most)
+            || self.block_bytes_min.is_some_and(|least| block < least)
+            || self.block_bytes_max.is_some_and(|most| block > most)
+        {
+            return Some(Obstacle::Bytes);
+        }
+        if self.by_nodes && (question.nodes < 2 || question.nodes as u64 >= u64::from(ranks)) {
+            return Some(Obstacle::Nodes);
+        }
+        match self.recipe(question.element).serves(question.call) {
+            Err(Error::NotOffered { why, .. }) => Some(Obstacle::Algorithm(why)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}{}",
+            self.algorithm,
+            if self.by_nodes { " between nodes" } else { "" }
+        )?;
+        if self.segment_bytes > 0 {
+            write!(f, " in segments of {} bytes", self.segment_bytes)?;
+        }
+        let mut separator = ", for ";
+        let mut condition = |f: &mut fmt::Formatter<'_>, text: String| {
+            f.write_str(std::mem::replace(&mut separator, ", "))?;
+            f.write_str(&text)
+        };
+        if !self.links.is_empty() {
+            let links: Vec<String> = self.links.iter().map(LinkKind::to_string).collect();
+            condition(f, links.join(" and "))?;
+        }
+        let mut range = |f: &mut fmt::Formatter<'_>,
+                         least: Option<usize>,
+                         most: Option<usize>,
+                         what: &str| match (least, most) {
+            (Some(least), Some(most)) => condition(f, format!("{least} to {most} {what}")),
+            (Some(least), None) => condition(f, format!("{least} {what} and more")),
+            (None, Some(most)) => condition(f, format!("up to {most} {what}")),
+            (None, None) => Ok(()),
+        };
+        range(
+            f,
+            self.ranks_min.map(|ranks| ranks as usize),
+            self.ranks_max.map(|ranks| ranks as usize),
+            "ranks",
+        )?;
+        range(f, self.bytes_min, self.bytes_max, "bytes")?;
+        range(
+            f,
+            self.block_bytes_min,
+            self.block_bytes_max,
+            "bytes for each rank",
+        )
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    Link,
+    Mediation,
+    Ranks,
+    Bytes,
+    Nodes,
+    Algorithm(&'static str),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Obstacle::Link => "another link",
+            Obstacle::Mediation => "not by the way that this link goes",
+            Obstacle::Ranks => "another number of ranks",
+            Obstacle::Bytes => "another number of bytes",
+            Obstacle::Nodes => {
+                "there are not several nodes of which one has several ranks, or nodes are not known"
+            }
+            Obstacle::Algorithm(why) => why,
+        })
+    }
+}

@@ -1,0 +1,259 @@
+use super::*;
+use crate::algorithm::Blocks;
+use crate::collective::Collective;
+
+const LINKS: [LinkKind; 6] = [
+    LinkKind::Shm,
+    LinkKind::Ofi,
+    LinkKind::Tcp,
+    LinkKind::Redis,
+    LinkKind::S3,
+    LinkKind::DynamoDb,
+];
+
+fn collectives(count: usize) -> Vec<Collective<'static>> {
+    let blocks = Blocks::Equal(count);
+    vec![
+        Collective::Barrier,
+        Collective::Broadcast { root: 0, count },
+        Collective::Gather { root: 0, blocks },
+        Collective::Gatherv {
+            root: 0,
+            mine: count,
+            blocks,
+        },
+        Collective::Scatter { root: 0, blocks },
+        Collective::Scatterv {
+            root: 0,
+            mine: count,
+            blocks,
+        },
+        Collective::Allgather { blocks },
+        Collective::Reduce { root: 0, count },
+        Collective::Allreduce { count },
+        Collective::ReduceScatter { blocks },
+        Collective::Scan { count },
+        Collective::Exscan { count },
+        Collective::Alltoall { count },
+        Collective::Alltoallv {
+            sent: blocks,
+            received: blocks,
+        },
+    ]
+}
+
+#[test]
+fn every_choice_can_be_built_whatever_the_table() {
+    let empty = Table::parse("version = 1").expect("a table without rules");
+    let nodes: Vec<u32> = (0..40).map(|rank| rank % 3).collect();
+    let mut asked = 0;
+    for link in LINKS {
+        for ranks in [1, 2, 3, 8, 9, 40] {
+            for count in [0, 1, 100, 5_000, 1_000_000] {
+                for collective in collectives(count) {
+                    for (commutes, known) in [(true, false), (false, false), (true, true), (false, true)] {
+                        let call = Call {
+                            commutes,
+                            nodes: known.then_some(&nodes[..ranks as usize]),
+                            ..Call::new(collective, ranks - 1, ranks)
+                        };
+                        for table in [Table::built_in(), &empty] {
+                            let choice = table.choose(&Question::new(&call, 8, link));
+                            let algorithm = choice.recipe.algorithm;
+                            assert_eq!(
+                                algorithm.is_mediated(),
+                                link.is_mediated(),
+                                "{algorithm} over {link}"
+                            );
+                            choice.recipe.build(&call).unwrap_or_else(|error| {
+                                panic!("{ranks} ranks over {link}: {error}");
+                            });
+                            asked += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(asked, 6 * 6 * 5 * 14 * 4 * 2);
+}
+
+#[test]
+fn the_built_in_table_survives_being_written_and_read() {
+    let table = Table::built_in();
+    assert_eq!(
+        &Table::parse(&table.to_string()).expect("what is written can be read"),
+        table
+    );
+    let used: HashSet<_> = table.rules().iter().map(|rule| rule.operation).collect();
+    assert!(used.len() > 10, "rules for {used:?} only");
+}
+
+#[test]
+fn all_ranks_choose_the_same() {
+    let (counts, places) = ([3, 0, 5000, 1, 2], [0, 3, 3, 5003, 5004]);
+    let reversed = [5006, 5006, 6, 4, 2];
+    for collective in [
+        Collective::Allgather {
+            blocks: Blocks::Each {
+                counts: &counts,
+                displacements: &places,
+            },
+        },
+        Collective::Gather {
+            root: 2,
+            blocks: Blocks::Each {
+                counts: &counts,
+                displacements: &places,
+            },
+        },
+    ] {
+        let choices: Vec<Choice> = (0..5)
+            .map(|rank| {
+                // Where blocks are in the output is each rank's own affair.
+                let displacements = if rank % 2 == 0 { &places } else { &reversed };
+                let blocks = Blocks::Each {
+                    counts: &counts,
+                    displacements,
+                };
+                let collective = match collective {
+                    Collective::Allgather { .. } => Collective::Allgather { blocks },
+                    _ => Collective::Gather { root: 2, blocks },
+                };
+                let call = Call {
+                    in_place: rank == 1,
+                    ..Call::new(collective, rank, 5)
+                };
+                Table::built_in().choose(&Question::new(&call, 8, LinkKind::Tcp))
+            })
+            .collect();
+        assert!(choices.windows(2).all(|pair| pair[0] == pair[1]), "{choices:?}");
+    }
+}
+
+#[test]
+fn an_explanation_names_each_rule_up_to_the_one_that_is_followed() {
+    let table = Table::parse(
+        r#"
+        version = 1
+        [[rule]]
+        operation = "allreduce"
+        links = ["shm"]
+        algorithm = "rabenseifner"
+        [[rule]]
+        operation = "broadcast"
+        algorithm = "linear"
+        [[rule]]
+        operation = "allreduce"
+        bytes_min = 100
+        algorithm = "ring"
+        [[rule]]
+        operation = "allreduce"
+        algorithm = "recursive-doubling"
+        [[rule]]
+        operation = "allreduce"
+        algorithm = "reduce-broadcast"
+        "#,
+    )
+    .expect("a table");
+    let call = Call {
+        commutes: false,
+        ..Call::new(Collective::Allreduce { count: 1000 }, 0, 4)
+    };
+    let text = table.explain(&Question::new(&call, 8, LinkKind::Tcp)).to_string();
+    assert_eq!(
+        text,
+        "allreduce of 8000 bytes by 4 ranks over tcp: recursive-doubling\n  \
+         rabenseifner, for shm: no: another link\n  \
+         ring, for 100 bytes and more: no: it reduces in another order than that of ranks, and the operator does not commute\n  \
+         recursive-doubling: yes\n"
+    );
+    let scan = Call::new(Collective::Scan { count: 1 }, 0, 4);
+    let text = table.explain(&Question::new(&scan, 8, LinkKind::S3)).to_string();
+    assert_eq!(
+        text,
+        "scan of 8 bytes by 4 ranks over s3: objects, as no rule fits\n"
+    );
+}
+
+#[test]
+fn whoever_measures_gets_everything_that_could_be_done() {
+    let nodes = [0, 0, 1, 1];
+    let candidates = |collective, nodes, commutes, link| {
+        let call = Call {
+            nodes,
+            commutes,
+            ..Call::new(collective, 0, 4)
+        };
+        let candidates = Question::new(&call, 8, link).candidates();
+        assert!(
+            candidates.iter().all(|recipe| recipe.build(&call).is_ok()),
+            "{candidates:?}"
+        );
+        candidates.len()
+    };
+    let allreduce = Collective::Allreduce { count: 8 };
+    assert_eq!(candidates(allreduce, None, true, LinkKind::Tcp), 4);
+    assert_eq!(
+        candidates(allreduce, None, false, LinkKind::Tcp),
+        3,
+        "not the ring"
+    );
+    assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::Tcp), 8);
+    assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::S3), 3);
+    // Chains have three lengths of segments.
+    assert_eq!(
+        candidates(
+            Collective::Broadcast { root: 0, count: 8 },
+            None,
+            true,
+            LinkKind::Shm
+        ),
+        6
+    );
+}
+
+#[test]
+fn leaders_are_for_several_nodes_of_several_ranks() {
+    let choose = |nodes: Option<&[u32]>| {
+        let call = Call {
+            nodes,
+            ..Call::new(Collective::Allreduce { count: 8 }, 0, 4)
+        };
+        Table::built_in()
+            .choose(&Question::new(&call, 8, LinkKind::Tcp))
+            .recipe
+            .by_nodes
+    };
+    assert!(choose(Some(&[0, 0, 1, 1])));
+    assert!(!choose(Some(&[0, 0, 0, 0])), "one node");
+    assert!(!choose(Some(&[0, 1, 2, 3])), "one rank on each node");
+    assert!(!choose(None), "nothing is known of nodes");
+}
+
+#[test]
+fn what_is_wrong_in_a_table_is_said() {
+    let rule = |text: &str| format!("version = 1\n[[rule]]\noperation = \"scan\"\n{text}");
+    for (text, expected) in [
+        ("version = 2".to_string(), "version 2"),
+        ("rule = 3".to_string(), "invalid type"),
+        (
+            rule("algorithm = \"ring\""),
+            "rule 1 (scan: ring): there is no such algorithm",
+        ),
+        (rule("algorithm = \"faster\""), "unknown variant"),
+        (rule("algorithm = \"linear\"\nbytes = 3"), "unknown field"),
+        (rule("algorithm = \"linear\"\nby_nodes = true"), "two levels"),
+        (rule("algorithm = \"linear\"\nlinks = [\"s3\"]"), "stores need"),
+        (rule("algorithm = \"linear\"\nsegment_bytes = 3"), "only `chain`"),
+        (
+            rule("algorithm = \"linear\"\nbytes_min = 3\nbytes_max = 2"),
+            "the least is more",
+        ),
+        (format!("version = 1\n#{}", "x".repeat(BYTES_MAX)), "the most is"),
+    ] {
+        let error = Table::parse(&text).expect_err("a wrong table").to_string();
+        assert!(error.contains(expected), "{error:?} does not say {expected:?}");
+        assert!(error.starts_with("the table of algorithms: "), "{error}");
+    }
+}

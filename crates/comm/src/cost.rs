@@ -1,0 +1,385 @@
+//! What a collective would take: all ranks' schedules, run on a model of their links.
+//!
+//! A rank is a processor with two ports, one out and one in. A message of `m` bytes occupies each for `g + m G`, and comes in
+//! `L + m G` after it began to go out; the reductions and copies of a round follow on its last message. That is LogGP without
+//! the processor's overhead `o`, which belongs in `L` here; with `g = L` it is the alpha-beta model of single-ported nodes.
+//!
+//! Alexandrov, Ionescu, Schauser, Scheiman: LogGP (1995); Hoefler, Schneider, Lumsdaine: LogGOPSim (2010).
+
+use crate::algorithm::Part;
+use crate::error::Error;
+use crate::schedule::{Rank, Round, Step};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+/// What a link between two ranks costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinkCost {
+    /// From the beginning of a message of no bytes here to its end there (`L`, or alpha).
+    pub latency_s: f64,
+    /// From the end of a message to the beginning of the next one of a rank (`g`).
+    pub message_s: f64,
+    /// For each byte (`G`, or beta).
+    pub byte_s: f64,
+}
+
+/// What a store costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StoreCost {
+    /// From the beginning of a write until the object can be read.
+    pub write_s: f64,
+    /// A read of an object that is there.
+    pub read_s: f64,
+    /// For each byte that one rank writes, or reads.
+    pub byte_s: f64,
+}
+
+/// What everything costs.
+pub struct Costs<'a> {
+    /// Between a sender and a receiver.
+    pub link: &'a dyn Fn(Rank, Rank) -> LinkCost,
+    /// For links through a store.
+    pub store: StoreCost,
+    /// To reduce a byte (gamma).
+    pub reduce_byte_s: f64,
+    /// To copy a byte.
+    pub copy_byte_s: f64,
+}
+
+/// What a collective took.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Outcome {
+    /// From the beginning, at all ranks at once, until the last rank had finished.
+    pub seconds: f64,
+    /// Messages of all ranks.
+    pub messages: u64,
+    /// Bytes of all messages, or of all objects written.
+    pub bytes: u64,
+    /// Of these, those of the rank that sent or wrote most.
+    pub bytes_of_one_max: u64,
+    /// Objects written.
+    pub writes: u64,
+    /// Objects read.
+    pub reads: u64,
+    /// Rounds of the rank that had most.
+    pub rounds_max: usize,
+}
+
+/// How many rounds of all ranks are in memory at a time: some 200 MB.
+const ROUNDS_AT_ONCE: usize = 2_000_000;
+
+/// Runs the schedules of all ranks, whose elements have so many bytes, on a model.
+///
+/// `build(rank, rounds)` gives some rounds of a rank, as [`Recipe::build_part`](crate::Recipe::build_part) does: the schedules of a ring of 10,000 ranks do not fit in any memory, so each
+/// is built in several pieces. It must say the same each time.
+///
+/// ```
+/// use hotlease_comm::cost::{Costs, LinkCost, StoreCost, simulate};
+/// use hotlease_comm::{Algorithm, Call, Collective, Recipe};
+///
+/// let link = LinkCost { latency_s: 10e-6, message_s: 0.0, byte_s: 1e-9 };
+/// let store = StoreCost { write_s: 0.0, read_s: 0.0, byte_s: 0.0 };
+/// let costs = Costs { link: &|_, _| link, store, reduce_byte_s: 0.0, copy_byte_s: 0.0 };
+/// let recipe = Recipe::from(Algorithm::RecursiveDoubling);
+/// let outcome = simulate(1024, 8, &costs, |rank, rounds| {
+///     recipe.build_part(&Call::new(Collective::Allreduce { count: 1000 }, rank, 1024), rounds)
+/// })?;
+/// assert!((outcome.seconds - 10.0 * 18e-6).abs() < 1e-9, "ten steps of alpha + n beta");
+/// # Ok::<(), hotlease_comm::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// What `build` returns, or [`Error::Stuck`] if ranks wait for what nobody sends.
+pub fn simulate(
+    ranks: Rank,
+    element: usize,
+    costs: &Costs,
+    build: impl FnMut(Rank, Range<usize>) -> Result<Part, Error>,
+) -> Result<Outcome, Error> {
+    let window = (ROUNDS_AT_ONCE / (ranks as usize).max(1)).max(1);
+    Simulation::new(ranks, element, costs, build, window).run()
+}
+
+/// One step of a schedule, as short as it can be. Local work of a round is one event, its last.
+#[derive(Clone, Copy)]
+enum Event {
+    Send { to: Rank, bytes: u64 },
+    Receive { from: Rank },
+    Publish { key: u32, readers: u32, bytes: u64 },
+    Fetch { of: Rank, key: u32 },
+    Compute { seconds: f64 },
+}
+
+/// Comes in at a time, and occupies the port in for a while.
+#[derive(Clone, Copy)]
+struct Arrival {
+    at: f64,
+    occupies: f64,
+}
+
+#[derive(Clone, Copy)]
+struct Object {
+    readable: f64,
+    bytes: u64,
+    readers: u32,
+}
+
+#[derive(Default)]
+struct State {
+    now: f64,
+    out_free: f64,
+    in_free: f64,
+    events: VecDeque<Event>,
+    built: usize,
+    more: bool,
+    rounds: usize,
+    finished: bool,
+    /// What has come in for the current round.
+    arrivals: Vec<Arrival>,
+    out_done: f64,
+    bytes: u64,
+    /// The sender, or the publisher and key, that it waits for.
+    waits: Option<(Rank, Option<u32>)>,
+}
+
+struct Simulation<'a, B> {
+    element: usize,
+    costs: &'a Costs<'a>,
+    build: B,
+    window: usize,
+    states: Vec<State>,
+    under_way: HashMap<(Rank, Rank), VecDeque<Arrival>>,
+    objects: HashMap<(Rank, u32), Object>,
+    readers: HashMap<(Rank, u32), Vec<Rank>>,
+    runnable: Vec<Rank>,
+    outcome: Outcome,
+}
+
+impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> {
+    fn new(ranks: Rank, element: usize, costs: &'a Costs<'a>, build: B, window: usize) -> Self {
+        Simulation {
+            element,
+            costs,
+            build,
+            window,
+            states: (0..ranks)
+                .map(|_| State {
+                    more: true,
+                    ..State::default()
+                })
+                .collect(),
+            under_way: HashMap::new(),
+            objects: HashMap::new(),
+            readers: HashMap::new(),
+            runnable: (0..ranks).rev().collect(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    fn run(mut self) -> Result<Outcome, Error> {
+        while let Some(rank) = self.runnable.pop() {
+            while self.advance(rank)? {}
+        }
+        if let Some(rank) = self.states.iter().position(|state| !state.finished) {
+            let why = match self.states[rank].waits {
+                Some((peer, None)) => format!("rank {rank} waits for a message of rank {peer}"),
+                Some((peer, Some(key))) => format!("rank {rank} waits for object {key} of rank {peer}"),
+                None => format!("rank {rank} has not begun"),
+            };
+            return Err(Error::Stuck { why });
+        }
+        let left = self
+            .under_way
+            .keys()
+            .next()
+            .map(|(from, to)| format!("a message of rank {from} to rank {to}"));
+        let unread = self
+            .objects
+            .keys()
+            .next()
+            .map(|(of, key)| format!("object {key} of rank {of}"));
+        if let Some(what) = left.or(unread) {
+            return Err(Error::Stuck {
+                why: format!("{what} is not taken by anybody"),
+            });
+        }
+        for state in &self.states {
+            self.outcome.seconds = self.outcome.seconds.max(state.now);
+            self.outcome.bytes_of_one_max = self.outcome.bytes_of_one_max.max(state.bytes);
+            self.outcome.bytes += state.bytes;
+            self.outcome.rounds_max = self.outcome.rounds_max.max(state.rounds);
+        }
+        Ok(self.outcome)
+    }
+
+    /// Takes the next event of a rank; `false` if it has to wait, or has finished.
+    fn advance(&mut self, rank: Rank) -> Result<bool, Error> {
+        let place = rank as usize;
+        if self.states[place].events.is_empty() && !self.refill(rank)? {
+            self.states[place].finished = true;
+            return Ok(false);
+        }
+        let Some(event) = self.states[place].events.front().copied() else {
+            return Ok(false);
+        };
+        match event {
+            Event::Send { to, bytes } => self.send(rank, to, bytes),
+            Event::Publish { key, readers, bytes } => self.publish(rank, key, readers, bytes),
+            Event::Receive { from } => {
+                let Some(queue) = self.under_way.get_mut(&(from, rank)) else {
+                    self.states[place].waits = Some((from, None));
+                    return Ok(false);
+                };
+                // A queue is there only while something is in it.
+                self.states[place].arrivals.extend(queue.pop_front());
+                if queue.is_empty() {
+                    self.under_way.remove(&(from, rank));
+                }
+            }
+            Event::Fetch { of, key } => {
+                if !self.fetch(rank, of, key) {
+                    self.states[place].waits = Some((of, Some(key)));
+                    self.readers.entry((of, key)).or_default().push(rank);
+                    return Ok(false);
+                }
+            }
+            Event::Compute { seconds } => self.states[place].end_round(seconds),
+        }
+        self.states[place].events.pop_front();
+        self.states[place].waits = None;
+        Ok(true)
+    }
+
+    fn send(&mut self, rank: Rank, to: Rank, bytes: u64) {
+        let cost = (self.costs.link)(rank, to);
+        let transfer = bytes as f64 * cost.byte_s;
+        let occupies = transfer + cost.message_s;
+        let state = &mut self.states[rank as usize];
+        let start = state.now.max(state.out_free);
+        state.out_free = start + occupies;
+        state.out_done = state.out_done.max(state.out_free);
+        state.bytes += bytes;
+        self.outcome.messages += 1;
+        let arrival = Arrival {
+            at: start + cost.latency_s + transfer,
+            occupies,
+        };
+        self.under_way.entry((rank, to)).or_default().push_back(arrival);
+        if self.states[to as usize].waits == Some((rank, None)) {
+            self.states[to as usize].waits = None;
+            self.runnable.push(to);
+        }
+    }
+
+    fn publish(&mut self, rank: Rank, key: u32, readers: u32, bytes: u64) {
+        let store = self.costs.store;
+        let state = &mut self.states[rank as usize];
+        let start = state.now.max(state.out_free);
+        state.out_free = start + bytes as f64 * store.byte_s;
+        let readable = state.out_free + store.write_s;
+        state.out_done = state.out_done.max(readable);
+        state.bytes += bytes;
+        self.outcome.writes += 1;
+        self.objects.insert(
+            (rank, key),
+            Object {
+                readable,
+                bytes,
+                readers,
+            },
+        );
+        self.runnable
+            .extend(self.readers.remove(&(rank, key)).unwrap_or_default());
+    }
+
+    fn fetch(&mut self, rank: Rank, of: Rank, key: u32) -> bool {
+        let Some(object) = self.objects.get_mut(&(of, key)) else {
+            return false;
+        };
+        let store = self.costs.store;
+        let transfer = object.bytes as f64 * store.byte_s;
+        let state = &mut self.states[rank as usize];
+        let at = state.now.max(object.readable) + store.read_s + transfer;
+        state.arrivals.push(Arrival {
+            at,
+            occupies: transfer,
+        });
+        self.outcome.reads += 1;
+        object.readers -= 1;
+        if object.readers == 0 {
+            self.objects.remove(&(of, key));
+        }
+        true
+    }
+
+    /// The next rounds of a rank as events; `false` if it has no more.
+    fn refill(&mut self, rank: Rank) -> Result<bool, Error> {
+        while self.states[rank as usize].more {
+            let begin = self.states[rank as usize].built;
+            let Part { schedule, more } = (self.build)(rank, begin..begin + self.window)?;
+            let state = &mut self.states[rank as usize];
+            (state.built, state.more) = (begin + self.window, more);
+            state.rounds += schedule.rounds.len();
+            for round in &schedule.rounds {
+                push_events(&mut state.events, round, self.element as u64, self.costs);
+            }
+            if !state.events.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl State {
+    /// All that came in this round, in the order in which it came; then local work.
+    fn end_round(&mut self, seconds: f64) {
+        self.arrivals.sort_by(|a, b| a.at.total_cmp(&b.at));
+        let mut end = self.now.max(self.out_done);
+        for Arrival { at, occupies } in self.arrivals.drain(..) {
+            self.in_free = at.max(self.in_free + occupies);
+            end = end.max(self.in_free);
+        }
+        self.now = end + seconds;
+    }
+}
+
+fn push_events(events: &mut VecDeque<Event>, round: &Round, element: u64, costs: &Costs) {
+    let bytes = |count: usize| count as u64 * element;
+    // What goes out does not wait for what comes in.
+    for step in &round.transfers {
+        match *step {
+            Step::Send { to, from } => events.push_back(Event::Send {
+                to,
+                bytes: bytes(from.count),
+            }),
+            Step::Publish { key, from, readers } => {
+                events.push_back(Event::Publish {
+                    key,
+                    readers,
+                    bytes: bytes(from.count),
+                });
+            }
+            _ => {}
+        }
+    }
+    for step in &round.transfers {
+        match *step {
+            Step::Receive { from, .. } => events.push_back(Event::Receive { from }),
+            Step::Fetch { of, key, .. } => events.push_back(Event::Fetch { of, key }),
+            _ => {}
+        }
+    }
+    let seconds = round.local.iter().map(|step| match *step {
+        Step::Copy { into, .. } => bytes(into.count) as f64 * costs.copy_byte_s,
+        Step::Reduce { into, .. } => bytes(into.count) as f64 * costs.reduce_byte_s,
+        _ => 0.0,
+    });
+    events.push_back(Event::Compute {
+        seconds: seconds.sum(),
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+use super::*;
+use crate::algorithm::{Algorithm, Blocks, Part, Recipe};
+use crate::collective::{Call, Collective};
+use crate::schedule::{Area, Schedule, Span};
+
+const ALPHA: f64 = 10e-6;
+const BETA: f64 = 1e-9;
+const GAMMA: f64 = 0.25e-9;
+
+fn costs<'a>(link: &'a dyn Fn(Rank, Rank) -> LinkCost) -> Costs<'a> {
+    let store = StoreCost {
+        write_s: 20e-3,
+        read_s: 10e-3,
+        byte_s: 5e-9,
+    };
+    Costs {
+        link,
+        store,
+        reduce_byte_s: GAMMA,
+        copy_byte_s: 0.0,
+    }
+}
+
+fn seconds(ranks: Rank, collective: Collective, recipe: Recipe) -> f64 {
+    let link = |_, _| LinkCost {
+        latency_s: ALPHA,
+        message_s: ALPHA,
+        byte_s: BETA,
+    };
+    simulate(ranks, 8, &costs(&link), |rank, rounds| {
+        recipe.build_part(&Call::new(collective, rank, ranks), rounds)
+    })
+    .expect("it ends")
+    .seconds
+}
+
+fn close(measured: f64, expected: f64, what: &str) {
+    assert!(
+        (measured / expected - 1.0).abs() < 1e-6,
+        "{what}: {measured} s, by the formula {expected} s"
+    );
+}
+
+/// Thakur, Rabenseifner and Gropp's formulas, for 64 ranks and 64 KiB.
+#[test]
+fn collectives_take_what_formulas_say() {
+    let (count, bytes, p) = (8192, 65536.0, 64.0);
+    let share = (p - 1.0) / p * bytes;
+    let allreduce = Collective::Allreduce { count };
+    let time = |collective, algorithm: Algorithm| seconds(64, collective, algorithm.into());
+    close(
+        time(allreduce, Algorithm::RecursiveDoubling),
+        6.0 * (ALPHA + bytes * BETA + bytes * GAMMA),
+        "allreduce by recursive doubling",
+    );
+    close(
+        time(allreduce, Algorithm::Rabenseifner),
+        12.0 * ALPHA + 2.0 * share * BETA + share * GAMMA,
+        "allreduce by Rabenseifner's algorithm",
+    );
+    close(
+        time(allreduce, Algorithm::Ring),
+        126.0 * ALPHA + 2.0 * share * BETA + share * GAMMA,
+        "allreduce around a ring",
+    );
+    let allgather = Collective::Allgather {
+        blocks: Blocks::Equal(128),
+    };
+    close(
+        time(allgather, Algorithm::Bruck),
+        6.0 * ALPHA + share * BETA,
+        "allgather by Bruck's algorithm",
+    );
+    close(
+        time(allgather, Algorithm::Ring),
+        63.0 * ALPHA + share * BETA,
+        "allgather around a ring",
+    );
+    let chain = Recipe {
+        segment: 1024,
+        ..Algorithm::Chain.into()
+    };
+    close(
+        seconds(64, Collective::Broadcast { root: 5, count }, chain),
+        (62.0 + 8.0) * (ALPHA + bytes / 8.0 * BETA),
+        "broadcast along a chain in 8 segments",
+    );
+}
+
+#[test]
+fn a_store_is_waited_for_once_and_its_bytes_pass_one_port() {
+    let bytes = 1000.0 * 8.0 * 5e-9;
+    close(
+        seconds(
+            10,
+            Collective::Broadcast { root: 0, count: 1000 },
+            Algorithm::Objects.into(),
+        ),
+        bytes + 20e-3 + 10e-3 + bytes,
+        "broadcast of one object",
+    );
+    close(
+        seconds(
+            10,
+            Collective::Gather {
+                root: 0,
+                blocks: Blocks::Equal(1000),
+            },
+            Algorithm::Objects.into(),
+        ),
+        bytes + 20e-3 + 10e-3 + 9.0 * bytes,
+        "gather of 9 objects",
+    );
+}
+
+#[test]
+fn links_differ() {
+    // Two nodes: far is a thousand times as far.
+    let nodes = [0, 0, 0, 0, 1, 1, 1, 1];
+    let link = |from: Rank, to: Rank| {
+        let far = nodes[from as usize] != nodes[to as usize];
+        LinkCost {
+            latency_s: if far { 1e-3 } else { 1e-6 },
+            message_s: 0.0,
+            byte_s: 0.0,
+        }
+    };
+    let time = |recipe: Recipe| {
+        simulate(8, 8, &costs(&link), |rank, rounds| {
+            let call = Call {
+                nodes: Some(&nodes),
+                ..Call::new(Collective::Barrier, rank, 8)
+            };
+            recipe.build_part(&call, rounds)
+        })
+        .expect("it ends")
+        .seconds
+    };
+    close(
+        time(Recipe {
+            by_nodes: true,
+            ..Algorithm::Dissemination.into()
+        }),
+        1e-3 + 4e-6,
+        "a barrier between nodes",
+    );
+    assert!(
+        time(Algorithm::Dissemination.into()) > 2e-3,
+        "what goes far twice one after the other"
+    );
+}
+
+#[test]
+fn rounds_that_are_built_one_at_a_time_take_as_long() {
+    let link = |from: Rank, to: Rank| LinkCost {
+        latency_s: ALPHA + f64::from(from * 7 + to) * 1e-7,
+        message_s: ALPHA / 3.0,
+        byte_s: BETA,
+    };
+    let costs = costs(&link);
+    for (algorithm, collective) in [
+        (Algorithm::Ring, Collective::Allreduce { count: 1001 }),
+        (
+            Algorithm::Rabenseifner,
+            Collective::Reduce { root: 3, count: 1001 },
+        ),
+        (Algorithm::Bruck, Collective::Alltoall { count: 5 }),
+        (Algorithm::ObjectsScattered, Collective::Allreduce { count: 1001 }),
+    ] {
+        let run = |window| {
+            let build =
+                |rank, rounds| Recipe::from(algorithm).build_part(&Call::new(collective, rank, 23), rounds);
+            Simulation::new(23, 8, &costs, build, window)
+                .run()
+                .expect("it ends")
+        };
+        let whole = run(1_000_000);
+        for window in [1, 2, 7] {
+            assert_eq!(run(window), whole, "{algorithm}, {window} rounds at a time");
+        }
+    }
+}
+
+#[test]
+fn schedules_that_do_not_fit_together_are_told_and_do_not_hang() {
+    let link = |_, _| LinkCost {
+        latency_s: 1.0,
+        message_s: 1.0,
+        byte_s: 0.0,
+    };
+    let run = |schedule: &dyn Fn(Rank) -> Vec<Step>| {
+        simulate(2, 1, &costs(&link), |rank, rounds| {
+            let round = Round {
+                transfers: schedule(rank),
+                local: Vec::new(),
+            };
+            let rounds = if rounds.contains(&0) {
+                vec![round]
+            } else {
+                Vec::new()
+            };
+            Ok(Part {
+                schedule: Schedule { scratch: 0, rounds },
+                more: false,
+            })
+        })
+        .expect_err("it cannot end")
+        .to_string()
+    };
+    let span = Span::first(Area::Output, 1);
+    let text = run(&|rank| {
+        vec![Step::Receive {
+            from: 1 - rank,
+            into: span,
+        }]
+    });
+    assert!(text.contains("rank 0 waits for a message of rank 1"), "{text}");
+    let text = run(&|rank| {
+        vec![Step::Fetch {
+            of: 1 - rank,
+            key: 4,
+            into: span,
+        }]
+    });
+    assert!(text.contains("rank 0 waits for object 4 of rank 1"), "{text}");
+    let text = run(&|rank| {
+        vec![Step::Send {
+            to: 1 - rank,
+            from: span,
+        }]
+    });
+    assert!(text.contains("is not taken by anybody"), "{text}");
+}
