@@ -7,8 +7,9 @@ use crate::link::mesh::{Plan, connect};
 use crate::link::tcp::Tcp;
 use crate::matching::{Envelope, Pattern};
 use crate::memory::Memory;
+use crate::operator::Reduction;
 use crate::options::Options;
-use crate::protocol::{Bounds, Local, Owner, Protocol, Start, Status};
+use crate::protocol::{Bounds, Owner, Protocol, Start, Status};
 use crate::rendezvous::client;
 use crate::request::{Receiving, Request};
 use crate::schedule::{Rank, Schedule};
@@ -236,8 +237,8 @@ impl Communicator {
         }))
     }
 
-    /// Runs this member's part of a collective: all members have to, in the same order. `element` is the size of an element;
-    /// in place, `input` is empty.
+    /// Runs this member's part of a collective: all members have to, in the same order. `element` is the size of an element, of which
+    /// `reduction` is ([`Operator::of`](crate::Operator::of)), where the schedule reduces; in place, `input` is empty.
     ///
     /// # Errors
     /// [`Error::Schedule`], [`Error::Mismatch`], [`Error::Broken`], [`Error::OperatorPanicked`]: no collective of this
@@ -248,11 +249,11 @@ impl Communicator {
         element: usize,
         input: &[u8],
         output: &mut [u8],
-        local: Arc<dyn Local>,
+        reduction: Option<Reduction>,
     ) -> Result<(), Error> {
         lend(input, |input| {
             lend_mut(output, |output| {
-                self.start_lent(schedule, element, input, output, local)?
+                self.start_lent(schedule, element, input, output, reduction)?
                     .wait()
                     .map(drop)
             })
@@ -269,14 +270,14 @@ impl Communicator {
         element: usize,
         input: &Lent,
         output: &LentMut,
-        local: Arc<dyn Local>,
+        reduction: Option<Reduction>,
     ) -> Result<Request, Error> {
         let start = Start {
             schedule,
             element,
             input: Memory::Lent(input.clone()),
             output: Memory::LentMut(output.clone()),
-            local,
+            reduction,
         };
         let key = self.engine.collective(WORLD, start)?;
         Ok(Request::new(&self.engine, key, false))

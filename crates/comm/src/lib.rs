@@ -94,7 +94,7 @@ pub use hotlease_wire::comm::rendezvous::Refused;
 pub use matching::Pattern;
 pub use operator::{Operands, Operator, Reduction, UserFunction};
 pub use options::Options;
-pub use protocol::{Local, Status};
+pub use protocol::Status;
 pub use request::{Received, Receiving, Request, wait_all};
 pub use schedule::{Area, Rank, Round, Schedule, Span, Step};
 pub use secret::{SECRET_BYTES_MIN, Secret};

@@ -15,7 +15,6 @@ mod sending;
 #[cfg(test)]
 mod tests;
 
-pub use collectives::Local;
 pub(crate) use collectives::{Job, Start};
 pub(crate) use receiving::Kept;
 

@@ -5,51 +5,18 @@ mod group;
 
 use group::each;
 use hotlease_comm::{
-    Area, Communicator, Error, Local, Pattern, Rank, Request, Round, Schedule, Span, Step, lend, lend_mut,
+    Area, Communicator, Datatype, Error, Operator, Pattern, Rank, Reduction, Request, Round, Schedule, Span,
+    Step, lend, lend_mut,
 };
 use std::sync::Arc;
 
-/// Sums of 64-bit numbers.
-struct Sums;
-
-fn bytes_of(span: Span) -> std::ops::Range<usize> {
-    span.offset * 8..span.end() * 8
-}
-
-impl Local for Sums {
-    fn run(&self, steps: &[Step], input: &[u8], output: &mut [u8], scratch: &mut [u8]) {
-        for step in steps {
-            let read = |span: Span| match span.area {
-                Area::Input => input[bytes_of(span)].to_vec(),
-                Area::Output => output[bytes_of(span)].to_vec(),
-                Area::Scratch => scratch[bytes_of(span)].to_vec(),
-            };
-            let (result, into) = match *step {
-                Step::Copy { from, into } => (read(from), into),
-                Step::Reduce { left, right, into } => {
-                    let sums = numbers_of(&read(left)).into_iter().zip(numbers_of(&read(right)));
-                    (bytes(sums.map(|(left, right)| left + right)), into)
-                }
-                step => unreachable!("{step:?} is the engine's"),
-            };
-            match into.area {
-                Area::Input => unreachable!("the input is not written"),
-                Area::Output => output[bytes_of(into)].copy_from_slice(&result),
-                Area::Scratch => scratch[bytes_of(into)].copy_from_slice(&result),
-            }
-        }
-    }
+/// Of 64-bit numbers.
+fn sums() -> Option<Reduction> {
+    Some(Operator::Sum.of(Datatype::U64).expect("there are sums of these"))
 }
 
 fn bytes(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     numbers.into_iter().flat_map(u64::to_le_bytes).collect()
-}
-
-fn numbers_of(bytes: &[u8]) -> Vec<u64> {
-    let words = bytes.chunks_exact(8);
-    words
-        .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
-        .collect()
 }
 
 /// Around a ring: what is added up so far, from rank 0 to the last, and then the sum back to all.
@@ -117,7 +84,7 @@ fn expected(size: Rank, count: usize) -> Vec<u8> {
 fn reduced(all: &Communicator, count: usize) -> Result<Vec<u8>, Error> {
     let mut output = vec![0; 8 * count];
     let schedule = allreduce(all.rank(), all.size(), count);
-    all.run(schedule, 8, &mine(all.rank(), count), &mut output, Arc::new(Sums))?;
+    all.run(schedule, 8, &mine(all.rank(), count), &mut output, sums())?;
     Ok(output)
 }
 
@@ -152,9 +119,7 @@ fn a_collective_goes_on_while_its_member_waits_for_something_else() {
             lend(&mine(rank, COUNT), |input| {
                 lend_mut(&mut output, |output| {
                     let schedule = allreduce(rank, size, COUNT);
-                    let collective = all
-                        .start_lent(schedule, 8, input, output, Arc::new(Sums))
-                        .expect("begun");
+                    let collective = all.start_lent(schedule, 8, input, output, sums()).expect("begun");
                     let finish = |collective: Request| collective.wait().expect("all are well");
                     if rank == 1 {
                         // Rank 0 sends this when the collective has ended, for which this rank has to add and to send.

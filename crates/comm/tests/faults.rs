@@ -7,7 +7,7 @@ mod group;
 
 use group::{options, rendezvous, until};
 use hotlease_comm::rendezvous::Server;
-use hotlease_comm::{Area, Communicator, Error, Local, Loss, Pattern, Rank, Round, Schedule, Span, Step};
+use hotlease_comm::{Area, Communicator, Error, Loss, Pattern, Rank, Round, Schedule, Span, Step};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::{Child, Command, Stdio};
@@ -21,13 +21,6 @@ const VICTIM: Rank = 3;
 const BOUND: Duration = Duration::from_secs(2);
 /// What may come on top of the bound on a machine that does many other things.
 const SLACK: Duration = Duration::from_secs(1);
-
-/// Nothing to compute.
-struct Nothing;
-
-impl Local for Nothing {
-    fn run(&self, _: &[Step], _: &[u8], _: &mut [u8], _: &mut [u8]) {}
-}
 
 /// Everybody tells everybody that it is here.
 fn barrier(all: &Communicator) -> Result<(), Error> {
@@ -56,7 +49,7 @@ fn barrier(all: &Communicator) -> Result<(), Error> {
         scratch: all.size() as usize,
         rounds: if all.size() > 1 { vec![round] } else { Vec::new() },
     };
-    all.run(Arc::new(schedule), 1, &[], &mut [], Arc::new(Nothing))
+    all.run(Arc::new(schedule), 1, &[], &mut [], None)
 }
 
 /// What members do when it happens.

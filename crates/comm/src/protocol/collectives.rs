@@ -4,20 +4,16 @@
 //! user's operator: it becomes a [`Job`], which whoever drives does without the lock.
 
 use super::{Action, Owner, Protocol, Request, Status};
+use crate::areas::Areas;
 use crate::error::{During, Error};
 use crate::matching::Pattern;
 use crate::memory::{Memory, Piece};
+use crate::operator::Reduction;
 use crate::schedule::{Area, Rank, Schedule, Span, Step};
 use crate::slots::Key;
 use hotlease_wire::comm::frame::{Address, Class, Frame};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-
-/// Does the local half of a schedule: copies and reductions.
-pub trait Local: Send + Sync {
-    /// Does these steps, one after the other. `input` is empty in place.
-    fn run(&self, steps: &[Step], input: &[u8], output: &mut [u8], scratch: &mut [u8]);
-}
 
 /// What a collective is begun with.
 pub(crate) struct Start {
@@ -26,7 +22,8 @@ pub(crate) struct Start {
     pub(crate) element: usize,
     pub(crate) input: Memory,
     pub(crate) output: Memory,
-    pub(crate) local: Arc<dyn Local>,
+    /// Of a collective that reduces.
+    pub(crate) reduction: Option<Reduction>,
 }
 
 /// A collective that goes on.
@@ -39,7 +36,7 @@ pub(super) struct Running {
     element: usize,
     /// Input, output, scratch.
     areas: [Memory; 3],
-    local: Arc<dyn Local>,
+    reduction: Option<Reduction>,
     round: usize,
     /// Transfers of this round that have not ended.
     outstanding: usize,
@@ -72,8 +69,9 @@ pub(crate) struct Job {
     collective: Key,
     schedule: Arc<Schedule>,
     round: usize,
+    element: usize,
     areas: [Memory; 3],
-    local: Arc<dyn Local>,
+    reduction: Option<Reduction>,
 }
 
 impl Job {
@@ -81,10 +79,19 @@ impl Job {
     pub(crate) fn run(self) -> (Key, Result<(), String>) {
         let [input, output, scratch] = self.areas.each_ref().map(Memory::whole);
         let steps = &self.schedule.rounds[self.round].local;
+        let run = |input: &[u8], output: &mut [u8], scratch: &mut [u8]| {
+            let mut areas = Areas {
+                input,
+                output,
+                scratch,
+                element: self.element,
+            };
+            steps
+                .iter()
+                .for_each(|step| areas.local(step, self.reduction.as_ref()));
+        };
         let work = || {
-            input.read(|input| {
-                output.write(|output| scratch.write(|scratch| self.local.run(steps, input, output, scratch)))
-            })
+            input.read(|input| output.write(|output| scratch.write(|scratch| run(input, output, scratch))))
         };
         let result = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Some(Some(Some(())))) => Ok(()),
@@ -132,7 +139,7 @@ impl Protocol {
                 start.output,
                 Memory::zeroed(if error.is_none() { scratch } else { 0 }),
             ],
-            local: start.local,
+            reduction: start.reduction,
             round: 0,
             outstanding: 0,
             is_at_work: false,
@@ -167,6 +174,11 @@ impl Protocol {
             .any(|round| round.transfers.iter().any(is_mediated))
         {
             return wrong("it publishes objects, and these links are direct".into());
+        }
+        let reduces = |step: &Step| matches!(step, Step::Reduce { .. });
+        let rounds = &start.schedule.rounds;
+        if start.reduction.is_none() && rounds.iter().any(|round| round.local.iter().any(reduces)) {
+            return wrong("it reduces, and was given nothing to reduce by".into());
         }
         let (rank, ranks) = (rank as Rank, members.len() as Rank);
         let checked = start
@@ -305,7 +317,8 @@ impl Protocol {
                     schedule: Arc::clone(&running.schedule),
                     round,
                     areas: running.areas.clone(),
-                    local: Arc::clone(&running.local),
+                    element: running.element,
+                    reduction: running.reduction.clone(),
                 });
             } else {
                 self.next_round(key);

@@ -1,38 +1,10 @@
 use super::*;
+use crate::datatype::Datatype;
+use crate::operator::{Operator, Reduction};
 
-/// Sums of 64-bit numbers.
-struct Sums;
-
-fn bytes_of(span: Span) -> std::ops::Range<usize> {
-    span.offset * 8..span.end() * 8
-}
-
-impl Local for Sums {
-    fn run(&self, steps: &[Step], input: &[u8], output: &mut [u8], scratch: &mut [u8]) {
-        for step in steps {
-            let read = |span: Span| match span.area {
-                Area::Input => input[bytes_of(span)].to_vec(),
-                Area::Output => output[bytes_of(span)].to_vec(),
-                Area::Scratch => scratch[bytes_of(span)].to_vec(),
-            };
-            let (result, into) = match *step {
-                Step::Copy { from, into } => (read(from), into),
-                Step::Reduce { left, right, into } => {
-                    let (left, right) = (read(left), read(right));
-                    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-                    let sums = left.chunks(8).zip(right.chunks(8));
-                    let sums = sums.flat_map(|(left, right)| (number(left) + number(right)).to_le_bytes());
-                    (sums.collect(), into)
-                }
-                _ => unreachable!("transfers are the engine's"),
-            };
-            match into.area {
-                Area::Input => unreachable!("the input is not written"),
-                Area::Output => output[bytes_of(into)].copy_from_slice(&result),
-                Area::Scratch => scratch[bytes_of(into)].copy_from_slice(&result),
-            }
-        }
-    }
+/// Of 64-bit numbers.
+fn sums() -> Option<Reduction> {
+    Some(Operator::Sum.of(Datatype::U64).expect("there are sums of these"))
 }
 
 /// Everybody sends everything to everybody, at once, and adds it up in the order of ranks.
@@ -111,7 +83,7 @@ impl Net {
             element: 8,
             input: Memory::of(input.to_vec()),
             output: output.clone(),
-            local: Arc::new(Sums),
+            reduction: sums(),
         };
         self.at(rank).collective(0, start).expect("room")
     }
@@ -224,12 +196,12 @@ fn counts_that_do_not_match_are_told_and_end_the_collective_everywhere() {
     }
 }
 
-struct Panics;
-
-impl Local for Panics {
-    fn run(&self, _: &[Step], _: &[u8], _: &mut [u8], _: &mut [u8]) {
-        panic!("this operator does not like it");
-    }
+fn panics() -> Option<Reduction> {
+    let operator = Operator::User {
+        function: Arc::new(|_, _, _| panic!("this operator does not like it")),
+        commutes: true,
+    };
+    Some(operator.of(Datatype::U64).expect("any type will do"))
 }
 
 #[test]
@@ -242,11 +214,7 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
             element: 8,
             input: Memory::zeroed(32),
             output: Memory::zeroed(32),
-            local: if rank == 0 {
-                Arc::new(Panics)
-            } else {
-                Arc::new(Sums)
-            },
+            reduction: if rank == 0 { panics() } else { sums() },
         };
         keys.push(net.at(rank).collective(0, start).expect("room"));
     }
@@ -260,6 +228,26 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
         net.at(1).result(keys[1]).is_some(),
         "the other one has an end too"
     );
+}
+
+#[test]
+fn a_schedule_that_reduces_is_refused_without_an_operator() {
+    let mut net = Net::new(2, 0);
+    let start = Start {
+        schedule: Arc::new(allreduce(0, 2, 4)),
+        element: 8,
+        input: Memory::zeroed(32),
+        output: Memory::zeroed(32),
+        reduction: None,
+    };
+    let key = net.at(0).collective(0, start).expect("room");
+    net.at(0).settle();
+    let error = net
+        .at(0)
+        .result(key)
+        .expect("an end")
+        .expect_err("nothing to reduce by");
+    assert!(error.to_string().contains("nothing to reduce by"), "{error}");
 }
 
 #[test]
