@@ -119,6 +119,11 @@ pub enum Frame {
         /// Who had the error.
         rank: u32,
     },
+    /// The sender takes no part in this communicator any more: it sends nothing there, and takes nothing.
+    Leave {
+        /// The communicator.
+        context: u64,
+    },
 }
 
 mod kind {
@@ -132,6 +137,7 @@ mod kind {
     pub const FAREWELL: u8 = 8;
     pub const LOST: u8 = 9;
     pub const BROKEN: u8 = 10;
+    pub const LEAVE: u8 = 11;
 }
 
 /// The fields as they lie.
@@ -258,6 +264,11 @@ impl Frame {
                 context,
                 ..none
             },
+            Self::Leave { context } => Fields {
+                kind: kind::LEAVE,
+                context,
+                ..none
+            },
         }
     }
 
@@ -300,6 +311,9 @@ impl Frame {
             kind::BROKEN if fields.tag < RANKS_MAX => Self::Broken {
                 context: fields.context,
                 rank: fields.tag,
+            },
+            kind::LEAVE => Self::Leave {
+                context: fields.context,
             },
             _ => return None,
         })

@@ -11,6 +11,30 @@ use std::net::SocketAddr;
 /// How long a member may wait for the others at most, milliseconds: a day.
 pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
+/// Ranks that one member may report lost; where there are more, time tells.
+pub const LOST_MAX: usize = 256;
+
+/// Which meeting it is, of those of one name: members of one do not come to another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Meeting {
+    /// Of a new group.
+    First,
+    /// Of a group that grows, whose members keep their ranks, and of those that join it.
+    Growth,
+    /// Of those that are left of a communicator: it is over when all have come but those that one of them holds to be lost, or when
+    /// the time of one is over. Who has come is given new ranks in the order of the old ones.
+    Rest {
+        /// The group that the communicator belongs to.
+        of: GroupId,
+        /// The communicator.
+        context: u64,
+        /// How many such meetings of it there were before.
+        number: u32,
+        /// The old ranks that this member holds to be lost, at most [`LOST_MAX`].
+        lost: Vec<u32>,
+    },
+}
+
 /// What a member asks: to be put together with the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
@@ -24,6 +48,8 @@ pub struct Join {
     pub address: SocketAddr,
     /// How long it waits for the others, milliseconds; at most [`WAIT_MS_MAX`].
     pub wait_ms: u64,
+    /// Which others.
+    pub meeting: Meeting,
 }
 
 impl Join {
@@ -33,11 +59,23 @@ impl Join {
         let fits = (1..=NAME_BYTES_MAX).contains(&join.name.len())
             && (1..=RANKS_MAX).contains(&join.size)
             && join.rank.is_none_or(|rank| rank < join.size)
-            && join.wait_ms <= WAIT_MS_MAX;
+            && join.wait_ms <= WAIT_MS_MAX
+            && join.meeting.fits(join.size, join.rank);
         if !fits {
             return Err(DecodeError::Malformed { what: "join" });
         }
         Ok(join)
+    }
+}
+
+impl Meeting {
+    fn fits(&self, size: u32, rank: Option<u32>) -> bool {
+        match self {
+            Self::First | Self::Growth => true,
+            Self::Rest { lost, .. } => {
+                rank.is_some() && lost.len() <= LOST_MAX && lost.iter().all(|lost| *lost < size)
+            }
+        }
     }
 }
 
@@ -112,6 +150,8 @@ pub enum Refused {
     },
     /// The rendezvous is stopping.
     Stopping,
+    /// Those that are left of a communicator have met without this member.
+    Over,
 }
 
 impl fmt::Display for Refused {
@@ -140,6 +180,9 @@ impl fmt::Display for Refused {
                 write!(f, "{members} members are waiting there, which is as many as can")
             }
             Self::Stopping => f.write_str("the rendezvous is stopping"),
+            Self::Over => f.write_str(
+                "the others have met without this member, which they held to be lost, or which came too late; start it again",
+            ),
         }
     }
 }

@@ -4,7 +4,7 @@ use hotlease_wire::comm::frame::{
     Address, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
 };
 use hotlease_wire::comm::greeting::{Greeting, Introduction, KeyId, Purpose, VERSION, Verdict};
-use hotlease_wire::comm::rendezvous::{Answer, Join, Refused, WAIT_MS_MAX};
+use hotlease_wire::comm::rendezvous::{Answer, Join, LOST_MAX, Meeting, Refused, WAIT_MS_MAX};
 use hotlease_wire::comm::{GroupId, Loss, NAME_BYTES_MAX, RANKS_MAX};
 use hotlease_wire::encode;
 
@@ -64,6 +64,10 @@ pub fn join(bytes: &[u8]) -> bool {
     assert!((1..=RANKS_MAX).contains(&join.size));
     assert!(join.rank.is_none_or(|rank| rank < join.size));
     assert!(join.wait_ms <= WAIT_MS_MAX);
+    if let Meeting::Rest { lost, .. } = &join.meeting {
+        assert!(join.rank.is_some() && lost.len() <= LOST_MAX);
+        assert!(lost.iter().all(|rank| *rank < join.size));
+    }
     assert_eq!(Join::decode(&encode(&join)).as_ref(), Ok(&join));
     true
 }
@@ -157,6 +161,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         Frame::Alive,
         Frame::Goodbye,
         Frame::Farewell,
+        Frame::Leave { context: u64::MAX },
         Frame::Broken {
             context: 9,
             rank: RANKS_MAX - 1,
@@ -187,6 +192,7 @@ pub fn join_seeds() -> Vec<Vec<u8>> {
         rank: Some(7),
         address: address("127.0.0.1:4321"),
         wait_ms: 30_000,
+        meeting: Meeting::First,
     };
     let longest = Join {
         name: "n".repeat(NAME_BYTES_MAX),
@@ -194,8 +200,19 @@ pub fn join_seeds() -> Vec<Vec<u8>> {
         rank: None,
         address: address("[fe80::1]:65535"),
         wait_ms: WAIT_MS_MAX,
+        meeting: Meeting::Growth,
     };
-    vec![encode(&join), encode(&longest)]
+    let rest = Join {
+        rank: Some(3),
+        meeting: Meeting::Rest {
+            of: GroupId([7; 16]),
+            context: u64::MAX,
+            number: u32::MAX,
+            lost: (RANKS_MAX - LOST_MAX as u32..RANKS_MAX).collect(),
+        },
+        ..longest.clone()
+    };
+    vec![encode(&join), encode(&longest), encode(&rest)]
 }
 
 pub fn answer_seeds() -> Vec<Vec<u8>> {
@@ -212,6 +229,7 @@ pub fn answer_seeds() -> Vec<Vec<u8>> {
         Refused::OtherSize { theirs: 8, ours: 4 },
         Refused::Full { members: 4096 },
         Refused::Stopping,
+        Refused::Over,
     ];
     let together = Answer::Together {
         group: GroupId([0xcd; 16]),
