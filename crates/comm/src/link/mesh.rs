@@ -43,6 +43,8 @@ pub(crate) struct Plan<'a> {
     /// Where each rank listens.
     pub(crate) members: &'a [SocketAddr],
     pub(crate) is_sealed: bool,
+    /// Whoever cannot be reached in time is missing among the connections, and that is no error.
+    pub(crate) is_partial: bool,
     pub(crate) deadline: Instant,
 }
 
@@ -129,6 +131,9 @@ impl<'a> Mesh<'a> {
         while self.missing > 0 {
             let now = Instant::now();
             if now >= self.plan.deadline {
+                if self.plan.is_partial {
+                    break;
+                }
                 return Err(self.unreachable(now - began));
             }
             let due = self.next_due().min(self.plan.deadline);

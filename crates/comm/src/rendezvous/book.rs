@@ -2,8 +2,8 @@
 
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::KeyId;
-use hotlease_wire::comm::rendezvous::{Answer, Join, Refused};
-use std::collections::HashMap;
+use hotlease_wire::comm::rendezvous::{Answer, Join, Meeting, Refused};
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ struct Member {
     address: SocketAddr,
     since: Instant,
     until: Instant,
+    /// Ranks that need not come.
+    lost: Vec<u32>,
 }
 
 struct Assembly {
@@ -24,12 +26,47 @@ struct Assembly {
 }
 
 /// Names are those of one secret: who has another one neither meets nor disturbs them.
-type Name = (KeyId, String);
+type Name = (KeyId, String, Kind);
+
+/// A [`Meeting`] without what members of one may say differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    First,
+    Growth,
+    Rest(GroupId, u64, u32),
+}
+
+impl Kind {
+    fn of(meeting: Meeting) -> (Self, Vec<u32>) {
+        match meeting {
+            Meeting::First => (Self::First, Vec::new()),
+            Meeting::Growth => (Self::Growth, Vec::new()),
+            Meeting::Rest {
+                of,
+                context,
+                number,
+                lost,
+            } => (Self::Rest(of, context, number), lost),
+        }
+    }
+
+    fn is_rest(self) -> bool {
+        matches!(self, Self::Rest(..))
+    }
+}
+
+/// How long it is remembered that those left of a communicator have met: who comes later was left behind, and must not
+/// take itself for the only one that is left.
+const MEMORY: Duration = Duration::from_secs(60 * 60);
+/// So many such meetings, at most.
+const REMEMBERED_MAX: usize = 4096;
 
 /// See the module.
 pub(super) struct Book {
     assemblies: HashMap<Name, Assembly>,
     names: HashMap<Guest, Name>,
+    /// Meetings of what is left that are over, until then.
+    over: HashMap<Name, Instant>,
     members_max: u32,
 }
 
@@ -38,6 +75,7 @@ impl Book {
         Self {
             assemblies: HashMap::new(),
             names: HashMap::new(),
+            over: HashMap::new(),
             members_max,
         }
     }
@@ -56,7 +94,11 @@ impl Book {
             let members = self.members_max;
             return refuse(Refused::Full { members });
         }
-        let name = (key, join.name);
+        let (kind, lost) = Kind::of(join.meeting);
+        let name = (key, join.name, kind);
+        if self.over.get(&name).is_some_and(|until| *until > now) {
+            return refuse(Refused::Over);
+        }
         let assembly = self.assemblies.entry(name.clone()).or_insert(Assembly {
             size: join.size,
             members: Vec::new(),
@@ -69,7 +111,13 @@ impl Book {
             });
         }
         let same = |member: &&Member| join.rank.is_some() && member.rank == join.rank;
-        if let (Some(rank), Some(other)) = (join.rank, assembly.members.iter().find(same)) {
+        if kind.is_rest() {
+            // It knows of more that are lost than it did when it came first.
+            let again = assembly.members.iter().position(|member| same(&member));
+            if let Some(again) = again.map(|place| assembly.members.swap_remove(place)) {
+                self.names.remove(&again.guest);
+            }
+        } else if let (Some(rank), Some(other)) = (join.rank, assembly.members.iter().find(same)) {
             return refuse(Refused::DuplicateRank {
                 rank,
                 other: other.address,
@@ -81,18 +129,35 @@ impl Book {
             address: join.address,
             since: now,
             until: now + Duration::from_millis(join.wait_ms),
+            lost,
         });
-        if assembly.members.len() < assembly.size as usize {
+        if !assembly.is_whole(kind) {
             self.names.insert(guest, name);
             return Vec::new();
         }
         match self.assemblies.remove(&name) {
-            Some(assembly) => self.together(assembly, group),
+            Some(assembly) => self.together(name, &assembly, group, now),
             None => Vec::new(),
         }
     }
 
-    fn together(&mut self, assembly: Assembly, group: GroupId) -> Vec<(Guest, Answer)> {
+    fn together(
+        &mut self,
+        name: Name,
+        assembly: &Assembly,
+        group: GroupId,
+        now: Instant,
+    ) -> Vec<(Guest, Answer)> {
+        if name.2.is_rest() {
+            self.over.retain(|_, until| *until > now);
+            if self.over.len() >= REMEMBERED_MAX {
+                let oldest = self.over.iter().min_by_key(|(_, until)| **until);
+                if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                    self.over.remove(&oldest);
+                }
+            }
+            self.over.insert(name, now + MEMORY);
+        }
         let mut free = assembly.free().into_iter();
         let mut placed: Vec<(u32, &Member)> = assembly
             .members
@@ -101,11 +166,12 @@ impl Book {
             .collect();
         placed.sort_unstable_by_key(|(rank, _)| *rank);
         let members: Vec<SocketAddr> = placed.iter().map(|(_, member)| member.address).collect();
-        let answers = placed.iter().map(|(rank, member)| {
+        // The same ranks, but where some have not come.
+        let answers = (0..).zip(&placed).map(|(rank, (_, member))| {
             self.names.remove(&member.guest);
             let answer = Answer::Together {
                 group,
-                rank: *rank,
+                rank,
                 members: members.clone(),
             };
             (member.guest, answer)
@@ -137,8 +203,9 @@ impl Book {
         members.map(|member| member.until).min()
     }
 
-    /// Ends the assemblies in which a member's time is over: all that have come are told who has not.
-    pub(super) fn expire(&mut self, now: Instant) -> Vec<(Guest, Answer)> {
+    /// Ends the assemblies in which a member's time is over: all that have come are told who has not; what is left of a communicator is
+    /// whoever has come. `group` gives a new number.
+    pub(super) fn expire(&mut self, now: Instant, group: impl Fn() -> GroupId) -> Vec<(Guest, Answer)> {
         let is_over = |assembly: &Assembly| assembly.members.iter().any(|member| member.until <= now);
         let over: Vec<Name> = self
             .assemblies
@@ -151,6 +218,10 @@ impl Book {
             let Some(assembly) = self.assemblies.remove(&name) else {
                 continue;
             };
+            if name.2.is_rest() {
+                answers.extend(self.together(name, &assembly, group(), now));
+                continue;
+            }
             let waited = assembly.members.iter().filter(|member| member.until <= now);
             let waited = waited.map(|member| member.until - member.since).max();
             let refused = Refused::Missing {
@@ -183,6 +254,16 @@ impl Book {
 }
 
 impl Assembly {
+    /// Whether all have come that will.
+    fn is_whole(&self, kind: Kind) -> bool {
+        if !kind.is_rest() {
+            return self.members.len() >= self.size as usize;
+        }
+        let come = self.members.iter().filter_map(|member| member.rank);
+        let lost = self.members.iter().flat_map(|member| member.lost.iter().copied());
+        come.chain(lost).collect::<HashSet<u32>>().len() >= self.size as usize
+    }
+
     /// Ranks that nobody has asked for.
     fn free(&self) -> Vec<u32> {
         let mut is_taken = vec![false; self.size as usize];

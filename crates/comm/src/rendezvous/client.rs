@@ -5,7 +5,7 @@ use crate::link::cipher::{self, Caller, Cipher, Failure};
 use crate::options::Options;
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::{Greeting, PREFIX_BYTES, Purpose, Verdict};
-use hotlease_wire::comm::rendezvous::{Answer, Join};
+use hotlease_wire::comm::rendezvous::{Answer, Join, Meeting};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -25,8 +25,32 @@ pub(crate) struct Met {
     pub(crate) port: TcpListener,
 }
 
+/// What a member comes for.
+pub(crate) struct Errand<'a> {
+    pub(crate) options: &'a Options,
+    /// How many are to meet, or were members before.
+    pub(crate) size: u32,
+    pub(crate) rank: Option<u32>,
+    /// Which meeting; asked again while the others are waited for.
+    pub(crate) meeting: &'a dyn Fn() -> Meeting,
+}
+
+/// How often a member that waits for what is left of a communicator looks whether more are lost.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Waits until all members have come.
-pub(crate) fn meet(options: &Options, began: Instant) -> Result<Met, Error> {
+pub(crate) fn meet(errand: &Errand<'_>, began: Instant) -> Result<Met, Error> {
+    loop {
+        if let Some(met) = meet_once(errand, began)? {
+            return Ok(met);
+        }
+    }
+}
+
+/// None if what the member would say now is something else than what it has said.
+fn meet_once(errand: &Errand<'_>, began: Instant) -> Result<Option<Met>, Error> {
+    let options = errand.options;
+    let meeting = (errand.meeting)();
     let deadline = began + options.join_timeout;
     let (mut stream, mut cipher, mut rest) = reach(options, began, deadline)?;
     let local = Error::local("listen for other members");
@@ -50,24 +74,43 @@ pub(crate) fn meet(options: &Options, began: Instant) -> Result<Met, Error> {
     let remaining = deadline.saturating_duration_since(Instant::now());
     let join = Join {
         name: options.name.clone(),
-        size: options.size,
-        rank: options.rank,
+        size: errand.size,
+        rank: errand.rank,
         address,
         wait_ms: remaining.as_millis() as u64,
+        meeting: meeting.clone(),
     };
     let mut record = Vec::new();
     cipher.seal(&hotlease_wire::encode(&join), &mut record);
     let lost = |error: io::Error| unanswered(options, began, explain(&error));
     stream.write_all(&record).map_err(lost)?;
-    let content = read_record(&mut stream, &mut cipher, &mut rest, deadline + GRACE).map_err(lost)?;
+    let latest = deadline + GRACE;
+    let is_rest = matches!(meeting, Meeting::Rest { .. });
+    let content = loop {
+        let until = if is_rest {
+            latest.min(Instant::now() + LOOK)
+        } else {
+            latest
+        };
+        match read_record(&mut stream, &mut cipher, &mut rest, until) {
+            Ok(content) => break content,
+            Err(error) if !is_late(&error) || Instant::now() >= latest => return Err(lost(error)),
+            Err(_) if (errand.meeting)() != meeting => return Ok(None),
+            Err(_) => {}
+        }
+    };
     let whom = whom(options);
     match Answer::decode(&content) {
-        Ok(Answer::Together { group, rank, members }) if members.len() == options.size as usize => Ok(Met {
-            group,
-            rank,
-            members,
-            port,
-        }),
+        Ok(Answer::Together { group, rank, members })
+            if members.len() == errand.size as usize || is_rest && members.len() < errand.size as usize =>
+        {
+            Ok(Some(Met {
+                group,
+                rank,
+                members,
+                port,
+            }))
+        }
         Ok(Answer::Refused(refused)) => Err(Error::NotTogether {
             name: options.name.clone(),
             refused,
@@ -91,10 +134,14 @@ fn unanswered(options: &Options, began: Instant, why: String) -> Error {
     }
 }
 
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
 fn explain(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "it closed the connection: it has ended, or was stopped".into(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it does not answer".into(),
+        _ if is_late(error) => "it does not answer".into(),
         _ => error.to_string(),
     }
 }

@@ -364,7 +364,7 @@ impl Desk {
         if self.welcome_at.is_some_and(|at| at <= now) {
             self.welcome();
         }
-        let missing = self.book.expire(now);
+        let missing = self.book.expire(now, || GroupId(rand::random()));
         self.answer(missing);
         let is_over = |visitor: &Visitor| visitor.until.is_some_and(|until| until <= now);
         let over = self.guests.iter().filter(|(_, visitor)| is_over(visitor));

@@ -17,6 +17,7 @@ fn asks(guest: Guest, size: u32, rank: Option<u32>) -> Join {
         rank,
         address: address(guest),
         wait_ms: 1000,
+        meeting: Meeting::First,
     }
 }
 
@@ -109,8 +110,11 @@ fn who_is_missing_is_told_to_all_that_have_come() {
     book.join(KEY, 2, asks(2, 5, None), now, group(1));
     book.join(KEY, 3, asks(3, 5, Some(4)), now, group(1));
     assert_eq!(book.next_due(), Some(now + Duration::from_millis(500)));
-    assert!(book.expire(now + Duration::from_millis(499)).is_empty());
-    let answers = refused(book.expire(now + Duration::from_millis(500)));
+    assert!(
+        book.expire(now + Duration::from_millis(499), || group(1))
+            .is_empty()
+    );
+    let answers = refused(book.expire(now + Duration::from_millis(500), || group(1)));
     // Rank 0 is for the one that asked for none.
     let missing = Refused::Missing {
         ranks: vec![2, 3],
@@ -131,4 +135,90 @@ fn no_more_wait_than_may() {
     assert_eq!(third, [(3, Refused::Full { members: 2 })]);
     let stopped = refused(book.stop());
     assert_eq!(stopped, [(1, Refused::Stopping), (2, Refused::Stopping)]);
+}
+
+/// Of what is left of a communicator of 4.
+fn left(guest: Guest, rank: u32, lost: &[u32]) -> Join {
+    let mut join = asks(guest, 4, Some(rank));
+    join.meeting = Meeting::Rest {
+        of: group(7),
+        context: 0,
+        number: 0,
+        lost: lost.to_vec(),
+    };
+    join
+}
+
+/// Whom they are told, by new rank.
+fn together(answers: &[(Guest, Answer)]) -> Vec<Guest> {
+    let told = answers
+        .iter()
+        .enumerate()
+        .map(|(place, (guest, answer))| match answer {
+            Answer::Together { rank, members, .. } => {
+                assert_eq!((*rank as usize, members.len()), (place, answers.len()));
+                assert_eq!(members[place], address(*guest));
+                *guest
+            }
+            other => panic!("{other:?}"),
+        });
+    told.collect()
+}
+
+#[test]
+fn those_that_are_left_wait_for_all_but_those_that_one_knows_to_be_lost() {
+    let mut book = Book::new(10);
+    let now = Instant::now();
+    assert!(book.join(KEY, 3, left(3, 3, &[]), now, group(1)).is_empty());
+    // A new group of the same name is another meeting.
+    assert!(book.join(KEY, 9, asks(9, 4, Some(0)), now, group(1)).is_empty());
+    assert!(book.join(KEY, 1, left(1, 1, &[0]), now, group(1)).is_empty());
+    let answers = book.join(KEY, 2, left(2, 2, &[]), now, group(1));
+    assert_eq!(together(&answers), [1, 2, 3], "in the order of their old ranks");
+    // Rank 0 was alive, and must not take itself for the only one.
+    let late = refused(book.join(KEY, 4, left(4, 0, &[1, 2, 3]), now, group(2)));
+    assert_eq!(late, [(4, Refused::Over)]);
+    let long_after = now + MEMORY + Duration::from_millis(1);
+    assert!(
+        book.join(KEY, 5, left(5, 0, &[]), long_after, group(2))
+            .is_empty()
+    );
+}
+
+#[test]
+fn whoever_hears_of_more_that_are_lost_says_so_in_its_old_place() {
+    let mut book = Book::new(10);
+    let now = Instant::now();
+    assert!(book.join(KEY, 1, left(1, 1, &[0]), now, group(1)).is_empty());
+    assert!(book.join(KEY, 2, left(2, 2, &[0]), now, group(1)).is_empty());
+    let answers = book.join(KEY, 11, left(11, 1, &[0, 3]), now, group(1));
+    assert_eq!(together(&answers), [11, 2]);
+    // The connection of before closes.
+    book.gone(1);
+    assert_eq!((book.waiting(), book.next_due()), (0, None));
+}
+
+#[test]
+fn those_that_are_left_do_not_wait_for_ever() {
+    let mut book = Book::new(10);
+    let now = Instant::now();
+    assert!(book.join(KEY, 3, left(3, 3, &[]), now, group(1)).is_empty());
+    assert!(book.join(KEY, 1, left(1, 1, &[]), now, group(1)).is_empty());
+    let answers = book.expire(now + Duration::from_millis(1000), || group(5));
+    assert_eq!(together(&answers), [1, 3]);
+}
+
+#[test]
+fn newcomers_meet_those_whose_group_grows_and_no_new_group() {
+    let mut book = Book::new(10);
+    let now = Instant::now();
+    let growth = |guest, rank| Join {
+        meeting: Meeting::Growth,
+        ..asks(guest, 3, rank)
+    };
+    assert!(book.join(KEY, 1, growth(1, None), now, group(1)).is_empty());
+    assert!(book.join(KEY, 2, asks(2, 3, None), now, group(1)).is_empty());
+    assert!(book.join(KEY, 3, growth(3, Some(1)), now, group(1)).is_empty());
+    let answers = book.join(KEY, 4, growth(4, Some(0)), now, group(1));
+    assert_eq!(together(&answers), [4, 3, 1], "members keep their ranks");
 }
