@@ -1,22 +1,33 @@
 //! The user's object: some members, and what they can say to each other.
 
+mod ask;
+mod checked;
 mod collectives;
+pub(crate) mod group;
 mod join;
+mod member;
 mod messages;
+mod owned;
+mod rest;
+mod schedules;
+mod split;
+mod typed;
 
-use crate::engine::Engine;
-use crate::engine::keeper::Keeper;
+pub use ask::{Ask, Given, InPlace};
+pub(crate) use checked::{Card, differ};
+
 use crate::error::Error;
-use crate::protocol::Protocol;
 use crate::schedule::Rank;
+use group::Group;
+use member::Member;
+use schedules::Schedules;
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The context of the communicator that all members of a group begin with.
 const WORLD: u64 = 0;
-/// How long whoever gives up may take to say so.
-const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// A communicator: its members know each other by rank, and send each other messages.
 ///
@@ -24,35 +35,57 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// were made. Memory is the caller's in all calls that wait, and is not copied but where a message comes before it is
 /// asked for.
 ///
+/// [`split`](Self::split) and [`dup`](Self::dup) make others of the same members, over the same connections: what is sent in one is
+/// not received in another, and a collective of one waits for none of another. Ranks, also those in errors, are those of the
+/// communicator that was called.
+///
 /// Dropped, it finishes as by [`finish`](Self::finish); in a panic it gives up, which the others learn at once.
 pub struct Communicator {
-    engine: Arc<Engine>,
-    name: String,
-    rank: Rank,
-    size: Rank,
-    linger: Duration,
-    /// None when it has finished.
-    keeper: Option<Keeper>,
+    group: Arc<Group>,
+    member: Arc<Member>,
+    /// The node of each rank, if that is known, and how many there are.
+    nodes: Option<Vec<u32>>,
+    node_count: usize,
+    schedules: Mutex<Schedules>,
+    /// How often those that are left of it have met.
+    rests: AtomicU32,
+    has_finished: bool,
 }
 
 impl Communicator {
+    fn of(member: Arc<Member>, group: Group) -> Self {
+        member.handles.fetch_add(1, Ordering::Relaxed);
+        let node = |nodes: &Vec<u32>| group.members.iter().map(|outer| nodes[*outer as usize]).collect();
+        let nodes: Option<Vec<u32>> = member.nodes.as_ref().map(node);
+        Self {
+            node_count: nodes.iter().flatten().collect::<HashSet<_>>().len(),
+            nodes,
+            group: Arc::new(group),
+            member,
+            schedules: Mutex::default(),
+            rests: AtomicU32::new(0),
+            has_finished: false,
+        }
+    }
+
     /// This member's rank, from 0.
     pub fn rank(&self) -> Rank {
-        self.rank
+        self.group.rank
     }
 
     /// How many members there are.
     pub fn size(&self) -> Rank {
-        self.size
+        self.group.members.len() as Rank
     }
 
-    /// The name that it was joined by.
+    /// The name that it, or what it was made of, was joined by.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.member.options.name
     }
 
-    /// Finishes: waits until everything is sent, and until all others have read it or are gone, at most as long as `linger` says.
-    /// Messages that this member has not received are lost.
+    /// Finishes. The last communicator that this member has on its connections waits until everything is sent, and until all others
+    /// have read it or are gone, at most as long as `linger` says. Others say that this member takes no part in them any more, which
+    /// nobody waits for. Messages that this member has not received are lost.
     ///
     /// # Errors
     /// [`Error::NotRead`] if somebody has not read everything in time.
@@ -61,66 +94,39 @@ impl Communicator {
     }
 
     fn part(&mut self) -> Result<(), Error> {
-        let Some(keeper) = self.keeper.take() else {
+        if std::mem::replace(&mut self.has_finished, true) {
             return Ok(());
-        };
-        let deadline = Instant::now() + self.linger;
-        let sent = self.engine.until(true, Some(deadline), |state| {
-            (!state.protocol.is_sending() && !state.link.is_sending()).then_some(())
-        });
-        self.engine.change(Protocol::finish);
-        let read = self.engine.until(false, Some(deadline), |state| {
-            (state.protocol.has_parted() && !state.link.is_sending()).then_some(())
-        });
-        let waits_for = self.engine.lock().protocol.not_parted();
-        drop(keeper);
-        self.close();
-        match (sent, read, waits_for) {
-            (Some(()), Some(()), _) | (_, _, None) => Ok(()),
-            (_, _, Some(rank)) => Err(Error::NotRead {
-                rank,
-                waited: self.linger,
-            }),
         }
-    }
-
-    fn give_up(&mut self) {
-        let Some(keeper) = self.keeper.take() else {
-            return;
-        };
-        self.engine.change(Protocol::give_up);
-        let deadline = Instant::now() + LAST_WORDS;
-        self.engine.until(false, Some(deadline), |state| {
-            (!state.link.is_sending()).then_some(())
-        });
-        drop(keeper);
-        self.close();
-    }
-
-    fn close(&self) {
-        let mut state = self.engine.lock();
-        for rank in 0..self.size {
-            state.link.close(rank);
+        let is_last = self.member.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+        let gives_up = std::thread::panicking();
+        match (is_last, gives_up) {
+            (true, false) => self.member.part().map_err(|error| self.group.error(error)),
+            (true, true) => {
+                self.member.give_up();
+                Ok(())
+            }
+            (false, _) => {
+                let context = self.group.context;
+                self.member
+                    .engine
+                    .change(|protocol| protocol.leave(context, gives_up));
+                Ok(())
+            }
         }
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.give_up();
-        } else if let Err(error) = self.part() {
-            tracing::warn!(name = self.name, %error, "a communicator was dropped");
+        if let Err(error) = self.part() {
+            tracing::warn!(name = self.name(), %error, "a communicator was dropped");
         }
     }
 }
 
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Communicator({:?}, rank {} of {})",
-            self.name, self.rank, self.size
-        )
+        let (name, rank, size) = (self.name(), self.rank(), self.size());
+        write!(f, "Communicator({name:?}, rank {rank} of {size})")
     }
 }

@@ -38,6 +38,20 @@ pub enum Datatype {
 }
 
 impl Datatype {
+    /// A record of this type's size.
+    ///
+    /// # Panics
+    ///
+    /// If it has none, or over 4 GiB; in a constant that does not compile.
+    pub const fn record<T>() -> Self {
+        let bytes = size_of::<T>();
+        assert!(bytes <= u32::MAX as usize, "a record is at most 4 GiB long");
+        match NonZeroU32::new(bytes as u32) {
+            Some(bytes) => Datatype::Record(bytes),
+            None => panic!("a record has a byte at least"),
+        }
+    }
+
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {

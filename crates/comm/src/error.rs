@@ -33,6 +33,8 @@ pub enum During {
         /// Which.
         number: u32,
     },
+    /// Meeting the members again, in another communicator.
+    Meeting,
 }
 
 impl fmt::Display for During {
@@ -50,6 +52,37 @@ impl fmt::Display for During {
                 }
             }
             Self::Collective { number } => write!(f, "collective number {number}"),
+            Self::Meeting => f.write_str("meeting again"),
+        }
+    }
+}
+
+/// A member's call of a collective.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Who.
+    pub rank: Rank,
+    /// What it calls, with all that members have to agree in.
+    pub call: String,
+    /// Where in its program.
+    pub site: String,
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, call, site } = self;
+        write!(f, "rank {rank} `{call}` at {site}")
+    }
+}
+
+/// A member, or one of another communicator.
+struct Whom(Option<Rank>);
+
+impl fmt::Display for Whom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, "rank {rank}"),
+            None => f.write_str("a member of another communicator on these connections"),
         }
     }
 }
@@ -169,14 +202,14 @@ pub enum Error {
         loss: Loss,
     },
     /// The other members hold that this one has failed.
-    #[error("{during}: this member, rank {rank}, has failed in the eyes of rank {by}: {loss}")]
+    #[error("{during}: this member, rank {rank}, has failed in the eyes of {}: {loss}", Whom(*by))]
     Outcast {
         /// What was being done.
         during: During,
         /// This member.
         rank: Rank,
-        /// Who said so first.
-        by: Rank,
+        /// Who said so first, if that is a member of this communicator.
+        by: Option<Rank>,
         /// Why.
         loss: Loss,
     },
@@ -208,6 +241,24 @@ pub enum Error {
         rank: Rank,
         /// How many there are.
         size: Rank,
+    },
+    /// In checked mode: two members call collectives that do not belong together. All members end with this.
+    #[error("members call different collectives: {first}, {other}; nothing was sent")]
+    Differ {
+        /// Rank 0.
+        first: Box<Caller>,
+        /// The first rank that calls something else.
+        other: Box<Caller>,
+    },
+    /// A member has as many communicators on its connections as can be.
+    #[error(
+        "rank {rank} has {most} communicators on its connections, which is as many as can be; drop some that are not used any more"
+    )]
+    TooManyCommunicators {
+        /// Which.
+        rank: Rank,
+        /// How many can be.
+        most: usize,
     },
     /// As many operations are pending as can.
     #[error("{pending} operations are pending, which is as many as can; wait for some")]

@@ -10,6 +10,10 @@
 //!   connect directly. Who they are is proved by a [`Secret`] that all have.
 //! * Messages have a tag, and are received by [`Pattern`]. Small ones go at once; large ones go straight into the
 //!   memory of whoever asks for them. What is kept of messages that nobody has asked for is bounded.
+//! * What all members do together is a collective: [`Communicator::allreduce`] and its like on slices of [`Element`]s, the same begun
+//!   ([`Communicator::iallreduce`]), and one call for all of them on bytes ([`Communicator::collective`], by an [`Ask`]).
+//! * [`Communicator::split`] and [`Communicator::dup`] make communicators of some members on the same connections. After a failure
+//!   [`Communicator::shrink`] makes one of those that are left, and [`Communicator::grow`] one with newcomers.
 //! * A **[`Schedule`]** is what one rank does in one collective: rounds of transfers that go on at the same time, and then copies and
 //!   reductions. It is pure data, so every collective is non-blocking by itself, and can be tried for any number of ranks in memory. The
 //!   engine runs it; [`Recipe::build`] makes it, by one of several [`Algorithm`]s for each [`Operation`]; [`Areas`] runs the local half
@@ -40,6 +44,30 @@
 //! # Ok::<(), hotlease_comm::Error>(())
 //! ```
 //!
+//! What a member may do that is one of several:
+//!
+//! ```no_run
+//! use hotlease_comm::{Communicator, Error, InPlace, Operator};
+//!
+//! fn train(all: Communicator) -> Result<(), Error> {
+//!     let mut gradient = vec![0.5_f64; 1000];
+//!     // Everybody gets the sum of all gradients.
+//!     all.allreduce(InPlace, &mut gradient, &Operator::Sum)?;
+//!     // The same, while this member does something else.
+//!     let sum = all.iallreduce(gradient, &Operator::Sum)?;
+//!     let gradient = sum.wait()?;
+//!     // Even ranks among themselves, and odd ones.
+//!     let half = all.split(Some(all.rank() % 2), 0)?.expect("everybody gives a color");
+//!     let mut most = [0.0];
+//!     half.reduce(&[gradient[0]], &mut most, &Operator::Max, 0)?;
+//!     // A member is killed: the others go on without it.
+//!     match all.barrier() {
+//!         Err(Error::MemberLost { .. }) => all.shrink()?.barrier(),
+//!         ended => ended,
+//!     }
+//! }
+//! ```
+//!
 //! What rank 1 of 4 does to get the sum of everybody's 1000 numbers of 8 bytes:
 //!
 //! ```
@@ -67,6 +95,7 @@ mod collective;
 mod communicator;
 pub mod cost;
 mod datatype;
+mod element;
 mod engine;
 mod error;
 mod link;
@@ -85,9 +114,10 @@ pub use algorithm::{Algorithm, Blocks, Part, Recipe};
 pub use areas::Areas;
 pub use choice::{Choice, Explanation, LinkKind, Question, Rule, Table};
 pub use collective::{Call, Collective, Operation};
-pub use communicator::Communicator;
+pub use communicator::{Ask, Communicator, Given, InPlace};
 pub use datatype::Datatype;
-pub use error::{During, Error};
+pub use element::{Element, Plain};
+pub use error::{Caller, During, Error};
 pub use hotlease_fabric::lent::{Lent, LentMut, lend, lend_mut};
 pub use hotlease_wire::comm::Loss;
 pub use hotlease_wire::comm::rendezvous::Refused;
@@ -95,6 +125,6 @@ pub use matching::Pattern;
 pub use operator::{Operands, Operator, Reduction, UserFunction};
 pub use options::Options;
 pub use protocol::Status;
-pub use request::{Received, Receiving, Request, wait_all};
+pub use request::{Pending, Received, Receiving, Request, wait_all};
 pub use schedule::{Area, Rank, Round, Schedule, Span, Step};
 pub use secret::{SECRET_BYTES_MIN, Secret};

@@ -174,6 +174,16 @@ impl<P, M> Matching<P, M> {
         }
     }
 
+    /// Takes out all messages that nobody has asked for.
+    pub fn drain(&mut self) -> Vec<(Rank, M)> {
+        let kept = std::mem::take(&mut self.kept).into_iter().enumerate();
+        let kept = kept.flat_map(|(source, of_source)| {
+            let messages = of_source.into_iter().map(|kept| kept.message);
+            messages.map(move |message| (source as Rank, message))
+        });
+        kept.collect()
+    }
+
     /// All messages that nobody has asked for, the oldest first.
     pub fn kept(&mut self) -> impl Iterator<Item = (Rank, &mut M)> {
         let mut all: Vec<_> = self
@@ -261,6 +271,10 @@ mod tests {
         matching.keep(from(1, 1), 11);
         matching.retain(1, |message| *message == 11);
         assert_eq!(matching.take(Pattern::ANY), Some((from(1, 1), 11)));
+        matching.keep(from(1, 1), 12);
+        matching.keep(from(0, 1), 13);
+        assert_eq!(matching.drain(), [(0, 13), (1, 12)]);
+        assert_eq!(matching.take(Pattern::ANY), None);
     }
 
     /// The same, as plainly as can be: two lists, searched from their beginnings.

@@ -1,8 +1,9 @@
 //! Memory of operations, and parts of it.
 
 use hotlease_fabric::lent::{Lent, LentMut};
+use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that an operation sends, receives, or works on.
 #[derive(Debug, Clone)]
@@ -13,6 +14,35 @@ pub(crate) enum Memory {
     LentMut(LentMut),
     /// The operation's own.
     Owned(Arc<Mutex<Vec<u8>>>),
+    /// The operation's own, of elements.
+    Elements(Arc<Mutex<dyn Elements>>),
+}
+
+/// Elements of which any bytes are some.
+pub(crate) trait Elements: Send {
+    fn bytes(&self) -> &[u8];
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl<T: bytemuck::Pod + Send> Elements for Vec<T> {
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(self)
+    }
+}
+
+impl fmt::Debug for dyn Elements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Elements({} bytes)", self.bytes().len())
+    }
+}
+
+/// A panic of whoever used the memory changes nothing about whose it is.
+fn lock<T: ?Sized>(memory: &Mutex<T>) -> MutexGuard<'_, T> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Memory {
@@ -29,7 +59,8 @@ impl Memory {
         match self {
             Self::Lent(lent) => lent.len(),
             Self::LentMut(lent) => lent.len(),
-            Self::Owned(bytes) => bytes.lock().unwrap_or_else(PoisonError::into_inner).len(),
+            Self::Owned(bytes) => lock(bytes).len(),
+            Self::Elements(elements) => lock(elements).bytes().len(),
         }
     }
 
@@ -39,6 +70,15 @@ impl Memory {
             (Self::Lent(one), Self::Lent(other)) => one.is_same(other),
             (Self::LentMut(one), Self::LentMut(other)) => one.is_same(other),
             (Self::Owned(one), Self::Owned(other)) => Arc::ptr_eq(one, other),
+            (Self::Elements(one), Self::Elements(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// Whether nobody else has it, so that it can be used for something else.
+    pub(crate) fn is_free(&self) -> bool {
+        match self {
+            Self::Owned(bytes) => Arc::strong_count(bytes) == 1,
             _ => false,
         }
     }
@@ -67,7 +107,7 @@ impl Memory {
         match self {
             Self::Owned(bytes) => match Arc::try_unwrap(bytes) {
                 Ok(bytes) => bytes.into_inner().unwrap_or_else(PoisonError::into_inner),
-                Err(bytes) => bytes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+                Err(bytes) => lock(&bytes).clone(),
             },
             _ => Vec::new(),
         }
@@ -107,10 +147,8 @@ impl Piece {
         match &self.memory {
             Memory::Lent(lent) => lent.with(|bytes| read(&bytes[range])),
             Memory::LentMut(lent) => lent.with(|bytes| read(&bytes[range])),
-            Memory::Owned(bytes) => {
-                let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                bytes.get(range).map(read)
-            }
+            Memory::Owned(bytes) => lock(bytes).get(range).map(read),
+            Memory::Elements(elements) => lock(elements).bytes().get(range).map(read),
         }
     }
 
@@ -120,10 +158,8 @@ impl Piece {
         match &self.memory {
             Memory::Lent(_) => None,
             Memory::LentMut(lent) => lent.with(|bytes| write(&mut bytes[range])),
-            Memory::Owned(bytes) => {
-                let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                bytes.get_mut(range).map(write)
-            }
+            Memory::Owned(bytes) => lock(bytes).get_mut(range).map(write),
+            Memory::Elements(elements) => lock(elements).bytes_mut().get_mut(range).map(write),
         }
     }
 

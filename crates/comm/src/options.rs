@@ -1,5 +1,6 @@
 //! How a communicator is made.
 
+use crate::choice::Table;
 use crate::error::Error;
 use crate::schedule::Rank;
 use crate::secret::Secret;
@@ -7,6 +8,8 @@ use hotlease_wire::comm::frame::EAGER_BYTES_MAX;
 use hotlease_wire::comm::rendezvous::WAIT_MS_MAX;
 use hotlease_wire::comm::{NAME_BYTES_MAX, RANKS_MAX};
 use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a member asks for. Name, size and secret are the same at all of them.
@@ -40,6 +43,16 @@ pub struct Options {
     pub is_sealed: bool,
     /// The address at which other members reach this one (default: that with which it reached the rendezvous).
     pub address: Option<IpAddr>,
+    /// Join a communicator that exists, and whose members call [`Communicator::grow`](crate::Communicator::grow). `size` is what it
+    /// grows to, and `rank` stays open: members keep theirs (default: no).
+    pub is_newcomer: bool,
+    /// Checked mode: before each collective, members compare what they call, and if two call something else all get an error that
+    /// says who, what and where. It costs an allgather of 256 bytes. All members have to be in it (default: no; also switched on by
+    /// `HOTLEASE_COMM_CHECKED=1`).
+    pub is_checked: bool,
+    /// Which algorithm is used when. The same at all members (default: the table in the file that `HOTLEASE_COMM_TABLE` names, or else
+    /// the built-in one).
+    pub table: Option<Arc<Table>>,
 }
 
 impl Options {
@@ -59,6 +72,32 @@ impl Options {
             linger: Duration::from_secs(30),
             is_sealed: false,
             address: None,
+            is_newcomer: false,
+            is_checked: false,
+            table: None,
+        }
+    }
+
+    pub(crate) fn is_checked(&self) -> bool {
+        self.is_checked || std::env::var_os("HOTLEASE_COMM_CHECKED").is_some_and(|value| value == "1")
+    }
+
+    /// The table that is to be used.
+    pub(crate) fn table(&self) -> Result<Arc<Table>, Error> {
+        if let Some(table) = &self.table {
+            return Ok(Arc::clone(table));
+        }
+        let Some(path) = std::env::var_os("HOTLEASE_COMM_TABLE") else {
+            return Ok(Arc::new(Table::built_in().clone()));
+        };
+        let path = Path::new(&path);
+        let wrong = |why: String| Error::Table {
+            why: format!("{}, named by HOTLEASE_COMM_TABLE: {why}", path.display()),
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        match Table::parse(&text) {
+            Err(Error::Table { why }) => Err(wrong(why)),
+            parsed => parsed.map(Arc::new),
         }
     }
 
@@ -77,6 +116,11 @@ impl Options {
         }
         if let Some(rank) = self.rank.filter(|rank| *rank >= size) {
             return wrong(format!("rank {rank} of {size}; ranks are counted from 0"));
+        }
+        if let Some(rank) = self.rank.filter(|_| self.is_newcomer) {
+            return wrong(format!(
+                "rank {rank} of a newcomer; members keep theirs, and newcomers get the next ones"
+            ));
         }
         if self.eager_bytes > EAGER_BYTES_MAX {
             let bytes = self.eager_bytes;
@@ -117,6 +161,10 @@ mod tests {
         refused(|options| options.name.clear(), "name of 0 bytes");
         refused(|options| options.size = 0, "communicator of 0");
         refused(|options| options.rank = Some(2), "rank 2 of 2");
+        refused(
+            |options| (options.is_newcomer, options.rank) = (true, Some(1)),
+            "rank 1 of a newcomer",
+        );
         refused(|options| options.eager_bytes = 1 << 20, "eager_bytes");
         refused(|options| options.failure_bound = Duration::ZERO, "failure_bound");
         refused(|options| options.join_timeout = Duration::ZERO, "join_timeout");

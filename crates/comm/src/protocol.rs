@@ -8,6 +8,7 @@
 //! for is bounded: each costs credit, which comes back when it is taken.
 
 mod collectives;
+mod contexts;
 mod credit;
 mod members;
 mod receiving;
@@ -15,15 +16,17 @@ mod sending;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use collectives::{Job, Start};
+pub(crate) use collectives::{Check, Job, Start};
+pub(crate) use contexts::CONTEXTS_MAX;
 pub(crate) use receiving::Kept;
 
 use crate::error::{During, Error};
 use crate::matching::Matching;
-use crate::memory::Piece;
+use crate::memory::{Memory, Piece};
 use crate::schedule::Rank;
 use crate::slots::{Key, Slots};
 use collectives::Running;
+use contexts::Stay;
 use credit::{Lender, Spender};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Class, Frame};
@@ -34,8 +37,6 @@ use std::sync::Arc;
 
 /// Operations that may be pending at a time, of each kind.
 pub(crate) const PENDING_MAX: usize = 1 << 20;
-/// Communicators on one set of connections, with those that others have opened and this member has not yet.
-const CONTEXTS_MAX: usize = 4096;
 
 /// How a message was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -118,6 +119,10 @@ struct Context {
     number: u32,
     /// Who had an error in a collective.
     broken: Option<Rank>,
+    /// This member's.
+    stay: Stay,
+    /// Others that have left it.
+    left: Vec<Rank>,
 }
 
 /// See the module.
@@ -126,6 +131,14 @@ pub(crate) struct Protocol {
     bounds: Bounds,
     peers: Vec<Peer>,
     contexts: HashMap<u64, Context>,
+    /// Places kept for contexts.
+    reserved: usize,
+    /// Contexts that this member has left, until all have.
+    leaving: Vec<u64>,
+    /// Something has happened that those may have waited for.
+    is_leaving_due: bool,
+    /// Members that have left contexts, in all.
+    leaves: usize,
     requests: Slots<Request>,
     sends: Slots<Sending>,
     landings: Slots<Landing>,
@@ -133,6 +146,8 @@ pub(crate) struct Protocol {
     /// Collectives whose round's transfers are done.
     ready: VecDeque<Key>,
     jobs: VecDeque<Job>,
+    /// Scratch memory of collectives that have ended.
+    spare: Vec<Memory>,
     actions: VecDeque<Action>,
     /// Of [`Bounds::early_bytes`].
     early_bytes: u64,
@@ -160,12 +175,17 @@ impl Protocol {
             bounds,
             peers: (0..size).map(peer).collect(),
             contexts: HashMap::new(),
+            reserved: 0,
+            leaving: Vec::new(),
+            is_leaving_due: false,
+            leaves: 0,
             requests: Slots::new(),
             sends: Slots::new(),
             landings: Slots::new(),
             collectives: Slots::new(),
             ready: VecDeque::new(),
             jobs: VecDeque::new(),
+            spare: Vec::new(),
             actions: VecDeque::new(),
             early_bytes: 0,
             has_finished: false,
@@ -250,21 +270,12 @@ impl Protocol {
     }
 
     fn context(&mut self, context: u64) -> &mut Context {
-        self.contexts.entry(context).or_insert_with(|| Context {
-            members: None,
-            matching: [Matching::new(PENDING_MAX), Matching::new(PENDING_MAX)],
-            number: 0,
-            broken: None,
-        })
+        let contexts = self.contexts.entry(context);
+        contexts.or_insert_with(|| Context::new(PENDING_MAX))
     }
 
     fn matching(&mut self, class: Class, context: u64) -> &mut Matching<Posted, Kept> {
         &mut self.context(context).matching[class as usize]
-    }
-
-    /// Begins a communicator of these members, of whom this is one.
-    pub(crate) fn open(&mut self, context: u64, members: Arc<[Rank]>) {
-        self.context(context).members = Some(members);
     }
 
     fn peer(&mut self, rank: Rank) -> &mut Peer {

@@ -1,11 +1,12 @@
 //! Operations that go on while the program does something else.
 
-use crate::engine::Engine;
+use crate::communicator::group::Group;
+use crate::element::Element;
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::protocol::Status;
 use crate::slots::Key;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A send, a receive into lent memory, or a collective, that has begun.
 ///
@@ -13,16 +14,16 @@ use std::sync::Arc;
 /// nothing has come for is cancelled; everything else goes on by itself.
 #[must_use = "an operation may not have ended; wait for it"]
 pub struct Request {
-    engine: Arc<Engine>,
+    group: Arc<Group>,
     /// None when its result was taken.
     key: Option<Key>,
     is_send: bool,
 }
 
 impl Request {
-    pub(crate) fn new(engine: &Arc<Engine>, key: Key, is_send: bool) -> Self {
+    pub(crate) fn new(group: &Arc<Group>, key: Key, is_send: bool) -> Self {
         Self {
-            engine: Arc::clone(engine),
+            group: Arc::clone(group),
             key: Some(key),
             is_send,
         }
@@ -34,30 +35,38 @@ impl Request {
     /// Those of the operation.
     pub fn wait(mut self) -> Result<Status, Error> {
         match self.key.take() {
-            Some(key) => self.engine.wait(key, self.is_send),
+            Some(key) => self.inner(self.group.engine.wait(key, self.is_send)),
             None => Err(Error::Finished),
+        }
+    }
+
+    /// In the ranks of the communicator.
+    fn inner(&self, result: Result<Status, Error>) -> Result<Status, Error> {
+        match result {
+            Ok(status) => Ok(self.group.status(status)),
+            Err(error) => Err(self.group.error(error)),
         }
     }
 
     /// Its result, if it has ended; to be asked again otherwise. Makes progress.
     pub fn test(&mut self) -> Option<Result<Status, Error>> {
-        let result = self.engine.test(self.key?)?;
+        let result = self.group.engine.test(self.key?)?;
         self.key = None;
-        Some(result)
+        Some(self.inner(result))
     }
 
     /// Cancels it if that is possible: a receive that nothing has come for, or a send that has not begun. Whether it was;
     /// [`wait`](Self::wait) says [`Error::Cancelled`] then.
     pub fn cancel(&mut self) -> bool {
         self.key
-            .is_some_and(|key| self.engine.change(|protocol| protocol.cancel(key)))
+            .is_some_and(|key| self.group.engine.change(|protocol| protocol.cancel(key)))
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            self.engine.change(|protocol| protocol.forget(key));
+            self.group.engine.change(|protocol| protocol.forget(key));
         }
     }
 }
@@ -112,6 +121,38 @@ impl Receiving {
     pub fn cancel(&mut self) -> bool {
         self.request.cancel()
     }
+}
+
+/// A collective on vectors of its own.
+#[must_use = "a collective may not have ended; wait for it"]
+pub struct Pending<T: Element> {
+    request: Request,
+    elements: Arc<Mutex<Vec<T::Bits>>>,
+}
+
+impl<T: Element> Pending<T> {
+    pub(crate) fn new(request: Request, elements: Arc<Mutex<Vec<T::Bits>>>) -> Self {
+        Self { request, elements }
+    }
+
+    /// Waits for its result.
+    ///
+    /// # Errors
+    /// Those of the collective.
+    pub fn wait(self) -> Result<Vec<T>, Error> {
+        self.request.wait()?;
+        Ok(T::of_bits(take(&self.elements)))
+    }
+
+    /// Its result, if it has ended; to be asked again otherwise. Makes progress.
+    pub fn test(&mut self) -> Option<Result<Vec<T>, Error>> {
+        let result = self.request.test()?;
+        Some(result.map(|_| T::of_bits(take(&self.elements))))
+    }
+}
+
+fn take<B>(elements: &Mutex<Vec<B>>) -> Vec<B> {
+    std::mem::take(&mut *elements.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn received(status: Status, memory: Memory) -> Received {

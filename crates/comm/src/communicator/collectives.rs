@@ -1,18 +1,177 @@
 //! What all members do together.
 
-use super::{Communicator, WORLD};
+use super::Communicator;
+use super::ask::Ask;
+use super::checked::{self, Site};
+use super::schedules::Key;
+use crate::choice::{Explanation, Question};
+use crate::collective::{Call, Operation};
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::operator::Reduction;
-use crate::protocol::Start;
+use crate::protocol::{Check, Start};
 use crate::request::Request;
 use crate::schedule::Schedule;
 use hotlease_fabric::lent::{Lent, LentMut, lend, lend_mut};
-use std::sync::Arc;
+use std::panic::Location;
+use std::sync::{Arc, PoisonError};
 
 impl Communicator {
-    /// Runs this member's part of a collective: all members have to, in the same order. `element` is the size of an element, of which
-    /// `reduction` is ([`Operator::of`](crate::Operator::of)), where the schedule reduces; in place, `input` is empty.
+    /// Does this member's part of a collective, and waits for its end: all members have to, in the same order. Buffers are at least
+    /// as long as [`Call::input`] and [`Call::output`] say, in elements of the datatype, need not be aligned, and are apart. The input
+    /// is never written.
+    ///
+    /// This is what the typed calls and those of other languages use: one way for all.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`] and [`Error::Operator`], with which nothing was sent and the others still wait for this member's
+    /// call; [`Error::Mismatch`], [`Error::OperatorPanicked`], [`Error::Broken`]: no collective of this communicator succeeds after
+    /// them; [`Error::MemberLost`] and [`Error::MemberLeft`] of any member; in checked mode [`Error::Differ`].
+    #[track_caller]
+    pub fn collective(&self, ask: &Ask<'_>, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
+        self.collective_at(ask, Site::of(ask, Location::caller()), input, output)
+    }
+
+    /// Begins it, on lent memory, which is to stay until the request has ended.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`], [`Error::Operator`], [`Error::TooManyRequests`]; the others are the request's.
+    #[track_caller]
+    pub fn begin_collective(&self, ask: &Ask<'_>, input: &Lent, output: &LentMut) -> Result<Request, Error> {
+        let (input, output) = (Memory::Lent(input.clone()), Memory::LentMut(output.clone()));
+        self.begin(ask, Site::of(ask, Location::caller()), input, output)
+    }
+
+    pub(super) fn collective_at(
+        &self,
+        ask: &Ask<'_>,
+        site: Site<'_>,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<(), Error> {
+        lend(input, |input| {
+            lend_mut(output, |output| {
+                let (input, output) = (Memory::Lent(input.clone()), Memory::LentMut(output.clone()));
+                self.begin(ask, site, input, output)?.wait().map(drop)
+            })
+        })
+    }
+
+    /// What is asked, as this member calls it.
+    pub(super) fn call<'a>(&'a self, ask: &Ask<'a>) -> Call<'a> {
+        Call {
+            collective: ask.collective,
+            rank: self.rank(),
+            ranks: self.size(),
+            in_place: ask.in_place,
+            commutes: ask.operator.is_none_or(|operator| operator.commutes()),
+            nodes: self.nodes.as_deref(),
+        }
+    }
+
+    pub(super) fn begin(
+        &self,
+        ask: &Ask<'_>,
+        site: Site<'_>,
+        input: Memory,
+        output: Memory,
+    ) -> Result<Request, Error> {
+        let operation = ask.collective.operation();
+        let reduction = match ask.operator {
+            _ if !operation.reduces() => None,
+            Some(operator) => Some(operator.of(ask.datatype)?),
+            None => {
+                let why = "it reduces, and is given no operator".into();
+                return Err(self.contradiction(operation, why));
+            }
+        };
+        let call = self.call(ask);
+        call.check()?;
+        let element = ask.datatype.size();
+        self.has_room(operation, "input", (input.len(), call.input()), element)?;
+        self.has_room(operation, "output", (output.len(), call.output()), element)?;
+        let start = Start {
+            schedule: self.schedule(&call, element)?,
+            element,
+            input,
+            output,
+            reduction,
+            is_built: true,
+            check: self.check(ask, &site)?,
+        };
+        self.start(start)
+    }
+
+    /// In checked mode, what goes first.
+    fn check(&self, ask: &Ask<'_>, site: &Site<'_>) -> Result<Option<Check>, Error> {
+        if !self.member.is_checked {
+            return Ok(None);
+        }
+        let call = checked::exchange(self.rank(), self.size());
+        let schedule = self.schedule(&call, 1)?;
+        let card = checked::card(ask, site);
+        Ok(Some(Check { schedule, card }))
+    }
+
+    fn has_room(
+        &self,
+        operation: Operation,
+        what: &str,
+        (bytes, elements): (usize, usize),
+        element: usize,
+    ) -> Result<(), Error> {
+        let needed = elements.saturating_mul(element);
+        if bytes >= needed {
+            return Ok(());
+        }
+        let why = format!("the {what} has {bytes} bytes, of {needed} for {elements} elements");
+        Err(self.contradiction(operation, why))
+    }
+
+    /// By which algorithm a collective would be done, and why. Nothing is sent.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`].
+    pub fn explain(&self, ask: &Ask<'_>) -> Result<Explanation, Error> {
+        let call = self.call(ask);
+        call.check()?;
+        let question = self.question(&call, ask.datatype.size());
+        Ok(self.member.table.explain(&question))
+    }
+
+    fn question<'a>(&self, call: &'a Call<'a>, element: usize) -> Question<'a> {
+        Question {
+            call,
+            bytes: call.size().saturating_mul(element),
+            element,
+            link: self.member.link,
+            nodes: self.node_count,
+        }
+    }
+
+    /// By the algorithm that the table says.
+    fn schedule(&self, call: &Call<'_>, element: usize) -> Result<Arc<Schedule>, Error> {
+        let schedules = || self.schedules.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = Key::of(call, element);
+        if let Some(schedule) = key.and_then(|key| schedules().get(&key)) {
+            return Ok(schedule);
+        }
+        let recipe = self.member.table.choose(&self.question(call, element)).recipe;
+        let schedule = Arc::new(recipe.build(call)?);
+        if let Some(key) = key {
+            schedules().keep(key, &schedule);
+        }
+        Ok(schedule)
+    }
+
+    fn start(&self, start: Start) -> Result<Request, Error> {
+        let key = self.group.engine.collective(self.group.context, start)?;
+        Ok(Request::new(&self.group, key, false))
+    }
+
+    /// Runs this member's part of a collective by a schedule of the caller's: all members have to, in the same order. `element`
+    /// is the size of an element, of which `reduction` is ([`Operator::of`](crate::Operator::of)), where the schedule reduces; in
+    /// place, `input` is empty. [`collective`](Self::collective) chooses and builds the schedule.
     ///
     /// # Errors
     /// [`Error::Schedule`], [`Error::Mismatch`], [`Error::Broken`], [`Error::OperatorPanicked`]: no collective of this
@@ -46,14 +205,14 @@ impl Communicator {
         output: &LentMut,
         reduction: Option<Reduction>,
     ) -> Result<Request, Error> {
-        let start = Start {
+        self.start(Start {
             schedule,
             element,
             input: Memory::Lent(input.clone()),
             output: Memory::LentMut(output.clone()),
             reduction,
-        };
-        let key = self.engine.collective(WORLD, start)?;
-        Ok(Request::new(&self.engine, key, false))
+            is_built: false,
+            check: None,
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Messages from one member to another.
 
-use super::{Communicator, WORLD};
+use super::Communicator;
 use crate::error::{During, Error};
 use crate::matching::{Envelope, Pattern};
 use crate::memory::Memory;
@@ -12,17 +12,12 @@ use hotlease_wire::comm::frame::{Address, Class};
 use std::time::Instant;
 
 impl Communicator {
-    fn check(&self, rank: Rank) -> Result<(), Error> {
-        let size = self.size;
-        if rank < size {
-            return Ok(());
+    fn address(&self, tag: u32) -> Address {
+        Address {
+            class: Class::Message,
+            context: self.group.context,
+            tag,
         }
-        Err(Error::NoSuchRank { rank, size })
-    }
-
-    fn checked(&self, pattern: Pattern) -> Result<Pattern, Error> {
-        pattern.source.map_or(Ok(()), |source| self.check(source))?;
-        Ok(pattern)
     }
 
     /// Sends a message, and returns when `bytes` may be used again: the message is on its way, or has been taken. A
@@ -31,8 +26,9 @@ impl Communicator {
     /// # Errors
     /// [`Error::MemberLost`] and [`Error::MemberLeft`] of the receiver, [`Error::NoSuchRank`].
     pub fn send(&self, bytes: &[u8], to: Rank, tag: u32) -> Result<(), Error> {
-        self.check(to)?;
-        if self.engine.send_now(to, message(tag), bytes)? {
+        let outer = self.group.outer(to)?;
+        let sent = self.group.engine.send_now(outer, self.address(tag), bytes);
+        if sent.map_err(|error| self.group.error(error))? {
             return Ok(());
         }
         lend(bytes, |lent| self.isend_lent(lent, to, tag)?.wait())?;
@@ -85,11 +81,14 @@ impl Communicator {
     }
 
     fn isend_memory(&self, memory: &Memory, to: Rank, tag: u32) -> Result<Request, Error> {
-        self.check(to)?;
-        let key = self.engine.begin(During::Send { to, tag }, |protocol, key| {
-            protocol.send(to, message(tag), memory.whole(), Owner::Request(key));
-        })?;
-        Ok(Request::new(&self.engine, key, true))
+        let to = self.group.outer(to)?;
+        let key = self
+            .group
+            .engine
+            .begin(During::Send { to, tag }, |protocol, key| {
+                protocol.send(to, self.address(tag), memory.whole(), Owner::Request(key));
+            })?;
+        Ok(Request::new(&self.group, key, true))
     }
 
     /// Begins to receive a message of up to so many bytes.
@@ -111,16 +110,17 @@ impl Communicator {
     }
 
     fn irecv_memory(&self, memory: &Memory, pattern: Pattern) -> Result<Request, Error> {
-        let pattern = self.checked(pattern)?;
+        let pattern = self.group.pattern(pattern)?;
         let during = During::Receive {
             from: pattern.source,
             tag: pattern.tag,
         };
-        let key = self.engine.begin(during, |protocol, key| {
+        let context = self.group.context;
+        let key = self.group.engine.begin(during, |protocol, key| {
             let into = memory.whole();
-            protocol.receive(Class::Message, WORLD, pattern, into, Owner::Request(key));
+            protocol.receive(Class::Message, context, pattern, into, Owner::Request(key));
         })?;
-        Ok(Request::new(&self.engine, key, false))
+        Ok(Request::new(&self.group, key, false))
     }
 
     /// Waits for a message without receiving it.
@@ -128,18 +128,23 @@ impl Communicator {
     /// # Errors
     /// Those of [`receive`](Self::receive).
     pub fn probe(&self, pattern: Pattern) -> Result<Status, Error> {
-        let pattern = self.checked(pattern)?;
+        let pattern = self.group.pattern(pattern)?;
         let during = During::Receive {
             from: pattern.source,
             tag: pattern.tag,
         };
-        let found = self.engine.until(false, None, |state| {
-            let found = state.protocol.probe(Class::Message, WORLD, pattern).map(status);
-            let hopeless = || state.protocol.hopeless(WORLD, pattern, during);
+        let context = self.group.context;
+        let found = self.group.engine.until(false, None, |state| {
+            let found = state.protocol.probe(Class::Message, context, pattern);
+            let hopeless = || state.protocol.hopeless(context, pattern, during);
             found.map(Ok).or_else(|| hopeless().map(Err))
         });
-        // Without a deadline there is an answer.
-        found.unwrap_or(Err(Error::Finished))
+        match found {
+            Some(Ok(found)) => Ok(self.status(found)),
+            Some(Err(error)) => Err(self.group.error(error)),
+            // Without a deadline there is an answer.
+            None => Err(Error::Finished),
+        }
     }
 
     /// Whether there is a message that a receive would take, and how long it is.
@@ -147,25 +152,19 @@ impl Communicator {
     /// # Errors
     /// [`Error::NoSuchRank`].
     pub fn iprobe(&self, pattern: Pattern) -> Result<Option<Status>, Error> {
-        let pattern = self.checked(pattern)?;
-        Ok(self.engine.until(false, Some(Instant::now()), |state| {
-            state.protocol.probe(Class::Message, WORLD, pattern).map(status)
-        }))
+        let pattern = self.group.pattern(pattern)?;
+        let context = self.group.context;
+        let found = self.group.engine.until(false, Some(Instant::now()), |state| {
+            state.protocol.probe(Class::Message, context, pattern)
+        });
+        Ok(found.map(|found| self.status(found)))
     }
-}
 
-fn message(tag: u32) -> Address {
-    Address {
-        class: Class::Message,
-        context: WORLD,
-        tag,
-    }
-}
-
-fn status((envelope, bytes): (Envelope, u64)) -> Status {
-    Status {
-        source: envelope.source,
-        tag: envelope.tag,
-        bytes,
+    fn status(&self, (envelope, bytes): (Envelope, u64)) -> Status {
+        self.group.status(Status {
+            source: envelope.source,
+            tag: envelope.tag,
+            bytes,
+        })
     }
 }

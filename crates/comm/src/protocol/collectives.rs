@@ -2,9 +2,12 @@
 //!
 //! Messages of a collective carry its number, so ranks may be several collectives apart. Local work may take long, and may call a
 //! user's operator: it becomes a [`Job`], which whoever drives does without the lock.
+//!
+//! In checked mode each begins with an exchange of what members are about to call, which is a schedule as well.
 
 use super::{Action, Owner, Protocol, Request, Status};
 use crate::areas::Areas;
+use crate::communicator::{Card, differ};
 use crate::error::{During, Error};
 use crate::matching::Pattern;
 use crate::memory::{Memory, Piece};
@@ -24,6 +27,39 @@ pub(crate) struct Start {
     pub(crate) output: Memory,
     /// Of a collective that reduces.
     pub(crate) reduction: Option<Reduction>,
+    /// The schedule was built here, for these buffers, and breaks no rule.
+    pub(crate) is_built: bool,
+    /// What goes first.
+    pub(crate) check: Option<Check>,
+}
+
+/// An exchange of what members are about to call.
+pub(crate) struct Check {
+    /// An allgather of cards.
+    pub(crate) schedule: Arc<Schedule>,
+    /// This member's.
+    pub(crate) card: Card,
+}
+
+/// A schedule and what it works on.
+#[derive(Clone)]
+struct Work {
+    schedule: Arc<Schedule>,
+    element: usize,
+    /// Input, output, scratch.
+    areas: [Memory; 3],
+    reduction: Option<Reduction>,
+}
+
+impl Work {
+    fn piece(&self, span: Span) -> Piece {
+        let area = match span.area {
+            Area::Input => &self.areas[0],
+            Area::Output => &self.areas[1],
+            Area::Scratch => &self.areas[2],
+        };
+        area.piece(span.offset * self.element..(span.offset + span.count) * self.element)
+    }
 }
 
 /// A collective that goes on.
@@ -32,11 +68,9 @@ pub(super) struct Running {
     number: u32,
     members: Arc<[Rank]>,
     request: Key,
-    schedule: Arc<Schedule>,
-    element: usize,
-    /// Input, output, scratch.
-    areas: [Memory; 3],
-    reduction: Option<Reduction>,
+    work: Work,
+    /// What follows, where the work is an exchange of cards.
+    then: Option<Work>,
     round: usize,
     /// Transfers of this round that have not ended.
     outstanding: usize,
@@ -53,42 +87,39 @@ impl Running {
     pub(super) fn context(&self) -> u64 {
         self.context
     }
-
-    fn piece(&self, span: Span) -> Piece {
-        let area = match span.area {
-            Area::Input => &self.areas[0],
-            Area::Output => &self.areas[1],
-            Area::Scratch => &self.areas[2],
-        };
-        area.piece(span.offset * self.element..(span.offset + span.count) * self.element)
-    }
 }
+
+/// Scratch memory that is kept for the next collective: so many pieces, each of so many bytes at most.
+const SPARE_MAX: usize = 4;
+const SPARE_BYTES_MAX: usize = 1 << 20;
 
 /// The local work of one round.
 pub(crate) struct Job {
     collective: Key,
-    schedule: Arc<Schedule>,
+    work: Work,
     round: usize,
-    element: usize,
-    areas: [Memory; 3],
-    reduction: Option<Reduction>,
 }
 
 impl Job {
     /// Does it; which collective it was, and what an operator said that panicked.
     pub(crate) fn run(self) -> (Key, Result<(), String>) {
-        let [input, output, scratch] = self.areas.each_ref().map(Memory::whole);
-        let steps = &self.schedule.rounds[self.round].local;
+        let Work {
+            schedule,
+            element,
+            areas,
+            reduction,
+        } = &self.work;
+        let [input, output, scratch] = areas.each_ref().map(Memory::whole);
+        let steps = &schedule.rounds[self.round].local;
         let run = |input: &[u8], output: &mut [u8], scratch: &mut [u8]| {
             let mut areas = Areas {
                 input,
                 output,
                 scratch,
-                element: self.element,
+                element: *element,
             };
-            steps
-                .iter()
-                .for_each(|step| areas.local(step, self.reduction.as_ref()));
+            let steps = steps.iter();
+            steps.for_each(|step| areas.local(step, reduction.as_ref()));
         };
         let work = || {
             input.read(|input| output.write(|output| scratch.write(|scratch| run(input, output, scratch))))
@@ -122,41 +153,81 @@ impl Protocol {
             Some(rank) => Some(Error::Broken { during, rank }),
             None => self.wrong(&start, &members, during),
         };
-        let lost = members
+        let mut lost = members
             .iter()
-            .find(|rank| self.peers[**rank as usize].lost.is_some());
-        let error = error.or_else(|| self.gone(lost.copied().unwrap_or(self.me), during));
-        let scratch = start.schedule.scratch.saturating_mul(start.element);
+            .filter(|rank| self.peers[**rank as usize].lost.is_some());
+        let lost = lost.next().copied().unwrap_or(self.me);
+        let error = error.or_else(|| self.gone(lost, during));
+        let is_to_run = error.is_none();
+        let mut scratch = |schedule: &Schedule, element| {
+            let bytes = schedule.scratch.saturating_mul(element);
+            self.scratch(if is_to_run { bytes } else { 0 })
+        };
+        let work = Work {
+            areas: [start.input, start.output, scratch(&start.schedule, start.element)],
+            schedule: start.schedule,
+            element: start.element,
+            reduction: start.reduction,
+        };
+        let check = start.check.map(|check| Work {
+            areas: [
+                Memory::of(check.card.to_vec()),
+                Memory::zeroed(check.card.len() * members.len()),
+                scratch(&check.schedule, 1),
+            ],
+            schedule: check.schedule,
+            element: 1,
+            reduction: None,
+        });
+        let (work, then) = match check {
+            Some(check) => (check, Some(work)),
+            None => (work, None),
+        };
         let running = Running {
             context,
             number,
             members,
             request,
-            schedule: start.schedule,
-            element: start.element,
-            areas: [
-                start.input,
-                start.output,
-                Memory::zeroed(if error.is_none() { scratch } else { 0 }),
-            ],
-            reduction: start.reduction,
+            work,
+            then,
             round: 0,
             outstanding: 0,
             is_at_work: false,
             error: None,
         };
-        let is_empty = running.schedule.rounds.is_empty();
         let key = self.collectives.insert(running);
         match error {
             Some(error) => self.fail_collective(key, error),
-            None if is_empty => self.end(key),
             None => self.begin_round(key),
         }
         Ok(request)
     }
 
+    /// Memory of any content, of so many bytes at least.
+    fn scratch(&mut self, bytes: usize) -> Memory {
+        let place = self.spare.iter().position(|memory| memory.len() >= bytes);
+        match place {
+            Some(place) if bytes > 0 => self.spare.swap_remove(place),
+            _ => Memory::zeroed(bytes),
+        }
+    }
+
+    /// Keeps it for the next one, unless it is still used or too much.
+    fn spare(&mut self, memory: Memory) {
+        if memory.len() == 0 || memory.len() > SPARE_BYTES_MAX || !memory.is_free() {
+            return;
+        }
+        if self.spare.len() >= SPARE_MAX {
+            self.spare.remove(0);
+        }
+        self.spare.push(memory);
+    }
+
     /// What is wrong with a collective, before anything was sent.
     fn wrong(&self, start: &Start, members: &[Rank], during: During) -> Option<Error> {
+        if start.is_built {
+            return None;
+        }
         let wrong = |why: String| Some(Error::Schedule { during, why });
         let element = start.element.max(1);
         let (input, output) = (start.input.len(), start.output.len());
@@ -191,10 +262,13 @@ impl Protocol {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
         };
+        let schedule = Arc::clone(&running.work.schedule);
+        let Some(round) = schedule.rounds.get(running.round) else {
+            return self.end(key);
+        };
         // One more until all have begun, so that none ends the round before.
         running.outstanding = 1;
-        let schedule = Arc::clone(&running.schedule);
-        let transfers = &schedule.rounds[running.round].transfers;
+        let transfers = &round.transfers;
         let is_receive = |step: &&Step| matches!(step, Step::Receive { .. });
         let receives = transfers.iter().filter(is_receive);
         for step in receives.chain(transfers.iter().filter(|step| !is_receive(step))) {
@@ -209,12 +283,12 @@ impl Protocol {
             let (owner, class) = (Owner::Collective(key), Class::Collective);
             match *step {
                 Step::Receive { from, into } => {
-                    let into = running.piece(into);
+                    let into = running.work.piece(into);
                     let source = running.members[from as usize];
                     self.receive(class, context, Pattern::of(source, number), into, owner);
                 }
                 Step::Send { to, from } => {
-                    let body = running.piece(from);
+                    let body = running.work.piece(from);
                     let to = running.members[to as usize];
                     let address = Address {
                         class,
@@ -302,11 +376,8 @@ impl Protocol {
                 continue;
             }
             let round = running.round;
-            let has_work = running
-                .schedule
-                .rounds
-                .get(round)
-                .is_some_and(|round| !round.local.is_empty());
+            let rounds = &running.work.schedule.rounds;
+            let has_work = rounds.get(round).is_some_and(|round| !round.local.is_empty());
             if running.error.is_some() {
                 self.end(key);
             } else if has_work {
@@ -314,16 +385,14 @@ impl Protocol {
                 self.news += 1;
                 self.jobs.push_back(Job {
                     collective: key,
-                    schedule: Arc::clone(&running.schedule),
+                    work: running.work.clone(),
                     round,
-                    areas: running.areas.clone(),
-                    element: running.element,
-                    reduction: running.reduction.clone(),
                 });
             } else {
                 self.next_round(key);
             }
         }
+        self.go_on_leaving();
     }
 
     /// Local work is done.
@@ -348,21 +417,34 @@ impl Protocol {
             return;
         };
         running.round += 1;
-        if running.round < running.schedule.rounds.len() {
-            self.begin_round(key);
-        } else {
-            self.end(key);
-        }
+        self.begin_round(key);
     }
 
     fn end(&mut self, key: Key) {
+        if let Some(running) = self.collectives.get_mut(key)
+            && running.error.is_none()
+            && let Some(then) = running.then.take()
+        {
+            let Work { areas, .. } = std::mem::replace(&mut running.work, then);
+            running.error = areas[1].whole().read(differ).flatten();
+            running.round = 0;
+            let [_, _, scratch] = areas;
+            let differs = running.error.is_some();
+            self.spare(scratch);
+            if !differs {
+                return self.begin_round(key);
+            }
+        }
         if let Some(running) = self.collectives.remove(key) {
+            self.is_leaving_due = true;
             let status = Status {
                 source: self.me,
                 tag: running.number,
                 bytes: 0,
             };
             let result = running.error.map_or(Ok(status), Err);
+            let [_, _, scratch] = running.work.areas;
+            self.spare(scratch);
             self.complete(Owner::Request(running.request), result);
         }
     }

@@ -28,6 +28,11 @@ impl Spender {
     pub(super) fn give_back(&mut self, amount: u64) {
         self.left = self.left.saturating_add(amount);
     }
+
+    #[cfg(test)]
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
 }
 
 /// The receiver's side.
@@ -47,6 +52,11 @@ impl Lender {
             spent: 0,
             owed: 0,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn owed(&self) -> u64 {
+        self.owed
     }
 
     /// A message has come; false if the sender had no credit for it.

@@ -4,7 +4,7 @@
 //! those that could still reach the one in question. It ends what involves that member: sends to it, receives from it or
 //! from any rank, and every collective of a communicator that it belongs to. What had come of it before stays to be received.
 
-use super::{Action, Owner, Peer, Protocol};
+use super::{Action, Owner, Peer, Protocol, Stay};
 use crate::error::{During, Error};
 use crate::matching::Pattern;
 use crate::schedule::Rank;
@@ -19,12 +19,12 @@ impl Peer {
 
 impl Protocol {
     /// Why nothing can be done with a member, if that is so.
-    pub(super) fn gone(&self, rank: Rank, during: During) -> Option<Error> {
+    pub(crate) fn gone(&self, rank: Rank, during: During) -> Option<Error> {
         if let Some((by, loss)) = self.outcast {
             return Some(Error::Outcast {
                 during,
                 rank: self.me,
-                by,
+                by: Some(by),
                 loss,
             });
         }
@@ -39,10 +39,31 @@ impl Protocol {
         }
     }
 
+    /// The same in one communicator, which a member may have left.
+    pub(super) fn gone_in(&self, context: u64, rank: Rank, during: During) -> Option<Error> {
+        let gone = self.gone(rank, during);
+        // Most of the time nobody has left any.
+        if gone.is_some() || self.leaves == 0 {
+            return gone;
+        }
+        let has_left = self.has_left(context, rank);
+        has_left.then_some(Error::MemberLeft { during, rank })
+    }
+
+    /// Whether a member takes part in a communicator.
+    pub(crate) fn is_in(&self, context: u64, rank: Rank) -> bool {
+        rank == self.me || self.peers[rank as usize].lost.is_none() && !self.has_left(context, rank)
+    }
+
+    fn has_left(&self, context: u64, rank: Rank) -> bool {
+        let of_context = self.contexts.get(&context);
+        self.peers[rank as usize].has_left || of_context.is_some_and(|context| context.left.contains(&rank))
+    }
+
     /// Why nothing can come that a receive takes, if that is so.
     pub(crate) fn hopeless(&self, context: u64, pattern: Pattern, during: During) -> Option<Error> {
         if let Some(source) = pattern.source {
-            return self.gone(source, during);
+            return self.gone_in(context, source, during);
         }
         if let Some(error) = self.gone(self.me, during) {
             return Some(error);
@@ -56,9 +77,9 @@ impl Protocol {
         }
         let others = || members.iter().filter(|rank| **rank != self.me);
         let last = others().next_back()?;
-        let all_have_left = others().all(|rank| self.peers[*rank as usize].has_left);
+        let all_have_left = others().all(|rank| self.has_left(context, *rank));
         if all_have_left {
-            self.gone(*last, during)
+            self.gone_in(context, *last, during)
         } else {
             None
         }
@@ -92,6 +113,7 @@ impl Protocol {
             return;
         }
         self.peer(rank).lost = Some(loss);
+        self.is_leaving_due = true;
         if is_news && self.outcast.is_none() {
             self.tell_all(Frame::Lost { rank, loss });
         }
@@ -157,12 +179,17 @@ impl Protocol {
     }
 
     fn complete_gone(&mut self, owner: Owner, rank: Rank, during: Option<During>) {
-        let during = during.unwrap_or_else(|| match owner {
-            Owner::Request(key) => self.during(key),
-            Owner::Collective(key) => self.during_collective(key),
-        });
+        let during = during.unwrap_or_else(|| self.during_of(owner));
         if let Some(error) = self.gone(rank, during) {
             self.complete(owner, Err(error));
+        }
+    }
+
+    /// What an operation is called.
+    pub(super) fn during_of(&self, owner: Owner) -> During {
+        match owner {
+            Owner::Request(key) => self.during(key),
+            Owner::Collective(key) => self.during_collective(key),
         }
     }
 
@@ -178,10 +205,11 @@ impl Protocol {
     }
 
     /// What a member says of itself, of others, and of communicators.
-    pub(super) fn word(&mut self, from: Rank, frame: Frame) {
+    pub(super) fn word(&mut self, from: Rank, frame: Frame) -> Result<(), Loss> {
         match frame {
             Frame::Goodbye if self.peers[from as usize].is_here() => {
                 self.peer(from).has_left = true;
+                self.is_leaving_due = true;
                 let frame = Frame::Farewell;
                 self.actions.push_back(Action::Frame { to: from, frame });
                 self.end_with(from);
@@ -193,6 +221,11 @@ impl Protocol {
             Frame::Lost { rank, loss } if rank == self.me => self.cast_out(from, loss),
             Frame::Lost { rank, loss } if rank == from => self.fail(from, loss, true),
             Frame::Lost { rank, loss } if (rank as usize) < self.peers.len() => self.fail(rank, loss, false),
+            Frame::Leave { context } => return self.left(from, context),
+            // Whoever opens one has kept a place for it.
+            Frame::Broken { context, .. } if !self.contexts.contains_key(&context) && self.is_full() => {
+                return Err(Loss::Protocol);
+            }
             Frame::Broken { context, rank } => {
                 let broken = &mut self.context(context).broken;
                 broken.get_or_insert(rank);
@@ -203,6 +236,7 @@ impl Protocol {
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// Others hold that this member has failed: nobody will talk with it any more.
@@ -224,6 +258,7 @@ impl Protocol {
         let lost = self.peers.iter().enumerate();
         let lost = lost.filter_map(|(rank, peer)| Some((rank as Rank, peer.lost?)));
         let broken = self.contexts.iter();
+        let broken = broken.filter(|(_, of_context)| of_context.stay == Stay::Here);
         let broken = broken.filter_map(|(context, of_context)| Some((*context, of_context.broken?)));
         let lost = lost.map(|(rank, loss)| Frame::Lost { rank, loss });
         let broken = broken.map(|(context, rank)| Frame::Broken { context, rank });

@@ -220,7 +220,7 @@ impl Protocol {
     }
 
     /// A message of a member was taken, of which so many bytes were sent on credit.
-    fn taken(&mut self, from: Rank, class: Class, bytes: u64) {
+    pub(super) fn taken(&mut self, from: Rank, class: Class, bytes: u64) {
         let me = self.me;
         let peer = self.peer(from);
         let Some(amount) = peer.lend[class as usize].taken(bytes) else {
@@ -248,16 +248,17 @@ impl Protocol {
                 Ok(None)
             }
             Frame::Alive => Ok(None),
-            Frame::Goodbye | Frame::Farewell | Frame::Lost { .. } | Frame::Broken { .. } => {
-                self.word(from, frame);
-                Ok(None)
-            }
+            Frame::Goodbye
+            | Frame::Farewell
+            | Frame::Lost { .. }
+            | Frame::Broken { .. }
+            | Frame::Leave { .. } => self.word(from, frame).map(|()| None),
         }
     }
 
     fn charge(&mut self, from: Rank, to: &Address, bytes: u64) -> Result<Envelope, Loss> {
         let is_new = !self.contexts.contains_key(&to.context);
-        let is_one_too_many = is_new && self.contexts.len() >= super::CONTEXTS_MAX;
+        let is_one_too_many = is_new && self.is_full();
         let peer = self.peer(from);
         if is_one_too_many || peer.has_left || !peer.lend[to.class as usize].came(bytes) {
             return Err(Loss::Protocol);
@@ -270,7 +271,15 @@ impl Protocol {
 
     fn eager(&mut self, from: Rank, to: Address, length: u64) -> Result<Piece, Loss> {
         let envelope = self.charge(from, &to, length)?;
-        let (target, into) = match self.receiver_of(&to, envelope, length) {
+        let takes = self.takes(&to);
+        let posted = if takes {
+            self.receiver_of(&to, envelope, length)
+        } else {
+            None
+        };
+        let (target, into) = match posted {
+            // Swallowed: this member has left the communicator, and the sender has not heard of it yet.
+            None if !takes => (Target::Nobody, Memory::zeroed(length as usize).whole()),
             Some(posted) => {
                 let into = posted.into.part(0..length as usize);
                 (Target::Asked(posted), into)
@@ -308,6 +317,11 @@ impl Protocol {
 
     fn announced(&mut self, from: Rank, to: Address, length: u64, id: u64) -> Result<(), Loss> {
         let envelope = self.charge(from, &to, 0)?;
+        if !self.takes(&to) {
+            // The sender ends it when it hears that this member has left.
+            self.taken(from, to.class, 0);
+            return Ok(());
+        }
         match self.receiver_of(&to, envelope, length) {
             Some(posted) => self.deliver(to.class, envelope, Kept::Announced { id, length }, posted),
             None => {

@@ -13,17 +13,18 @@ pub(super) struct Sending {
     pub(super) to: Rank,
     pub(super) owner: Owner,
     pub(super) during: During,
+    pub(super) context: u64,
     tag: u32,
     body: Piece,
     /// The receiver's number for it, once it was granted.
-    landing: Option<u64>,
+    pub(super) landing: Option<u64>,
     /// Bytes that the link has got.
     given: u64,
 }
 
 /// A message for which there was no credit.
 pub(super) struct Waiting {
-    address: Address,
+    pub(super) address: Address,
     body: Piece,
     pub(super) owner: Owner,
 }
@@ -39,7 +40,7 @@ pub(super) fn during(to: Rank, address: &Address) -> During {
 impl Protocol {
     /// Sends a message, now or when there is credit for it.
     pub(crate) fn send(&mut self, to: Rank, address: Address, body: Piece, owner: Owner) {
-        if let Some(error) = self.gone(to, during(to, &address)) {
+        if let Some(error) = self.gone_in(address.context, to, during(to, &address)) {
             return self.complete(owner, Err(error));
         }
         if to == self.me {
@@ -59,7 +60,7 @@ impl Protocol {
 
     /// Whether a message may be sent with its frame right now; if so, the caller sends it.
     pub(crate) fn admit(&mut self, to: Rank, address: &Address, bytes: u64) -> Result<bool, Error> {
-        if let Some(error) = self.gone(to, during(to, address)) {
+        if let Some(error) = self.gone_in(address.context, to, during(to, address)) {
             return Err(error);
         }
         let is_small = bytes <= self.bounds.eager_bytes;
@@ -89,6 +90,7 @@ impl Protocol {
                 to,
                 owner,
                 during: during(to, address),
+                context: address.context,
                 tag: address.tag,
                 body: body.clone(),
                 landing: None,
@@ -145,6 +147,7 @@ impl Protocol {
     pub(super) fn credit(&mut self, from: Rank, class: Class, amount: u64) {
         let index = class as usize;
         self.peer(from).spend[index].give_back(amount);
+        self.is_leaving_due = true;
         while let Some(first) = self.peer(from).waiting[index].pop_front() {
             if !self.dispatch(from, &first.address, &first.body, first.owner) {
                 return self.peer(from).waiting[index].push_front(first);

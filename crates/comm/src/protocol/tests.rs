@@ -9,6 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 mod collectives;
+mod contexts;
 mod failures;
 mod messages;
 

@@ -4,6 +4,7 @@ use super::{Kept, Landing, Posted, Target};
 use crate::memory::Memory;
 use crate::protocol::{Action, Owner, Protocol, Status};
 use crate::schedule::Rank;
+use crate::slots::Key;
 use hotlease_wire::comm::frame::{Class, Frame};
 
 impl Protocol {
@@ -74,6 +75,20 @@ impl Protocol {
             }
         }
         meant.len()
+    }
+
+    /// A kept message that nobody will ask for: what is still to come of it is swallowed.
+    pub(in crate::protocol) fn drop_landing(&mut self, key: Key) {
+        let Some(landing) = self.landings.get_mut(key) else {
+            return;
+        };
+        if let Target::Kept { is_early: true, .. } = landing.target {
+            self.early_bytes -= landing.total;
+        }
+        landing.target = Target::Nobody;
+        if landing.received == landing.total {
+            self.arrived(key);
+        }
     }
 
     /// Takes out messages of this member to itself that it has not received; whom to tell.

@@ -3,7 +3,7 @@ use crate::datatype::Datatype;
 use crate::operator::{Operator, Reduction};
 
 /// Of 64-bit numbers.
-fn sums() -> Option<Reduction> {
+pub(super) fn sums() -> Option<Reduction> {
     Some(Operator::Sum.of(Datatype::U64).expect("there are sums of these"))
 }
 
@@ -84,6 +84,8 @@ impl Net {
             input: Memory::of(input.to_vec()),
             output: output.clone(),
             reduction: sums(),
+            is_built: false,
+            check: None,
         };
         self.at(rank).collective(0, start).expect("room")
     }
@@ -215,6 +217,8 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
             input: Memory::zeroed(32),
             output: Memory::zeroed(32),
             reduction: if rank == 0 { panics() } else { sums() },
+            is_built: false,
+            check: None,
         };
         keys.push(net.at(rank).collective(0, start).expect("room"));
     }
@@ -239,6 +243,8 @@ fn a_schedule_that_reduces_is_refused_without_an_operator() {
         input: Memory::zeroed(32),
         output: Memory::zeroed(32),
         reduction: None,
+        is_built: false,
+        check: None,
     };
     let key = net.at(0).collective(0, start).expect("room");
     net.at(0).settle();

@@ -195,7 +195,7 @@ fn who_is_held_to_have_failed_learns_it() {
                 error,
                 Error::Outcast {
                     rank: 2,
-                    by: 1,
+                    by: Some(1),
                     loss: Loss::Silent,
                     ..
                 }

@@ -1,0 +1,247 @@
+//! Checked mode: before each collective, members tell each other what they are about to call, and where in their program.
+//!
+//! What a member says is a card of fixed length, so that cards of calls that have nothing in common can be exchanged. Every member
+//! gets all cards and compares them alike, so all end with the same error, and nothing of the collective was sent: the
+//! communicator goes on.
+
+use super::ask::Ask;
+use crate::algorithm::Blocks;
+use crate::collective::{Call, Collective};
+use crate::error::{Caller, Error};
+use crate::operator::Operator;
+use crate::schedule::Rank;
+use std::fmt::Write;
+use std::panic::Location;
+
+/// Two texts, each with its length before it.
+const CARD_BYTES: usize = CALL_BYTES + SITE_BYTES;
+const CALL_BYTES: usize = 128;
+const SITE_BYTES: usize = 128;
+
+/// What a member says of its call.
+pub(crate) type Card = [u8; CARD_BYTES];
+
+/// Where a program calls a collective.
+#[derive(Clone, Copy)]
+pub(super) struct Site<'a> {
+    place: Place<'a>,
+    /// What is called there, if that is not the collective itself.
+    name: Option<&'static str>,
+}
+
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Rust(&'static Location<'static>),
+    Other(&'a str),
+}
+
+impl<'a> Site<'a> {
+    pub(super) fn rust(location: &'static Location<'static>) -> Self {
+        Self {
+            place: Place::Rust(location),
+            name: None,
+        }
+    }
+
+    /// As the caller says, or else in Rust.
+    pub(super) fn of(ask: &Ask<'a>, location: &'static Location<'static>) -> Self {
+        Self {
+            place: ask.site.map_or(Place::Rust(location), Place::Other),
+            name: None,
+        }
+    }
+
+    /// There, of something that is made of collectives.
+    pub(super) fn named(self, name: &'static str) -> Self {
+        Self {
+            name: Some(name),
+            ..self
+        }
+    }
+}
+
+/// How cards are exchanged.
+pub(super) fn exchange(rank: Rank, ranks: Rank) -> Call<'static> {
+    let blocks = Blocks::Equal(CARD_BYTES);
+    Call::new(Collective::Allgather { blocks }, rank, ranks)
+}
+
+/// What this member calls, and where.
+pub(super) fn card(ask: &Ask<'_>, site: &Site<'_>) -> Card {
+    let mut card = [0; CARD_BYTES];
+    let (call, place) = card.split_at_mut(CALL_BYTES);
+    let text = match site.name {
+        Some(name) => name.to_owned(),
+        None => describe(ask),
+    };
+    write(call, &shortened(text));
+    match site.place {
+        Place::Rust(location) => write(place, last(&location.to_string())),
+        Place::Other(text) => write(place, last(text)),
+    }
+    card
+}
+
+/// The first two that differ, if any do.
+pub(crate) fn differ(cards: &[u8]) -> Option<Error> {
+    let caller = |(rank, card): (usize, &Card)| Caller {
+        rank: rank as Rank,
+        call: read(&card[..CALL_BYTES]),
+        site: read(&card[CALL_BYTES..]),
+    };
+    let cards = cards.as_chunks::<CARD_BYTES>().0;
+    let first = cards.first()?;
+    let is_other = |card: &&Card| card[..CALL_BYTES] != first[..CALL_BYTES];
+    let other = cards.iter().position(|card| is_other(&card))?;
+    Some(Error::Differ {
+        first: Box::new(caller((0, first))),
+        other: Box::new(caller((other, &cards[other]))),
+    })
+}
+
+/// All in which members have to agree.
+fn describe(ask: &Ask<'_>) -> String {
+    let datatype = ask.datatype;
+    let mut text = match ask.collective {
+        Collective::Barrier => return "barrier".into(),
+        Collective::Broadcast { root, count } => {
+            format!("broadcast of {count} {datatype} from rank {root}")
+        }
+        Collective::Gather { root, blocks } => {
+            format!("gather of {} {datatype} to rank {root}", of_each(&blocks))
+        }
+        Collective::Scatter { root, blocks } => {
+            format!("scatter of {} {datatype} from rank {root}", of_each(&blocks))
+        }
+        // How many of each, only the root knows.
+        Collective::Gatherv { root, .. } => format!("gatherv of {datatype} to rank {root}"),
+        Collective::Scatterv { root, .. } => format!("scatterv of {datatype} from rank {root}"),
+        Collective::Allgather { blocks } => format!("allgather of {} {datatype}", of_each(&blocks)),
+        Collective::Reduce { root, count } => format!("reduce of {count} {datatype} to rank {root}"),
+        Collective::Allreduce { count } => format!("allreduce of {count} {datatype}"),
+        Collective::ReduceScatter { blocks } => {
+            format!("reduce_scatter of {} {datatype}", of_each(&blocks))
+        }
+        Collective::Scan { count } => format!("scan of {count} {datatype}"),
+        Collective::Exscan { count } => format!("exscan of {count} {datatype}"),
+        Collective::Alltoall { count } => format!("alltoall of {count} {datatype} to each"),
+        Collective::Alltoallv { .. } => format!("alltoallv of {datatype}"),
+    };
+    if let Some(operator) = ask.operator.filter(|_| ask.collective.operation().reduces()) {
+        let order = match operator {
+            Operator::User { commutes: false, .. } => " that does not commute",
+            _ => "",
+        };
+        // Writing to a string never fails.
+        let _ = write!(text, " by {}{order}", operator.name());
+    }
+    text
+}
+
+fn of_each(blocks: &Blocks<'_>) -> String {
+    match blocks {
+        Blocks::Equal(count) => format!("{count} of each"),
+        Blocks::Each { counts, .. } => {
+            let counts: Vec<String> = counts.iter().map(usize::to_string).collect();
+            counts.join(", ")
+        }
+    }
+}
+
+/// What is too long ends with a digest of all of it, so that it differs where the whole does.
+fn shortened(text: String) -> String {
+    const DIGITS: usize = 16;
+    if text.len() < CALL_BYTES {
+        return text;
+    }
+    let digest = blake3::hash(text.as_bytes()).to_hex();
+    let end = CALL_BYTES - 1 - DIGITS - "... #".len();
+    let end = (0..=end)
+        .rev()
+        .find(|end| text.is_char_boundary(*end))
+        .unwrap_or(0);
+    format!("{}... #{}", &text[..end], &digest[..DIGITS])
+}
+
+/// The end of a place says more than its beginning: a file and a line.
+fn last(text: &str) -> &str {
+    let start = text.len().saturating_sub(SITE_BYTES - 1);
+    let is_boundary = |place: &usize| text.is_char_boundary(*place);
+    let start = (start..text.len()).find(is_boundary).unwrap_or(text.len());
+    &text[start..]
+}
+
+fn write(field: &mut [u8], text: &str) {
+    field[0] = text.len() as u8;
+    field[1..=text.len()].copy_from_slice(text.as_bytes());
+}
+
+fn read(field: &[u8]) -> String {
+    let length = (field[0] as usize).min(field.len() - 1);
+    String::from_utf8_lossy(&field[1..=length]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datatype::Datatype;
+
+    fn at(text: &'static str, count: usize) -> Card {
+        let ask = Ask {
+            site: Some(text),
+            ..Ask::new(Collective::Broadcast { root: 1, count }, Datatype::F32)
+        };
+        card(&ask, &Site::of(&ask, Location::caller()))
+    }
+
+    #[test]
+    fn all_are_told_of_the_first_two_that_differ() {
+        let same = [at("here.py:1", 5), at("there.py:2", 5)];
+        assert_eq!(
+            differ(same.as_flattened()),
+            None,
+            "from where it is called may differ"
+        );
+        let cards = [at("here.py:1", 5), at("here.py:1", 5), at("there.py:2", 6)];
+        let error = differ(cards.as_flattened()).expect("rank 2 has another count");
+        assert_eq!(
+            error.to_string(),
+            "members call different collectives: rank 0 `broadcast of 5 f32 from rank 1` at here.py:1, \
+             rank 2 `broadcast of 6 f32 from rank 1` at there.py:2; nothing was sent"
+        );
+    }
+
+    #[test]
+    fn long_texts_are_cut_where_it_matters_least() {
+        let long = |first: usize| {
+            let counts: Vec<usize> = (0..1000)
+                .map(|rank| if rank == 999 { first } else { rank })
+                .collect();
+            let blocks = Blocks::Each {
+                counts: &counts,
+                displacements: &counts,
+            };
+            let ask = Ask {
+                site: Some(&"ä/".repeat(200)),
+                ..Ask::new(Collective::Allgather { blocks }, Datatype::U8)
+            };
+            card(&ask, &Site::of(&ask, Location::caller()))
+        };
+        let cards = [long(1), long(2)];
+        let error = differ(cards.as_flattened())
+            .expect("the last count differs")
+            .to_string();
+        assert!(
+            error.contains("allgather of 0, 1, 2") && error.contains("ä/"),
+            "{error}"
+        );
+        assert_eq!(differ([long(1), long(1)].as_flattened()), None);
+    }
+
+    #[test]
+    fn whatever_others_send_is_read() {
+        let mut cards = [[0xFF; CARD_BYTES], [0; CARD_BYTES]];
+        cards[1][CALL_BYTES] = 200;
+        assert!(differ(cards.as_flattened()).is_some());
+    }
+}

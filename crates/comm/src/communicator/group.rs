@@ -1,0 +1,113 @@
+//! Who is of a communicator. The engine knows members by their rank on its connections; users by their rank in the communicator.
+
+use crate::engine::Engine;
+use crate::error::{During, Error};
+use crate::matching::Pattern;
+use crate::protocol::Status;
+use crate::schedule::Rank;
+use std::sync::Arc;
+
+/// See the module.
+pub(crate) struct Group {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) context: u64,
+    /// This member's.
+    pub(crate) rank: Rank,
+    /// Rank on the connections, by rank.
+    pub(crate) members: Arc<[Rank]>,
+    /// The other way, sorted; none where both are the same.
+    ranks: Option<Box<[(Rank, Rank)]>>,
+}
+
+impl Group {
+    /// Of all members on the connections.
+    pub(crate) fn all(engine: Arc<Engine>, context: u64, rank: Rank, members: Arc<[Rank]>) -> Self {
+        Self {
+            engine,
+            context,
+            rank,
+            members,
+            ranks: None,
+        }
+    }
+
+    /// Of some of them, in this order.
+    pub(crate) fn some(engine: Arc<Engine>, context: u64, rank: Rank, members: Arc<[Rank]>) -> Self {
+        let ranks = members.iter().enumerate();
+        let mut ranks: Vec<(Rank, Rank)> = ranks.map(|(rank, world)| (*world, rank as Rank)).collect();
+        ranks.sort_unstable();
+        Self {
+            ranks: Some(ranks.into()),
+            ..Self::all(engine, context, rank, members)
+        }
+    }
+
+    /// The rank on the connections.
+    pub(crate) fn outer(&self, rank: Rank) -> Result<Rank, Error> {
+        let size = self.members.len() as Rank;
+        let outer = self.members.get(rank as usize).copied();
+        outer.ok_or(Error::NoSuchRank { rank, size })
+    }
+
+    /// The same for a receive.
+    pub(crate) fn pattern(&self, pattern: Pattern) -> Result<Pattern, Error> {
+        let source = pattern.source.map(|source| self.outer(source)).transpose()?;
+        Ok(Pattern { source, ..pattern })
+    }
+
+    /// The rank in the communicator, if that is a member.
+    fn inner(&self, outer: Rank) -> Option<Rank> {
+        let Some(ranks) = &self.ranks else {
+            return Some(outer);
+        };
+        let place = ranks.binary_search_by_key(&outer, |(outer, _)| *outer).ok()?;
+        Some(ranks[place].1)
+    }
+
+    pub(crate) fn status(&self, status: Status) -> Status {
+        Status {
+            source: self.inner(status.source).unwrap_or(status.source),
+            ..status
+        }
+    }
+
+    fn during(&self, during: During) -> During {
+        match during {
+            During::Send { to, tag } => During::Send {
+                to: self.inner(to).unwrap_or(to),
+                tag,
+            },
+            During::Receive { from, tag } => During::Receive {
+                from: from.map(|from| self.inner(from).unwrap_or(from)),
+                tag,
+            },
+            During::Collective { .. } | During::Meeting => during,
+        }
+    }
+
+    /// In the ranks of the communicator. Operations of a communicator end for what its members do, so all but who cast this
+    /// member out are of it.
+    pub(crate) fn error(&self, mut error: Error) -> Error {
+        if self.ranks.is_none() {
+            return error;
+        }
+        let inner = |rank: &mut Rank| *rank = self.inner(*rank).unwrap_or(*rank);
+        match &mut error {
+            Error::Truncated { source_rank, .. } => inner(source_rank),
+            Error::Mismatch { source_rank, .. } => inner(source_rank),
+            Error::Broken { rank, .. } | Error::NotRead { rank, .. } => inner(rank),
+            Error::MemberLost { during, rank, .. } | Error::MemberLeft { during, rank } => {
+                inner(rank);
+                *during = self.during(*during);
+            }
+            Error::Outcast { during, rank, by, .. } => {
+                inner(rank);
+                *by = by.and_then(|by| self.inner(by));
+                *during = self.during(*during);
+            }
+            Error::Cancelled { during } | Error::MemoryGone { during } => *during = self.during(*during),
+            _ => {}
+        }
+        error
+    }
+}

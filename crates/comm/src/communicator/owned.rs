@@ -1,0 +1,300 @@
+//! Collectives on vectors of numbers, that go on while the program does something else.
+
+use super::Communicator;
+use super::ask::Ask;
+use super::checked::Site;
+use super::typed::{count_of, following};
+use crate::algorithm::Blocks;
+use crate::collective::{Collective, Operation};
+use crate::element::Element;
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::operator::Operator;
+use crate::request::{Pending, Request};
+use crate::schedule::Rank;
+use std::panic::Location;
+use std::sync::{Arc, Mutex};
+
+/// The memory of a collective that returns it.
+type Kept<T> = Arc<Mutex<Vec<<T as Element>::Bits>>>;
+
+fn keep<T: Element>(elements: Vec<T>) -> Kept<T> {
+    Arc::new(Mutex::new(T::into_bits(elements)))
+}
+
+fn zeros<T: Element>(count: usize) -> Kept<T> {
+    Arc::new(Mutex::new(vec![bytemuck::Zeroable::zeroed(); count]))
+}
+
+/// The same collectives, begun: each gives the vector with its result when it is waited for. Members begin the same ones in the same
+/// order, and may end them in any. Errors are those of the calls that wait, and [`Error::TooManyRequests`].
+impl Communicator {
+    /// As [`barrier`](Self::barrier).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ibarrier(&self) -> Result<Request, Error> {
+        let empty = || Memory::of(Vec::new());
+        let ask = Ask::new(Collective::Barrier, <u8 as Element>::KIND);
+        self.begin(&ask, Site::rust(Location::caller()), empty(), empty())
+    }
+
+    /// As [`broadcast`](Self::broadcast): gives the root's elements, also to the root.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ibroadcast<T: Element>(&self, buffer: Vec<T>, root: Rank) -> Result<Pending<T>, Error> {
+        let count = buffer.len();
+        let collective = Collective::Broadcast { root, count };
+        let (buffer, nothing) = (keep(buffer), zeros::<T>(0));
+        if root == self.rank() {
+            let request = self.begin_owned::<T>(collective, None, &buffer, &nothing, false)?;
+            Ok(Pending::new(request, buffer))
+        } else {
+            let request = self.begin_owned::<T>(collective, None, &nothing, &buffer, false)?;
+            Ok(Pending::new(request, buffer))
+        }
+    }
+
+    /// As [`gather`](Self::gather): gives everybody's elements at the root, nothing elsewhere.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn igather<T: Element>(&self, mine: Vec<T>, root: Rank) -> Result<Pending<T>, Error> {
+        let blocks = Blocks::Equal(mine.len());
+        self.moved(Collective::Gather { root, blocks }, None, mine)
+    }
+
+    /// As [`gatherv`](Self::gatherv).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn igatherv<T: Element>(
+        &self,
+        mine: Vec<T>,
+        blocks: Blocks<'_>,
+        root: Rank,
+    ) -> Result<Pending<T>, Error> {
+        let collective = Collective::Gatherv {
+            root,
+            mine: mine.len(),
+            blocks,
+        };
+        self.moved(collective, None, mine)
+    }
+
+    /// As [`scatter`](Self::scatter): gives as many elements as `count` says. `all` is empty elsewhere than at the root.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iscatter<T: Element>(&self, all: Vec<T>, count: usize, root: Rank) -> Result<Pending<T>, Error> {
+        let blocks = Blocks::Equal(count);
+        self.moved(Collective::Scatter { root, blocks }, None, all)
+    }
+
+    /// As [`scatterv`](Self::scatterv): gives as many elements as `count` says.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iscatterv<T: Element>(
+        &self,
+        all: Vec<T>,
+        blocks: Blocks<'_>,
+        count: usize,
+        root: Rank,
+    ) -> Result<Pending<T>, Error> {
+        let collective = Collective::Scatterv {
+            root,
+            mine: count,
+            blocks,
+        };
+        self.moved(collective, None, all)
+    }
+
+    /// As [`allgather`](Self::allgather).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iallgather<T: Element>(&self, mine: Vec<T>) -> Result<Pending<T>, Error> {
+        let blocks = Blocks::Equal(mine.len());
+        self.moved(Collective::Allgather { blocks }, None, mine)
+    }
+
+    /// As [`allgatherv`](Self::allgatherv).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iallgatherv<T: Element>(&self, mine: Vec<T>, blocks: Blocks<'_>) -> Result<Pending<T>, Error> {
+        let own = count_of(&blocks, self.rank());
+        if mine.len() != own {
+            let why = format!(
+                "its own block has {} elements, and {own} among those of all",
+                mine.len()
+            );
+            return Err(self.contradiction(Operation::Allgather, why));
+        }
+        self.moved(Collective::Allgather { blocks }, None, mine)
+    }
+
+    /// As [`reduce`](Self::reduce): gives the result at the root, nothing elsewhere.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ireduce<T: Element>(
+        &self,
+        mine: Vec<T>,
+        operator: &Operator,
+        root: Rank,
+    ) -> Result<Pending<T>, Error> {
+        let count = mine.len();
+        self.moved(Collective::Reduce { root, count }, Some(operator), mine)
+    }
+
+    /// As [`allreduce`](Self::allreduce).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iallreduce<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<Pending<T>, Error> {
+        let count = mine.len();
+        self.changed(Collective::Allreduce { count }, Some(operator), mine)
+    }
+
+    /// As [`reduce_scatter`](Self::reduce_scatter).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ireduce_scatter<T: Element>(
+        &self,
+        mine: Vec<T>,
+        counts: &[usize],
+        operator: &Operator,
+    ) -> Result<Pending<T>, Error> {
+        let displacements = following(counts);
+        let blocks = Blocks::Each {
+            counts,
+            displacements: &displacements,
+        };
+        self.moved(Collective::ReduceScatter { blocks }, Some(operator), mine)
+    }
+
+    /// As [`reduce_scatter_block`](Self::reduce_scatter_block).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ireduce_scatter_block<T: Element>(
+        &self,
+        mine: Vec<T>,
+        operator: &Operator,
+    ) -> Result<Pending<T>, Error> {
+        let blocks = Blocks::Equal(self.share(Operation::ReduceScatter, mine.len())?);
+        self.moved(Collective::ReduceScatter { blocks }, Some(operator), mine)
+    }
+
+    /// As [`scan`](Self::scan).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<Pending<T>, Error> {
+        let count = mine.len();
+        self.changed(Collective::Scan { count }, Some(operator), mine)
+    }
+
+    /// As [`exscan`](Self::exscan): rank 0 gets back what it gave.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iexscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<Pending<T>, Error> {
+        let count = mine.len();
+        self.changed(Collective::Exscan { count }, Some(operator), mine)
+    }
+
+    /// As [`alltoall`](Self::alltoall).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ialltoall<T: Element>(&self, mine: Vec<T>) -> Result<Pending<T>, Error> {
+        let count = self.share(Operation::Alltoall, mine.len())?;
+        self.moved(Collective::Alltoall { count }, None, mine)
+    }
+
+    /// As [`alltoallv`](Self::alltoallv).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ialltoallv<T: Element>(
+        &self,
+        mine: Vec<T>,
+        sent: Blocks<'_>,
+        received: Blocks<'_>,
+    ) -> Result<Pending<T>, Error> {
+        self.moved(Collective::Alltoallv { sent, received }, None, mine)
+    }
+
+    /// From one vector into another one, which is made here.
+    #[track_caller]
+    fn moved<T: Element>(
+        &self,
+        collective: Collective<'_>,
+        operator: Option<&Operator>,
+        mine: Vec<T>,
+    ) -> Result<Pending<T>, Error> {
+        let call = self.call(&Ask {
+            operator,
+            ..Ask::new(collective, T::KIND)
+        });
+        // What contradicts itself may want any length.
+        call.check()?;
+        let (input, output) = (keep(mine), zeros::<T>(call.output()));
+        let request = self.begin_owned::<T>(collective, operator, &input, &output, false)?;
+        Ok(Pending::new(request, output))
+    }
+
+    /// In one vector.
+    #[track_caller]
+    fn changed<T: Element>(
+        &self,
+        collective: Collective<'_>,
+        operator: Option<&Operator>,
+        mine: Vec<T>,
+    ) -> Result<Pending<T>, Error> {
+        let (nothing, output) = (zeros::<T>(0), keep(mine));
+        let request = self.begin_owned::<T>(collective, operator, &nothing, &output, true)?;
+        Ok(Pending::new(request, output))
+    }
+
+    #[track_caller]
+    fn begin_owned<T: Element>(
+        &self,
+        collective: Collective<'_>,
+        operator: Option<&Operator>,
+        input: &Kept<T>,
+        output: &Kept<T>,
+        in_place: bool,
+    ) -> Result<Request, Error> {
+        let ask = Ask {
+            collective,
+            datatype: T::KIND,
+            operator,
+            in_place,
+            site: None,
+        };
+        let (input, output) = (Memory::Elements(input.clone()), Memory::Elements(output.clone()));
+        self.begin(&ask, Site::rust(Location::caller()), input, output)
+    }
+}

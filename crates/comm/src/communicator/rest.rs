@@ -1,0 +1,115 @@
+//! Communicators without members that have failed, and with members that come later.
+//!
+//! Who still belongs to a communicator cannot be agreed on by messages between members that do not know who is there. The
+//! rendezvous decides: all that are left meet there again, and whom it puts together are the members, by new connections. Whoever
+//! fails after that is a member that has failed, which every other one is told as at any other time.
+
+use super::Communicator;
+use crate::error::{During, Error};
+use crate::options::Options;
+use crate::rendezvous::client::{self, Errand};
+use crate::schedule::Rank;
+use hotlease_wire::comm::RANKS_MAX;
+use hotlease_wire::comm::rendezvous::{LOST_MAX, Meeting};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl Communicator {
+    /// Makes a communicator of the members that are left, in the order of their ranks, over new connections. All of them have to call
+    /// it, also those that have not had an error; they wait for each other, but not for members that one of them knows to be lost or
+    /// gone, and for none longer than `join_timeout`: whoever has not come then is left behind.
+    ///
+    /// It works whatever state this communicator is in, which stays as it is. It needs the rendezvous.
+    ///
+    /// # Errors
+    /// [`Error::Outcast`] if the others hold that this member has failed; [`Error::NotTogether`] if they have met
+    /// without it; [`Error::NoRendezvous`] and [`Error::NotLetIn`].
+    pub fn shrink(&self) -> Result<Self, Error> {
+        let began = Instant::now();
+        self.is_wanted()?;
+        let number = self.rests.load(Ordering::Acquire);
+        let meeting = || {
+            let mut lost = self.missing();
+            lost.truncate(LOST_MAX);
+            Meeting::Rest {
+                of: self.member.id,
+                context: self.group.context,
+                number,
+                lost,
+            }
+        };
+        let options = Options {
+            rank: None,
+            is_newcomer: false,
+            ..self.member.options.clone()
+        };
+        let errand = Errand {
+            options: &options,
+            size: self.size(),
+            rank: Some(self.rank()),
+            meeting: &meeting,
+        };
+        let met = client::meet(&errand, began)?;
+        // Not before: who tries again after an error comes to the same meeting.
+        self.rests.store(number.wrapping_add(1), Ordering::Release);
+        Self::assemble(&options, Arc::clone(&self.member.table), met, began, true)
+    }
+
+    /// Makes a communicator of these members, which keep their ranks, and so many newcomers, which get the next ones, over new
+    /// connections. All members have to call it. Newcomers call [`Communicator::join`] under the same name, with
+    /// [`Options::is_newcomer`] and the size that it grows to.
+    ///
+    /// # Errors
+    /// [`Error::MemberLost`] and [`Error::MemberLeft`] if not all members are here any more: [`shrink`](Self::shrink) first;
+    /// [`Error::NotTogether`] naming the ranks that have not come within `join_timeout`, and then this communicator is as it was;
+    /// [`Error::Options`] of a size that cannot be; [`Error::NoRendezvous`] and [`Error::NotLetIn`].
+    pub fn grow(&self, joining: Rank) -> Result<Self, Error> {
+        let began = Instant::now();
+        self.is_wanted()?;
+        if let Some(rank) = self.missing().first() {
+            let outer = self.group.outer(*rank)?;
+            let gone = self.group.engine.lock().protocol.gone(outer, During::Meeting);
+            // It has left this communicator only.
+            let left = Error::MemberLeft {
+                during: During::Meeting,
+                rank: *rank,
+            };
+            return Err(gone.map_or(left, |error| self.group.error(error)));
+        }
+        let size = self.size().saturating_add(joining);
+        if size > RANKS_MAX {
+            let what = format!("a communicator of {size}; it can have {RANKS_MAX} members at most");
+            return Err(Error::Options { what });
+        }
+        let options = Options {
+            size,
+            rank: None,
+            is_newcomer: false,
+            ..self.member.options.clone()
+        };
+        let errand = Errand {
+            options: &options,
+            size,
+            rank: Some(self.rank()),
+            meeting: &|| Meeting::Growth,
+        };
+        let met = client::meet(&errand, began)?;
+        Self::assemble(&options, Arc::clone(&self.member.table), met, began, true)
+    }
+
+    /// Nobody meets with whoever was declared dead.
+    fn is_wanted(&self) -> Result<(), Error> {
+        let own = self.group.outer(self.rank())?;
+        let gone = self.group.engine.lock().protocol.gone(own, During::Meeting);
+        gone.map_or(Ok(()), |error| Err(self.group.error(error)))
+    }
+
+    /// Ranks that are lost or have left.
+    fn missing(&self) -> Vec<Rank> {
+        let state = self.group.engine.lock();
+        let members = (0..).zip(self.group.members.iter());
+        let missing = members.filter(|(_, outer)| !state.protocol.is_in(self.group.context, **outer));
+        missing.map(|(rank, _)| rank).collect()
+    }
+}

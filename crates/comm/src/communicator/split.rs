@@ -1,0 +1,185 @@
+//! Communicators of members of another one, over the same connections.
+//!
+//! Members tell each other what they want in one allgather of the communicator that is split. From what all know then, each
+//! computes who belongs together and by which number the new communicator is known on the connections ([`number`]): nothing more is
+//! sent, and others may send in it before this member has made it.
+
+use super::Communicator;
+use super::ask::Ask;
+use super::checked::Site;
+use super::group::Group;
+use crate::algorithm::Blocks;
+use crate::collective::Collective;
+use crate::datatype::Datatype;
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::protocol::{CONTEXTS_MAX, Protocol};
+use crate::schedule::Rank;
+use std::panic::Location;
+use std::sync::Arc;
+
+impl Communicator {
+    /// Makes communicators of those members that give the same color, with ranks in the order of their keys, and of their ranks
+    /// here where keys are equal. Without a color a member gets none. All members have to call it.
+    ///
+    /// What it makes can be dropped at any time, at each member by itself: whoever still uses it is told that the member has left it.
+    ///
+    /// # Errors
+    /// Those of a collective; [`Error::TooManyCommunicators`] at all members if one has as many as can be.
+    #[track_caller]
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, Error> {
+        let site = Site::rust(Location::caller()).named("split");
+        let has_room = color.is_some() && self.group.engine.change(Protocol::reserve);
+        let made = self.split_by(color, key, has_room, site);
+        if has_room && !matches!(made, Ok(Some(_))) {
+            self.group.engine.change(Protocol::release);
+        }
+        made
+    }
+
+    /// Makes a communicator of the same members with the same ranks, in which nothing is received that was sent in this one. All members
+    /// have to call it.
+    ///
+    /// # Errors
+    /// Those of [`split`](Self::split).
+    #[track_caller]
+    pub fn dup(&self) -> Result<Self, Error> {
+        let made = self.split(Some(0), 0)?;
+        // There is one for whoever gives a color.
+        made.ok_or(Error::Finished)
+    }
+
+    fn split_by(
+        &self,
+        color: Option<u32>,
+        key: i64,
+        has_room: bool,
+        site: Site<'_>,
+    ) -> Result<Option<Self>, Error> {
+        let mine = Vote { color, key, has_room };
+        let size = self.size() as usize;
+        let votes = Memory::zeroed(size * Vote::BYTES);
+        let blocks = Blocks::Equal(Vote::BYTES);
+        let ask = Ask::new(Collective::Allgather { blocks }, Datatype::Bytes);
+        let input = Memory::of(mine.encode().to_vec());
+        // The number of this collective is the same at all members.
+        let collective = self.begin(&ask, site, input, votes.clone())?.wait()?.tag;
+        let votes = votes.into_bytes();
+        let votes = votes.as_chunks::<{ Vote::BYTES }>().0;
+        let votes: Vec<(Rank, Vote)> = (0..).zip(votes.iter().map(Vote::decode)).collect();
+        let is_full = |(_, vote): &&(Rank, Vote)| vote.color.is_some() && !vote.has_room;
+        if let Some((rank, _)) = votes.iter().find(is_full) {
+            let (rank, most) = (*rank, CONTEXTS_MAX);
+            return Err(Error::TooManyCommunicators { rank, most });
+        }
+        let Some(color) = color else {
+            return Ok(None);
+        };
+        let mut ranks: Vec<(i64, Rank)> = votes
+            .iter()
+            .filter(|(_, vote)| vote.color == Some(color))
+            .map(|(rank, vote)| (vote.key, *rank))
+            .collect();
+        ranks.sort_unstable();
+        let place = ranks.iter().position(|(_, rank)| *rank == self.rank());
+        let outer = |(_, rank): &(i64, Rank)| self.group.outer(*rank);
+        let members: Arc<[Rank]> = ranks.iter().map(outer).collect::<Result<_, _>>()?;
+        let context = number(self.group.context, collective, color);
+        let theirs = Arc::clone(&members);
+        let is_new = self.group.engine.change(|protocol| {
+            let is_new = protocol.open(context, theirs);
+            if is_new {
+                protocol.release();
+            }
+            is_new
+        });
+        let (Some(rank), true) = (place, is_new) else {
+            return Err(Error::Local {
+                what: "split a communicator",
+                why: "another one has the same number by chance; split again".into(),
+            });
+        };
+        let engine = Arc::clone(&self.group.engine);
+        let group = Group::some(engine, context, rank as Rank, members);
+        Ok(Some(Self::of(Arc::clone(&self.member), group)))
+    }
+}
+
+/// By which a new communicator is known: nothing that others may have chosen meanwhile goes into it, so members of several
+/// communicators may split them in any order, and at the same time. Of 63 bits: that two of a few thousand that exist at a
+/// time are the same happens once in 10¹² programs, and is noticed.
+fn number(parent: u64, collective: u32, color: u32) -> u64 {
+    let mut digest = blake3::Hasher::new();
+    digest.update(b"hotlease communicator");
+    digest.update(&parent.to_le_bytes());
+    digest.update(&collective.to_le_bytes());
+    digest.update(&color.to_le_bytes());
+    let mut number = [0; 8];
+    digest.finalize_xof().fill(&mut number);
+    // Never the one that all began with.
+    u64::from_le_bytes(number) | 1 << 63
+}
+
+/// What a member wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Vote {
+    color: Option<u32>,
+    key: i64,
+    /// It keeps a place for the new communicator.
+    has_room: bool,
+}
+
+impl Vote {
+    const BYTES: usize = 16;
+
+    fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0] = u8::from(self.color.is_some());
+        bytes[1] = u8::from(self.has_room);
+        bytes[4..8].copy_from_slice(&self.color.unwrap_or(0).to_le_bytes());
+        bytes[8..].copy_from_slice(&self.key.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; Self::BYTES]) -> Self {
+        let mut key = [0; 8];
+        key.copy_from_slice(&bytes[8..]);
+        let color = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        Self {
+            color: (bytes[0] == 1).then_some(color),
+            key: i64::from_le_bytes(key),
+            has_room: bytes[1] == 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn votes_arrive_as_they_were() {
+        for color in [None, Some(0), Some(u32::MAX)] {
+            for key in [0, -1, i64::MIN, i64::MAX] {
+                for has_room in [false, true] {
+                    let vote = Vote { color, key, has_room };
+                    assert_eq!(Vote::decode(&vote.encode()), vote);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parents_collectives_and_colors_make_different_numbers() {
+        let mut numbers = HashSet::new();
+        for parent in [0, 1, 1 << 63] {
+            for collective in 0..100 {
+                for color in 0..100 {
+                    assert!(numbers.insert(number(parent, collective, color)));
+                }
+            }
+        }
+        assert!(!numbers.contains(&0), "that is the first communicator's");
+    }
+}

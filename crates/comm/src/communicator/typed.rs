@@ -1,0 +1,443 @@
+//! Collectives on slices of numbers, that wait.
+
+use super::Communicator;
+use super::ask::{Ask, Given};
+use super::checked::Site;
+use crate::algorithm::Blocks;
+use crate::collective::{Collective, Operation};
+use crate::element::Element;
+use crate::error::Error;
+use crate::operator::Operator;
+use crate::schedule::Rank;
+use std::panic::Location;
+
+/// All members call the same collectives, in the same order; each waits until it has its part. Memory that is given is never written.
+///
+/// Errors of all of these are [`Error::Arguments`] and [`Error::Operator`], with which nothing was sent and the others still wait for
+/// this member's call; [`Error::Mismatch`] and [`Error::OperatorPanicked`], after which [`Error::Broken`] ends every
+/// collective of the communicator; [`Error::MemberLost`] and [`Error::MemberLeft`] of any member; and, in checked mode,
+/// [`Error::Differ`].
+impl Communicator {
+    /// Waits until all members are here.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.typed::<u8>(Collective::Barrier, None, Given::Apart(&[]), &mut [])
+    }
+
+    /// Gives the root's elements to all.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<(), Error> {
+        let count = buffer.len();
+        let collective = Collective::Broadcast { root, count };
+        if root == self.rank() {
+            self.typed(collective, None, Given::Apart(buffer), &mut [])
+        } else {
+            self.typed(collective, None, Given::Apart(&[]), buffer)
+        }
+    }
+
+    /// Gives the root everybody's elements, by rank: as many of each. `all` has `size` times as many, and may be empty
+    /// elsewhere than at the root.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn gather<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        all: &mut [T],
+        root: Rank,
+    ) -> Result<(), Error> {
+        let (mine, is_root) = (mine.into(), root == self.rank());
+        let count = match mine.len() {
+            Some(count) => count,
+            None if is_root => self.share(Operation::Gather, all.len())?,
+            None => return Err(self.only_the_root(Operation::Gather)),
+        };
+        if is_root {
+            self.same(
+                Operation::Gather,
+                "elements of all",
+                all.len(),
+                count * self.size() as usize,
+            )?;
+        }
+        let blocks = Blocks::Equal(count);
+        self.typed(Collective::Gather { root, blocks }, None, mine, all)
+    }
+
+    /// The same with blocks of any length, which the root knows; elsewhere `blocks` and `all` are not looked at.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn gatherv<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        all: &mut [T],
+        blocks: Blocks<'_>,
+        root: Rank,
+    ) -> Result<(), Error> {
+        let (given, is_root) = (mine.into(), root == self.rank());
+        let mine = match given.len() {
+            Some(count) => count,
+            None if is_root => count_of(&blocks, root),
+            None => return Err(self.only_the_root(Operation::Gatherv)),
+        };
+        let collective = Collective::Gatherv { root, mine, blocks };
+        self.typed(collective, None, given, all)
+    }
+
+    /// Gives everybody its part of the root's elements, by rank: `mine` is as long everywhere. The root's own part stays where it is if
+    /// `mine` is empty there; `all` may be empty elsewhere.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn scatter<T: Element>(&self, all: &[T], mine: &mut [T], root: Rank) -> Result<(), Error> {
+        let (mut count, mut stays) = (mine.len(), false);
+        if root == self.rank() {
+            stays = count == 0 && !all.is_empty();
+            count = self.share(Operation::Scatter, all.len())?;
+            if !stays {
+                self.same(
+                    Operation::Scatter,
+                    "elements for the root itself",
+                    mine.len(),
+                    count,
+                )?;
+            }
+        }
+        let blocks = Blocks::Equal(count);
+        let all = if root == self.rank() { all } else { &[] };
+        self.any(Collective::Scatter { root, blocks }, None, all, mine, stays)
+    }
+
+    /// The same with blocks of any length, which the root knows; elsewhere `blocks` and `all` are not looked at.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn scatterv<T: Element>(
+        &self,
+        all: &[T],
+        blocks: Blocks<'_>,
+        mine: &mut [T],
+        root: Rank,
+    ) -> Result<(), Error> {
+        let own = count_of(&blocks, self.rank());
+        let is_root = root == self.rank();
+        let stays = is_root && mine.is_empty() && own > 0;
+        let collective = Collective::Scatterv {
+            root,
+            mine: if stays { own } else { mine.len() },
+            blocks,
+        };
+        let all = if is_root { all } else { &[] };
+        self.any(collective, None, all, mine, stays)
+    }
+
+    /// Gives everybody everybody's elements, by rank: as many of each. `all` has `size` times as many.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn allgather<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        all: &mut [T],
+    ) -> Result<(), Error> {
+        let mine = mine.into();
+        let count = match mine.len() {
+            Some(count) => count,
+            None => self.share(Operation::Allgather, all.len())?,
+        };
+        self.same(
+            Operation::Allgather,
+            "elements of all",
+            all.len(),
+            count * self.size() as usize,
+        )?;
+        let blocks = Blocks::Equal(count);
+        self.typed(Collective::Allgather { blocks }, None, mine, all)
+    }
+
+    /// The same with blocks of any length, which all know.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn allgatherv<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        all: &mut [T],
+        blocks: Blocks<'_>,
+    ) -> Result<(), Error> {
+        let mine = mine.into();
+        if let Some(count) = mine.len() {
+            let own = count_of(&blocks, self.rank());
+            self.same(Operation::Allgather, "elements of its own", count, own)?;
+        }
+        self.typed(Collective::Allgather { blocks }, None, mine, all)
+    }
+
+    /// Gives the root the sum (or another result) of everybody's elements, one by one. `total` may be empty elsewhere.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn reduce<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        total: &mut [T],
+        operator: &Operator,
+        root: Rank,
+    ) -> Result<(), Error> {
+        let (mine, is_root) = (mine.into(), root == self.rank());
+        let count = match mine.len() {
+            Some(count) => count,
+            None if is_root => total.len(),
+            None => return Err(self.only_the_root(Operation::Reduce)),
+        };
+        if is_root {
+            self.same(Operation::Reduce, "elements of the result", total.len(), count)?;
+        }
+        let collective = Collective::Reduce { root, count };
+        self.typed(collective, Some(operator), mine, total)
+    }
+
+    /// Gives everybody the sum (or another result) of everybody's elements, one by one, the same to the bit.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn allreduce<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        total: &mut [T],
+        operator: &Operator,
+    ) -> Result<(), Error> {
+        let (mine, count) = (mine.into(), total.len());
+        self.same(
+            Operation::Allreduce,
+            "elements of its own",
+            mine.len().unwrap_or(count),
+            count,
+        )?;
+        self.typed(Collective::Allreduce { count }, Some(operator), mine, total)
+    }
+
+    /// Gives each member its part of what [`allreduce`](Self::allreduce) would give: `counts` says how many elements, by rank. In
+    /// place, `part` holds all elements, and begins with the part afterwards.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn reduce_scatter<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        part: &mut [T],
+        counts: &[usize],
+        operator: &Operator,
+    ) -> Result<(), Error> {
+        let displacements = following(counts);
+        let blocks = Blocks::Each {
+            counts,
+            displacements: &displacements,
+        };
+        let collective = Collective::ReduceScatter { blocks };
+        self.typed(collective, Some(operator), mine.into(), part)
+    }
+
+    /// The same with as many elements for each.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn reduce_scatter_block<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        part: &mut [T],
+        operator: &Operator,
+    ) -> Result<(), Error> {
+        let mine = mine.into();
+        let operation = Operation::ReduceScatter;
+        let count = match mine.len() {
+            Some(count) => self.share(operation, count)?,
+            None => self.share(operation, part.len())?,
+        };
+        if mine.len().is_some() {
+            self.same(operation, "elements of the result", part.len(), count)?;
+        }
+        let blocks = Blocks::Equal(count);
+        let collective = Collective::ReduceScatter { blocks };
+        self.typed(collective, Some(operator), mine, part)
+    }
+
+    /// Gives each member the sum (or another result) of the elements of the members up to itself.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn scan<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        total: &mut [T],
+        operator: &Operator,
+    ) -> Result<(), Error> {
+        let (mine, count) = (mine.into(), total.len());
+        self.same(
+            Operation::Scan,
+            "elements of its own",
+            mine.len().unwrap_or(count),
+            count,
+        )?;
+        self.typed(Collective::Scan { count }, Some(operator), mine, total)
+    }
+
+    /// Gives each member the sum (or another result) of the elements of the members before it. At rank 0 `total` stays as it is.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn exscan<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        total: &mut [T],
+        operator: &Operator,
+    ) -> Result<(), Error> {
+        let (mine, count) = (mine.into(), total.len());
+        self.same(
+            Operation::Exscan,
+            "elements of its own",
+            mine.len().unwrap_or(count),
+            count,
+        )?;
+        self.typed(Collective::Exscan { count }, Some(operator), mine, total)
+    }
+
+    /// Gives part `i` of everybody's elements to rank `i`, by the rank that they come from; all parts are as long.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn alltoall<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        all: &mut [T],
+    ) -> Result<(), Error> {
+        let mine = mine.into();
+        let count = self.share(Operation::Alltoall, all.len())?;
+        let given = mine.len().unwrap_or(all.len());
+        self.same(Operation::Alltoall, "elements for all", given, all.len())?;
+        self.typed(Collective::Alltoall { count }, None, mine, all)
+    }
+
+    /// The same with parts of any length: `sent` says what this member sends, `received` what it gets. In place, what it gives is as
+    /// `received`.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn alltoallv<'a, T: Element>(
+        &self,
+        mine: impl Into<Given<'a, T>>,
+        sent: Blocks<'_>,
+        all: &mut [T],
+        received: Blocks<'_>,
+    ) -> Result<(), Error> {
+        let collective = Collective::Alltoallv { sent, received };
+        self.typed(collective, None, mine.into(), all)
+    }
+
+    #[track_caller]
+    fn typed<T: Element>(
+        &self,
+        collective: Collective<'_>,
+        operator: Option<&Operator>,
+        given: Given<'_, T>,
+        output: &mut [T],
+    ) -> Result<(), Error> {
+        match given {
+            Given::Apart(input) => self.any(collective, operator, input, output, false),
+            Given::InPlace => self.any(collective, operator, &[], output, true),
+        }
+    }
+
+    #[track_caller]
+    fn any<T: Element>(
+        &self,
+        collective: Collective<'_>,
+        operator: Option<&Operator>,
+        input: &[T],
+        output: &mut [T],
+        in_place: bool,
+    ) -> Result<(), Error> {
+        let ask = Ask {
+            collective,
+            datatype: T::KIND,
+            operator,
+            in_place,
+            site: None,
+        };
+        let site = Site::rust(Location::caller());
+        T::write(output, |output| {
+            self.collective_at(&ask, site, bytemuck::cast_slice(input), output)
+        })
+    }
+
+    /// How many of these each rank has.
+    pub(super) fn share(&self, operation: Operation, elements: usize) -> Result<usize, Error> {
+        let size = self.size() as usize;
+        if elements.is_multiple_of(size) {
+            return Ok(elements / size);
+        }
+        let why = format!("{elements} elements cannot be as many for each of {size} ranks");
+        Err(self.contradiction(operation, why))
+    }
+
+    fn same(&self, operation: Operation, what: &str, given: usize, needed: usize) -> Result<(), Error> {
+        if given == needed {
+            return Ok(());
+        }
+        let why = format!("there is memory for {given} {what}, where there are {needed}");
+        Err(self.contradiction(operation, why))
+    }
+
+    fn only_the_root(&self, operation: Operation) -> Error {
+        self.contradiction(operation, "only the root can give in place".into())
+    }
+
+    pub(super) fn contradiction(&self, operation: Operation, why: String) -> Error {
+        Error::Arguments {
+            operation,
+            rank: self.rank(),
+            why,
+        }
+    }
+}
+
+/// Of a caller's blocks, which are checked later.
+pub(super) fn count_of(blocks: &Blocks<'_>, rank: Rank) -> usize {
+    match blocks {
+        Blocks::Equal(count) => *count,
+        Blocks::Each { counts, .. } => counts.get(rank as usize).copied().unwrap_or(0),
+    }
+}
+
+/// Where blocks begin that follow each other.
+pub(super) fn following(counts: &[usize]) -> Vec<usize> {
+    let mut next = 0usize;
+    let places = counts.iter().map(|count| {
+        let place = next;
+        next = next.saturating_add(*count);
+        place
+    });
+    places.collect()
+}

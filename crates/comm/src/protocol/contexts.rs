@@ -1,0 +1,226 @@
+//! Communicators that begin and end on the same connections.
+//!
+//! A communicator ends at each member by itself: the member says so to the others ([`Frame::Leave`]), behind everything
+//! that it has sent there, and takes nothing more. Whoever still sends to it or waits for it is told. When all members have
+//! left, no frame of the communicator can be on its way, and it is forgotten.
+
+use super::{Action, Context, Kept, Owner, Protocol};
+use crate::error::{During, Error};
+use crate::matching::{Matching, Pattern};
+use crate::schedule::Rank;
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::{Address, Class, Frame};
+use std::sync::Arc;
+
+/// Communicators on one set of connections, with those that others have opened and this member has not yet, and those that this member
+/// has left and others not yet.
+pub(crate) const CONTEXTS_MAX: usize = 4096;
+
+/// How far a member is with leaving a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stay {
+    Here,
+    /// It takes no messages; what it has begun goes on.
+    Leaving,
+    /// The others have been told.
+    Gone,
+}
+
+impl Context {
+    pub(super) fn new(posted_max: usize) -> Self {
+        Self {
+            members: None,
+            matching: [Matching::new(posted_max), Matching::new(posted_max)],
+            number: 0,
+            broken: None,
+            stay: Stay::Here,
+            left: Vec::new(),
+        }
+    }
+}
+
+impl Protocol {
+    /// Keeps a place for a communicator that this member may open; false if there is none.
+    pub(crate) fn reserve(&mut self) -> bool {
+        let has_room = self.contexts.len() + self.reserved < CONTEXTS_MAX;
+        self.reserved += usize::from(has_room);
+        has_room
+    }
+
+    /// Whether no frame may begin one more: who may have opened one has kept a place for it.
+    pub(super) fn is_full(&self) -> bool {
+        self.contexts.len() >= CONTEXTS_MAX
+    }
+
+    /// Gives a place back.
+    pub(crate) fn release(&mut self) {
+        self.reserved -= 1;
+    }
+
+    /// Begins a communicator of these members, of whom this is one. Others may have sent something there already. False if there is one
+    /// of this number.
+    pub(crate) fn open(&mut self, context: u64, members: Arc<[Rank]>) -> bool {
+        let of_context = self.context(context);
+        let is_new = of_context.members.is_none();
+        if is_new {
+            of_context.members = Some(members);
+        }
+        is_new
+    }
+
+    /// This member takes no part in a communicator any more. `gives_up`: in the middle of something, so that nobody waits for it.
+    pub(crate) fn leave(&mut self, context: u64, gives_up: bool) {
+        if self.has_finished {
+            return;
+        }
+        let me = self.me;
+        if gives_up {
+            self.context(context).broken.get_or_insert(me);
+            self.tell_members(context, Frame::Broken { context, rank: me });
+            for collective in self.collectives.keys(|running| running.context() == context) {
+                let during = self.during_collective(collective);
+                self.fail_collective(collective, Error::Broken { during, rank: me });
+            }
+        }
+        self.context(context).stay = Stay::Leaving;
+        let withdrawn = self.matching(Class::Message, context).withdraw(|_, _| true);
+        for (_, posted) in withdrawn {
+            self.complete(posted.owner, Err(Error::Finished));
+        }
+        self.drop_kept(context, Class::Message);
+        self.leaving.push(context);
+        self.is_leaving_due = true;
+    }
+
+    /// Tells others of communicators that this member has left and has nothing more to send in, and forgets those that all have left.
+    pub(super) fn go_on_leaving(&mut self) {
+        if !std::mem::take(&mut self.is_leaving_due) {
+            return;
+        }
+        let mut leaving = std::mem::take(&mut self.leaving);
+        leaving.retain(|context| {
+            self.tell_leave(*context);
+            !self.forget_context(*context)
+        });
+        self.leaving.append(&mut leaving);
+    }
+
+    fn tell_leave(&mut self, context: u64) {
+        let is_meant = |address: &Address| address.context == context;
+        let mut waiting = self.peers.iter().flat_map(|peer| &peer.waiting).flatten();
+        let is_busy = waiting.any(|waiting| is_meant(&waiting.address))
+            || !self
+                .collectives
+                .keys(|running| running.context() == context)
+                .is_empty();
+        if is_busy || self.context(context).stay != Stay::Leaving {
+            return;
+        }
+        self.context(context).stay = Stay::Gone;
+        self.drop_kept(context, Class::Collective);
+        self.tell_members(context, Frame::Leave { context });
+    }
+
+    /// Whether all have left it.
+    fn forget_context(&mut self, context: u64) -> bool {
+        let Some(of_context) = self.contexts.get(&context) else {
+            return true;
+        };
+        let others = self.members(context).iter().filter(|rank| **rank != self.me);
+        let is_over = of_context.stay == Stay::Gone
+            && others
+                .into_iter()
+                .all(|rank| of_context.left.contains(rank) || !self.is_here(*rank));
+        if is_over && let Some(of_context) = self.contexts.remove(&context) {
+            self.leaves -= of_context.left.len();
+        }
+        is_over
+    }
+
+    pub(super) fn tell_members(&mut self, context: u64, frame: Frame) {
+        let members = self
+            .contexts
+            .get(&context)
+            .and_then(|of_context| of_context.members.clone());
+        for rank in members.iter().flat_map(|members| members.iter()) {
+            if *rank != self.me && self.is_here(*rank) {
+                self.actions.push_back(Action::Frame { to: *rank, frame });
+            }
+        }
+    }
+
+    /// Whether a message is for a communicator that this member has not left.
+    pub(super) fn takes(&self, to: &Address) -> bool {
+        let stay = self.contexts.get(&to.context).map(|of_context| of_context.stay);
+        match stay {
+            None | Some(Stay::Here) => true,
+            Some(Stay::Leaving) => to.class == Class::Collective,
+            Some(Stay::Gone) => false,
+        }
+    }
+
+    /// A member has left a communicator: nothing more comes of it there, and it takes nothing.
+    pub(super) fn left(&mut self, from: Rank, context: u64) -> Result<(), Loss> {
+        let is_new = !self.contexts.contains_key(&context);
+        if is_new && self.is_full() {
+            return Err(Loss::Protocol);
+        }
+        let left = &mut self.context(context).left;
+        if left.contains(&from) {
+            return Err(Loss::Protocol);
+        }
+        left.push(from);
+        self.leaves += 1;
+        self.is_leaving_due = true;
+        self.end_in(context, from);
+        Ok(())
+    }
+
+    /// Ends what cannot end otherwise, because a member has left a communicator. What it sent before stays to be received.
+    fn end_in(&mut self, context: u64, from: Rank) {
+        let mut ended: Vec<(Owner, Option<During>)> = Vec::new();
+        for waiting in &mut self.peers[from as usize].waiting {
+            let is_meant = |owner: &super::Waiting| owner.address.context == context;
+            ended.extend(
+                waiting
+                    .iter()
+                    .filter(|waiting| is_meant(waiting))
+                    .map(|waiting| (waiting.owner, None)),
+            );
+            waiting.retain(|waiting| !is_meant(waiting));
+        }
+        // What was granted still goes.
+        let announced = self
+            .sends
+            .keys(|sending| sending.to == from && sending.context == context && sending.landing.is_none());
+        for send in announced {
+            let sending = self.sends.remove(send);
+            ended.extend(sending.map(|sending| (sending.owner, Some(sending.during))));
+        }
+        let any = During::Receive {
+            from: None,
+            tag: None,
+        };
+        let is_of_any = self.hopeless(context, Pattern::ANY, any).is_some();
+        let matching = &mut self.context(context).matching;
+        let posted = matching.iter_mut().flat_map(|matching| {
+            matching.withdraw(|pattern, _| pattern.source.map_or(is_of_any, |source| source == from))
+        });
+        ended.extend(posted.map(|(_, posted)| (posted.owner, Some(posted.during))));
+        for (owner, during) in ended {
+            let during = during.unwrap_or_else(|| self.during_of(owner));
+            self.complete(owner, Err(Error::MemberLeft { during, rank: from }));
+        }
+    }
+
+    /// Forgets messages that nobody will ask for; their senders may send as much again.
+    fn drop_kept(&mut self, context: u64, class: Class) {
+        for (source, kept) in self.matching(class, context).drain() {
+            match kept {
+                Kept::Announced { .. } => self.taken(source, class, 0),
+                Kept::Landing(key) => self.drop_landing(key),
+                Kept::Own { owner, .. } => self.complete(owner, Err(Error::Finished)),
+            }
+        }
+    }
+}
