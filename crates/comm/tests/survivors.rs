@@ -6,7 +6,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
 
-use group::{each, rendezvous, until};
+use group::{each, options, rendezvous, until};
 use hotlease_comm::rendezvous::Server;
 use hotlease_comm::{Blocks, Communicator, Error, Operator, Options, Pattern, Rank};
 use std::process::{Child, Command, Stdio};
@@ -245,4 +245,27 @@ fn a_part_shrinks_by_itself() {
             }
         },
     );
+}
+
+#[test]
+fn whoever_goes_while_the_others_meet_is_not_waited_for() {
+    let server = rendezvous();
+    let options = options(&server, "meet", 3);
+    scope(|scope| {
+        for rank in 0..3 {
+            let (mut options, server) = (options.clone(), &server);
+            options.rank = Some(rank);
+            scope.spawn(move || {
+                let all = Communicator::join(&options).expect("all come");
+                all.barrier().expect("all are well");
+                if rank == 2 {
+                    until("the others wait for this one", || server.waiting() == 2);
+                    return;
+                }
+                let left = all.shrink().expect("two are left");
+                assert_eq!((left.rank(), left.size()), (rank, 2));
+                assert_eq!(sum(&left, 1), Ok(2));
+            });
+        }
+    });
 }

@@ -56,9 +56,9 @@ impl Communicator {
         is_partial: bool,
     ) -> Result<Self, Error> {
         let size = met.members.len() as Rank;
-        // After the meeting it takes no longer to find out that a member has failed than at any other time.
+        // After the meeting a member that has failed is not waited for much longer than at any other time.
         let deadline = if is_partial {
-            Instant::now() + options.failure_bound
+            Instant::now() + 2 * options.failure_bound
         } else {
             began + options.join_timeout
         };

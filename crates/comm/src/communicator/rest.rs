@@ -113,3 +113,56 @@ impl Communicator {
         missing.map(|(rank, _)| rank).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::Server;
+    use crate::secret::Secret;
+    use std::time::Duration;
+
+    #[test]
+    fn whoever_has_met_the_others_and_cannot_be_reached_is_a_member_that_has_failed() {
+        let secret = Secret::new(b"the secret of these tests").expect("25 bytes");
+        let server = Server::start("127.0.0.1:0", vec![secret.clone()], Default::default());
+        let server = server.expect("a rendezvous");
+        let mut options = Options::new("rest", 3, server.address().to_string(), secret);
+        options.failure_bound = Duration::from_secs(1);
+        let member = |rank| {
+            let mut options = options.clone();
+            options.rank = Some(rank);
+            let all = Communicator::join(&options).expect("all come");
+            if rank == 2 {
+                let meeting = || Meeting::Rest {
+                    of: all.member.id,
+                    context: all.group.context,
+                    number: 0,
+                    lost: Vec::new(),
+                };
+                let errand = Errand {
+                    options: &options,
+                    size: 3,
+                    rank: Some(2),
+                    meeting: &meeting,
+                };
+                // Its port closes before anybody has called.
+                client::meet(&errand, Instant::now()).expect("all meet");
+                return;
+            }
+            let with = all.shrink().expect("all meet");
+            assert_eq!((with.rank(), with.size()), (rank, 3));
+            let error = with.barrier().expect_err("one cannot be reached");
+            assert!(matches!(error, Error::MemberLost { rank: 2, .. }), "{error}");
+            let left = with.shrink().expect("two are left");
+            assert_eq!((left.rank(), left.size()), (rank, 2));
+            left.barrier().expect("they are well");
+        };
+        std::thread::scope(|scope| {
+            let member = &member;
+            let members = [0, 1, 2].map(|rank| scope.spawn(move || member(rank)));
+            for member in members {
+                member.join().expect("no panic");
+            }
+        });
+    }
+}
