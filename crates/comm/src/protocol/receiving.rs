@@ -63,6 +63,15 @@ impl Target {
     }
 }
 
+#[cfg(test)]
+impl Landing {
+    /// Nobody waits for it, and nothing of it has come: where a collective has ended with an error, its sender may have
+    /// given it up as well.
+    pub(super) fn is_given_up(&self) -> bool {
+        matches!(self.target, Target::Nobody) && self.received == 0
+    }
+}
+
 fn length_of(kept: &Kept, landings: &Slots<Landing>) -> u64 {
     match kept {
         Kept::Announced { length, .. } => *length,

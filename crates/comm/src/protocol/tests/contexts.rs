@@ -62,7 +62,10 @@ impl Net {
                 "{what}: rank {rank}"
             );
             assert_eq!(
-                (member.landings.len(), member.sends.len()),
+                (
+                    member.landings.keys(|landing| !landing.is_given_up()).len(),
+                    member.sends.len()
+                ),
                 (0, 0),
                 "{what}: rank {rank}"
             );
