@@ -19,6 +19,7 @@ mod moves;
 mod nodes;
 mod offers;
 mod parts;
+mod plans;
 mod registrations;
 mod removal;
 mod rendezvous;

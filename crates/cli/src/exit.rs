@@ -2,6 +2,7 @@
 
 use hotlease_agent::AgentError;
 use hotlease_client::Error as ClientError;
+use hotlease_comm::Error as CommError;
 use hotlease_journal::DirectoryError;
 use hotlease_manager::ManagerError;
 use hotlease_net::NetError;
@@ -139,6 +140,9 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
     }
     if let Some(error) = find::<NetError>(error) {
         return of_network(error);
+    }
+    if let Some(CommError::Options { .. } | CommError::Arguments { .. }) = find(error) {
+        return USAGE;
     }
     if let Some(refusal) = find::<Refusal>(error) {
         return of_refusal(refusal);

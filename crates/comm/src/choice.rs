@@ -1,6 +1,7 @@
 //! Which algorithm is used when: a table of rules, of which the first that fits is followed.
 
 mod rule;
+mod tuned;
 
 use crate::algorithm::{Algorithm, Recipe};
 use crate::collective::{Call, Operation};
@@ -8,9 +9,11 @@ use crate::error::Error;
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::OnceLock;
 
 pub use rule::Rule;
+pub use tuned::Measured;
 
 /// What a communicator sends over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
@@ -31,7 +34,8 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    const NAMES: [(LinkKind, &'static str); 6] = [
+    /// Each, with its name in tables and on command lines.
+    pub const NAMES: [(LinkKind, &'static str); 6] = [
         (LinkKind::Shm, "shm"),
         (LinkKind::Ofi, "ofi"),
         (LinkKind::Tcp, "tcp"),
@@ -55,6 +59,20 @@ impl fmt::Display for LinkKind {
                 .find(|(link, _)| link == self)
                 .map_or("?", |(_, name)| name),
         )
+    }
+}
+
+impl FromStr for LinkKind {
+    type Err = Error;
+
+    /// By its name in tables.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = LinkKind::NAMES.iter().find(|(_, name)| *name == text);
+        found.map(|(link, _)| *link).ok_or_else(|| {
+            let names = LinkKind::NAMES.map(|(_, name)| name).join(", ");
+            let what = format!("there is no link `{text}`; there are {names}");
+            Error::Options { what }
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::schedule::Rank;
 use serde::Deserialize;
 use std::fmt;
+use std::str::FromStr;
 
 /// What ranks can do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
@@ -66,6 +67,20 @@ impl fmt::Display for Operation {
             .find(|(operation, _)| operation == self)
             .map_or("?", |(_, name)| name);
         f.pad(name)
+    }
+}
+
+impl FromStr for Operation {
+    type Err = Error;
+
+    /// By its name in [`Operation::NAMES`].
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = Operation::NAMES.iter().find(|(_, name)| *name == text);
+        found.map(|(operation, _)| *operation).ok_or_else(|| {
+            let names = Operation::NAMES.map(|(_, name)| name).join(", ");
+            let what = format!("there is no operation `{text}`; there are {names}");
+            Error::Options { what }
+        })
     }
 }
 

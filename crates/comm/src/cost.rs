@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 /// What a link between two ranks costs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LinkCost {
     /// From the beginning of a message of no bytes here to its end there (`L`, or alpha).
     pub latency_s: f64,
@@ -23,15 +23,63 @@ pub struct LinkCost {
     pub byte_s: f64,
 }
 
-/// What a store costs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What a store costs. What is 0 costs nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StoreCost {
     /// From the beginning of a write until the object can be read.
     pub write_s: f64,
-    /// A read of an object that is there.
+    /// A read of an object that is there, or is not.
     pub read_s: f64,
     /// For each byte that one rank writes, or reads.
     pub byte_s: f64,
+    /// For each byte that all ranks together write: a store of one server has one port. It bounds the whole from below.
+    pub shared_write_byte_s: f64,
+    /// For each byte that all ranks together read.
+    pub shared_read_byte_s: f64,
+    /// For each object that all ranks together write: a store takes so many in a second. It bounds the whole, too.
+    pub shared_write_s: f64,
+    /// For each read of all ranks together, in vain or not.
+    pub shared_read_s: f64,
+    /// How long a reader sleeps before it asks the second time for an object that is not there yet; then twice as long, and so on.
+    /// 0: the store lets it wait.
+    pub poll_first_s: f64,
+    /// The longest that it sleeps.
+    pub poll_most_s: f64,
+}
+
+impl StoreCost {
+    /// What a collective takes at least, with as much to write and read.
+    fn least(&self, outcome: &Outcome) -> f64 {
+        let reads = (outcome.reads + outcome.polls) as f64;
+        let ports = [
+            outcome.bytes as f64 * self.shared_write_byte_s,
+            outcome.bytes_read as f64 * self.shared_read_byte_s,
+            outcome.writes as f64 * self.shared_write_s,
+            reads * self.shared_read_s,
+        ];
+        self.write_s + self.read_s + ports.into_iter().fold(0.0, f64::max)
+    }
+
+    /// How often a reader asks in vain for what will be there after a while, and when it asks with success.
+    fn polls(&self, wait: f64) -> (u64, f64) {
+        let (mut polls, mut asked_at, mut sleep) = (0, 0.0, self.poll_first_s);
+        if self.poll_first_s <= 0.0 {
+            return (0, wait.max(0.0));
+        }
+        let most = self.poll_most_s.max(self.poll_first_s);
+        while asked_at < wait {
+            let period = self.read_s + sleep;
+            let times = if sleep < most {
+                1.0
+            } else {
+                ((wait - asked_at) / period).ceil()
+            };
+            polls += times as u64;
+            asked_at += times * period;
+            sleep = (2.0 * sleep).min(most);
+        }
+        (polls, asked_at)
+    }
 }
 
 /// What everything costs.
@@ -61,6 +109,10 @@ pub struct Outcome {
     pub writes: u64,
     /// Objects read.
     pub reads: u64,
+    /// Bytes of all objects read.
+    pub bytes_read: u64,
+    /// Reads of objects that were not there yet.
+    pub polls: u64,
     /// Rounds of the rank that had most.
     pub rounds_max: usize,
 }
@@ -78,8 +130,7 @@ const ROUNDS_AT_ONCE: usize = 2_000_000;
 /// use hotlease_comm::{Algorithm, Call, Collective, Recipe};
 ///
 /// let link = LinkCost { latency_s: 10e-6, message_s: 0.0, byte_s: 1e-9 };
-/// let store = StoreCost { write_s: 0.0, read_s: 0.0, byte_s: 0.0 };
-/// let costs = Costs { link: &|_, _| link, store, reduce_byte_s: 0.0, copy_byte_s: 0.0 };
+/// let costs = Costs { link: &|_, _| link, store: StoreCost::default(), reduce_byte_s: 0.0, copy_byte_s: 0.0 };
 /// let recipe = Recipe::from(Algorithm::RecursiveDoubling);
 /// let outcome = simulate(1024, 8, &costs, |rank, rounds| {
 ///     recipe.build_part(&Call::new(Collective::Allreduce { count: 1000 }, rank, 1024), rounds)
@@ -210,6 +261,10 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
             self.outcome.bytes += state.bytes;
             self.outcome.rounds_max = self.outcome.rounds_max.max(state.rounds);
         }
+        if self.outcome.writes > 0 {
+            let least = self.costs.store.least(&self.outcome);
+            self.outcome.seconds = self.outcome.seconds.max(least);
+        }
         Ok(self.outcome)
     }
 
@@ -300,12 +355,15 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
         let store = self.costs.store;
         let transfer = object.bytes as f64 * store.byte_s;
         let state = &mut self.states[rank as usize];
-        let at = state.now.max(object.readable) + store.read_s + transfer;
+        let (polls, asked_after) = store.polls(object.readable - state.now);
+        let at = state.now + asked_after + store.read_s + transfer;
         state.arrivals.push(Arrival {
             at,
             occupies: transfer,
         });
         self.outcome.reads += 1;
+        self.outcome.bytes_read += object.bytes;
+        self.outcome.polls += polls;
         object.readers -= 1;
         if object.readers == 0 {
             self.objects.remove(&(of, key));

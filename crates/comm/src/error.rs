@@ -338,6 +338,20 @@ pub enum Error {
         /// What is wrong in it.
         why: String,
     },
+    /// What links cost cannot be read.
+    #[error("the prices: {why}; without a file the built-in ones are used")]
+    Prices {
+        /// What is wrong in them.
+        why: String,
+    },
+    /// The model has no answer.
+    #[error("no estimate for {operation}: {why}")]
+    Model {
+        /// Of what.
+        operation: Operation,
+        /// What is missing, or too much.
+        why: String,
+    },
     /// This process lacks something.
     #[error("cannot {what}: {why}")]
     Local {

@@ -18,7 +18,7 @@
 //!   reductions. It is pure data, so every collective is non-blocking by itself, and can be tried for any number of ranks in memory. The
 //!   engine runs it; [`Recipe::build`] makes it, by one of several [`Algorithm`]s for each [`Operation`]; [`Areas`] runs the local half
 //!   of it, with an [`Operator`] for a [`Datatype`]; [`Table`] says which algorithm is used when, and why; **[`cost`]** simulates
-//!   thousands of ranks from the latency and bandwidth of their links.
+//!   thousands of ranks from the latency and bandwidth of their links, and **[`model`]** adds what it is charged for, and chooses the link.
 //! * A member that fails, or stands still, ends what involves it at all others in a bounded time, with the cause.
 //!
 //! ```
@@ -101,6 +101,7 @@ mod error;
 mod link;
 mod matching;
 mod memory;
+pub mod model;
 mod operator;
 mod options;
 mod protocol;
@@ -112,7 +113,7 @@ mod slots;
 
 pub use algorithm::{Algorithm, Blocks, Part, Recipe};
 pub use areas::Areas;
-pub use choice::{Choice, Explanation, LinkKind, Question, Rule, Table};
+pub use choice::{Choice, Explanation, LinkKind, Measured, Question, Rule, Table};
 pub use collective::{Call, Collective, Operation};
 pub use communicator::{Ask, Communicator, Given, InPlace};
 pub use datatype::Datatype;

@@ -126,6 +126,21 @@ pub enum Step {
     },
 }
 
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Send { to, from } => write!(f, "send {from} to rank {to}"),
+            Step::Receive { from, into } => write!(f, "receive {into} from rank {from}"),
+            Step::Publish { key, from, readers } => {
+                write!(f, "write {from} as object {key}, for {readers} readers")
+            }
+            Step::Fetch { of, key, into } => write!(f, "read object {key} of rank {of} into {into}"),
+            Step::Copy { from, into } => write!(f, "copy {from} to {into}"),
+            Step::Reduce { left, right, into } => write!(f, "{into} = {left} op {right}"),
+        }
+    }
+}
+
 /// What can go on at the same time, and what follows on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Round {

@@ -12,6 +12,7 @@
 //! * [`throughput`] — invocations per second, pipelined.
 //! * [`bandwidth`] — bytes per second read in place, and copied.
 //! * [`cold`] — from asking for a lease to the first result.
+//! * [`comm`] — what each algorithm of each collective takes, and a table of the fastest.
 //! * [`control`] — grants per second, and what many agents and leases cost a manager.
 //! * [`oversubscription`] — what shared cores cost and give.
 //! * [`peers`] — the same echo through sockets, gRPC and HTTP.
@@ -25,6 +26,7 @@
 
 mod bandwidth;
 mod cold;
+mod comm;
 mod control;
 mod fabric;
 mod host;
@@ -80,9 +82,14 @@ enum Bench {
     Scaling(scaling::ScalingArgs),
     /// Many invocations: what do memory and descriptors do?
     Soak(soak::SoakArgs),
+    /// What each algorithm of each collective takes between processes, and a table of the fastest
+    Comm(comm::CommArgs),
     /// The other end of `peers`
     #[command(hide = true)]
     PeerServer(peers::ServerArgs),
+    /// Members of `comm`
+    #[command(hide = true)]
+    CommMember(comm::MemberArgs),
     /// Agents of `control`
     #[command(hide = true)]
     SimulatedAgents(control::MembersArgs),
@@ -100,6 +107,8 @@ pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<
         Bench::Peers(args) => peers::carry_out(&args, output),
         Bench::Scaling(args) => scaling::carry_out(&args, output),
         Bench::Soak(args) => soak::carry_out(&args, output),
+        Bench::Comm(args) => comm::carry_out(&args, output),
+        Bench::CommMember(args) => comm::take_part(&args),
         Bench::PeerServer(args) => peers::serve(&args),
         Bench::SimulatedAgents(args) => control::members(&args),
     }

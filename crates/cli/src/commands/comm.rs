@@ -1,5 +1,10 @@
 //! `hotlease comm`
 
+mod explain;
+mod given;
+mod plan;
+mod simulate;
+
 use crate::commands::up::signals::Signals;
 use crate::output::Output;
 use crate::service;
@@ -21,6 +26,9 @@ pub(crate) struct CommArgs {
 #[derive(Debug, Subcommand)]
 enum Command {
     Rendezvous(RendezvousArgs),
+    Plan(plan::PlanArgs),
+    Explain(explain::ExplainArgs),
+    Simulate(simulate::SimulateArgs),
 }
 
 /// Run a rendezvous, in the foreground: where members of communicators find each other
@@ -47,6 +55,9 @@ struct Serving {
 pub(crate) fn carry_out(args: CommArgs, output: &mut Output) -> anyhow::Result<()> {
     match args.command {
         Command::Rendezvous(args) => rendezvous(&args, output),
+        Command::Plan(args) => plan::carry_out(&args, output),
+        Command::Explain(args) => explain::carry_out(&args, output),
+        Command::Simulate(args) => simulate::carry_out(&args, output),
     }
 }
 

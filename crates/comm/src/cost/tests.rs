@@ -12,6 +12,7 @@ fn costs<'a>(link: &'a dyn Fn(Rank, Rank) -> LinkCost) -> Costs<'a> {
         write_s: 20e-3,
         read_s: 10e-3,
         byte_s: 5e-9,
+        ..StoreCost::default()
     };
     Costs {
         link,
@@ -111,6 +112,72 @@ fn a_store_is_waited_for_once_and_its_bytes_pass_one_port() {
         bytes + 20e-3 + 10e-3 + 9.0 * bytes,
         "gather of 9 objects",
     );
+}
+
+#[test]
+fn a_store_of_one_server_carries_all_bytes_and_readers_ask_again() {
+    let link = |_, _| panic!("nothing is sent");
+    let run = |store| {
+        let costs = Costs {
+            store,
+            ..costs(&link)
+        };
+        simulate(10, 8, &costs, |rank, rounds| {
+            let call = Call::new(Collective::Broadcast { root: 0, count: 1000 }, rank, 10);
+            Recipe::from(Algorithm::Objects).build_part(&call, rounds)
+        })
+        .expect("it ends")
+    };
+    let store = StoreCost {
+        write_s: 20e-3,
+        read_s: 10e-3,
+        ..StoreCost::default()
+    };
+    let alone = run(store);
+    close(alone.seconds, 30e-3, "one write, and reads at once");
+    assert_eq!((alone.reads, alone.bytes_read, alone.polls), (9, 72_000, 0));
+    let shared = run(StoreCost {
+        shared_write_byte_s: 1e-6,
+        shared_read_byte_s: 1e-6,
+        ..store
+    });
+    close(shared.seconds, 30e-3 + 72e-3, "nine reads through one port");
+    let slow = run(StoreCost {
+        shared_write_s: 1.0,
+        shared_read_s: 0.5,
+        ..store
+    });
+    close(slow.seconds, 30e-3 + 4.5, "two reads a second");
+    // Asked at 0, 11 and 23 ms, and no sooner than 20 ms is there an answer.
+    let polled = run(StoreCost {
+        poll_first_s: 1e-3,
+        poll_most_s: 4e-3,
+        ..store
+    });
+    close(polled.seconds, 23e-3 + 10e-3, "the third time");
+    assert_eq!(polled.polls, 9 * 2);
+}
+
+#[test]
+fn readers_sleep_twice_as_long_each_time_up_to_a_bound() {
+    let store = StoreCost {
+        read_s: 1.0,
+        poll_first_s: 1.0,
+        poll_most_s: 4.0,
+        ..StoreCost::default()
+    };
+    // Asked at 0, 2, 5, 10, 15, 20...
+    for (wait, polls, at) in [
+        (0.0, 0, 0.0),
+        (0.1, 1, 2.0),
+        (2.5, 2, 5.0),
+        (5.5, 3, 10.0),
+        (18.0, 5, 20.0),
+    ] {
+        assert_eq!(store.polls(wait), (polls, at), "after {wait} s");
+    }
+    assert_eq!(store.polls(-3.0), (0, 0.0), "it is there");
+    assert!(store.polls(1e12).0 > 1e11 as u64, "and no loop of as many turns");
 }
 
 #[test]

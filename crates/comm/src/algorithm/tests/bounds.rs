@@ -67,6 +67,7 @@ fn measure(operation: Operation, recipe: Recipe, ranks: Rank, root: Rank, commut
         write_s: 1.0,
         read_s: 0.0,
         byte_s: 0.0,
+        ..StoreCost::default()
     };
     let costs = Costs {
         link: &|_, _| link,

@@ -1,0 +1,183 @@
+//! `hotlease comm explain`
+
+use super::given::{CollectiveArgs, FileArgs, TimesArgs, algorithm, time};
+use crate::exit::CommandError;
+use crate::output::{Align::*, Column, Output};
+use clap::Args;
+use hotlease_comm::model::{Candidate, candidates};
+use hotlease_comm::{Call, LinkKind, Question, Step};
+use serde::Serialize;
+
+/// Nobody reads more rounds than this.
+const ROUNDS_MAX: usize = 10_000;
+
+/// Show which algorithm a collective uses and why, what the others would take by the model, and what a rank does
+///
+/// With `--json`, an object: summary, rules (up to the one that is followed, and why the others are not), algorithms (algorithm,
+/// chosen, seconds, messages, writes, reads; or why it was not simulated), rank, element_bytes, rounds (transfers, which go on at the same
+/// time, and local, which follows on them), more (whether there are rounds after these 10,000).
+#[derive(Debug, Args)]
+pub(super) struct ExplainArgs {
+    #[command(flatten)]
+    collective: CollectiveArgs,
+    /// What they send over: shm, ofi, tcp, redis, s3 or dynamodb
+    #[arg(long, default_value = "tcp")]
+    link: LinkKind,
+    /// The node of each rank, such as 0,0,1,1: what is inside a node goes through its memory
+    #[arg(long, value_delimiter = ',', conflicts_with = "ranks_per_node")]
+    nodes: Option<Vec<u32>>,
+    /// So many ranks, one after the other, share a node
+    #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks_per_node: Option<u32>,
+    /// What this rank does, round by round; spans are in elements, of which the first line of it says the size
+    #[arg(long)]
+    rank: Option<u32>,
+    #[command(flatten)]
+    times: TimesArgs,
+    #[command(flatten)]
+    files: FileArgs,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    summary: String,
+    rules: Vec<String>,
+    algorithms: Vec<Row>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<u32>,
+    element_bytes: usize,
+    rounds: Vec<Round>,
+    more: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    algorithm: String,
+    chosen: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_not: Option<String>,
+    messages: u64,
+    writes: u64,
+    reads: u64,
+}
+
+#[derive(Serialize)]
+struct Round {
+    transfers: Vec<String>,
+    local: Vec<String>,
+}
+
+pub(super) fn carry_out(args: &ExplainArgs, output: &mut Output) -> anyhow::Result<()> {
+    let prices = args.times.apply(args.files.prices()?)?;
+    let table = args.files.table()?;
+    let case = args.collective.case()?;
+    if args.rank.is_some_and(|rank| rank >= case.ranks) {
+        let what = format!("ranks are from 0 to {}", case.ranks.saturating_sub(1));
+        return Err(CommandError::Usage(what).into());
+    }
+    let per_node = |ranks: u32| (0..case.ranks).map(|rank| rank / ranks).collect();
+    let nodes: Option<Vec<u32>> = args.nodes.clone().or(args.ranks_per_node.map(per_node));
+    let scenario = case.scenario(nodes.as_deref());
+    // Says what makes no sense in the call, before the table is asked.
+    let candidates = candidates(&scenario, args.link, &table, &prices)?;
+    let explanation = table.explain(&Question::new(&scenario.call, scenario.element, args.link));
+    let (mut rounds, mut more) = (Vec::new(), false);
+    if let Some(rank) = args.rank {
+        let call = Call {
+            rank,
+            ..scenario.call
+        };
+        let part = explanation.choice.recipe.build_part(&call, 0..ROUNDS_MAX)?;
+        (rounds, more) = (part.schedule.rounds, part.more);
+    }
+    let words = |steps: &[Step]| steps.iter().map(Step::to_string).collect();
+    let answer = Answer {
+        summary: explanation.summary,
+        rules: explanation.lines,
+        algorithms: candidates
+            .iter()
+            .map(|candidate| row(candidate, scenario.element))
+            .collect(),
+        rank: args.rank,
+        element_bytes: scenario.element,
+        rounds: rounds
+            .iter()
+            .map(|round| Round {
+                transfers: words(&round.transfers),
+                local: words(&round.local),
+            })
+            .collect(),
+        more,
+    };
+    if output.is_json() {
+        return output.object(&answer);
+    }
+    show(&answer, output)
+}
+
+fn row(candidate: &Candidate, element: usize) -> Row {
+    let known = candidate.estimate.as_ref();
+    let outcome = known.map(|estimate| estimate.outcome).unwrap_or_default();
+    Row {
+        algorithm: algorithm(&candidate.recipe, element),
+        chosen: candidate.chosen,
+        seconds: known.ok().map(|estimate| estimate.seconds()),
+        why_not: known.err().map(ToString::to_string),
+        messages: outcome.messages,
+        writes: outcome.writes,
+        reads: outcome.reads,
+    }
+}
+
+fn show(answer: &Answer, output: &mut Output) -> anyhow::Result<()> {
+    output.line(&answer.summary)?;
+    for rule in &answer.rules {
+        output.line(&format!("  {rule}"))?;
+    }
+    output.line("\nby the model:")?;
+    let columns = [
+        Column("ALGORITHM", Left),
+        Column("TIME", Right),
+        Column("MESSAGES", Right),
+        Column("WRITES", Right),
+        Column("READS", Right),
+        Column("", Left),
+    ];
+    output.list(&answer.algorithms, &columns, "", |row| {
+        let note = row
+            .why_not
+            .as_deref()
+            .unwrap_or(if row.chosen { "chosen" } else { "" });
+        let known = |text: String| if row.seconds.is_some() { text } else { "-".into() };
+        vec![
+            row.algorithm.clone(),
+            known(time(row.seconds.unwrap_or_default())),
+            known(row.messages.to_string()),
+            known(row.writes.to_string()),
+            known(row.reads.to_string()),
+            note.to_owned(),
+        ]
+    })?;
+    let Some(rank) = answer.rank else {
+        return Ok(());
+    };
+    let bytes = answer.element_bytes;
+    output.line(&format!("\nrank {rank}, in elements of {bytes} bytes:"))?;
+    for (number, round) in (1..).zip(&answer.rounds) {
+        output.line(&format!("  round {number}"))?;
+        for transfer in &round.transfers {
+            output.line(&format!("    {transfer}"))?;
+        }
+        for local in &round.local {
+            output.line(&format!("    then {local}"))?;
+        }
+    }
+    match (answer.rounds.is_empty(), answer.more) {
+        (_, true) => output.line("  and more"),
+        (true, false) => output.line("  nothing"),
+        (false, false) => Ok(()),
+    }?;
+    Ok(())
+}

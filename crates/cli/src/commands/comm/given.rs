@@ -1,0 +1,179 @@
+//! What `plan`, `explain` and `simulate` are asked about.
+
+use crate::exit::CommandError;
+use crate::quantity;
+use anyhow::Context;
+use clap::Args;
+use hotlease_comm::model::{MessageTimes, Origin, Prices, RANKS_MAX, Scenario, of_size};
+use hotlease_comm::{Call, Operation, Recipe, Table};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// More than any of these files may have.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// The files of the model.
+#[derive(Debug, Args)]
+pub(super) struct FileArgs {
+    /// What links take and cost, a TOML file such as crates/comm/src/model/prices.toml, which is built in
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
+    /// Which algorithm is used when, a TOML file such as crates/comm/src/choice/built_in.toml, which is built in
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
+}
+
+impl FileArgs {
+    pub(super) fn prices(&self) -> anyhow::Result<Prices> {
+        match &self.prices {
+            Some(file) => read(file, Prices::parse),
+            None => Ok(Prices::built_in().clone()),
+        }
+    }
+
+    pub(super) fn table(&self) -> anyhow::Result<Table> {
+        match &self.table {
+            Some(file) => read(file, Table::parse),
+            None => Ok(Table::built_in().clone()),
+        }
+    }
+}
+
+fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, hotlease_comm::Error>) -> anyhow::Result<T> {
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text).with_context(|| path.display().to_string())
+}
+
+/// Latency and bandwidth, where they have been measured.
+#[derive(Debug, Args)]
+pub(super) struct TimesArgs {
+    /// What a message takes from one rank to another (alpha), such as 16us; else as the prices say
+    #[arg(long, value_parser = quantity::parse_time, requires = "bandwidth")]
+    latency: Option<Duration>,
+    /// Bytes a second from one rank to another (1 / beta), such as 1G
+    #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes, requires = "latency")]
+    bandwidth: Option<usize>,
+}
+
+impl TimesArgs {
+    pub(super) fn apply(&self, prices: Prices) -> anyhow::Result<Prices> {
+        let (Some(latency), Some(bandwidth)) = (self.latency, self.bandwidth) else {
+            return Ok(prices);
+        };
+        let origin = Origin {
+            source: "the command line".into(),
+            ..prices.rank.origin.clone()
+        };
+        Ok(prices.with_message_times(&MessageTimes {
+            latency_us: latency.as_secs_f64() * 1e6,
+            gap_us: None,
+            bandwidth_mb_s: bandwidth as f64 / 1e6,
+            origin,
+        })?)
+    }
+}
+
+/// One collective.
+#[derive(Debug, Args)]
+pub(super) struct CollectiveArgs {
+    /// How many members take part
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)))]
+    ranks: u32,
+    /// What they do: barrier, broadcast, gather, scatter, allgather, reduce, allreduce, reduce_scatter, scan, exscan, alltoall...
+    #[arg(long = "op", value_name = "OPERATION")]
+    operation: Operation,
+    /// What a broadcast, reduction or scan is of, or all blocks that one rank sends or gets together
+    #[arg(long, value_parser = quantity::parse_bytes)]
+    size: Option<usize>,
+    /// Who is the root, where there is one
+    #[arg(long, default_value_t = 0)]
+    root: u32,
+    /// The operator does not commute
+    #[arg(long)]
+    ordered: bool,
+}
+
+impl CollectiveArgs {
+    pub(super) fn case(&self) -> anyhow::Result<Case> {
+        let size = match (self.size, self.operation) {
+            (Some(size), _) => size,
+            (None, Operation::Barrier) => 0,
+            (None, operation) => {
+                let what = format!("{operation} needs a `--size`, such as 64KiB");
+                return Err(CommandError::Usage(what).into());
+            }
+        };
+        Ok(Case {
+            operation: self.operation,
+            ranks: self.ranks,
+            size,
+            root: self.root,
+            commutes: !self.ordered,
+        })
+    }
+}
+
+/// A collective in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Case {
+    pub(super) operation: Operation,
+    pub(super) ranks: u32,
+    pub(super) size: usize,
+    pub(super) root: u32,
+    pub(super) commutes: bool,
+}
+
+impl Case {
+    /// The longest number that the size consists of.
+    pub(super) fn element(&self) -> usize {
+        let fits = |element: &usize| self.size.is_multiple_of(*element);
+        [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+    }
+
+    /// As rank 0 calls it.
+    pub(super) fn scenario<'a>(&self, nodes: Option<&'a [u32]>) -> Scenario<'a> {
+        let element = self.element();
+        let collective = of_size(self.operation, self.root, self.ranks, self.size / element);
+        Scenario {
+            call: Call {
+                commutes: self.commutes,
+                nodes,
+                ..Call::new(collective, 0, self.ranks)
+            },
+            element,
+            memory_bytes: 0,
+            operations_per_hour: None,
+        }
+    }
+
+    pub(super) fn words(&self) -> String {
+        let size = quantity::bytes(self.size as u64);
+        match self.operation {
+            Operation::Barrier => format!("barrier of {} ranks", self.ranks),
+            operation => format!("{operation} of {size} by {} ranks", self.ranks),
+        }
+    }
+}
+
+/// An algorithm with what it is used with.
+pub(super) fn algorithm(recipe: &Recipe, element: usize) -> String {
+    let mut text = recipe.algorithm.to_string();
+    if recipe.segment > 0 {
+        let segment = quantity::bytes((recipe.segment * element) as u64);
+        text.push_str(&format!(", {segment} at a time"));
+    }
+    if recipe.by_nodes {
+        text.push_str(" between nodes");
+    }
+    text
+}
+
+/// Seconds, in words.
+pub(super) fn time(seconds: f64) -> String {
+    quantity::nanoseconds((seconds * 1e9).round() as u64)
+}

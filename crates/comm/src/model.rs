@@ -1,0 +1,435 @@
+//! What a collective takes and costs on each link, and which link is the best for it.
+//!
+//! *Time* is that of [`cost`](crate::cost): the schedules that the [`Table`] chooses, simulated with the link's times. *Price* is
+//! what the functions that wait for it cost (seconds, times ranks, times memory), what servers cost (the rendezvous of direct links, a
+//! Redis node), and what requests cost, which are counted in the same schedules. The terms are those of Copik, Böhringer,
+//! Calotoiu, Hoefler: FMI: Fast and Cheap Message Passing for Serverless Functions (2023).
+//!
+//! [`Prices`] have times and prices with their sources. Seconds are seconds and money is money of one currency everywhere
+//! here; what files say in other units has the unit in its name.
+//!
+//! ```
+//! use hotlease_comm::model::{By, Prices, Scenario, choose, of_size};
+//! use hotlease_comm::{Call, LinkKind, Operation, Table};
+//!
+//! let allreduce = of_size(Operation::Allreduce, 0, 32, 1 << 17);
+//! let scenario = Scenario {
+//!     call: Call::new(allreduce, 0, 32),
+//!     element: 8,
+//!     memory_bytes: 2 << 30,
+//!     operations_per_hour: None,
+//! };
+//! let best = choose(&scenario, By::Price, &[LinkKind::Tcp, LinkKind::S3], Table::built_in(), Prices::built_in())?;
+//! assert_eq!(best.link, LinkKind::Tcp);
+//! println!("{:.1} ms, {:.2} millionths", best.seconds() * 1e3, best.price.total() * 1e6);
+//! # Ok::<(), hotlease_comm::Error>(())
+//! ```
+
+mod prices;
+mod traffic;
+
+use crate::algorithm::{Blocks, Recipe};
+use crate::choice::{LinkKind, Question, Table};
+use crate::collective::{Call, Collective, Operation};
+use crate::cost::{Costs, LinkCost, Outcome, StoreCost, simulate};
+use crate::error::Error;
+use crate::schedule::Rank;
+use std::fmt;
+use std::str::FromStr;
+use traffic::{Traffic, survey};
+
+pub use prices::{
+    Function, Links, Mediator, MessageTimes, Origin, Prices, RankTimes, Requests, Server, StoreTimes,
+};
+
+/// More ranks are not simulated.
+pub const RANKS_MAX: Rank = 100_000;
+/// Nor are larger buffers, in bytes.
+const BYTES_MAX: u128 = 1 << 40;
+/// More messages or requests than this are not simulated: it would take minutes.
+const TRANSFERS_MAX: u64 = 500_000_000;
+/// Nor are more at a time: they would not fit in memory.
+const AT_ONCE_MAX: u64 = 20_000_000;
+
+const SECONDS_PER_HOUR: f64 = 3600.0;
+const BYTES_PER_GIB: f64 = (1u64 << 30) as f64;
+
+/// A collective among functions.
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario<'a> {
+    /// As any rank calls it; where ranks call it differently, as the root does.
+    pub call: Call<'a>,
+    /// Bytes of an element.
+    pub element: usize,
+    /// Memory of each function, which it is charged for while it waits.
+    pub memory_bytes: u64,
+    /// How many such operations share the servers in an hour. `None`: servers are charged for as long as the operation lasts.
+    pub operations_per_hour: Option<f64>,
+}
+
+impl Scenario<'_> {
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: String| Err(Error::Options { what });
+        if self.call.ranks > RANKS_MAX {
+            let ranks = self.call.ranks;
+            return Err(self.no_estimate(format!("{ranks} ranks; up to {RANKS_MAX} are simulated")));
+        }
+        self.call.check()?;
+        if self.element == 0 {
+            return wrong("elements of no bytes".into());
+        }
+        let buffer = self.call.input().max(self.call.output());
+        if buffer as u128 * self.element as u128 > BYTES_MAX {
+            return wrong(format!(
+                "buffers of {buffer} elements of {} bytes; the most is 1 TiB",
+                self.element
+            ));
+        }
+        match self.operations_per_hour {
+            Some(count) if !(count.is_finite() && count > 0.0) => {
+                wrong(format!("{count} operations in an hour; it must be more than 0"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn operation(&self) -> Operation {
+        self.call.collective.operation()
+    }
+
+    fn no_estimate(&self, why: String) -> Error {
+        Error::Model {
+            operation: self.operation(),
+            why,
+        }
+    }
+}
+
+/// An operation in which all ranks have equal counts: `elements` are what a broadcast, reduction or scan is of, else all blocks that one
+/// rank sends or gets together, divided among the ranks and rounded up. Operations without a root ignore it.
+pub fn of_size(operation: Operation, root: Rank, ranks: Rank, elements: usize) -> Collective<'static> {
+    let (count, block) = (elements, elements.div_ceil((ranks as usize).max(1)));
+    let blocks = Blocks::Equal(block);
+    match operation {
+        Operation::Barrier => Collective::Barrier,
+        Operation::Broadcast => Collective::Broadcast { root, count },
+        Operation::Gather => Collective::Gather { root, blocks },
+        Operation::Gatherv => Collective::Gatherv {
+            root,
+            mine: block,
+            blocks,
+        },
+        Operation::Scatter => Collective::Scatter { root, blocks },
+        Operation::Scatterv => Collective::Scatterv {
+            root,
+            mine: block,
+            blocks,
+        },
+        Operation::Allgather => Collective::Allgather { blocks },
+        Operation::Reduce => Collective::Reduce { root, count },
+        Operation::Allreduce => Collective::Allreduce { count },
+        Operation::ReduceScatter => Collective::ReduceScatter { blocks },
+        Operation::Scan => Collective::Scan { count },
+        Operation::Exscan => Collective::Exscan { count },
+        Operation::Alltoall => Collective::Alltoall { count: block },
+        Operation::Alltoallv => Collective::Alltoallv {
+            sent: blocks,
+            received: blocks,
+        },
+    }
+}
+
+/// What a collective is charged for, in the currency of the [`Prices`].
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Price {
+    /// Functions that wait: seconds, times ranks, times memory.
+    pub functions: f64,
+    /// Servers: the rendezvous of links from rank to rank, or the store's node.
+    pub servers: f64,
+    /// Requests to a store, those that find nothing yet and those that remove objects included.
+    pub requests: f64,
+}
+
+impl Price {
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.functions + self.servers + self.requests
+    }
+}
+
+/// What a collective takes and costs on a link.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// On which.
+    pub link: LinkKind,
+    /// By which algorithm.
+    pub recipe: Recipe,
+    /// What the simulation counted, and how long it took.
+    pub outcome: Outcome,
+    /// What it costs.
+    pub price: Price,
+}
+
+impl Estimate {
+    /// From the beginning, at all ranks at once, until the last one has finished.
+    pub fn seconds(&self) -> f64 {
+        self.outcome.seconds
+    }
+}
+
+/// By what a link is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The least time.
+    Time,
+    /// The least money.
+    Price,
+    /// The least product of both.
+    Product,
+}
+
+impl By {
+    const NAMES: [(By, &'static str); 3] =
+        [(By::Time, "time"), (By::Price, "price"), (By::Product, "product")];
+
+    fn measure(self, estimate: &Estimate) -> f64 {
+        match self {
+            By::Time => estimate.seconds(),
+            By::Price => estimate.price.total(),
+            By::Product => estimate.seconds() * estimate.price.total(),
+        }
+    }
+
+    /// The best of several; of equal ones the first.
+    pub fn best(self, estimates: &[Estimate]) -> Option<&Estimate> {
+        let order = |a: &&Estimate, b: &&Estimate| self.measure(a).total_cmp(&self.measure(b));
+        estimates.iter().min_by(order)
+    }
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = By::NAMES.iter().find(|(by, _)| by == self);
+        f.pad(found.map_or("?", |(_, name)| name))
+    }
+}
+
+impl FromStr for By {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = By::NAMES.iter().find(|(_, name)| *name == text);
+        found.map(|(by, _)| *by).ok_or_else(|| Error::Options {
+            what: format!("a link is chosen by time, price or product, and not by `{text}`"),
+        })
+    }
+}
+
+/// The best of some links for a collective: what `link = "auto"` means. Links that the prices say nothing about do not take part.
+///
+/// # Errors
+///
+/// As [`estimate`], of the first link that has none; [`Error::Model`] too if the prices say nothing about any of them.
+pub fn choose(
+    scenario: &Scenario,
+    by: By,
+    links: &[LinkKind],
+    table: &Table,
+    prices: &Prices,
+) -> Result<Estimate, Error> {
+    let known = links.iter().filter(|link| prices.link.knows(**link));
+    let estimates: Vec<Estimate> = known
+        .map(|link| estimate(scenario, *link, table, prices))
+        .collect::<Result<_, _>>()?;
+    by.best(&estimates).copied().ok_or_else(|| {
+        let names: Vec<String> = links.iter().map(LinkKind::to_string).collect();
+        scenario.no_estimate(format!("the prices say nothing about {}", names.join(", ")))
+    })
+}
+
+/// What it takes and costs on a link, by the algorithm that a table chooses.
+///
+/// # Errors
+///
+/// [`Error::Arguments`] and [`Error::Options`] if the scenario makes no sense, [`Error::Model`] if the prices say nothing about the link,
+/// or the collective has more messages than can be simulated.
+pub fn estimate(
+    scenario: &Scenario,
+    link: LinkKind,
+    table: &Table,
+    prices: &Prices,
+) -> Result<Estimate, Error> {
+    scenario.check()?;
+    let choice = table.choose(&Question::new(&scenario.call, scenario.element, link));
+    estimate_by(scenario, link, choice.recipe, prices)
+}
+
+/// The same by another algorithm.
+///
+/// # Errors
+///
+/// As [`estimate`], and [`Error::NotOffered`] if the algorithm does not do it.
+pub fn estimate_by(
+    scenario: &Scenario,
+    link: LinkKind,
+    recipe: Recipe,
+    prices: &Prices,
+) -> Result<Estimate, Error> {
+    scenario.check()?;
+    let unknown = || scenario.no_estimate(format!("the prices say nothing about {link}"));
+    let (transfers, at_once) = survey(&scenario.call, recipe)?;
+    if transfers > TRANSFERS_MAX || at_once > AT_ONCE_MAX {
+        return Err(scenario.no_estimate(format!(
+            "{} has about {transfers} messages or requests, {at_once} of them at a time, which is too much to simulate",
+            recipe.algorithm
+        )));
+    }
+    let ranks = f64::from(scenario.call.ranks);
+    let (outcome, price) = match prices.link.message(link) {
+        Some(times) => {
+            let near = prices.link.shm.as_ref().map_or(times.cost(), MessageTimes::cost);
+            let outcome = run(
+                scenario,
+                recipe,
+                prices,
+                (near, times.cost()),
+                StoreCost::default(),
+            )?
+            .0;
+            // Ranks that share memory meet without anybody else.
+            let hour_price = if link == LinkKind::Shm {
+                0.0
+            } else {
+                prices.rendezvous.hour_price
+            };
+            (
+                outcome,
+                Price {
+                    servers: of_server(scenario, &outcome, hour_price),
+                    ..Price::default()
+                },
+            )
+        }
+        None => {
+            let store = prices.link.store(link).ok_or_else(unknown)?;
+            let (outcome, traffic) = run(scenario, recipe, prices, Default::default(), store.times.cost())?;
+            let servers = store
+                .server
+                .as_ref()
+                .map_or(0.0, |server| of_server(scenario, &outcome, server.hour_price));
+            let requests = store
+                .requests
+                .as_ref()
+                .map_or(0.0, |requests| traffic.price(requests, outcome.polls));
+            (
+                outcome,
+                Price {
+                    servers,
+                    requests,
+                    ..Price::default()
+                },
+            )
+        }
+    };
+    let gib = scenario.memory_bytes as f64 / BYTES_PER_GIB;
+    let functions = outcome.seconds * ranks * gib * prices.function.gib_second_price;
+    Ok(Estimate {
+        link,
+        recipe,
+        outcome,
+        price: Price { functions, ..price },
+    })
+}
+
+/// A share of an hour: of that of the operations in it, or of its seconds.
+fn of_server(scenario: &Scenario, outcome: &Outcome, hour_price: f64) -> f64 {
+    hour_price
+        * match scenario.operations_per_hour {
+            Some(count) => 1.0 / count,
+            None => outcome.seconds / SECONDS_PER_HOUR,
+        }
+}
+
+fn run(
+    scenario: &Scenario,
+    recipe: Recipe,
+    prices: &Prices,
+    (near, far): (LinkCost, LinkCost),
+    store: StoreCost,
+) -> Result<(Outcome, Traffic), Error> {
+    let call = scenario.call;
+    let share_a_node = |from: Rank, to: Rank| {
+        call.nodes
+            .is_some_and(|nodes| nodes[from as usize] == nodes[to as usize])
+    };
+    let costs = Costs {
+        link: &|from, to| if share_a_node(from, to) { near } else { far },
+        store,
+        reduce_byte_s: prices.rank.reduce_byte_s(),
+        copy_byte_s: prices.rank.copy_byte_s(),
+    };
+    let mut traffic = Traffic::default();
+    let outcome = simulate(call.ranks, scenario.element, &costs, |rank, rounds| {
+        let part = recipe.build_part(&Call { rank, ..call }, rounds)?;
+        traffic.count(&part.schedule, scenario.element);
+        Ok(part)
+    })?;
+    Ok((outcome, traffic))
+}
+
+/// One way to do it, beside the others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Which.
+    pub recipe: Recipe,
+    /// Whether the table chooses it.
+    pub chosen: bool,
+    /// What it takes and costs; or why that is not known: it has too many messages.
+    pub estimate: Result<Estimate, Error>,
+}
+
+/// Everything that could be done on a link; best first.
+///
+/// # Errors
+///
+/// As [`estimate`], but for what is too large to be simulated, which stands with its candidate.
+pub fn candidates(
+    scenario: &Scenario,
+    link: LinkKind,
+    table: &Table,
+    prices: &Prices,
+) -> Result<Vec<Candidate>, Error> {
+    scenario.check()?;
+    let question = Question::new(&scenario.call, scenario.element, link);
+    let chosen = table.choose(&question).recipe;
+    let mut recipes = question.candidates();
+    if !recipes.contains(&chosen) {
+        recipes.push(chosen);
+    }
+    if !prices.link.knows(link) {
+        return Err(scenario.no_estimate(format!("the prices say nothing about {link}")));
+    }
+    let mut candidates = Vec::new();
+    for recipe in recipes {
+        let estimate = match estimate_by(scenario, link, recipe, prices) {
+            Err(error) if !matches!(error, Error::Model { .. }) => return Err(error),
+            known => known,
+        };
+        candidates.push(Candidate {
+            recipe,
+            chosen: recipe == chosen,
+            estimate,
+        });
+    }
+    let seconds = |candidate: &Candidate| {
+        candidate
+            .estimate
+            .as_ref()
+            .map_or(f64::INFINITY, Estimate::seconds)
+    };
+    candidates.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    Ok(candidates)
+}
+
+#[cfg(test)]
+mod tests;

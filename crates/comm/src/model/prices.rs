@@ -1,0 +1,394 @@
+//! What links take and cost: a TOML file in which every figure has its source.
+
+use crate::choice::LinkKind;
+use crate::cost::{LinkCost, StoreCost};
+use crate::error::Error;
+use serde::Deserialize;
+use std::sync::OnceLock;
+
+/// The longest file that is read.
+const BYTES_MAX: usize = 1 << 20;
+/// The highest price of anything, the longest time in its unit, and the most bytes a second in theirs: sums of them are still numbers.
+const MOST: f64 = 1e9;
+/// Letters of a currency's name.
+const CURRENCY_MAX: usize = 16;
+
+/// Where figures come from.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Origin {
+    /// Who says so.
+    pub source: String,
+    /// When that was read, or measured: `2026-11-22`.
+    pub date: String,
+}
+
+/// What functions cost.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Function {
+    /// For a GiB of memory, for a second.
+    pub gib_second_price: f64,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+/// What a server costs.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// For an hour.
+    pub hour_price: f64,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+/// What a rank's own work takes.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankTimes {
+    /// Copies so many bytes, in units of 1,000,000, in a second.
+    pub copy_mb_s: f64,
+    /// Reduces so many.
+    pub reduce_mb_s: f64,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+impl RankTimes {
+    pub(super) fn copy_byte_s(&self) -> f64 {
+        byte_s(self.copy_mb_s)
+    }
+
+    pub(super) fn reduce_byte_s(&self) -> f64 {
+        byte_s(self.reduce_mb_s)
+    }
+}
+
+/// Times of a link from rank to rank: alpha and beta.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessageTimes {
+    /// From the beginning of a message of no bytes to its end at the other rank: alpha.
+    pub latency_us: f64,
+    /// From the end of a message to the beginning of the next one of a rank; the latency, unless it is said.
+    pub gap_us: Option<f64>,
+    /// Bytes, in units of 1,000,000, in a second: 1 / beta.
+    pub bandwidth_mb_s: f64,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+impl MessageTimes {
+    pub(super) fn cost(&self) -> LinkCost {
+        LinkCost {
+            latency_s: self.latency_us / 1e6,
+            message_s: self.gap_us.unwrap_or(self.latency_us) / 1e6,
+            byte_s: byte_s(self.bandwidth_mb_s),
+        }
+    }
+}
+
+/// Times of a store.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreTimes {
+    /// From the beginning of a write until the object can be read.
+    pub write_ms: f64,
+    /// A read of an object that is there, or is not.
+    pub read_ms: f64,
+    /// How long a reader sleeps before it asks again for the first time, then twice as long, and so on. Left out: it need not ask again.
+    pub poll_first_ms: Option<f64>,
+    /// The longest that it sleeps.
+    pub poll_most_ms: Option<f64>,
+    /// Bytes, in units of 1,000,000, that a rank writes or reads in a second.
+    pub bandwidth_mb_s: f64,
+    /// That all ranks together write. Left out: as many as they like.
+    pub shared_write_mb_s: Option<f64>,
+    /// That all ranks together read.
+    pub shared_read_mb_s: Option<f64>,
+    /// Objects that all ranks together write in a second. Left out: as many as they like.
+    pub shared_writes_per_s: Option<f64>,
+    /// Objects that all ranks together read, or ask for in vain.
+    pub shared_reads_per_s: Option<f64>,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+impl StoreTimes {
+    pub(super) fn cost(&self) -> StoreCost {
+        let first = self.poll_first_ms.unwrap_or(0.0);
+        StoreCost {
+            write_s: self.write_ms / 1e3,
+            read_s: self.read_ms / 1e3,
+            byte_s: byte_s(self.bandwidth_mb_s),
+            shared_write_byte_s: self.shared_write_mb_s.map_or(0.0, byte_s),
+            shared_read_byte_s: self.shared_read_mb_s.map_or(0.0, byte_s),
+            shared_write_s: self.shared_writes_per_s.map_or(0.0, f64::recip),
+            shared_read_s: self.shared_reads_per_s.map_or(0.0, f64::recip),
+            poll_first_s: first / 1e3,
+            poll_most_s: self.poll_most_ms.unwrap_or(first) / 1e3,
+        }
+    }
+}
+
+/// What requests to a store cost.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Requests {
+    /// For writing a unit.
+    pub write_price: f64,
+    /// For reading one, or for finding that it is not there.
+    pub read_price: f64,
+    /// For removing one.
+    pub remove_price: f64,
+    /// Bytes of a unit that is written, or removed. Left out: an object of any length is one.
+    pub write_unit_bytes: Option<u64>,
+    /// Bytes of a unit that is read.
+    pub read_unit_bytes: Option<u64>,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+impl Requests {
+    /// How many units an object is.
+    pub(super) fn units(&self, bytes: u64, unit: Option<u64>) -> u64 {
+        unit.map_or(1, |unit| bytes.div_ceil(unit).max(1))
+    }
+}
+
+/// A store between ranks.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mediator {
+    /// What it takes.
+    pub times: StoreTimes,
+    /// Its node, if somebody has to pay for one.
+    pub server: Option<Server>,
+    /// Its requests, if they are charged for.
+    pub requests: Option<Requests>,
+}
+
+/// All links that something is known about.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the names of `LinkKind`, which says what each is")]
+pub struct Links {
+    pub shm: Option<MessageTimes>,
+    pub ofi: Option<MessageTimes>,
+    pub tcp: Option<MessageTimes>,
+    pub redis: Option<Mediator>,
+    pub s3: Option<Mediator>,
+    pub dynamodb: Option<Mediator>,
+}
+
+impl Links {
+    /// The times of a link from rank to rank.
+    pub fn message(&self, link: LinkKind) -> Option<&MessageTimes> {
+        match link {
+            LinkKind::Shm => self.shm.as_ref(),
+            LinkKind::Ofi => self.ofi.as_ref(),
+            LinkKind::Tcp => self.tcp.as_ref(),
+            LinkKind::Redis | LinkKind::S3 | LinkKind::DynamoDb => None,
+        }
+    }
+
+    /// The times and prices of a link through a store.
+    pub fn store(&self, link: LinkKind) -> Option<&Mediator> {
+        match link {
+            LinkKind::Redis => self.redis.as_ref(),
+            LinkKind::S3 => self.s3.as_ref(),
+            LinkKind::DynamoDb => self.dynamodb.as_ref(),
+            LinkKind::Shm | LinkKind::Ofi | LinkKind::Tcp => None,
+        }
+    }
+
+    /// Whether something is known about a link.
+    pub fn knows(&self, link: LinkKind) -> bool {
+        self.message(link).is_some() || self.store(link).is_some()
+    }
+}
+
+/// What links take and cost.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prices {
+    /// Of the file's form: 1.
+    pub version: u32,
+    /// Of all prices in it.
+    pub currency: String,
+    /// Functions.
+    pub function: Function,
+    /// What direct links need to meet.
+    pub rendezvous: Server,
+    /// What a rank does by itself.
+    pub rank: RankTimes,
+    /// Links by name.
+    pub link: Links,
+}
+
+impl Prices {
+    /// Those that are used unless there is a file: `model/prices.toml`, which says where each figure comes from.
+    pub fn built_in() -> &'static Prices {
+        static PRICES: OnceLock<Prices> = OnceLock::new();
+        PRICES.get_or_init(|| Prices::parse(include_str!("prices.toml")).expect("a test reads it"))
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Prices`]: where it is not TOML, says something that is not known, has a figure that is none or has no source or date,
+    /// or is longer than 1 MiB.
+    pub fn parse(text: &str) -> Result<Prices, Error> {
+        let error = |why: String| Error::Prices { why };
+        if text.len() > BYTES_MAX {
+            return Err(error(format!("{} bytes, the most is {BYTES_MAX}", text.len())));
+        }
+        let prices: Prices = toml::from_str(text).map_err(|why| error(why.to_string()))?;
+        prices.check().map_err(error)?;
+        Ok(prices)
+    }
+
+    /// The same with other times of the links from rank to rank: what was measured, for instance.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Prices`] if they make no sense.
+    pub fn with_message_times(&self, times: &MessageTimes) -> Result<Prices, Error> {
+        let times = Some(times.clone());
+        let prices = Prices {
+            link: Links {
+                shm: times.clone(),
+                ofi: times.clone(),
+                tcp: times,
+                ..self.link.clone()
+            },
+            ..self.clone()
+        };
+        prices.check().map_err(|why| Error::Prices { why })?;
+        Ok(prices)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.version != 1 {
+            return Err(format!(
+                "they are of version {}, and 1 is known here",
+                self.version
+            ));
+        }
+        let currency = &self.currency;
+        if currency.is_empty() || currency.len() > CURRENCY_MAX || !currency.chars().all(char::is_alphabetic)
+        {
+            return Err(format!(
+                "the currency {currency:?} is no name of up to {CURRENCY_MAX} letters"
+            ));
+        }
+        let mut checks = Checks::default();
+        checks.least("function.gib_second_price", self.function.gib_second_price);
+        checks.origin("function", &self.function.origin);
+        checks.server("rendezvous", &self.rendezvous);
+        checks.more("rank.copy_mb_s", self.rank.copy_mb_s);
+        checks.more("rank.reduce_mb_s", self.rank.reduce_mb_s);
+        checks.origin("rank", &self.rank.origin);
+        for (link, name) in LinkKind::NAMES {
+            if let Some(times) = self.link.message(link) {
+                checks.message(&format!("link.{name}"), times);
+            }
+            if let Some(store) = self.link.store(link) {
+                checks.store(&format!("link.{name}"), store);
+            }
+        }
+        checks.wrong.map_or(Ok(()), Err)
+    }
+}
+
+fn byte_s(mb_s: f64) -> f64 {
+    1e-6 / mb_s
+}
+
+/// Remembers the first thing that is wrong.
+#[derive(Default)]
+struct Checks {
+    wrong: Option<String>,
+}
+
+impl Checks {
+    fn say(&mut self, wrong: String) {
+        self.wrong.get_or_insert(wrong);
+    }
+
+    fn least(&mut self, name: &str, value: f64) {
+        if !(0.0..=MOST).contains(&value) {
+            self.say(format!("{name} is {value}; it is from 0 to {MOST}"));
+        }
+    }
+
+    fn more(&mut self, name: &str, value: f64) {
+        if !(value > 0.0 && value <= MOST) {
+            self.say(format!("{name} is {value}; it is more than 0, and up to {MOST}"));
+        }
+    }
+
+    fn origin(&mut self, name: &str, origin: &Origin) {
+        let date = origin.date.as_bytes();
+        let digits = |at: &[usize]| at.iter().all(|&at| date[at].is_ascii_digit());
+        let is_date =
+            date.len() == 10 && digits(&[0, 1, 2, 3, 5, 6, 8, 9]) && date[4] == b'-' && date[7] == b'-';
+        if origin.source.trim().is_empty() {
+            self.say(format!("{name} has no source"));
+        } else if !is_date {
+            self.say(format!("{name}: {:?} is no date such as 2026-11-22", origin.date));
+        }
+    }
+
+    fn server(&mut self, name: &str, server: &Server) {
+        self.least(&format!("{name}.hour_price"), server.hour_price);
+        self.origin(name, &server.origin);
+    }
+
+    fn message(&mut self, name: &str, times: &MessageTimes) {
+        self.more(&format!("{name}.latency_us"), times.latency_us);
+        self.least(&format!("{name}.gap_us"), times.gap_us.unwrap_or(0.0));
+        self.more(&format!("{name}.bandwidth_mb_s"), times.bandwidth_mb_s);
+        self.origin(name, &times.origin);
+    }
+
+    fn store(&mut self, name: &str, store: &Mediator) {
+        let times = &store.times;
+        self.more(&format!("{name}.times.write_ms"), times.write_ms);
+        self.more(&format!("{name}.times.read_ms"), times.read_ms);
+        self.more(&format!("{name}.times.bandwidth_mb_s"), times.bandwidth_mb_s);
+        for (field, value) in [
+            ("shared_write_mb_s", times.shared_write_mb_s),
+            ("shared_read_mb_s", times.shared_read_mb_s),
+            ("shared_writes_per_s", times.shared_writes_per_s),
+            ("shared_reads_per_s", times.shared_reads_per_s),
+            ("poll_first_ms", times.poll_first_ms),
+            ("poll_most_ms", times.poll_most_ms),
+        ] {
+            self.more(&format!("{name}.times.{field}"), value.unwrap_or(1.0));
+        }
+        if times
+            .poll_most_ms
+            .is_some_and(|most| most < times.poll_first_ms.unwrap_or(f64::INFINITY))
+        {
+            self.say(format!(
+                "{name}.times.poll_most_ms needs a poll_first_ms that is not longer"
+            ));
+        }
+        self.origin(&format!("{name}.times"), &times.origin);
+        if let Some(server) = &store.server {
+            self.server(&format!("{name}.server"), server);
+        }
+        if let Some(requests) = &store.requests {
+            self.least(&format!("{name}.requests.write_price"), requests.write_price);
+            self.least(&format!("{name}.requests.read_price"), requests.read_price);
+            self.least(&format!("{name}.requests.remove_price"), requests.remove_price);
+            if requests.write_unit_bytes == Some(0) || requests.read_unit_bytes == Some(0) {
+                self.say(format!("{name}.requests has a unit of no bytes"));
+            }
+            self.origin(&format!("{name}.requests"), &requests.origin);
+        }
+    }
+}

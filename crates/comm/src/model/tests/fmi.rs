@@ -1,0 +1,97 @@
+//! The figures of FMI (Copik et al. 2023) that can be had: its code's model parameters, and what follows from them.
+//!
+//! The text of the paper could not be had here, so of its tables II to IV nothing is quoted: neither the alpha and beta
+//! of its channels as printed there (DynamoDB's, which its code does not have, among them), nor the formulas and prices of its collectives, nor
+//! the prices of its examples. What is held instead is what its code computes for a message, with its units put right.
+
+use super::*;
+
+fn prices() -> Prices {
+    Prices::parse(include_str!("fmi.toml")).expect("a file")
+}
+
+/// One message from a function of 2 GiB to another, in a thousandth of an hour's operations, as `requests_per_hour` says.
+fn message(link: LinkKind, bytes: usize) -> Estimate {
+    let message = Scenario {
+        operations_per_hour: Some(1000.0),
+        ..scenario(Operation::Broadcast, bytes, 2)
+    };
+    estimate(&message, link, Table::built_in(), &prices()).expect("an estimate")
+}
+
+/// `log2(1 producer + 1 consumer) = 1` overhead in milliseconds, and the megabytes over megabytes a second, in seconds.
+fn overhead_and_transfer(overhead_ms: f64, bytes: usize, bandwidth_mb_s: f64) -> f64 {
+    overhead_ms / 1e3 + bytes as f64 / 1e6 / bandwidth_mb_s
+}
+
+#[test]
+fn a_message_takes_and_costs_what_the_parameters_of_fmi_say() {
+    for bytes in [1, 1_000, 1_000_000, 100_000_000] {
+        let direct = message(LinkKind::Tcp, bytes);
+        close(
+            direct.seconds(),
+            overhead_and_transfer(0.34, bytes, 400.0),
+            "direct",
+        );
+        close(direct.price.servers, 0.0134 / 1000.0, "the rendezvous");
+
+        let redis = message(LinkKind::Redis, bytes);
+        close(redis.seconds(), overhead_and_transfer(5.2, bytes, 100.0), "Redis");
+        close(redis.price.servers, 0.0038 / 1000.0, "Redis' node");
+        assert_eq!(redis.price.requests, 0.0);
+
+        // FMI takes half a sleep, and half of all polls until it gives up; here they follow from when the object is there.
+        let s3 = message(LinkKind::S3, bytes);
+        let waited = overhead_and_transfer(20.2, bytes, 100.0);
+        let polls = (waited / 0.1202).ceil();
+        let expected = polls * 0.1202 + overhead_and_transfer(20.2, bytes, 100.0);
+        close(s3.seconds(), expected, "S3");
+        close(
+            s3.price.requests,
+            5.4e-6 + (1.0 + polls) * 4.3e-7,
+            "a PUT, and GETs",
+        );
+        for estimate in [direct, redis, s3] {
+            let functions = estimate.seconds() * 2.0 * 2.0 * 0.0000166667;
+            close(estimate.price.functions, functions, "two functions of 2 GiB");
+        }
+    }
+}
+
+#[test]
+fn a_redis_node_has_one_port() {
+    // 31 readers of 100 MB at 400 MB/s together.
+    let broadcast = scenario(Operation::Broadcast, 100_000_000, 32);
+    let estimate = estimate(&broadcast, LinkKind::Redis, Table::built_in(), &prices()).expect("an estimate");
+    close(
+        estimate.seconds(),
+        5.2e-3 + 31.0 * 100.0 / 400.0,
+        "through one port",
+    );
+}
+
+#[test]
+fn direct_messages_are_fastest_and_cheapest_as_fmi_found() {
+    let links = [LinkKind::Tcp, LinkKind::Redis, LinkKind::S3];
+    for ranks in [2, 8, 32] {
+        for bytes in [4, 40_000, 1 << 20] {
+            for operation in [
+                Operation::Broadcast,
+                Operation::Reduce,
+                Operation::Allreduce,
+                Operation::Scan,
+            ] {
+                let collective = scenario(operation, bytes, ranks);
+                for by in [By::Time, By::Price, By::Product] {
+                    let best =
+                        choose(&collective, by, &links, Table::built_in(), &prices()).expect("a choice");
+                    assert_eq!(
+                        best.link,
+                        LinkKind::Tcp,
+                        "{operation} of {bytes} bytes by {ranks} ranks, by {by}"
+                    );
+                }
+            }
+        }
+    }
+}
