@@ -8,6 +8,7 @@ use crate::engine::Engine;
 use crate::engine::keeper::Keeper;
 use crate::error::Error;
 use crate::protocol::Protocol;
+use crate::route::Route;
 use crate::schedule::Rank;
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub struct Communicator {
     rank: Rank,
     size: Rank,
     linger: Duration,
+    routes: Vec<Route>,
     /// None when it has finished.
     keeper: Option<Keeper>,
 }
@@ -49,6 +51,11 @@ impl Communicator {
     /// The name that it was joined by.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// On which way each member is reached, by rank.
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
     }
 
     /// Finishes: waits until everything is sent, and until all others have read it or are gone, at most as long as `linger` says.

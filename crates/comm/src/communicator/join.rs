@@ -4,11 +4,12 @@ use super::{Communicator, WORLD};
 use crate::engine::Engine;
 use crate::engine::keeper::Keeper;
 use crate::error::Error;
-use crate::link::mesh::{Plan, connect};
+use crate::link::mesh::{Joined, Plan, connect};
 use crate::link::tcp::Tcp;
 use crate::options::Options;
 use crate::protocol::{Bounds, Protocol};
 use crate::rendezvous::client;
+use crate::route::Route;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,10 +30,15 @@ impl Communicator {
             group: met.group,
             me: met.rank,
             members: &met.members,
+            relay: met.relay,
             is_sealed: options.is_sealed,
             deadline: began + options.join_timeout,
         };
         let joined = connect(&plan, met.port)?;
+        // What a NAT made of it was of use until now.
+        drop(met.stream);
+        let route = |joined: &Option<Joined>| joined.as_ref().map_or(Route::Itself, |joined| joined.route);
+        let routes = joined.iter().map(route).collect();
         let link = Tcp::new(joined).map_err(Error::local("wait for messages"))?;
         let bounds = Bounds {
             eager_bytes: options.eager_bytes,
@@ -49,6 +55,7 @@ impl Communicator {
             rank: met.rank,
             size: options.size,
             linger: options.linger,
+            routes,
         })
     }
 }

@@ -2,9 +2,8 @@
 
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::KeyId;
-use hotlease_wire::comm::rendezvous::{Answer, Join, Refused};
+use hotlease_wire::comm::rendezvous::{Answer, Join, Mapped, Place, Refused};
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A connection of a member.
@@ -13,7 +12,7 @@ pub(super) type Guest = usize;
 struct Member {
     guest: Guest,
     rank: Option<u32>,
-    address: SocketAddr,
+    place: Place,
     since: Instant,
     until: Instant,
 }
@@ -31,23 +30,27 @@ pub(super) struct Book {
     assemblies: HashMap<Name, Assembly>,
     names: HashMap<Guest, Name>,
     members_max: u32,
+    /// Whether members may be relayed.
+    relays: bool,
 }
 
 impl Book {
-    pub(super) fn new(members_max: u32) -> Self {
+    pub(super) fn new(members_max: u32, relays: bool) -> Self {
         Self {
             assemblies: HashMap::new(),
             names: HashMap::new(),
             members_max,
+            relays,
         }
     }
 
-    /// A member has come: whom to answer what.
+    /// A member has come, through a NAT or not: whom to answer what.
     pub(super) fn join(
         &mut self,
         key: KeyId,
         guest: Guest,
         join: Join,
+        mapped: Option<Mapped>,
         now: Instant,
         group: GroupId,
     ) -> Vec<(Guest, Answer)> {
@@ -72,13 +75,16 @@ impl Book {
         if let (Some(rank), Some(other)) = (join.rank, assembly.members.iter().find(same)) {
             return refuse(Refused::DuplicateRank {
                 rank,
-                other: other.address,
+                other: other.place.address,
             });
         }
         assembly.members.push(Member {
             guest,
             rank: join.rank,
-            address: join.address,
+            place: Place {
+                address: join.address,
+                mapped,
+            },
             since: now,
             until: now + Duration::from_millis(join.wait_ms),
         });
@@ -100,13 +106,14 @@ impl Book {
             .filter_map(|member| Some((member.rank.or_else(|| free.next())?, member)))
             .collect();
         placed.sort_unstable_by_key(|(rank, _)| *rank);
-        let members: Vec<SocketAddr> = placed.iter().map(|(_, member)| member.address).collect();
+        let members: Vec<Place> = placed.iter().map(|(_, member)| member.place).collect();
         let answers = placed.iter().map(|(rank, member)| {
             self.names.remove(&member.guest);
             let answer = Answer::Together {
                 group,
                 rank: *rank,
                 members: members.clone(),
+                relays: self.relays,
             };
             (member.guest, answer)
         });
