@@ -115,9 +115,16 @@ impl Internet {
     /// A host with an address that everybody can reach, and a firewall that lets in only what answers.
     pub fn firewalled(&mut self) -> Point {
         let host = self.public();
-        let rules = "table ip test { chain arriving { type filter hook input priority 0; policy drop; \
-             iifname lo accept; ct state established,related accept; } }";
-        host.nft(rules);
+        let rules = [
+            "table ip test {",
+            "chain arriving { type filter hook input priority 0; policy drop;",
+            "iifname lo accept",
+            "ct state established,related accept",
+            "}",
+            "}",
+            "",
+        ];
+        host.nft(&rules.join("\n"));
         host
     }
 

@@ -47,7 +47,13 @@ impl Communicator {
         let mut protocol = Protocol::new(met.rank, options.size, bounds);
         protocol.open(WORLD, (0..options.size).collect());
         let engine = Arc::new(Engine::new(protocol, Box::new(link), options.spin));
-        let keeper = Keeper::start(Arc::clone(&engine), met.rank, options.size, options.failure_bound);
+        let keeper = Keeper::start(
+            Arc::clone(&engine),
+            met.rank,
+            options.size,
+            options.failure_bound,
+            plan.deadline,
+        );
         Ok(Self {
             keeper: Some(keeper.map_err(Error::local("start a thread"))?),
             engine,

@@ -10,7 +10,7 @@ mod line;
 mod way;
 
 use super::cipher::Cipher;
-use super::port::Port;
+use super::port::{Port, begin_from_any};
 use crate::error::Error;
 use crate::route::Route;
 use crate::schedule::Rank;
@@ -166,7 +166,11 @@ impl<'a> Mesh<'a> {
             if attempt.to == self.port.local() {
                 return Err(io::Error::other("it is this member's own address"));
             }
-            let mut stream = self.port.call(attempt.to)?;
+            let mut stream = match way {
+                // This member's port has a connection with the rendezvous already.
+                Way::Relay => begin_from_any(attempt.to)?,
+                _ => self.port.call(attempt.to)?,
+            };
             let both = Interest::READABLE | Interest::WRITABLE;
             self.poll.registry().register(&mut stream, Token(token), both)?;
             Ok(stream)

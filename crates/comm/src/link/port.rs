@@ -42,6 +42,19 @@ pub(crate) fn call_from_any(to: SocketAddr, at_most: Duration) -> io::Result<std
     Ok(socket.into())
 }
 
+/// Begins a connection from a port that nobody uses.
+pub(crate) fn begin_from_any(to: SocketAddr) -> io::Result<TcpStream> {
+    begin(socket_at(SocketAddr::new(any(&to), 0))?, to)
+}
+
+fn begin(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
+    socket.set_nonblocking(true)?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(TcpStream::from_std(socket.into())),
+    }
+}
+
 impl Port {
     /// Where a connection comes from: on that one address, not on all that this host has; but on all if others are told
     /// another one, which may be that of a gateway.
@@ -72,12 +85,7 @@ impl Port {
 
     /// Begins a connection from it.
     pub(crate) fn call(&self, to: SocketAddr) -> io::Result<TcpStream> {
-        let socket = self.socket_to(to)?;
-        socket.set_nonblocking(true)?;
-        match socket.connect(&to.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-            _ => Ok(TcpStream::from_std(socket.into())),
-        }
+        begin(self.socket_to(to)?, to)
     }
 
     fn socket_to(&self, to: SocketAddr) -> io::Result<Socket> {

@@ -77,7 +77,7 @@ impl Tcp {
                 outbound: Outbound::new(),
                 is_relayed: joined.route == Route::Relayed,
                 cipher: joined.cipher,
-                has_come: true,
+                has_come: false,
                 has_gone: true,
             }));
         }
