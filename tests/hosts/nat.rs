@@ -46,17 +46,25 @@ fn a_member() {
     let began = Instant::now();
     let all = match Communicator::join(&options) {
         Ok(all) => all,
-        Err(error) => return println!("\nnot joined: {error}"),
+        Err(error) => return say(&format!("not joined: {error}")),
     };
     let routes: Vec<String> = all.routes().iter().map(Route::to_string).collect();
     talk(&all);
-    println!("\ntalked: {} ({:?})", routes.join(" "), began.elapsed());
+    say(&format!("talked: {} ({:?})", routes.join(" "), began.elapsed()));
     let last = all.size() - 1;
     let error = all.receive(
         &mut [0; 8],
         Pattern::of(if all.rank() == last { 0 } else { last }, 9),
     );
-    println!("\nended: {}", error.expect_err("nobody sends this"));
+    say(&format!("ended: {}", error.expect_err("nobody sends this")));
+}
+
+/// To whoever started this process, on a line of its own.
+fn say(line: &str) {
+    let mut stdout = std::io::stdout();
+    write!(stdout, "\n{line}\n")
+        .and_then(|()| stdout.flush())
+        .expect("somebody listens");
 }
 
 /// Messages between all, small and large, and a collective.

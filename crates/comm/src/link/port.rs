@@ -89,14 +89,13 @@ impl Port {
     }
 
     fn socket_to(&self, to: SocketAddr) -> io::Result<Socket> {
-        let is_same_family = self.local.is_ipv4() == to.is_ipv4();
-        // Nothing can be shared with the other family: from any port.
-        let local = if is_same_family {
-            self.local
-        } else {
-            SocketAddr::new(any(&to), 0)
+        // The address is that on which the other one is reached: a rendezvous may be on this host's loopback.
+        let port = match self.local.is_ipv4() == to.is_ipv4() {
+            true => self.local.port(),
+            // Nothing can be shared with the other family: any.
+            false => 0,
         };
-        socket_at(local)
+        socket_at(SocketAddr::new(any(&to), port))
     }
 }
 
