@@ -292,6 +292,25 @@ fn symmetric_on_both_sides() {
 }
 
 #[test]
+fn a_relay_that_ends_is_told_as_the_cause() {
+    let Some(mut scene) = Scene::new() else { return };
+    let [one] = scene.internet.private(Nat::Symmetric);
+    let [other] = scene.internet.private(Nat::Symmetric);
+    let members = [scene.start(0, 2, &one), scene.start(1, 2, &other)];
+    for member in &members {
+        member.says("talked: ");
+    }
+    drop(scene.server);
+    for member in &members {
+        let said = member.says("ended: ");
+        assert!(
+            said.contains("its connection through the rendezvous was closed"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn one_nat_for_both() {
     let Some(mut scene) = Scene::new() else { return };
     let [one, other] = scene.internet.private(Nat::Symmetric);

@@ -6,7 +6,7 @@
 //!        ───────┴── hub ── 203.0.113.y ┴ router: nftables
 //! ```
 //!
-//! Linux tracks every connection by both of its ends, so what it does with `masquerade` alone is what RFC 5389 calls port-restricted:
+//! Linux tracks every connection by both of its ends, so what it does with `masquerade` alone is what RFC 3489 calls port-restricted:
 //! it keeps the port that a host uses where it can, for every destination, and lets in only what answers. The others are
 //! made of that (see [`Nat`]). What is not made: a NAT that keeps one mapping for all destinations, and another port than the
 //! host's; it differs from the ones here in that number only. What comes in and belongs to nothing is dropped, as
