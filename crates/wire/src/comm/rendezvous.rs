@@ -142,7 +142,10 @@ pub enum Answer {
 impl Answer {
     /// Decodes and checks every bound; total on any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let answer = crate::decode(bytes)?;
+        if bytes.len() > ANSWER_BYTES_MAX {
+            return Err(DecodeError::Malformed { what: "answer" });
+        }
+        let answer = crate::message::decode_of_any_length(bytes)?;
         let fits = match &answer {
             Self::Seen { port, .. } => *port > 0,
             Self::Together { rank, members, .. } => {
