@@ -9,6 +9,7 @@
 //! * [`doors`] — clients without a certificate: keys, tokens, MUNGE, and tokens of leases.
 //! * [`failover`] — several managers on one PostgreSQL database, killed and stopped.
 //! * [`faults`] — hosts, workers, providers and networks that fail while such calls are made.
+//! * [`nat`] — members of a communicator behind NATs and firewalls.
 //! * [`sharing`] — tenants that share a core.
 //! * [`several`] — on hosts of their own: both address families, links that lose, delay and break.
 
@@ -21,6 +22,7 @@ mod faults;
 mod identities;
 #[path = "../../crates/manager/tests/manager/munged.rs"]
 mod munged;
+mod nat;
 mod remote;
 #[path = "../../crates/store/tests/postgres/server.rs"]
 mod server;

@@ -7,11 +7,13 @@
 //! program begin with `hlt-PID-`; those of one that was killed are removed by the next. Needs root.
 
 mod host;
+mod internet;
 mod meddler;
 mod namespace;
 mod proxy;
 
 pub use host::Host;
+pub use internet::{Internet, Nat, Point};
 pub use meddler::Meddling;
 pub use proxy::{Mischief, Proxy};
 

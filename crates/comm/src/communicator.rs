@@ -17,6 +17,7 @@ pub use ask::{Ask, Given, InPlace};
 pub(crate) use checked::{Card, differ};
 
 use crate::error::Error;
+use crate::route::Route;
 use crate::schedule::Rank;
 use group::Group;
 use member::Member;
@@ -81,6 +82,12 @@ impl Communicator {
     /// The name that it, or what it was made of, was joined by.
     pub fn name(&self) -> &str {
         &self.member.options.name
+    }
+
+    /// On which way each member is reached, by rank.
+    pub fn routes(&self) -> Vec<Route> {
+        let outer = self.group.members.iter();
+        outer.map(|rank| self.member.routes[*rank as usize]).collect()
     }
 
     /// Finishes. The last communicator that this member has on its connections waits until everything is sent, and until all others

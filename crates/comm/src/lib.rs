@@ -7,7 +7,8 @@
 //! ```
 //!
 //! * A **[`Communicator`]** is joined by name: all members meet at a [`rendezvous`], which tells them where the others are, and
-//!   connect directly. Who they are is proved by a [`Secret`] that all have.
+//!   connect directly, through NATs if need be, or as the last resort through the rendezvous ([`Route`]). Who they are is proved by
+//!   a [`Secret`] that all have.
 //! * Messages have a tag, and are received by [`Pattern`]. Small ones go at once; large ones go straight into the
 //!   memory of whoever asks for them. What is kept of messages that nobody has asked for is bounded.
 //! * What all members do together is a collective: [`Communicator::allreduce`] and its like on slices of [`Element`]s, the same begun
@@ -107,6 +108,7 @@ mod options;
 mod protocol;
 pub mod rendezvous;
 mod request;
+mod route;
 mod schedule;
 mod secret;
 mod slots;
@@ -127,5 +129,6 @@ pub use operator::{Operands, Operator, Reduction, UserFunction};
 pub use options::Options;
 pub use protocol::Status;
 pub use request::{Pending, Received, Receiving, Request, wait_all};
+pub use route::Route;
 pub use schedule::{Area, Rank, Round, Schedule, Span, Step};
 pub use secret::{SECRET_BYTES_MIN, Secret};

@@ -5,6 +5,7 @@
 
 pub(crate) mod cipher;
 pub(crate) mod mesh;
+pub(crate) mod port;
 pub(crate) mod tcp;
 
 use crate::memory::Piece;

@@ -39,7 +39,7 @@ pub struct Options {
     /// How long finishing may wait for others to read what this member has sent (default: 30 s).
     pub linger: Duration,
     /// Encrypt what members send each other (default: no; who they are is always proved, and what they tell the
-    /// rendezvous is always encrypted).
+    /// rendezvous, or it relays, is always encrypted).
     pub is_sealed: bool,
     /// The address at which other members reach this one (default: that with which it reached the rendezvous).
     pub address: Option<IpAddr>,

@@ -4,11 +4,15 @@
 //! * [`rendezvous`] — a member ↔ the rendezvous: join, and where the others are.
 //! * [`frame`] — member ↔ member: messages, and what keeps them in bounds.
 //!
-//! A connection begins with the connecting side's [`greeting::Greeting`] and the first message of a Noise handshake
+//! A connection begins with the calling side's [`greeting::Greeting`] and the first message of a Noise handshake
 //! (`NNpsk0`), whose key is drawn from the secret that all have. It is answered with a [`greeting::Verdict`], and where that
 //! is a yes with the second message. On a connection to the rendezvous the messages of [`rendezvous`] follow, each in
-//! a record of Noise; between members, once the connecting side has sent a record too, [`frame`]s: plain, or in
-//! records where the members have agreed on that.
+//! a record of Noise; between members, once the calling side has sent a record too, [`frame`]s: plain, or in
+//! records where the members have agreed on that, or the rendezvous relays what they send.
+//!
+//! Of two members the lower rank calls, on every connection that comes about between them: on its own, on those on which the
+//! higher one has knocked ([`greeting::Knock`]), and on one that the rendezvous relays. The record is its choice: it
+//! sends one, on the first connection on which it was answered, and both close the others.
 
 pub mod frame;
 pub mod greeting;
@@ -57,6 +61,8 @@ pub enum Loss {
     GaveUp = 4,
     /// Other members hold that it has failed.
     Declared = 5,
+    /// The connection through the rendezvous, which relays, was closed, without a word.
+    Unrelayed = 6,
 }
 
 impl Loss {
@@ -68,6 +74,7 @@ impl Loss {
             Self::Protocol,
             Self::GaveUp,
             Self::Declared,
+            Self::Unrelayed,
         ];
         all.into_iter().find(|loss| *loss as u64 == number)
     }
@@ -81,6 +88,9 @@ impl fmt::Display for Loss {
             Self::Protocol => "it broke the protocol",
             Self::GaveUp => "it gave up: it panicked, or dropped its communicator in the middle of something",
             Self::Declared => "other members hold that it has failed",
+            Self::Unrelayed => {
+                "its connection through the rendezvous was closed: its process has ended, or the rendezvous has"
+            }
         })
     }
 }

@@ -33,6 +33,11 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, DecodeError> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(DecodeError::TooLong { size: bytes.len() });
     }
+    decode_of_any_length(bytes)
+}
+
+/// The same of a message that has a bound of its own, which the caller has checked.
+pub(crate) fn decode_of_any_length<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, DecodeError> {
     let malformed = DecodeError::Malformed {
         what: std::any::type_name::<M>(),
     };

@@ -35,7 +35,8 @@ enum Command {
 ///
 /// Serves until SIGINT or SIGTERM, any number of communicators of members that have the same secret: that of
 /// HOTLEASE_COMM_SECRET, or of the file that HOTLEASE_COMM_SECRET_FILE names, at least 16 bytes. Members that are connected
-/// do not need it any more. With `--json`, an object when it serves: pid, listen.
+/// do not need it any more, but those that cannot reach each other, whose messages it relays. The next port is used, too, to
+/// tell what NATs members are behind. With `--json`, an object when it serves: pid, listen.
 #[derive(Debug, Args)]
 struct RendezvousArgs {
     /// The address at which members come, such as 0.0.0.0:7072 or [::]:7072; port 0: any free one
@@ -44,6 +45,9 @@ struct RendezvousArgs {
     /// Take the secret from this file; may be given more than once, for members of several secrets
     #[arg(long = "secret-file", value_name = "FILE")]
     secret_files: Vec<PathBuf>,
+    /// Relay so many pairs of members that cannot reach each other, at a time; 0: none (default: 1024)
+    #[arg(long, value_name = "PAIRS")]
+    relays: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -73,7 +77,9 @@ fn rendezvous(args: &RendezvousArgs, output: &mut Output) -> anyhow::Result<()> 
     let runtime = runtime.context("cannot start a runtime")?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let server = Server::start(args.listen, secrets, Limits::default())?;
+        let mut limits = Limits::default();
+        limits.relays = args.relays.unwrap_or(limits.relays);
+        let server = Server::start(args.listen, secrets, limits)?;
         let serving = Serving {
             pid: std::process::id(),
             listen: server.address(),

@@ -7,11 +7,12 @@ use crate::choice::{LinkKind, Table};
 use crate::engine::Engine;
 use crate::engine::keeper::Keeper;
 use crate::error::Error;
-use crate::link::mesh::{Plan, connect};
+use crate::link::mesh::{Joined, Plan, connect};
 use crate::link::tcp::Tcp;
 use crate::options::Options;
 use crate::protocol::{Bounds, Protocol};
 use crate::rendezvous::client::{self, Met};
+use crate::route::Route;
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::rendezvous::Meeting;
@@ -68,6 +69,7 @@ impl Communicator {
             group: met.group,
             me: met.rank,
             members: &met.members,
+            relay: met.relay,
             is_sealed: options.is_sealed,
             is_partial,
             deadline,
@@ -76,6 +78,10 @@ impl Communicator {
         let missing: Vec<Rank> = (0..size)
             .filter(|rank| *rank != met.rank && joined[*rank as usize].is_none())
             .collect();
+        // What a NAT made of it was of use until now.
+        drop(met.stream);
+        let route = |joined: &Option<Joined>| joined.as_ref().map_or(Route::Itself, |joined| joined.route);
+        let routes = joined.iter().map(route).collect();
         let link = Tcp::new(joined).map_err(Error::local("wait for messages"))?;
         let bounds = Bounds {
             eager_bytes: options.eager_bytes,
@@ -88,7 +94,13 @@ impl Communicator {
             protocol.lost(rank, Loss::Silent);
         }
         let engine = Arc::new(Engine::new(protocol, Box::new(link), options.spin));
-        let keeper = Keeper::start(Arc::clone(&engine), met.rank, size, options.failure_bound);
+        let keeper = Keeper::start(
+            Arc::clone(&engine),
+            met.rank,
+            size,
+            options.failure_bound,
+            plan.deadline,
+        );
         let keeper = keeper.map_err(Error::local("start a thread"))?;
         let member = Member {
             engine: Arc::clone(&engine),
@@ -97,6 +109,7 @@ impl Communicator {
             id: met.group,
             size,
             link: LinkKind::Tcp,
+            routes,
             nodes: None,
             table,
             is_checked: options.is_checked(),

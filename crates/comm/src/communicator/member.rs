@@ -6,6 +6,7 @@ use crate::engine::keeper::Keeper;
 use crate::error::Error;
 use crate::options::Options;
 use crate::protocol::Protocol;
+use crate::route::Route;
 use crate::schedule::Rank;
 use hotlease_wire::comm::GroupId;
 use std::sync::atomic::AtomicUsize;
@@ -26,6 +27,8 @@ pub(super) struct Member {
     /// Members on these connections.
     pub(super) size: Rank,
     pub(super) link: LinkKind,
+    /// On which way each member is reached.
+    pub(super) routes: Vec<Route>,
     /// The node of each member, if that is known.
     pub(super) nodes: Option<Vec<u32>>,
     pub(super) table: Arc<Table>,

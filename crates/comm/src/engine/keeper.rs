@@ -3,6 +3,7 @@
 
 use super::Engine;
 use super::pulse::{BEATS, Pulse};
+use crate::link::Body;
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::Frame;
@@ -18,11 +19,18 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn start(engine: Arc<Engine>, me: Rank, size: Rank, bound: Duration) -> io::Result<Self> {
+    /// Until `joined_by` others may still be busy with becoming connected, and say nothing.
+    pub(crate) fn start(
+        engine: Arc<Engine>,
+        me: Rank,
+        size: Rank,
+        bound: Duration,
+        joined_by: Instant,
+    ) -> io::Result<Self> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let theirs = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("comm-keeper".into());
-        let thread = thread.spawn(move || keep(&engine, me, size, bound / BEATS, &theirs))?;
+        let thread = thread.spawn(move || keep(&engine, (me, size), bound / BEATS, joined_by, &theirs))?;
         Ok(Self {
             stop,
             thread: Some(thread),
@@ -40,8 +48,21 @@ impl Drop for Keeper {
     }
 }
 
-fn keep(engine: &Engine, me: Rank, size: Rank, beat: Duration, stop: &(Mutex<bool>, Condvar)) {
+fn keep(
+    engine: &Engine,
+    (me, size): (Rank, Rank),
+    beat: Duration,
+    joined_by: Instant,
+    stop: &(Mutex<bool>, Condvar),
+) {
+    let others = || (0..size).filter(|rank| *rank != me);
     let mut pulse = Pulse::new(size as usize);
+    // From now on this member is to be heard.
+    let mut state = engine.lock();
+    for rank in others() {
+        state.link.send(rank, &Frame::Alive, Body::Now(&[]));
+    }
+    drop(state);
     let mut next = Instant::now() + beat;
     loop {
         let is_over = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,16 +78,15 @@ fn keep(engine: &Engine, me: Rank, size: Rank, beat: Duration, stop: &(Mutex<boo
         if now > next + beat {
             pulse.forgive();
         }
-        for rank in (0..size).filter(|rank| *rank != me) {
+        for rank in others() {
             if !state.protocol.is_here(rank) {
                 continue;
             }
             let (was_heard, was_told) = state.link.pulse(rank);
-            if pulse.beat(rank as usize, was_heard) {
+            if pulse.beat(rank as usize, was_heard, now < joined_by) {
                 state.protocol.lost(rank, Loss::Silent);
             } else if !was_told {
-                let body = crate::link::Body::Now(&[]);
-                state.link.send(rank, &Frame::Alive, body);
+                state.link.send(rank, &Frame::Alive, Body::Now(&[]));
             }
         }
         state.flush();

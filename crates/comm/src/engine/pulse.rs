@@ -7,26 +7,32 @@ pub(super) const BEATS: u32 = SILENT_BEATS_MAX + 1;
 
 /// Counts the silence of each member.
 pub(super) struct Pulse {
-    silent: Vec<u32>,
+    /// None: it has said nothing so far, because it is not connected with all others yet.
+    silent: Vec<Option<u32>>,
 }
 
 impl Pulse {
     pub(super) fn new(members: usize) -> Self {
         Self {
-            silent: vec![0; members],
+            silent: vec![None; members],
         }
     }
 
-    /// A beat is over; whether this member has been silent for too long.
-    pub(super) fn beat(&mut self, member: usize, was_heard: bool) -> bool {
-        let silent = &mut self.silent[member];
-        *silent = if was_heard { 0 } else { *silent + 1 };
-        *silent >= SILENT_BEATS_MAX
+    /// A beat is over; whether this member has been silent for too long. Until it was heard for the first time it may be, while
+    /// members are still joining.
+    pub(super) fn beat(&mut self, member: usize, was_heard: bool, is_joining: bool) -> bool {
+        let silent = match self.silent[member] {
+            _ if was_heard => 0,
+            None if is_joining => return false,
+            silent => silent.unwrap_or(0) + 1,
+        };
+        self.silent[member] = Some(silent);
+        silent >= SILENT_BEATS_MAX
     }
 
     /// This process stood still: what others said meanwhile has not been read, and they are not to blame.
     pub(super) fn forgive(&mut self) {
-        self.silent.fill(0);
+        self.silent.iter_mut().flatten().for_each(|silent| *silent = 0);
     }
 }
 
@@ -39,18 +45,32 @@ mod tests {
         let mut pulse = Pulse::new(2);
         for _ in 0..10 {
             for _ in 0..SILENT_BEATS_MAX - 1 {
-                assert!(!pulse.beat(0, false));
+                assert!(!pulse.beat(0, false, false));
             }
-            assert!(!pulse.beat(0, true));
+            assert!(!pulse.beat(0, true, false));
         }
         for beat in 1..SILENT_BEATS_MAX {
-            assert!(!pulse.beat(1, false), "beat {beat}");
+            assert!(!pulse.beat(1, false, false), "beat {beat}");
         }
         pulse.forgive();
-        assert!(!pulse.beat(1, false), "it was forgiven");
+        assert!(!pulse.beat(1, false, false), "it was forgiven");
         for _ in 2..SILENT_BEATS_MAX {
-            assert!(!pulse.beat(1, false));
+            assert!(!pulse.beat(1, false, false));
         }
-        assert!(pulse.beat(1, false));
+        assert!(pulse.beat(1, false, false));
+    }
+
+    #[test]
+    fn who_is_still_joining_may_be_silent() {
+        let mut pulse = Pulse::new(2);
+        for _ in 0..10 * SILENT_BEATS_MAX {
+            assert!(!pulse.beat(0, false, true) && !pulse.beat(1, false, true));
+        }
+        // One has come, and is to be heard from then on; the other one never comes.
+        assert!(!pulse.beat(0, true, true));
+        for _ in 1..SILENT_BEATS_MAX {
+            assert!(!pulse.beat(0, false, true) && !pulse.beat(1, false, false));
+        }
+        assert!(pulse.beat(0, false, true) && pulse.beat(1, false, false));
     }
 }

@@ -60,6 +60,18 @@ impl Cipher {
         into.truncate(start + opened.as_ref().copied().unwrap_or(0));
         opened.is_ok()
     }
+
+    /// Takes a record with its length from the front of what has come, if it has come whole: its content.
+    pub(crate) fn open_next(&mut self, got: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Failure> {
+        let Some(record) = take_part(got, RECORD_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        let mut content = Vec::new();
+        match self.open(&record, &mut content) {
+            true => Ok(Some(content)),
+            false => Err(Failure::Stranger("what came is not what it wrote")),
+        }
+    }
 }
 
 fn builder<'a>(secret: &'a Secret, prologue: &'a [u8]) -> Option<Builder<'a>> {

@@ -1,26 +1,31 @@
-//! Connects a member with all others, at once: the lower rank calls, the higher one listens.
+//! Connects a member with all others, at once, on every way that may work.
+//!
+//! The lower rank calls; the higher one listens, and calls too where a NAT or firewall may be between them. Of the
+//! connections that come about the lower rank chooses one ([`line`]). What the rendezvous relays is the last resort ([`way`]).
 //!
 //! One thread, one loop. Whoever comes to the port and is not a member of this group that has the secret costs a place
 //! among a bounded number of guests, for a bounded time.
 
-use super::cipher::{self, Caller, Cipher, Door, Failure, Listener, Step};
+mod line;
+mod way;
+
+use super::cipher::Cipher;
+use super::port::{Port, begin_from_any};
 use crate::error::Error;
+use crate::route::Route;
 use crate::schedule::Rank;
 use crate::secret::Secret;
 use hotlease_wire::comm::GroupId;
-use hotlease_wire::comm::greeting::{Greeting, Introduction, Purpose, Verdict};
+use hotlease_wire::comm::rendezvous::Place;
+use line::{Known, Line};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use way::{Attempt, Way, ways};
 
-/// How long somebody who comes may take to say who it is.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Before a connection that failed is tried again; doubled each time.
-const PAUSE_MIN: Duration = Duration::from_millis(5);
-const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Guests at a time, besides two for each member.
 const GUESTS: usize = 64;
 
@@ -31,6 +36,7 @@ pub(crate) struct Joined {
     pub(crate) cipher: Option<Cipher>,
     /// What has come behind the handshake.
     pub(crate) rest: Vec<u8>,
+    pub(crate) route: Route,
 }
 
 /// Whom to connect with.
@@ -40,41 +46,23 @@ pub(crate) struct Plan<'a> {
     pub(crate) secret: &'a Secret,
     pub(crate) group: GroupId,
     pub(crate) me: Rank,
-    /// Where each rank listens.
-    pub(crate) members: &'a [SocketAddr],
+    /// Where each rank is.
+    pub(crate) members: &'a [Place],
+    /// The rendezvous, if it relays.
+    pub(crate) relay: Option<SocketAddr>,
     pub(crate) is_sealed: bool,
     /// Whoever cannot be reached in time is missing among the connections, and that is no error.
     pub(crate) is_partial: bool,
     pub(crate) deadline: Instant,
 }
 
-/// A connection that this member makes.
-struct Attempt {
-    stream: Option<TcpStream>,
-    caller: Option<Caller>,
-    /// To be sent when the connection is there.
-    first: Vec<u8>,
-    /// When to try again.
-    again: Option<Instant>,
-    pause: Duration,
-    /// What happened the last time.
-    why: String,
-}
-
-/// Somebody who came.
-struct Guest {
-    stream: TcpStream,
-    listener: Listener,
-    introduction: Option<Introduction>,
-    until: Instant,
-}
-
 struct Mesh<'a> {
     plan: &'a Plan<'a>,
     poll: Poll,
-    attempts: HashMap<Rank, Attempt>,
-    guests: HashMap<usize, Guest>,
-    next_guest: usize,
+    port: Port,
+    attempts: BTreeMap<(Rank, Way), Attempt>,
+    lines: HashMap<usize, Line>,
+    next_line: usize,
     joined: Vec<Option<Joined>>,
     missing: usize,
 }
@@ -82,52 +70,48 @@ struct Mesh<'a> {
 const PORT: Token = Token(0);
 
 /// Connections with all others, by rank. The port is closed when this returns.
-pub(crate) fn connect(plan: &Plan<'_>, port: std::net::TcpListener) -> Result<Vec<Option<Joined>>, Error> {
+pub(crate) fn connect(plan: &Plan<'_>, port: Port) -> Result<Vec<Option<Joined>>, Error> {
     let began = Instant::now();
-    let mut mesh = Mesh::new(plan).map_err(Error::local("connect with other members"))?;
-    mesh.run(port, began)
+    let mut mesh = Mesh::new(plan, port).map_err(Error::local("connect with other members"))?;
+    mesh.run(began)
 }
 
 impl<'a> Mesh<'a> {
-    fn new(plan: &'a Plan<'a>) -> io::Result<Self> {
+    fn new(plan: &'a Plan<'a>, port: Port) -> io::Result<Self> {
         let size = plan.members.len();
+        let now = Instant::now();
+        let me = (plan.me, &plan.members[plan.me as usize]);
+        let mut attempts = BTreeMap::new();
+        for other in (0..).zip(plan.members).filter(|(rank, _)| *rank != plan.me) {
+            for (way, attempt) in ways(me, other, plan.relay, now) {
+                attempts.insert((other.0, way), attempt);
+            }
+        }
         Ok(Self {
             plan,
             poll: Poll::new()?,
-            attempts: HashMap::new(),
-            guests: HashMap::new(),
-            next_guest: size + 1,
+            port,
+            attempts,
+            lines: HashMap::new(),
+            next_line: 1,
             joined: (0..size).map(|_| None).collect(),
             missing: size - 1,
         })
     }
 
-    fn run(&mut self, port: std::net::TcpListener, began: Instant) -> Result<Vec<Option<Joined>>, Error> {
-        let local = Error::local("connect with other members");
+    fn run(&mut self, began: Instant) -> Result<Vec<Option<Joined>>, Error> {
         let mut events = Events::with_capacity(256);
-        let set_up = || {
-            port.set_nonblocking(true)?;
-            let mut port = TcpListener::from_std(port);
-            self.poll
-                .registry()
-                .register(&mut port, PORT, Interest::READABLE)?;
-            Ok(port)
+        let listen = || {
+            self.port.listener.set_nonblocking(true)?;
+            let mut listener = TcpListener::from_std(self.port.listener.try_clone()?);
+            let registry = self.poll.registry();
+            registry.register(&mut listener, PORT, Interest::READABLE)?;
+            Ok(listener)
         };
-        let port = set_up().map_err(local)?;
-        for rank in self.plan.me + 1..self.plan.members.len() as Rank {
-            let attempt = Attempt {
-                stream: None,
-                caller: None,
-                first: Vec::new(),
-                again: None,
-                pause: PAUSE_MIN,
-                why: String::new(),
-            };
-            self.attempts.insert(rank, attempt);
-            self.call(rank);
-        }
+        let listener = listen().map_err(Error::local("connect with other members"))?;
+        self.look_at_the_clock();
         // Some may wait there already.
-        self.welcome(&port);
+        self.welcome(&listener);
         while self.missing > 0 {
             let now = Instant::now();
             if now >= self.plan.deadline {
@@ -136,20 +120,16 @@ impl<'a> Mesh<'a> {
                 }
                 return Err(self.unreachable(now - began));
             }
-            let due = self.next_due().min(self.plan.deadline);
-            match self
-                .poll
-                .poll(&mut events, Some(due.saturating_duration_since(now)))
-            {
+            let at_most = self.next_due().saturating_duration_since(now);
+            match self.poll.poll(&mut events, Some(at_most)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::local("wait for other members")(error)),
             }
             for event in events.iter() {
                 match event.token() {
-                    PORT => self.welcome(&port),
-                    Token(token) if token <= self.joined.len() => self.hear_answer(token as Rank - 1),
-                    Token(token) => self.hear_guest(token),
+                    PORT => self.welcome(&listener),
+                    Token(line) => self.hear(line),
                 }
             }
             self.look_at_the_clock();
@@ -158,262 +138,169 @@ impl<'a> Mesh<'a> {
     }
 
     fn next_due(&self) -> Instant {
-        let again = self.attempts.values().filter_map(|attempt| attempt.again);
-        let until = self.guests.values().map(|guest| guest.until);
-        let due = again.chain(until).min();
+        let again = self.attempts.values().filter_map(|attempt| attempt.at);
+        let until = self.lines.values().map(|line| line.until);
+        let due = again.chain(until).chain([self.plan.deadline]).min();
         due.unwrap_or(self.plan.deadline)
     }
 
     fn look_at_the_clock(&mut self) {
         let now = Instant::now();
-        self.guests.retain(|_, guest| guest.until > now);
-        let due: Vec<Rank> = self
-            .attempts
-            .iter()
-            .filter(|(_, attempt)| attempt.again.is_some_and(|again| again <= now))
-            .map(|(rank, _)| *rank)
-            .collect();
-        for rank in due {
-            self.call(rank);
+        let is_over = |(_, line): &(&usize, &Line)| line.until <= now;
+        let over: Vec<usize> = self.lines.iter().filter(is_over).map(|(line, _)| *line).collect();
+        for line in over {
+            self.end(line, "it did not answer".into());
+        }
+        let is_due = |attempt: &Attempt| attempt.at.is_some_and(|at| at <= now);
+        let due = self.attempts.iter().filter(|(_, attempt)| is_due(attempt));
+        let due: Vec<(Rank, Way)> = due.map(|(key, _)| *key).collect();
+        for (rank, way) in due {
+            self.call(rank, way, now);
         }
     }
 
     /// Begins a connection.
-    fn call(&mut self, rank: Rank) {
-        let plan = self.plan;
-        let greeting = Greeting {
-            purpose: Purpose::Member,
-            key: plan.secret.id(),
-            group: plan.group,
+    fn call(&mut self, rank: Rank, way: Way, now: Instant) {
+        let Some(attempt) = self.attempts.get_mut(&(rank, way)) else {
+            return;
         };
-        let introduction = Introduction {
-            from: plan.me,
-            to: rank,
-            is_sealed: plan.is_sealed,
-        };
+        let until = attempt.begin(now);
+        let token = self.next_line;
         let begin = || {
-            let (caller, first) = Caller::new(plan.secret, &greeting, &introduction.encode())
-                .ok_or_else(|| io::Error::other("no random numbers"))?;
-            let mut stream = TcpStream::connect(plan.members[rank as usize])?;
+            // An address that is this member's own, too, in a network of its own.
+            if attempt.to == self.port.local() {
+                return Err(io::Error::other("it is this member's own address"));
+            }
+            let mut stream = match way {
+                // This member's port has a connection with the rendezvous already.
+                Way::Relay => begin_from_any(attempt.to)?,
+                _ => self.port.call(attempt.to)?,
+            };
             let both = Interest::READABLE | Interest::WRITABLE;
-            let token = Token(rank as usize + 1);
-            self.poll.registry().register(&mut stream, token, both)?;
-            Ok((caller, first, stream))
+            self.poll.registry().register(&mut stream, Token(token), both)?;
+            Ok(stream)
         };
-        let began: io::Result<_> = begin();
-        let Some(attempt) = self.attempts.get_mut(&rank) else {
-            return;
-        };
-        attempt.again = None;
-        match began {
-            Ok((caller, first, stream)) => {
-                attempt.stream = Some(stream);
-                attempt.caller = Some(caller);
-                attempt.first = first;
+        match begin() {
+            Ok(stream) => {
+                self.next_line += 1;
+                self.lines.insert(token, Line::to(rank, way, stream, until));
             }
-            Err(error) => Self::fail(attempt, error.to_string()),
-        }
-    }
-
-    /// To be tried again.
-    fn fail(attempt: &mut Attempt, why: String) {
-        attempt.stream = None;
-        attempt.caller = None;
-        attempt.why = why;
-        attempt.again = Some(Instant::now() + attempt.pause);
-        attempt.pause = (attempt.pause * 2).min(PAUSE_MAX);
-    }
-
-    fn hear_answer(&mut self, rank: Rank) {
-        let Some(attempt) = self.attempts.get_mut(&rank) else {
-            return;
-        };
-        let is_sealed = self.plan.is_sealed;
-        match answered(attempt, is_sealed) {
-            Ok(None) => {}
-            Ok(Some(mut joined)) => {
-                self.attempts.remove(&rank);
-                let left = self.poll.registry().deregister(&mut joined.stream);
-                debug_assert!(left.is_ok(), "it was registered");
-                self.joined[rank as usize] = Some(joined);
-                self.missing -= 1;
-            }
-            Err(why) => Self::fail(attempt, why),
+            // There is one already between these two ports, so the other one has come.
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => attempt.fail(now, None),
+            Err(error) => attempt.fail(now, Some(error.to_string())),
         }
     }
 
     /// Lets in who waits at the port.
-    fn welcome(&mut self, port: &TcpListener) {
+    fn welcome(&mut self, listener: &TcpListener) {
         // An error is one of a connection that is gone, or of a process that has no place for it.
-        while let Ok((mut stream, _)) = port.accept() {
-            if self.guests.len() >= GUESTS + 2 * self.joined.len() {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let guests = self.lines.iter().filter(|(_, line)| line.way == Way::Came);
+            if guests.clone().count() >= GUESTS + 2 * self.joined.len() {
                 // Members take milliseconds: who has been here longest is none.
-                let oldest = self.guests.iter().min_by_key(|(_, guest)| guest.until);
-                if let Some(oldest) = oldest.map(|(token, _)| *token) {
-                    self.guests.remove(&oldest);
+                let oldest = guests.min_by_key(|(_, line)| line.until).map(|(line, _)| *line);
+                if let Some(oldest) = oldest {
+                    self.lines.remove(&oldest);
                 }
             }
-            let token = self.next_guest;
-            self.next_guest += 1;
+            let token = self.next_line;
             let registry = self.poll.registry();
             let registered = registry.register(&mut stream, Token(token), Interest::READABLE);
-            if registered.is_ok() && stream.set_nodelay(true).is_ok() {
-                let guest = Guest {
-                    stream,
-                    listener: Listener::new(),
-                    introduction: None,
-                    until: Instant::now() + HANDSHAKE,
-                };
-                self.guests.insert(token, guest);
+            if registered.is_ok()
+                && let Ok(line) = Line::of_guest(stream)
+            {
+                self.next_line += 1;
+                self.lines.insert(token, line);
             }
         }
     }
 
-    fn hear_guest(&mut self, token: usize) {
-        let Some(mut guest) = self.guests.remove(&token) else {
+    fn hear(&mut self, token: usize) {
+        let Some(line) = self.lines.get_mut(&token) else {
             return;
         };
-        let plan = self.plan;
-        let door = Door {
-            secrets: std::slice::from_ref(plan.secret),
-            purpose: Purpose::Member,
-            group: plan.group,
+        match line.hear(self.plan) {
+            Ok(None) => {}
+            Ok(Some(known)) => self.join(token, known),
+            Err(why) => self.end(token, why),
+        }
+    }
+
+    fn end(&mut self, token: usize, why: String) {
+        let Some(line) = self.lines.remove(&token) else {
+            return;
         };
-        match heard(&mut guest, &door, plan) {
-            Ok(None) => {
-                self.guests.insert(token, guest);
-            }
-            Ok(Some((from, cipher, rest))) => {
-                // Of two that say that they are this rank, the first: nobody connects twice who got an answer.
-                let place = &mut self.joined[from as usize];
-                if place.is_none() && self.poll.registry().deregister(&mut guest.stream).is_ok() {
-                    *place = Some(Joined {
-                        stream: guest.stream,
-                        cipher: plan.is_sealed.then_some(cipher),
-                        rest,
-                    });
-                    self.missing -= 1;
-                }
-            }
-            Err(why) => {
-                let from = guest.stream.peer_addr().ok();
+        let attempt = line
+            .with
+            .and_then(|rank| self.attempts.get_mut(&(rank, line.way)));
+        match attempt {
+            Some(attempt) => attempt.fail(Instant::now(), Some(why)),
+            None => {
+                let from = line.stream.peer_addr().ok();
                 tracing::debug!(?from, why, "closed a connection: it is none of a member");
             }
         }
+    }
+
+    /// A connection was chosen.
+    fn join(&mut self, token: usize, Known { rank, cipher, rest }: Known) {
+        let Some(mut line) = self.lines.remove(&token) else {
+            return;
+        };
+        let place = &mut self.joined[rank as usize];
+        // Of two that say that they are this rank, the first: nobody chooses twice.
+        if place.is_some() || self.poll.registry().deregister(&mut line.stream).is_err() {
+            return;
+        }
+        let route = route(&line, &self.plan.members[rank as usize]);
+        if route != Route::Direct {
+            tracing::debug!(name = self.plan.name, rank, %route, "connected");
+        }
+        // Whoever relays is none of the members.
+        let is_sealed = self.plan.is_sealed || route == Route::Relayed;
+        *place = Some(Joined {
+            stream: line.stream,
+            cipher: is_sealed.then_some(cipher),
+            rest,
+            route,
+        });
+        self.missing -= 1;
+        self.attempts.retain(|(of, _), _| *of != rank);
+        self.lines.retain(|_, line| line.with != Some(rank));
     }
 
     fn unreachable(&self, waited: Duration) -> Error {
         let plan = self.plan;
         let is_missing = |rank: &usize| *rank != plan.me as usize && self.joined[*rank].is_none();
         let rank = (0..self.joined.len()).find(is_missing).unwrap_or(0) as Rank;
-        let why = match self.attempts.get(&rank) {
-            Some(attempt) if attempt.why.is_empty() => "it did not answer".into(),
-            Some(attempt) => attempt.why.clone(),
-            None => "it did not connect".into(),
-        };
+        let ways = self.attempts.range((rank, Way::Own)..=(rank, Way::Came));
+        let ways = ways.map(|((_, way), attempt)| {
+            let why = attempt.why.as_deref().unwrap_or("it did not answer");
+            match way {
+                Way::Own => why.to_owned(),
+                Way::Mapped => format!("at {}, its NAT's: {why}", attempt.to),
+                Way::Relay | Way::Came => format!("relayed by {}: {why}", attempt.to),
+            }
+        });
         Error::Unreachable {
             name: plan.name.into(),
             rank,
-            address: plan.members[rank as usize],
+            address: plan.members[rank as usize].address,
             waited,
-            why,
+            why: ways.collect::<Vec<_>>().join("; "),
         }
     }
 }
 
-fn answered(attempt: &mut Attempt, is_sealed: bool) -> Result<Option<Joined>, String> {
-    let Some(stream) = &mut attempt.stream else {
-        return Ok(None);
-    };
-    let text = |error: io::Error| error.to_string();
-    if let Some(error) = stream.take_error().map_err(text)? {
-        return Err(error.to_string());
+/// What a connection passes on its way to this place.
+fn route(line: &Line, place: &Place) -> Route {
+    match line.way {
+        Way::Own => Route::Direct,
+        Way::Mapped => Route::Punched,
+        Way::Relay => Route::Relayed,
+        Way::Came => match line.stream.peer_addr() {
+            Ok(from) if from != place.address && place.mapped.is_some() => Route::Punched,
+            _ => Route::Direct,
+        },
     }
-    if !attempt.first.is_empty() {
-        match stream.peer_addr() {
-            Ok(_) => {}
-            // Not yet connected.
-            Err(_) => return Ok(None),
-        }
-        stream.set_nodelay(true).map_err(text)?;
-        // The system takes so little of a new connection whole.
-        stream.write_all(&attempt.first).map_err(text)?;
-        attempt.first.clear();
-    }
-    let mut bytes = [0; 4096];
-    loop {
-        let got = match stream.read(&mut bytes) {
-            Ok(0) => return Err("it closed the connection".into()),
-            Ok(got) => got,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(error.to_string()),
-        };
-        let Some(caller) = &mut attempt.caller else {
-            return Ok(None);
-        };
-        match caller.read(&bytes[..got]) {
-            Ok(None) => {}
-            Ok(Some((mut cipher, rest))) => {
-                let mut record = Vec::new();
-                cipher.seal(&[], &mut record);
-                stream.write_all(&record).map_err(text)?;
-                return Ok(attempt.stream.take().map(|stream| Joined {
-                    stream,
-                    cipher: is_sealed.then_some(cipher),
-                    rest,
-                }));
-            }
-            Err(Failure::Refused(verdict) | Failure::Refuse(verdict)) => {
-                return Err(cipher::explain(verdict).into());
-            }
-            Err(Failure::Stranger(why)) => return Err(why.into()),
-        }
-    }
-}
-
-type Known = (Rank, Cipher, Vec<u8>);
-
-fn heard(guest: &mut Guest, door: &Door<'_>, plan: &Plan<'_>) -> Result<Option<Known>, &'static str> {
-    let mut bytes = [0; 4096];
-    loop {
-        let got = match guest.stream.read(&mut bytes) {
-            Ok(0) => return Err("it closed the connection"),
-            Ok(got) => got,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(_) => return Err("its connection broke"),
-        };
-        let mut bytes = &bytes[..got];
-        loop {
-            match guest.listener.read(std::mem::take(&mut bytes), door) {
-                Ok(Step::More) => break,
-                Ok(Step::Answer { bytes, payload }) => {
-                    let introduction = Introduction::decode(&payload).map_err(|_| "it is no member")?;
-                    if introduction.to != plan.me || introduction.from >= plan.me {
-                        return Err("it takes this member for another one");
-                    }
-                    if introduction.is_sealed != plan.is_sealed {
-                        return Err(refuse(&mut guest.stream, Verdict::OtherSealing));
-                    }
-                    guest.introduction = Some(introduction);
-                    guest
-                        .stream
-                        .write_all(&bytes)
-                        .map_err(|_| "its connection broke")?;
-                }
-                Ok(Step::Known { cipher, rest, .. }) => {
-                    let introduction = guest.introduction.ok_or("it is no member")?;
-                    return Ok(Some((introduction.from, cipher, rest)));
-                }
-                Err(Failure::Refuse(verdict)) => return Err(refuse(&mut guest.stream, verdict)),
-                Err(Failure::Refused(_)) => return Err("it refused"),
-                Err(Failure::Stranger(why)) => return Err(why),
-            }
-        }
-    }
-}
-
-fn refuse(stream: &mut TcpStream, verdict: Verdict) -> &'static str {
-    // It may be gone, and then needs no answer.
-    let _ = stream.write(&[verdict.encode()]);
-    cipher::explain(verdict)
 }

@@ -10,6 +10,7 @@ mod outbound;
 use super::cipher::Cipher;
 use super::mesh::Joined;
 use super::{Body, Link, Sink, Sleeper};
+use crate::route::Route;
 use crate::schedule::Rank;
 use crate::slots::Key;
 use hotlease_wire::comm::Loss;
@@ -33,6 +34,7 @@ struct Peer {
     cipher: Option<Cipher>,
     inbound: Inbound,
     outbound: Outbound,
+    is_relayed: bool,
     has_come: bool,
     has_gone: bool,
 }
@@ -73,8 +75,9 @@ impl Tcp {
                 stream: joined.stream,
                 inbound: Inbound::new(&joined.rest, joined.cipher.is_some()),
                 outbound: Outbound::new(),
+                is_relayed: joined.route == Route::Relayed,
                 cipher: joined.cipher,
-                has_come: true,
+                has_come: false,
                 has_gone: true,
             }));
         }
@@ -93,8 +96,12 @@ impl Tcp {
     }
 
     fn drop_peer(&mut self, rank: usize, loss: Loss) {
-        if self.peers[rank].take().is_some() {
+        if let Some(peer) = self.peers[rank].take() {
             self.connections -= 1;
+            let loss = match loss {
+                Loss::Closed if peer.is_relayed => Loss::Unrelayed,
+                loss => loss,
+            };
             self.lost.push_back((rank as Rank, loss));
         }
     }

@@ -2,9 +2,8 @@
 
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::KeyId;
-use hotlease_wire::comm::rendezvous::{Answer, Join, Meeting, Refused};
+use hotlease_wire::comm::rendezvous::{Answer, Join, Mapped, Meeting, Place, Refused};
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A connection of a member.
@@ -13,7 +12,7 @@ pub(super) type Guest = usize;
 struct Member {
     guest: Guest,
     rank: Option<u32>,
-    address: SocketAddr,
+    place: Place,
     since: Instant,
     until: Instant,
     /// Ranks that need not come.
@@ -68,24 +67,28 @@ pub(super) struct Book {
     /// Meetings of what is left that are over, until then.
     over: HashMap<Name, Instant>,
     members_max: u32,
+    /// Whether members may be relayed.
+    relays: bool,
 }
 
 impl Book {
-    pub(super) fn new(members_max: u32) -> Self {
+    pub(super) fn new(members_max: u32, relays: bool) -> Self {
         Self {
             assemblies: HashMap::new(),
             names: HashMap::new(),
             over: HashMap::new(),
             members_max,
+            relays,
         }
     }
 
-    /// A member has come: whom to answer what.
+    /// A member has come, through a NAT or not: whom to answer what.
     pub(super) fn join(
         &mut self,
         key: KeyId,
         guest: Guest,
         join: Join,
+        mapped: Option<Mapped>,
         now: Instant,
         group: GroupId,
     ) -> Vec<(Guest, Answer)> {
@@ -120,13 +123,16 @@ impl Book {
         } else if let (Some(rank), Some(other)) = (join.rank, assembly.members.iter().find(same)) {
             return refuse(Refused::DuplicateRank {
                 rank,
-                other: other.address,
+                other: other.place.address,
             });
         }
         assembly.members.push(Member {
             guest,
             rank: join.rank,
-            address: join.address,
+            place: Place {
+                address: join.address,
+                mapped,
+            },
             since: now,
             until: now + Duration::from_millis(join.wait_ms),
             lost,
@@ -165,7 +171,7 @@ impl Book {
             .filter_map(|member| Some((member.rank.or_else(|| free.next())?, member)))
             .collect();
         placed.sort_unstable_by_key(|(rank, _)| *rank);
-        let members: Vec<SocketAddr> = placed.iter().map(|(_, member)| member.address).collect();
+        let members: Vec<Place> = placed.iter().map(|(_, member)| member.place).collect();
         // The same ranks, but where some have not come.
         let answers = (0..).zip(&placed).map(|(rank, (_, member))| {
             self.names.remove(&member.guest);
@@ -173,6 +179,7 @@ impl Book {
                 group,
                 rank,
                 members: members.clone(),
+                relays: self.relays,
             };
             (member.guest, answer)
         });

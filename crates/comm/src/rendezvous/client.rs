@@ -2,12 +2,13 @@
 
 use crate::error::Error;
 use crate::link::cipher::{self, Caller, Cipher, Failure};
+use crate::link::port::{Port, call_from_any};
 use crate::options::Options;
 use hotlease_wire::comm::GroupId;
-use hotlease_wire::comm::greeting::{Greeting, PREFIX_BYTES, Purpose, Verdict};
-use hotlease_wire::comm::rendezvous::{Answer, Join, Meeting};
+use hotlease_wire::comm::greeting::{Greeting, Purpose, Verdict};
+use hotlease_wire::comm::rendezvous::{Answer, Join, MAPPING_MS_MAX, Meeting, Pieces, Place, Question};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Before the rendezvous is tried again; doubled each time.
@@ -20,9 +21,13 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct Met {
     pub(crate) group: GroupId,
     pub(crate) rank: u32,
-    pub(crate) members: Vec<SocketAddr>,
+    pub(crate) members: Vec<Place>,
+    /// The rendezvous, if it relays.
+    pub(crate) relay: Option<SocketAddr>,
     /// Where this member listens.
-    pub(crate) port: TcpListener,
+    pub(crate) port: Port,
+    /// To the rendezvous. While it is there, so is what a NAT made of the port.
+    pub(crate) stream: TcpStream,
 }
 
 /// What a member comes for.
@@ -54,72 +59,92 @@ fn meet_once(errand: &Errand<'_>, began: Instant) -> Result<Option<Met>, Error> 
     let deadline = began + options.join_timeout;
     let (mut stream, mut cipher, mut rest) = reach(options, began, deadline)?;
     let local = Error::local("listen for other members");
-    let listen = || {
-        let Some(address) = options.address else {
-            // On the one address that others are told, not on all that this host has.
-            let port = TcpListener::bind((stream.local_addr()?.ip(), 0))?;
-            let address = port.local_addr()?;
-            return Ok((port, address));
-        };
-        // It may be that of a gateway, which is none of this host's.
-        let any: IpAddr = match address {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let port = TcpListener::bind((any, 0))?;
-        let address = SocketAddr::new(address, port.local_addr()?.port());
-        Ok((port, address))
-    };
-    let (port, address) = listen().map_err(local)?;
+    let port = Port::shared_with(&stream, options.address.is_some()).map_err(local)?;
+    let mut address = port.local();
+    if let Some(told) = options.address {
+        address.set_ip(told);
+    }
     let remaining = deadline.saturating_duration_since(Instant::now());
-    let join = Join {
+    let join = Question::Join(Join {
         name: options.name.clone(),
         size: errand.size,
         rank: errand.rank,
         address,
         wait_ms: remaining.as_millis() as u64,
         meeting: meeting.clone(),
+    });
+    let lost = |error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidData => senseless(options),
+        _ => unanswered(options, began, explain(&error)),
     };
-    let mut record = Vec::new();
-    cipher.seal(&hotlease_wire::encode(&join), &mut record);
-    let lost = |error: io::Error| unanswered(options, began, explain(&error));
-    stream.write_all(&record).map_err(lost)?;
+    ask(&mut stream, &mut cipher, &join).map_err(lost)?;
+    let rendezvous = stream.peer_addr().map_err(lost)?;
     let latest = deadline + GRACE;
     let is_rest = matches!(meeting, Meeting::Rest { .. });
-    let content = loop {
+    let mut pieces = Pieces::default();
+    let mut is_seen = false;
+    loop {
         let until = if is_rest {
             latest.min(Instant::now() + LOOK)
         } else {
             latest
         };
-        match read_record(&mut stream, &mut cipher, &mut rest, until) {
-            Ok(content) => break content,
+        let answer = match read_answer(&mut stream, &mut cipher, &mut rest, &mut pieces, until) {
+            Ok(answer) => answer,
             Err(error) if !is_late(&error) || Instant::now() >= latest => return Err(lost(error)),
             Err(_) if (errand.meeting)() != meeting => return Ok(None),
-            Err(_) => {}
-        }
-    };
-    let whom = whom(options);
-    match Answer::decode(&content) {
-        Ok(Answer::Together { group, rank, members })
-            if members.len() == errand.size as usize || is_rest && members.len() < errand.size as usize =>
-        {
-            Ok(Some(Met {
+            Err(_) => continue,
+        };
+        match answer {
+            Answer::Seen { port: second, number } if !is_seen => {
+                is_seen = true;
+                let to = SocketAddr::new(rendezvous.ip(), second);
+                if let Err(error) = show(options, &port, to, number) {
+                    tracing::debug!(%to, %error, "the second port of the rendezvous does not answer");
+                }
+            }
+            Answer::Together {
                 group,
                 rank,
                 members,
-                port,
-            }))
+                relays,
+            } if members.len() == errand.size as usize || is_rest && members.len() < errand.size as usize => {
+                return Ok(Some(Met {
+                    group,
+                    rank,
+                    members,
+                    relay: relays.then_some(rendezvous),
+                    port,
+                    stream,
+                }));
+            }
+            Answer::Refused(refused) => {
+                return Err(Error::NotTogether {
+                    name: options.name.clone(),
+                    refused,
+                });
+            }
+            _ => return Err(senseless(options)),
         }
-        Ok(Answer::Refused(refused)) => Err(Error::NotTogether {
-            name: options.name.clone(),
-            refused,
-        }),
-        _ => Err(Error::NotLetIn {
-            whom,
-            why: "its answer makes no sense; install the same hotlease everywhere".into(),
-        }),
     }
+}
+
+fn senseless(options: &Options) -> Error {
+    Error::NotLetIn {
+        whom: whom(options),
+        why: "its answer makes no sense; install the same hotlease everywhere".into(),
+    }
+}
+
+/// Lets the second port of the rendezvous see what a NAT makes of this member's address there.
+fn show(options: &Options, port: &Port, to: SocketAddr, number: GroupId) -> io::Result<()> {
+    let mut stream = port.call_and_wait(to, Duration::from_millis(MAPPING_MS_MAX))?;
+    let greeting = Greeting {
+        purpose: Purpose::Mapping,
+        key: options.secret.id(),
+        group: number,
+    };
+    stream.write_all(&greeting.encode())
 }
 
 fn whom(options: &Options) -> String {
@@ -147,7 +172,7 @@ fn explain(error: &io::Error) -> String {
 }
 
 /// A connection that has proved the secret. The rendezvous may be started after its members.
-fn reach(
+pub(super) fn reach(
     options: &Options,
     began: Instant,
     deadline: Instant,
@@ -178,7 +203,7 @@ fn call(options: &Options, deadline: Instant) -> Result<(TcpStream, Cipher, Vec<
     let mut stream = Err(io::Error::other("its name has no address"));
     for address in addresses {
         let remaining = deadline.saturating_duration_since(Instant::now());
-        stream = TcpStream::connect_timeout(&address, remaining.max(Duration::from_millis(1)));
+        stream = call_from_any(address, remaining.max(Duration::from_millis(1)));
         if stream.is_ok() {
             break;
         }
@@ -233,22 +258,25 @@ fn read_some(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> io:
     }
 }
 
-fn read_record(
+pub(super) fn ask(stream: &mut TcpStream, cipher: &mut Cipher, question: &Question) -> io::Result<()> {
+    let mut record = Vec::new();
+    cipher.seal(&hotlease_wire::encode(question), &mut record);
+    stream.write_all(&record)
+}
+
+pub(super) fn read_answer(
     stream: &mut TcpStream,
     cipher: &mut Cipher,
     got: &mut Vec<u8>,
+    pieces: &mut Pieces,
     deadline: Instant,
-) -> io::Result<Vec<u8>> {
+) -> io::Result<Answer> {
+    let wrong = || io::Error::from(io::ErrorKind::InvalidData);
     let mut bytes = [0; 16 * 1024];
     loop {
-        if let Some(prefix) = got.first_chunk::<PREFIX_BYTES>() {
-            let end = PREFIX_BYTES + u16::from_le_bytes(*prefix) as usize;
-            if let Some(record) = got.get(PREFIX_BYTES..end) {
-                let mut content = Vec::new();
-                if !cipher.open(record, &mut content) {
-                    return Err(io::Error::other("what it sent is not what it wrote"));
-                }
-                return Ok(content);
+        while let Some(piece) = cipher.open_next(got).map_err(|_| wrong())? {
+            if let Some(answer) = pieces.take(&piece).map_err(|_| wrong())? {
+                return Ok(answer);
             }
         }
         let some = read_some(stream, &mut bytes, deadline)?;

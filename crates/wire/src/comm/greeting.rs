@@ -11,7 +11,7 @@ use super::GroupId;
 use crate::DecodeError;
 
 /// Version of everything in [`crate::comm`]; both ends must have the same.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes before each part of a handshake: its length.
 pub const PREFIX_BYTES: usize = 2;
 /// Longest part of a handshake, bytes: no stranger can make anybody keep more.
@@ -31,6 +31,10 @@ pub enum Purpose {
     Rendezvous = 1,
     /// A member of the group.
     Member = 2,
+    /// A member that is asked to call back over this connection: see [`Knock`].
+    Knock = 3,
+    /// The second port of the rendezvous. In the place of the group stands the number that the first one gave, and nothing follows.
+    Mapping = 4,
 }
 
 /// See the module.
@@ -66,6 +70,8 @@ impl Greeting {
         let purpose = match bytes[5] {
             1 => Purpose::Rendezvous,
             2 => Purpose::Member,
+            3 => Purpose::Knock,
+            4 => Purpose::Mapping,
             _ => return Err(malformed),
         };
         if bytes[..4] != MAGIC || bytes[4] != VERSION || bytes[6..8] != [0; 2] {
@@ -177,5 +183,54 @@ impl Introduction {
             return Err(malformed);
         }
         Ok(introduction)
+    }
+}
+
+/// The first bytes of a connection that the higher of two ranks makes: the lower one is to begin the handshake on it, as it does on
+/// those that it makes itself, so that on whichever connections two members reach each other, one of both chooses.
+/// In the clear, and believed by nobody: the handshake proves it, or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Knock {
+    /// The secret of whoever knocks.
+    pub key: KeyId,
+    /// Of both members.
+    pub group: GroupId,
+    /// Who knocks: the higher rank, where: the lower one.
+    pub introduction: Introduction,
+}
+
+impl Knock {
+    /// Encoded size.
+    pub const BYTES: usize = Greeting::BYTES + Introduction::BYTES;
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let greeting = Greeting {
+            purpose: Purpose::Knock,
+            key: self.key,
+            group: self.group,
+        };
+        let mut bytes = [0; Self::BYTES];
+        bytes[..Greeting::BYTES].copy_from_slice(&greeting.encode());
+        bytes[Greeting::BYTES..].copy_from_slice(&self.introduction.encode());
+        bytes
+    }
+
+    /// Of bytes; total on any.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
+        let malformed = DecodeError::Malformed { what: "knock" };
+        let Some((greeting, introduction)) = bytes.split_first_chunk() else {
+            return Err(malformed);
+        };
+        let greeting = Greeting::decode(greeting)?;
+        let introduction = Introduction::decode(introduction)?;
+        if greeting.purpose != Purpose::Knock || introduction.from < introduction.to {
+            return Err(malformed);
+        }
+        Ok(Self {
+            key: greeting.key,
+            group: greeting.group,
+            introduction,
+        })
     }
 }

@@ -1,8 +1,20 @@
 //! A member ↔ the rendezvous: one question, one answer, which comes when all members of the group have asked.
 //!
-//! Both are control messages ([`crate::encode`]) in one record of Noise each.
+//! Both are control messages ([`crate::encode`]): the question in one record of Noise, the answer in one or more
+//! ([`Pieces`]). A member that is seen elsewhere than where it listens is behind a NAT, and gets an answer in between:
+//!
+//! ```text
+//!   member                                      rendezvous
+//!     │ ── Question::Join ─────────────────────────► │  comes from another address than it says
+//!     │ ◄─────────────── Answer::Seen { number } ─── │
+//!     │ ── Greeting { Mapping, number } ─ port 2 ──► │  from the same port: does it have the same address there?
+//!     │ ◄──────────────────── Answer::Together ───── │
+//! ```
+//!
+//! [`Question::Relay`] is asked on a connection of its own by both members of a pair. When both have, each is
+//! answered [`Answer::Relayed`], and from then on what one of them sends comes out at the other as it is.
 
-use super::{GroupId, NAME_BYTES_MAX, RANKS_MAX};
+use super::{GroupId, NAME_BYTES_MAX, RANKS_MAX, RECORD_BYTES_MAX, SEAL_BYTES};
 use crate::DecodeError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -35,7 +47,54 @@ pub enum Meeting {
     },
 }
 
-/// What a member asks: to be put together with the others.
+/// How long a member has for a word at the second port, milliseconds: without it nobody knows what kind of NAT there is, and
+/// they are tried.
+pub const MAPPING_MS_MAX: u64 = 500;
+/// The longest answer, bytes: to the largest group, all behind NATs.
+const ANSWER_BYTES_MAX: usize = 48 * RANKS_MAX as usize + 64;
+
+/// What a member asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    /// To be put together with the others.
+    Join(Join),
+    /// To be connected with another member, because they cannot reach each other.
+    Relay(Relay),
+}
+
+impl Question {
+    /// Decodes and checks every bound; total on any bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let question = crate::decode(bytes)?;
+        let fits = match &question {
+            Self::Join(join) => join.fits(),
+            Self::Relay(relay) => relay.fits(),
+        };
+        if !fits {
+            return Err(DecodeError::Malformed { what: "question" });
+        }
+        Ok(question)
+    }
+}
+
+/// Between which two members to relay; each of them asks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relay {
+    /// Of both.
+    pub group: GroupId,
+    /// Who asks.
+    pub from: u32,
+    /// Whom it wants to talk to.
+    pub to: u32,
+}
+
+impl Relay {
+    fn fits(&self) -> bool {
+        self.from < RANKS_MAX && self.to < RANKS_MAX && self.from != self.to
+    }
+}
+
+/// Of a member: to be put together with the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
     /// Of the communicator: 1 to [`NAME_BYTES_MAX`] bytes.
@@ -53,18 +112,12 @@ pub struct Join {
 }
 
 impl Join {
-    /// Decodes and checks every bound; total on any bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let join: Self = crate::decode(bytes)?;
-        let fits = (1..=NAME_BYTES_MAX).contains(&join.name.len())
-            && (1..=RANKS_MAX).contains(&join.size)
-            && join.rank.is_none_or(|rank| rank < join.size)
-            && join.wait_ms <= WAIT_MS_MAX
-            && join.meeting.fits(join.size, join.rank);
-        if !fits {
-            return Err(DecodeError::Malformed { what: "join" });
-        }
-        Ok(join)
+    fn fits(&self) -> bool {
+        (1..=NAME_BYTES_MAX).contains(&self.name.len())
+            && (1..=RANKS_MAX).contains(&self.size)
+            && self.rank.is_none_or(|rank| rank < self.size)
+            && self.wait_ms <= WAIT_MS_MAX
+            && self.meeting.fits(self.size, self.rank)
     }
 }
 
@@ -79,18 +132,47 @@ impl Meeting {
     }
 }
 
+/// Where a member can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What a NAT makes of that, if there is one between it and the rendezvous.
+    pub mapped: Option<Mapped>,
+}
+
+/// What a NAT makes of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Mapped {
+    /// As the rendezvous sees it.
+    pub address: SocketAddr,
+    /// The second port of the rendezvous sees another one, and so will everybody: the NAT is symmetric.
+    pub varies: bool,
+}
+
 /// What the rendezvous answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
+    /// There is a NAT between the member and the rendezvous, and another answer follows.
+    Seen {
+        /// The second port of the rendezvous, to be called from where the first one was.
+        port: u16,
+        /// What to say there, in the place of a group.
+        number: GroupId,
+    },
     /// All have come.
     Together {
         /// Of these members and no others.
         group: GroupId,
         /// Of the member that is answered.
         rank: u32,
-        /// Where each rank listens; as many as the size, at most [`RANKS_MAX`].
-        members: Vec<SocketAddr>,
+        /// Where each rank is; as many as the size, at most [`RANKS_MAX`].
+        members: Vec<Place>,
+        /// Those that cannot reach each other may ask to be relayed.
+        relays: bool,
     },
+    /// From here on the other member is on the line.
+    Relayed,
     /// They will not come together.
     Refused(Refused),
 }
@@ -98,8 +180,12 @@ pub enum Answer {
 impl Answer {
     /// Decodes and checks every bound; total on any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let answer = crate::decode(bytes)?;
+        if bytes.len() > ANSWER_BYTES_MAX {
+            return Err(DecodeError::Malformed { what: "answer" });
+        }
+        let answer = crate::message::decode_of_any_length(bytes)?;
         let fits = match &answer {
+            Self::Seen { port, .. } => *port > 0,
             Self::Together { rank, members, .. } => {
                 members.len() <= RANKS_MAX as usize && (*rank as usize) < members.len()
             }
@@ -108,12 +194,46 @@ impl Answer {
                     && ranks.len() <= *size as usize
                     && ranks.iter().all(|rank| rank < size)
             }
-            Self::Refused(_) => true,
+            Self::Refused(_) | Self::Relayed => true,
         };
         if !fits {
             return Err(DecodeError::Malformed { what: "answer" });
         }
         Ok(answer)
+    }
+
+    /// As the contents of records, each of which begins with whether another one follows.
+    pub fn pieces(&self) -> Vec<Vec<u8>> {
+        let bytes = crate::encode(self);
+        let chunks = bytes.chunks(RECORD_BYTES_MAX - SEAL_BYTES - 1);
+        let last = chunks.len() - 1;
+        let piece = |(number, chunk): (usize, &[u8])| [&[u8::from(number < last)], chunk].concat();
+        chunks.enumerate().map(piece).collect()
+    }
+}
+
+/// An answer whose records come one by one.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    got: Vec<u8>,
+}
+
+impl Pieces {
+    /// The content of a record has come; the answer, if it was the last one. Total on any bytes, and keeps no more than the
+    /// longest answer.
+    pub fn take(&mut self, piece: &[u8]) -> Result<Option<Answer>, DecodeError> {
+        let malformed = DecodeError::Malformed { what: "answer" };
+        let Some((follows @ 0..=1, chunk)) = piece.split_first() else {
+            return Err(malformed);
+        };
+        if self.got.len() + chunk.len() > ANSWER_BYTES_MAX {
+            return Err(malformed);
+        }
+        self.got.extend_from_slice(chunk);
+        if *follows == 1 {
+            return Ok(None);
+        }
+        Answer::decode(&std::mem::take(&mut self.got)).map(Some)
     }
 }
 
@@ -152,6 +272,11 @@ pub enum Refused {
     Stopping,
     /// Those that are left of a communicator have met without this member.
     Over,
+    /// As many members as may are relayed here already.
+    NoRelay {
+        /// How many pairs may be; 0: none ever.
+        relays: u32,
+    },
 }
 
 impl fmt::Display for Refused {
@@ -182,6 +307,11 @@ impl fmt::Display for Refused {
             Self::Stopping => f.write_str("the rendezvous is stopping"),
             Self::Over => f.write_str(
                 "the others have met without this member, which they held to be lost, or which came too late; start it again",
+            ),
+            Self::NoRelay { relays: 0 } => f.write_str("the rendezvous relays nothing"),
+            Self::NoRelay { relays } => write!(
+                f,
+                "the rendezvous relays {relays} pairs of members, which is as many as it may"
             ),
         }
     }
@@ -244,17 +374,49 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_group_fits_into_an_answer() {
+    fn the_largest_group_comes_out_of_its_records() {
         let longest: SocketAddr = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"
             .parse()
             .expect("an address");
-        let answer = Answer::Together {
-            group: GroupId([0xff; 16]),
-            rank: RANKS_MAX - 1,
-            members: vec![longest; RANKS_MAX as usize],
+        let place = Place {
+            address: longest,
+            mapped: Some(Mapped {
+                address: longest,
+                varies: true,
+            }),
         };
-        let bytes = crate::encode(&answer);
-        assert!(bytes.len() <= super::super::RECORD_BYTES_MAX - super::super::SEAL_BYTES);
-        assert_eq!(Answer::decode(&bytes), Ok(answer));
+        let together = |size: u32| Answer::Together {
+            group: GroupId([0xff; 16]),
+            rank: size - 1,
+            members: vec![place; size as usize],
+            relays: true,
+        };
+        for (size, records) in [(1, 1), (64, 1), (RANKS_MAX, 2)] {
+            let answer = together(size);
+            let mut came = answer.pieces();
+            assert_eq!(came.len(), records, "{size} members");
+            assert!(
+                came.iter()
+                    .all(|piece| piece.len() <= RECORD_BYTES_MAX - SEAL_BYTES)
+            );
+            let mut pieces = Pieces::default();
+            let last = came.pop().expect("one at least");
+            for piece in came {
+                assert_eq!(pieces.take(&piece), Ok(None));
+            }
+            assert_eq!(pieces.take(&last), Ok(Some(answer)));
+        }
+    }
+
+    #[test]
+    fn records_without_an_end_are_refused() {
+        let mut pieces = Pieces::default();
+        let more = [&[1][..], &[0; 1000]].concat();
+        let refused = (0..200).find_map(|_| pieces.take(&more).err());
+        assert!(refused.is_some(), "200 kB were kept");
+        assert!(pieces.got.len() <= ANSWER_BYTES_MAX);
+        for wrong in [&[][..], &[2, 0], &[0xff]] {
+            assert!(Pieces::default().take(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

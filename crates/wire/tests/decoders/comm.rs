@@ -3,12 +3,14 @@
 use hotlease_wire::comm::frame::{
     Address, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
 };
-use hotlease_wire::comm::greeting::{Greeting, Introduction, KeyId, Purpose, VERSION, Verdict};
-use hotlease_wire::comm::rendezvous::{Answer, Join, LOST_MAX, Meeting, Refused, WAIT_MS_MAX};
+use hotlease_wire::comm::greeting::{Greeting, Introduction, KeyId, Knock, Purpose, VERSION, Verdict};
+use hotlease_wire::comm::rendezvous::{
+    Answer, Join, LOST_MAX, Mapped, Meeting, Pieces, Place, Question, Refused, Relay, WAIT_MS_MAX,
+};
 use hotlease_wire::comm::{GroupId, Loss, NAME_BYTES_MAX, RANKS_MAX};
 use hotlease_wire::encode;
 
-/// A greeting, or what is shorter: an introduction, a verdict.
+/// A greeting, what is longer: a knock, or what is shorter: an introduction, a verdict.
 pub fn greeting(bytes: &[u8]) -> bool {
     if let [byte] = bytes
         && let Ok(verdict) = Verdict::decode(*byte)
@@ -21,6 +23,15 @@ pub fn greeting(bytes: &[u8]) -> bool {
         assert!(introduction.from < RANKS_MAX && introduction.to < RANKS_MAX);
         assert_ne!(introduction.from, introduction.to, "nobody connects to itself");
         return true;
+    }
+    if let Ok(knock) = <&[u8; Knock::BYTES]>::try_from(bytes)
+        && let Ok(knock) = Knock::decode(knock)
+    {
+        assert_eq!(knock.encode(), bytes, "it has one form only");
+        assert!(
+            knock.introduction.from > knock.introduction.to,
+            "the higher rank knocks"
+        );
     }
     let Some(bytes) = bytes.first_chunk() else {
         return false;
@@ -56,27 +67,44 @@ pub fn frame(bytes: &[u8]) -> bool {
     true
 }
 
-pub fn join(bytes: &[u8]) -> bool {
-    let Ok(join) = Join::decode(bytes) else {
+pub fn question(bytes: &[u8]) -> bool {
+    let Ok(question) = Question::decode(bytes) else {
         return false;
     };
-    assert!((1..=NAME_BYTES_MAX).contains(&join.name.len()));
-    assert!((1..=RANKS_MAX).contains(&join.size));
-    assert!(join.rank.is_none_or(|rank| rank < join.size));
-    assert!(join.wait_ms <= WAIT_MS_MAX);
-    if let Meeting::Rest { lost, .. } = &join.meeting {
-        assert!(join.rank.is_some() && lost.len() <= LOST_MAX);
-        assert!(lost.iter().all(|rank| *rank < join.size));
+    match &question {
+        Question::Join(join) => {
+            assert!((1..=NAME_BYTES_MAX).contains(&join.name.len()));
+            assert!((1..=RANKS_MAX).contains(&join.size));
+            assert!(join.rank.is_none_or(|rank| rank < join.size));
+            assert!(join.wait_ms <= WAIT_MS_MAX);
+            if let Meeting::Rest { lost, .. } = &join.meeting {
+                assert!(join.rank.is_some() && lost.len() <= LOST_MAX);
+                assert!(lost.iter().all(|rank| *rank < join.size));
+            }
+        }
+        Question::Relay(relay) => {
+            assert!(relay.from < RANKS_MAX && relay.to < RANKS_MAX);
+            assert_ne!(relay.from, relay.to, "nobody talks to itself");
+        }
     }
-    assert_eq!(Join::decode(&encode(&join)).as_ref(), Ok(&join));
+    assert_eq!(Question::decode(&encode(&question)).as_ref(), Ok(&question));
     true
 }
 
 pub fn answer(bytes: &[u8]) -> bool {
+    // The same bytes as records of an answer: garbage ends it, or is kept.
+    let mut pieces = Pieces::default();
+    for piece in bytes.chunks(100) {
+        if let Ok(Some(answer)) = pieces.take(piece) {
+            assert_eq!(Answer::decode(&encode(&answer)), Ok(answer));
+        }
+    }
     let Ok(answer) = Answer::decode(bytes) else {
         return false;
     };
     match &answer {
+        Answer::Seen { port, .. } => assert_ne!(*port, 0),
+        Answer::Relayed => {}
         Answer::Together { rank, members, .. } => {
             assert!(members.len() <= RANKS_MAX as usize && (*rank as usize) < members.len());
         }
@@ -89,6 +117,12 @@ pub fn answer(bytes: &[u8]) -> bool {
         }
     }
     assert_eq!(Answer::decode(&encode(&answer)).as_ref(), Ok(&answer));
+    let mut pieces = Pieces::default();
+    let taken = answer.pieces();
+    let taken = taken
+        .iter()
+        .map(|piece| pieces.take(piece).expect("a piece of an answer"));
+    assert_eq!(taken.last(), Some(Some(answer)));
     true
 }
 
@@ -105,9 +139,21 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
         let introduction = Introduction { from, to, is_sealed };
         introduction.encode().to_vec()
     };
+    let knock = Knock {
+        key: KeyId([0xab; 16]),
+        group: GroupId([0xcd; 16]),
+        introduction: Introduction {
+            from: 9,
+            to: 0,
+            is_sealed: true,
+        },
+    };
     vec![
         to(Purpose::Rendezvous, GroupId::NONE),
         to(Purpose::Member, GroupId([0xcd; 16])),
+        to(Purpose::Knock, GroupId([0xcd; 16])),
+        to(Purpose::Mapping, GroupId([0xef; 16])),
+        knock.encode().to_vec(),
         introduced(0, 1, false),
         introduced(RANKS_MAX - 2, RANKS_MAX - 1, true),
         vec![Verdict::Welcome.encode()],
@@ -173,6 +219,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         Loss::Protocol,
         Loss::GaveUp,
         Loss::Declared,
+        Loss::Unrelayed,
     ];
     frames.extend(losses.map(|loss| Frame::Lost {
         rank: RANKS_MAX - 1,
@@ -185,7 +232,7 @@ fn address(text: &str) -> std::net::SocketAddr {
     text.parse().expect("an address")
 }
 
-pub fn join_seeds() -> Vec<Vec<u8>> {
+pub fn question_seeds() -> Vec<Vec<u8>> {
     let join = Join {
         name: "training".into(),
         size: 8,
@@ -212,7 +259,18 @@ pub fn join_seeds() -> Vec<Vec<u8>> {
         },
         ..longest.clone()
     };
-    vec![encode(&join), encode(&longest), encode(&rest)]
+    let relay = Relay {
+        group: GroupId([0xcd; 16]),
+        from: RANKS_MAX - 1,
+        to: 0,
+    };
+    let questions = [
+        Question::Join(join),
+        Question::Join(longest),
+        Question::Join(rest),
+        Question::Relay(relay),
+    ];
+    questions.iter().map(encode).collect()
 }
 
 pub fn answer_seeds() -> Vec<Vec<u8>> {
@@ -230,13 +288,31 @@ pub fn answer_seeds() -> Vec<Vec<u8>> {
         Refused::Full { members: 4096 },
         Refused::Stopping,
         Refused::Over,
+        Refused::NoRelay { relays: 0 },
+        Refused::NoRelay { relays: 1024 },
     ];
+    let place = |text| Place {
+        address: address(text),
+        mapped: None,
+    };
+    let mapped = Place {
+        mapped: Some(Mapped {
+            address: address("203.0.113.7:40000"),
+            varies: true,
+        }),
+        ..place("10.0.0.2:33000")
+    };
+    let seen = Answer::Seen {
+        port: 7073,
+        number: GroupId([0xef; 16]),
+    };
     let together = Answer::Together {
         group: GroupId([0xcd; 16]),
         rank: 1,
-        members: vec![address("127.0.0.1:1"), address("[::1]:2")],
+        members: vec![place("127.0.0.1:1"), place("[::1]:2"), mapped],
+        relays: true,
     };
-    let mut seeds = vec![encode(&together)];
+    let mut seeds = vec![encode(&together), encode(&seen), encode(&Answer::Relayed)];
     seeds.extend(refusals.map(|refused| encode(&Answer::Refused(refused))));
     seeds
 }

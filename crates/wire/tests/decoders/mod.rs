@@ -151,9 +151,9 @@ pub const DECODERS: &[Decoder] = &[
         seeds: comm::frame_seeds,
     },
     Decoder {
-        name: "comm_join",
-        check: comm::join,
-        seeds: comm::join_seeds,
+        name: "comm_question",
+        check: comm::question,
+        seeds: comm::question_seeds,
     },
     Decoder {
         name: "comm_answer",

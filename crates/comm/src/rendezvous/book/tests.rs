@@ -1,4 +1,5 @@
 use super::*;
+use std::net::SocketAddr;
 
 const KEY: KeyId = KeyId([1; 16]);
 
@@ -31,20 +32,39 @@ fn refused(answers: Vec<(Guest, Answer)>) -> Vec<(Guest, Refused)> {
 
 #[test]
 fn everybody_is_told_where_all_are_when_the_last_has_come() {
-    let mut book = Book::new(10);
+    let mut book = Book::new(10, true);
     let now = Instant::now();
     // Two that want a rank, two that take what is left, in the order in which they come.
-    assert!(book.join(KEY, 1, asks(1, 4, Some(3)), now, group(1)).is_empty());
-    assert!(book.join(KEY, 2, asks(2, 4, None), now, group(1)).is_empty());
-    assert!(book.join(KEY, 3, asks(3, 4, Some(0)), now, group(1)).is_empty());
-    let answers = book.join(KEY, 4, asks(4, 4, None), now, group(1));
-    let members: Vec<_> = [3, 2, 4, 1].map(address).to_vec();
+    assert!(
+        book.join(KEY, 1, asks(1, 4, Some(3)), None, now, group(1))
+            .is_empty()
+    );
+    // One of them behind a NAT.
+    let mapped = Some(Mapped {
+        address: address(99),
+        varies: true,
+    });
+    assert!(
+        book.join(KEY, 2, asks(2, 4, None), mapped, now, group(1))
+            .is_empty()
+    );
+    assert!(
+        book.join(KEY, 3, asks(3, 4, Some(0)), None, now, group(1))
+            .is_empty()
+    );
+    let answers = book.join(KEY, 4, asks(4, 4, None), None, now, group(1));
+    let place = |guest| Place {
+        address: address(guest),
+        mapped: mapped.filter(|_| guest == 2),
+    };
+    let members: Vec<_> = [3, 2, 4, 1].map(place).to_vec();
     let expected: Vec<_> = [(3, 0), (2, 1), (4, 2), (1, 3)]
         .map(|(guest, rank)| {
             let answer = Answer::Together {
                 group: group(1),
                 rank,
                 members: members.clone(),
+                relays: true,
             };
             (guest, answer)
         })
@@ -55,15 +75,22 @@ fn everybody_is_told_where_all_are_when_the_last_has_come() {
 
 #[test]
 fn the_next_of_one_name_are_another_group() {
-    let mut book = Book::new(10);
+    let mut book = Book::new(10, true);
     let now = Instant::now();
     for round in 0..3 {
         let first = 2 * round;
         assert!(
-            book.join(KEY, first, asks(first, 2, None), now, group(9))
+            book.join(KEY, first, asks(first, 2, None), None, now, group(9))
                 .is_empty()
         );
-        let answers = book.join(KEY, first + 1, asks(first + 1, 2, None), now, group(round as u8));
+        let answers = book.join(
+            KEY,
+            first + 1,
+            asks(first + 1, 2, None),
+            None,
+            now,
+            group(round as u8),
+        );
         assert!(answers.iter().all(|(guest, answer)| {
             *guest >= first
                 && matches!(answer, Answer::Together { group: of, .. } if *of == group(round as u8))
@@ -74,41 +101,56 @@ fn the_next_of_one_name_are_another_group() {
 
 #[test]
 fn one_name_of_two_secrets_is_two_names() {
-    let mut book = Book::new(10);
+    let mut book = Book::new(10, true);
     let now = Instant::now();
-    assert!(book.join(KEY, 1, asks(1, 2, Some(0)), now, group(1)).is_empty());
+    assert!(
+        book.join(KEY, 1, asks(1, 2, Some(0)), None, now, group(1))
+            .is_empty()
+    );
     let other = KeyId([2; 16]);
-    assert!(book.join(other, 2, asks(2, 3, Some(0)), now, group(1)).is_empty());
-    assert_eq!(book.join(KEY, 3, asks(3, 2, Some(1)), now, group(1)).len(), 2);
+    assert!(
+        book.join(other, 2, asks(2, 3, Some(0)), None, now, group(1))
+            .is_empty()
+    );
+    assert_eq!(
+        book.join(KEY, 3, asks(3, 2, Some(1)), None, now, group(1)).len(),
+        2
+    );
 }
 
 #[test]
 fn a_rank_that_is_taken_and_another_size_are_refused_at_once() {
-    let mut book = Book::new(10);
+    let mut book = Book::new(10, true);
     let now = Instant::now();
-    assert!(book.join(KEY, 1, asks(1, 3, Some(2)), now, group(1)).is_empty());
-    let twice = refused(book.join(KEY, 2, asks(2, 3, Some(2)), now, group(1)));
+    assert!(
+        book.join(KEY, 1, asks(1, 3, Some(2)), None, now, group(1))
+            .is_empty()
+    );
+    let twice = refused(book.join(KEY, 2, asks(2, 3, Some(2)), None, now, group(1)));
     let duplicate = Refused::DuplicateRank {
         rank: 2,
         other: address(1),
     };
     assert_eq!(twice, [(2, duplicate)]);
-    let larger = refused(book.join(KEY, 3, asks(3, 4, None), now, group(1)));
+    let larger = refused(book.join(KEY, 3, asks(3, 4, None), None, now, group(1)));
     assert_eq!(larger, [(3, Refused::OtherSize { theirs: 3, ours: 4 })]);
     // The one that was first waits as before, and is not in the way when it has gone.
     book.gone(1);
-    assert!(book.join(KEY, 4, asks(4, 4, Some(2)), now, group(1)).is_empty());
+    assert!(
+        book.join(KEY, 4, asks(4, 4, Some(2)), None, now, group(1))
+            .is_empty()
+    );
 }
 
 #[test]
 fn who_is_missing_is_told_to_all_that_have_come() {
-    let mut book = Book::new(10);
+    let mut book = Book::new(10, true);
     let now = Instant::now();
     let mut early = asks(1, 5, Some(1));
     early.wait_ms = 500;
-    book.join(KEY, 1, early, now, group(1));
-    book.join(KEY, 2, asks(2, 5, None), now, group(1));
-    book.join(KEY, 3, asks(3, 5, Some(4)), now, group(1));
+    book.join(KEY, 1, early, None, now, group(1));
+    book.join(KEY, 2, asks(2, 5, None), None, now, group(1));
+    book.join(KEY, 3, asks(3, 5, Some(4)), None, now, group(1));
     assert_eq!(book.next_due(), Some(now + Duration::from_millis(500)));
     assert!(
         book.expire(now + Duration::from_millis(499), || group(1))
@@ -127,11 +169,11 @@ fn who_is_missing_is_told_to_all_that_have_come() {
 
 #[test]
 fn no_more_wait_than_may() {
-    let mut book = Book::new(2);
+    let mut book = Book::new(2, false);
     let now = Instant::now();
-    book.join(KEY, 1, asks(1, 4, None), now, group(1));
-    book.join(KEY, 2, asks(2, 4, None), now, group(1));
-    let third = refused(book.join(KEY, 3, asks(3, 4, None), now, group(1)));
+    book.join(KEY, 1, asks(1, 4, None), None, now, group(1));
+    book.join(KEY, 2, asks(2, 4, None), None, now, group(1));
+    let third = refused(book.join(KEY, 3, asks(3, 4, None), None, now, group(1)));
     assert_eq!(third, [(3, Refused::Full { members: 2 })]);
     let stopped = refused(book.stop());
     assert_eq!(stopped, [(1, Refused::Stopping), (2, Refused::Stopping)]);
@@ -157,7 +199,7 @@ fn together(answers: &[(Guest, Answer)]) -> Vec<Guest> {
         .map(|(place, (guest, answer))| match answer {
             Answer::Together { rank, members, .. } => {
                 assert_eq!((*rank as usize, members.len()), (place, answers.len()));
-                assert_eq!(members[place], address(*guest));
+                assert_eq!(members[place].address, address(*guest));
                 *guest
             }
             other => panic!("{other:?}"),
@@ -167,31 +209,43 @@ fn together(answers: &[(Guest, Answer)]) -> Vec<Guest> {
 
 #[test]
 fn those_that_are_left_wait_for_all_but_those_that_one_knows_to_be_lost() {
-    let mut book = Book::new(10);
+    let mut book = Book::new(10, false);
     let now = Instant::now();
-    assert!(book.join(KEY, 3, left(3, 3, &[]), now, group(1)).is_empty());
+    assert!(book.join(KEY, 3, left(3, 3, &[]), None, now, group(1)).is_empty());
     // A new group of the same name is another meeting.
-    assert!(book.join(KEY, 9, asks(9, 4, Some(0)), now, group(1)).is_empty());
-    assert!(book.join(KEY, 1, left(1, 1, &[0]), now, group(1)).is_empty());
-    let answers = book.join(KEY, 2, left(2, 2, &[]), now, group(1));
+    assert!(
+        book.join(KEY, 9, asks(9, 4, Some(0)), None, now, group(1))
+            .is_empty()
+    );
+    assert!(
+        book.join(KEY, 1, left(1, 1, &[0]), None, now, group(1))
+            .is_empty()
+    );
+    let answers = book.join(KEY, 2, left(2, 2, &[]), None, now, group(1));
     assert_eq!(together(&answers), [1, 2, 3], "in the order of their old ranks");
     // Rank 0 was alive, and must not take itself for the only one.
-    let late = refused(book.join(KEY, 4, left(4, 0, &[1, 2, 3]), now, group(2)));
+    let late = refused(book.join(KEY, 4, left(4, 0, &[1, 2, 3]), None, now, group(2)));
     assert_eq!(late, [(4, Refused::Over)]);
     let long_after = now + MEMORY + Duration::from_millis(1);
     assert!(
-        book.join(KEY, 5, left(5, 0, &[]), long_after, group(2))
+        book.join(KEY, 5, left(5, 0, &[]), None, long_after, group(2))
             .is_empty()
     );
 }
 
 #[test]
 fn whoever_hears_of_more_that_are_lost_says_so_in_its_old_place() {
-    let mut book = Book::new(10);
+    let mut book = Book::new(10, false);
     let now = Instant::now();
-    assert!(book.join(KEY, 1, left(1, 1, &[0]), now, group(1)).is_empty());
-    assert!(book.join(KEY, 2, left(2, 2, &[0]), now, group(1)).is_empty());
-    let answers = book.join(KEY, 11, left(11, 1, &[0, 3]), now, group(1));
+    assert!(
+        book.join(KEY, 1, left(1, 1, &[0]), None, now, group(1))
+            .is_empty()
+    );
+    assert!(
+        book.join(KEY, 2, left(2, 2, &[0]), None, now, group(1))
+            .is_empty()
+    );
+    let answers = book.join(KEY, 11, left(11, 1, &[0, 3]), None, now, group(1));
     assert_eq!(together(&answers), [11, 2]);
     // The connection of before closes.
     book.gone(1);
@@ -200,25 +254,31 @@ fn whoever_hears_of_more_that_are_lost_says_so_in_its_old_place() {
 
 #[test]
 fn those_that_are_left_do_not_wait_for_ever() {
-    let mut book = Book::new(10);
+    let mut book = Book::new(10, false);
     let now = Instant::now();
-    assert!(book.join(KEY, 3, left(3, 3, &[]), now, group(1)).is_empty());
-    assert!(book.join(KEY, 1, left(1, 1, &[]), now, group(1)).is_empty());
+    assert!(book.join(KEY, 3, left(3, 3, &[]), None, now, group(1)).is_empty());
+    assert!(book.join(KEY, 1, left(1, 1, &[]), None, now, group(1)).is_empty());
     let answers = book.expire(now + Duration::from_millis(1000), || group(5));
     assert_eq!(together(&answers), [1, 3]);
 }
 
 #[test]
 fn newcomers_meet_those_whose_group_grows_and_no_new_group() {
-    let mut book = Book::new(10);
+    let mut book = Book::new(10, false);
     let now = Instant::now();
     let growth = |guest, rank| Join {
         meeting: Meeting::Growth,
         ..asks(guest, 3, rank)
     };
-    assert!(book.join(KEY, 1, growth(1, None), now, group(1)).is_empty());
-    assert!(book.join(KEY, 2, asks(2, 3, None), now, group(1)).is_empty());
-    assert!(book.join(KEY, 3, growth(3, Some(1)), now, group(1)).is_empty());
-    let answers = book.join(KEY, 4, growth(4, Some(0)), now, group(1));
+    assert!(book.join(KEY, 1, growth(1, None), None, now, group(1)).is_empty());
+    assert!(
+        book.join(KEY, 2, asks(2, 3, None), None, now, group(1))
+            .is_empty()
+    );
+    assert!(
+        book.join(KEY, 3, growth(3, Some(1)), None, now, group(1))
+            .is_empty()
+    );
+    let answers = book.join(KEY, 4, growth(4, Some(0)), None, now, group(1));
     assert_eq!(together(&answers), [4, 3, 1], "members keep their ranks");
 }

@@ -1,4 +1,4 @@
 //! See `decoders` in `crates/wire/tests`: what must hold for any bytes.
 #![no_main]
 
-hotlease_fuzz::target!("comm_join");
+hotlease_fuzz::target!("comm_question");

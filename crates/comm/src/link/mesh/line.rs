@@ -1,0 +1,406 @@
+//! One connection between two members that are not together yet: who is there, on whichever way it came about.
+//!
+//! ```text
+//!   lower rank                                       higher rank
+//!     │ ◄────────────────────────────── knock ─── │  if the higher one made it, or both at once
+//!     │ ── greeting, first message ─────────────► │
+//!     │ ◄──────────────── verdict, second message │
+//!     │ ── record ──────────────────────────────► │  the lower one has chosen this connection
+//! ```
+
+use super::Plan;
+use super::way::Way;
+use crate::link::cipher::{self, Caller, Cipher, Door, Failure, Listener, Step};
+use crate::schedule::Rank;
+use hotlease_wire::comm::GroupId;
+use hotlease_wire::comm::greeting::{Greeting, Introduction, Knock, Purpose, Verdict};
+use hotlease_wire::comm::rendezvous::{Answer, Pieces, Question, Relay};
+use mio::net::TcpStream;
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+/// How long somebody who is connected may take to say who it is.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(super) struct Line {
+    pub(super) stream: TcpStream,
+    pub(super) way: Way,
+    /// With whom; none: with somebody who has not said so.
+    pub(super) with: Option<Rank>,
+    pub(super) until: Instant,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The system connects.
+    Connecting,
+    /// Somebody came, and has said this.
+    Came(Vec<u8>),
+    /// The rendezvous answers.
+    Entering(Caller),
+    /// The rendezvous waits for the other one.
+    Entered {
+        cipher: Box<Cipher>,
+        pieces: Pieces,
+        got: Vec<u8>,
+    },
+    /// This is the lower rank.
+    Calling {
+        caller: Caller,
+        /// What may be a knock, where there may be one.
+        knock: Option<Vec<u8>>,
+    },
+    /// This is the higher one.
+    Listening {
+        listener: Listener,
+        introduction: Option<Introduction>,
+    },
+    Done,
+}
+
+/// A member is there, and this is the connection with it.
+pub(super) struct Known {
+    pub(super) rank: Rank,
+    pub(super) cipher: Cipher,
+    /// What has come behind the handshake.
+    pub(super) rest: Vec<u8>,
+}
+
+impl Line {
+    /// To a member, as the system connects.
+    pub(super) fn to(rank: Rank, way: Way, stream: TcpStream, until: Instant) -> Self {
+        Self {
+            stream,
+            way,
+            with: Some(rank),
+            until,
+            stage: Stage::Connecting,
+        }
+    }
+
+    /// Of somebody who came.
+    pub(super) fn of_guest(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream,
+            way: Way::Came,
+            with: None,
+            until: Instant::now() + HANDSHAKE,
+            stage: Stage::Came(Vec::new()),
+        })
+    }
+
+    /// The system says that something may have happened.
+    pub(super) fn hear(&mut self, plan: &Plan<'_>) -> Result<Option<Known>, String> {
+        let text = |error: io::Error| error.to_string();
+        if let Some(error) = self.stream.take_error().map_err(text)? {
+            return Err(error.to_string());
+        }
+        if matches!(self.stage, Stage::Connecting) {
+            if self.stream.peer_addr().is_err() {
+                // Not yet.
+                return Ok(None);
+            }
+            self.stream.set_nodelay(true).map_err(text)?;
+            self.until = Instant::now() + HANDSHAKE;
+            self.begin(plan).map_err(text)?;
+        }
+        let mut bytes = [0; 4096];
+        loop {
+            let got = match self.stream.read(&mut bytes) {
+                Ok(0) => return Err("it closed the connection".into()),
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error.to_string()),
+            };
+            if let Some(known) = self.take(bytes[..got].to_vec(), plan)? {
+                return Ok(Some(known));
+            }
+        }
+    }
+
+    /// The system has connected.
+    fn begin(&mut self, plan: &Plan<'_>) -> io::Result<()> {
+        let Some(other) = self.with else {
+            return Ok(());
+        };
+        self.stage = match self.way {
+            Way::Relay => {
+                let greeting = Greeting {
+                    purpose: Purpose::Rendezvous,
+                    key: plan.secret.id(),
+                    group: GroupId::NONE,
+                };
+                Stage::Entering(self.call(plan, &greeting, &[])?)
+            }
+            _ if plan.me < other => self.called(plan, other, Some(Vec::new()))?,
+            _ => {
+                let knock = Knock {
+                    key: plan.secret.id(),
+                    group: plan.group,
+                    introduction: plan.introduction(other),
+                };
+                self.stream.write_all(&knock.encode())?;
+                Stage::listening()
+            }
+        };
+        Ok(())
+    }
+
+    /// Begins a handshake. The system takes so little of a new connection whole.
+    fn call(&mut self, plan: &Plan<'_>, greeting: &Greeting, payload: &[u8]) -> io::Result<Caller> {
+        let (caller, first) = Caller::new(plan.secret, greeting, payload)
+            .ok_or_else(|| io::Error::other("no random numbers"))?;
+        self.stream.write_all(&first)?;
+        Ok(caller)
+    }
+
+    fn called(&mut self, plan: &Plan<'_>, other: Rank, knock: Option<Vec<u8>>) -> io::Result<Stage> {
+        let greeting = Greeting {
+            purpose: Purpose::Member,
+            key: plan.secret.id(),
+            group: plan.group,
+        };
+        let introduction = plan.introduction(other).encode();
+        let caller = self.call(plan, &greeting, &introduction)?;
+        Ok(Stage::Calling { caller, knock })
+    }
+
+    /// Bytes have come.
+    fn take(&mut self, mut bytes: Vec<u8>, plan: &Plan<'_>) -> Result<Option<Known>, String> {
+        let text = |error: io::Error| error.to_string();
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Done) {
+                Stage::Came(mut got) => {
+                    got.append(&mut bytes);
+                    let Some(knocks) = knocks(&got) else {
+                        self.stage = Stage::Came(got);
+                        return Ok(None);
+                    };
+                    if !knocks {
+                        bytes = got;
+                        self.stage = Stage::listening();
+                        continue;
+                    }
+                    let Some(knock) = got.first_chunk() else {
+                        self.stage = Stage::Came(got);
+                        return Ok(None);
+                    };
+                    let other = plan.knocked(knock)?;
+                    self.with = Some(other);
+                    bytes = got.split_off(Knock::BYTES);
+                    self.stage = self.called(plan, other, None).map_err(text)?;
+                    if bytes.is_empty() {
+                        return Ok(None);
+                    }
+                }
+                Stage::Entering(mut caller) => match caller.read(&bytes).map_err(reason)? {
+                    None => {
+                        self.stage = Stage::Entering(caller);
+                        return Ok(None);
+                    }
+                    Some((mut cipher, rest)) => {
+                        let relay = Question::Relay(Relay {
+                            group: plan.group,
+                            from: plan.me,
+                            to: self.with.unwrap_or(plan.me),
+                        });
+                        let mut record = Vec::new();
+                        cipher.seal(&hotlease_wire::encode(&relay), &mut record);
+                        self.stream.write_all(&record).map_err(text)?;
+                        // The other one comes when it likes.
+                        self.until = plan.deadline;
+                        bytes = rest;
+                        self.stage = Stage::Entered {
+                            cipher: Box::new(cipher),
+                            pieces: Pieces::default(),
+                            got: Vec::new(),
+                        };
+                    }
+                },
+                Stage::Entered {
+                    mut cipher,
+                    mut pieces,
+                    mut got,
+                } => {
+                    got.append(&mut bytes);
+                    match answer(&mut cipher, &mut pieces, &mut got)? {
+                        None => {
+                            self.stage = Stage::Entered { cipher, pieces, got };
+                            return Ok(None);
+                        }
+                        Some(Answer::Relayed) => {
+                            let other = self.with.unwrap_or(plan.me);
+                            self.until = Instant::now() + HANDSHAKE;
+                            self.stage = if plan.me < other {
+                                self.called(plan, other, None).map_err(text)?
+                            } else {
+                                Stage::listening()
+                            };
+                            bytes = got;
+                            if bytes.is_empty() {
+                                return Ok(None);
+                            }
+                        }
+                        Some(Answer::Refused(refused)) => return Err(refused.to_string()),
+                        Some(_) => return Err("the rendezvous answered something else".into()),
+                    }
+                }
+                Stage::Calling { caller, knock } => return self.answered(caller, knock, bytes, plan),
+                Stage::Listening {
+                    listener,
+                    introduction,
+                } => return self.greeted(listener, introduction, &bytes, plan),
+                Stage::Connecting | Stage::Done => return Err("it went on after the end".into()),
+            }
+        }
+    }
+
+    /// The lower rank hears.
+    fn answered(
+        &mut self,
+        mut caller: Caller,
+        mut knock: Option<Vec<u8>>,
+        mut bytes: Vec<u8>,
+        plan: &Plan<'_>,
+    ) -> Result<Option<Known>, String> {
+        if let Some(mut got) = knock.take() {
+            got.append(&mut bytes);
+            let is_verdict = got.first().is_some_and(|byte| Verdict::decode(*byte).is_ok());
+            if !is_verdict {
+                // Both called at once, so the other one has knocked.
+                let Some(knocked) = got.first_chunk() else {
+                    self.stage = Stage::Calling {
+                        caller,
+                        knock: Some(got),
+                    };
+                    return Ok(None);
+                };
+                if Some(plan.knocked(knocked)?) != self.with {
+                    return Err("it is another member".into());
+                }
+                got.drain(..Knock::BYTES);
+            }
+            bytes = got;
+        }
+        let Some((mut cipher, rest)) = caller.read(&bytes).map_err(reason)? else {
+            self.stage = Stage::Calling { caller, knock };
+            return Ok(None);
+        };
+        let mut record = Vec::new();
+        cipher.seal(&[], &mut record);
+        self.stream
+            .write_all(&record)
+            .map_err(|error| error.to_string())?;
+        let rank = self.with.ok_or("it is no member")?;
+        Ok(Some(Known { rank, cipher, rest }))
+    }
+
+    /// The higher rank hears.
+    fn greeted(
+        &mut self,
+        mut listener: Listener,
+        mut introduction: Option<Introduction>,
+        mut bytes: &[u8],
+        plan: &Plan<'_>,
+    ) -> Result<Option<Known>, String> {
+        let door = Door {
+            secrets: std::slice::from_ref(plan.secret),
+            purpose: Purpose::Member,
+            group: plan.group,
+        };
+        loop {
+            match listener.read(std::mem::take(&mut bytes), &door) {
+                Ok(Step::More) => {
+                    self.stage = Stage::Listening {
+                        listener,
+                        introduction,
+                    };
+                    return Ok(None);
+                }
+                Ok(Step::Answer { bytes, payload }) => {
+                    let introduced = Introduction::decode(&payload).map_err(|_| "it is no member")?;
+                    let is_other = self.with.is_some_and(|with| with != introduced.from);
+                    if introduced.to != plan.me || introduced.from >= plan.me || is_other {
+                        return Err("it takes this member for another one".into());
+                    }
+                    if introduced.is_sealed != plan.is_sealed {
+                        return Err(self.refuse(Verdict::OtherSealing));
+                    }
+                    introduction = Some(introduced);
+                    let written = self.stream.write_all(&bytes);
+                    written.map_err(|error| error.to_string())?;
+                }
+                Ok(Step::Known { cipher, rest, .. }) => {
+                    let rank = introduction.ok_or("it is no member")?.from;
+                    return Ok(Some(Known { rank, cipher, rest }));
+                }
+                Err(Failure::Refuse(verdict)) => return Err(self.refuse(verdict)),
+                Err(failure) => return Err(reason(failure)),
+            }
+        }
+    }
+
+    fn refuse(&mut self, verdict: Verdict) -> String {
+        // It may be gone, and then needs no answer.
+        let _ = self.stream.write(&[verdict.encode()]);
+        cipher::explain(verdict).into()
+    }
+}
+
+impl Stage {
+    const fn listening() -> Self {
+        Self::Listening {
+            listener: Listener::new(),
+            introduction: None,
+        }
+    }
+}
+
+impl Plan<'_> {
+    fn introduction(&self, to: Rank) -> Introduction {
+        Introduction {
+            from: self.me,
+            to,
+            is_sealed: self.is_sealed,
+        }
+    }
+
+    /// Who says that it knocks.
+    fn knocked(&self, knock: &[u8; Knock::BYTES]) -> Result<Rank, &'static str> {
+        let knock = Knock::decode(knock).map_err(|_| "it sent no greeting")?;
+        let Introduction { from, to, .. } = knock.introduction;
+        let is_ours = knock.group == self.group && knock.key == self.secret.id();
+        if !is_ours || to != self.me || from as usize >= self.members.len() {
+            return Err("it takes this member for another one");
+        }
+        Ok(from)
+    }
+}
+
+/// Whether somebody knocks; none: that cannot be told yet.
+fn knocks(got: &[u8]) -> Option<bool> {
+    let greeting = got.first_chunk::<{ Greeting::BYTES }>()?;
+    let greeting = Greeting::decode(greeting);
+    Some(greeting.is_ok_and(|greeting| greeting.purpose == Purpose::Knock))
+}
+
+/// What the rendezvous answers, if that is whole.
+fn answer(cipher: &mut Cipher, pieces: &mut Pieces, got: &mut Vec<u8>) -> Result<Option<Answer>, String> {
+    while let Some(content) = cipher.open_next(got).map_err(reason)? {
+        let answer = pieces.take(&content);
+        let answer = answer.map_err(|_| "the rendezvous's answer makes no sense")?;
+        if answer.is_some() {
+            return Ok(answer);
+        }
+    }
+    Ok(None)
+}
+
+fn reason(failure: Failure) -> String {
+    match failure {
+        Failure::Refused(verdict) | Failure::Refuse(verdict) => cipher::explain(verdict).into(),
+        Failure::Stranger(why) => why.into(),
+    }
+}

@@ -1,0 +1,174 @@
+//! How another member may be reached, and when each way is tried.
+
+use crate::schedule::Rank;
+use hotlease_wire::comm::rendezvous::Place;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Before a connection that failed is tried again; doubled each time.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// How long the system may try to connect; doubled each time. What it sends is lost before NATs and firewalls where the other
+/// side has not called yet, and it would send it again after a second only.
+const PATIENCE_MIN: Duration = Duration::from_millis(250);
+const PATIENCE_MAX: Duration = Duration::from_secs(2);
+/// When the higher rank calls as well, where no NAT is known of: there may be a firewall.
+const CALLS_BACK: Duration = Duration::from_millis(300);
+/// When the rendezvous is asked to relay, unless nothing else can work.
+const RELAYS: Duration = Duration::from_secs(2);
+
+/// How another member is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// At its own address.
+    Own,
+    /// At what a NAT makes of that.
+    Mapped,
+    /// Through the rendezvous.
+    Relay,
+    /// It came.
+    Came,
+}
+
+/// A way that is tried.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) to: SocketAddr,
+    /// When to begin; none: it has begun.
+    pub(super) at: Option<Instant>,
+    pause: Duration,
+    patience: Duration,
+    /// What happened the last time.
+    pub(super) why: Option<String>,
+}
+
+impl Attempt {
+    fn new(to: SocketAddr, at: Instant) -> Self {
+        Self {
+            to,
+            at: Some(at),
+            pause: PAUSE_MIN,
+            patience: PATIENCE_MIN,
+            why: None,
+        }
+    }
+
+    /// Until when the system may try to connect.
+    pub(super) fn begin(&mut self, now: Instant) -> Instant {
+        self.at = None;
+        let until = now + self.patience;
+        self.patience = (self.patience * 2).min(PATIENCE_MAX);
+        until
+    }
+
+    /// To be tried again.
+    pub(super) fn fail(&mut self, now: Instant, why: Option<String>) {
+        self.why = why.or_else(|| self.why.take());
+        self.at = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// The ways from one member to another.
+pub(super) fn ways(
+    (me, mine): (Rank, &Place),
+    (other, theirs): (Rank, &Place),
+    relay: Option<SocketAddr>,
+    now: Instant,
+) -> Vec<(Way, Attempt)> {
+    // Where the lower rank can be heard, its call is enough.
+    let calls_at = if me < other || mine.mapped.is_some() {
+        now
+    } else {
+        now + CALLS_BACK
+    };
+    let varies = |place: &Place| place.mapped.is_some_and(|mapped| mapped.varies);
+    let relays_at = if varies(mine) && varies(theirs) {
+        now
+    } else {
+        now + RELAYS
+    };
+    let own = (Way::Own, Attempt::new(theirs.address, calls_at));
+    let mapped = theirs
+        .mapped
+        .map(|mapped| (Way::Mapped, Attempt::new(mapped.address, calls_at)));
+    let relay = relay.map(|relay| (Way::Relay, Attempt::new(relay, relays_at)));
+    std::iter::once(own).chain(mapped).chain(relay).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::comm::rendezvous::Mapped;
+
+    fn place(mapped: Option<bool>) -> Place {
+        let address = |text: &str| text.parse().expect("an address");
+        Place {
+            address: address("10.0.0.2:4000"),
+            mapped: mapped.map(|varies| Mapped {
+                address: address("203.0.113.5:4000"),
+                varies,
+            }),
+        }
+    }
+
+    /// When each way of a pair begins.
+    fn plan(me: Rank, mine: Option<bool>, other: Rank, theirs: Option<bool>) -> Vec<(Way, Duration)> {
+        let now = Instant::now();
+        let relay = "203.0.113.1:7072".parse().ok();
+        let ways = ways((me, &place(mine)), (other, &place(theirs)), relay, now);
+        let ways = ways.into_iter();
+        ways.map(|(way, attempt)| (way, attempt.at.expect("not begun") - now))
+            .collect()
+    }
+
+    #[test]
+    fn where_there_is_no_nat_one_side_calls() {
+        let at_once = Duration::ZERO;
+        assert_eq!(
+            plan(0, None, 1, None),
+            [(Way::Own, at_once), (Way::Relay, RELAYS)]
+        );
+        assert_eq!(
+            plan(1, None, 0, None),
+            [(Way::Own, CALLS_BACK), (Way::Relay, RELAYS)]
+        );
+    }
+
+    #[test]
+    fn both_sides_of_two_nats_call_each_other_at_once() {
+        let at_once = Duration::ZERO;
+        let all = [(Way::Own, at_once), (Way::Mapped, at_once), (Way::Relay, RELAYS)];
+        assert_eq!(plan(0, Some(false), 1, Some(false)), all);
+        assert_eq!(plan(1, Some(false), 0, Some(true)), all);
+        // Behind one NAT: the other one calls, or is called.
+        assert_eq!(plan(1, Some(false), 0, None)[0], (Way::Own, at_once));
+        assert_eq!(plan(1, None, 0, Some(false))[1], (Way::Mapped, CALLS_BACK));
+    }
+
+    #[test]
+    fn what_cannot_be_punched_is_relayed_at_once() {
+        let relay = |ways: Vec<(Way, Duration)>| ways.last().copied();
+        assert_eq!(
+            relay(plan(0, Some(true), 1, Some(true))),
+            Some((Way::Relay, Duration::ZERO))
+        );
+        assert_eq!(
+            relay(plan(0, Some(true), 1, Some(false))),
+            Some((Way::Relay, RELAYS))
+        );
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_and_keeps_its_reason() {
+        let now = Instant::now();
+        let mut attempt = Attempt::new("10.0.0.2:1".parse().expect("an address"), now);
+        let first = attempt.begin(now) - now;
+        attempt.fail(now, Some("refused".into()));
+        assert_eq!(attempt.at, Some(now + PAUSE_MIN));
+        assert!(attempt.begin(now) - now > first, "it waits longer");
+        attempt.fail(now, None);
+        assert_eq!(attempt.why.as_deref(), Some("refused"));
+        assert_eq!(attempt.at, Some(now + 2 * PAUSE_MIN));
+    }
+}

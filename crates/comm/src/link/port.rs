@@ -1,0 +1,129 @@
+//! The port of a member, at which it listens and from which it calls.
+//!
+//! All connections of a member's set-up share one local port, that to the rendezvous too. So what a NAT made of that one holds for
+//! the others, and what comes from somebody who is called meanwhile passes NATs and firewalls as its answer.
+
+use mio::net::TcpStream;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+/// Connections that wait to be accepted; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+
+/// See the module.
+pub(crate) struct Port {
+    pub(crate) listener: TcpListener,
+    /// Of the listener.
+    local: SocketAddr,
+}
+
+const fn any(of: &SocketAddr) -> IpAddr {
+    match of {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+/// A socket at an address that others of this user's may have, too.
+fn socket_at(local: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&local.into())?;
+    Ok(socket)
+}
+
+/// A connection from a port that nobody uses.
+pub(crate) fn call_from_any(to: SocketAddr, at_most: Duration) -> io::Result<std::net::TcpStream> {
+    let socket = socket_at(SocketAddr::new(any(&to), 0))?;
+    socket.connect_timeout(&to.into(), at_most)?;
+    Ok(socket.into())
+}
+
+/// Begins a connection from a port that nobody uses.
+pub(crate) fn begin_from_any(to: SocketAddr) -> io::Result<TcpStream> {
+    begin(socket_at(SocketAddr::new(any(&to), 0))?, to)
+}
+
+fn begin(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
+    socket.set_nonblocking(true)?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(TcpStream::from_std(socket.into())),
+    }
+}
+
+impl Port {
+    /// Where a connection comes from: on that one address, not on all that this host has; but on all if others are told
+    /// another one, which may be that of a gateway.
+    pub(crate) fn shared_with(stream: &std::net::TcpStream, is_told_other: bool) -> io::Result<Self> {
+        let mut local = stream.local_addr()?;
+        if is_told_other {
+            local.set_ip(any(&local));
+        }
+        let socket = socket_at(local)?;
+        socket.listen(BACKLOG)?;
+        Ok(Self {
+            listener: socket.into(),
+            local,
+        })
+    }
+
+    /// Where it listens.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// A connection from it, waited for.
+    pub(crate) fn call_and_wait(&self, to: SocketAddr, at_most: Duration) -> io::Result<std::net::TcpStream> {
+        let socket = self.socket_to(to)?;
+        socket.connect_timeout(&to.into(), at_most)?;
+        Ok(socket.into())
+    }
+
+    /// Begins a connection from it.
+    pub(crate) fn call(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        begin(self.socket_to(to)?, to)
+    }
+
+    fn socket_to(&self, to: SocketAddr) -> io::Result<Socket> {
+        // The address is that on which the other one is reached: a rendezvous may be on this host's loopback.
+        let port = match self.local.is_ipv4() == to.is_ipv4() {
+            true => self.local.port(),
+            // Nothing can be shared with the other family: any.
+            false => 0,
+        };
+        socket_at(SocketAddr::new(any(&to), port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn one_port_calls_and_is_called() {
+        let far = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let far = far.local_addr().map(|to| (far, to)).expect("an address");
+        let first = call_from_any(far.1, Duration::from_secs(5)).expect("it listens");
+        let port = Port::shared_with(&first, false).expect("shared");
+        assert_eq!(port.local(), first.local_addr().expect("an address"));
+        let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = other.local_addr().expect("an address");
+        let second = port.call_and_wait(to, Duration::from_secs(5));
+        let second = second.expect("it listens").local_addr().expect("an address");
+        assert_eq!(second, port.local(), "all from one port");
+        let third = std::net::TcpStream::connect(port.local());
+        let came = port.listener.accept().expect("somebody called");
+        (&came.0).write_all(b"x").expect("open");
+        let mut byte = [0];
+        third
+            .expect("it listens")
+            .read_exact(&mut byte)
+            .expect("it answers");
+        assert_eq!(&byte, b"x");
+    }
+}

@@ -1,0 +1,371 @@
+//! The rendezvous's ports: one thread, one loop, and bounds on everything that somebody unknown can do.
+
+use super::book::{Book, Guest};
+use super::pairs::{Asked, Pairs};
+use super::relay::{Pipe, Relay};
+use super::server::{Limits, Tally};
+use super::visitor::{Farewell, Stage, Visitor, Wish};
+use crate::link::cipher::Door;
+use crate::secret::Secret;
+use hotlease_wire::comm::GroupId;
+use hotlease_wire::comm::greeting::{KeyId, Purpose};
+use hotlease_wire::comm::rendezvous::{
+    self as wire, Answer, Join, MAPPING_MS_MAX, Mapped, Question, Refused,
+};
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Token, Waker};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const BELL: Token = Token(0);
+const FIRST: Token = Token(1);
+const SECOND: Token = Token(2);
+const FIRST_GUEST: usize = 3;
+/// Before the system is asked again for a connection that it had no memory or descriptor for.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a member may take to fetch its answer.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// The same when the rendezvous stops.
+const LAST_FAREWELL: Duration = Duration::from_secs(1);
+/// How long one member may wait for the other to be relayed.
+const RELAY_WAIT: Duration = Duration::from_secs(30);
+
+pub(super) struct Desk {
+    poll: Poll,
+    port: TcpListener,
+    second: Option<TcpListener>,
+    secrets: Vec<Secret>,
+    limits: Limits,
+    book: Book,
+    pairs: Pairs,
+    /// Since somebody needed it.
+    relay: Option<Relay>,
+    guests: HashMap<Guest, Visitor>,
+    /// Who is to show itself at the second port, by the number that it was given.
+    seen: HashMap<GroupId, Guest>,
+    next_guest: Guest,
+    /// When to look again for who could not be let in.
+    welcome_at: Option<Instant>,
+    tally: Arc<Tally>,
+}
+
+impl Desk {
+    /// At these ports; and what wakes it.
+    pub(super) fn new(
+        port: std::net::TcpListener,
+        second: Option<std::net::TcpListener>,
+        secrets: Vec<Secret>,
+        limits: Limits,
+        tally: Arc<Tally>,
+    ) -> io::Result<(Self, Arc<Waker>)> {
+        let poll = Poll::new()?;
+        let mut port = TcpListener::from_std(port);
+        let mut second = second.map(TcpListener::from_std);
+        poll.registry().register(&mut port, FIRST, Interest::READABLE)?;
+        if let Some(second) = &mut second {
+            poll.registry().register(second, SECOND, Interest::READABLE)?;
+        }
+        let waker = Arc::new(Waker::new(poll.registry(), BELL)?);
+        let desk = Self {
+            poll,
+            port,
+            second,
+            secrets,
+            limits,
+            book: Book::new(limits.members, limits.relays > 0),
+            pairs: Pairs::default(),
+            relay: None,
+            guests: HashMap::new(),
+            seen: HashMap::new(),
+            next_guest: FIRST_GUEST,
+            welcome_at: None,
+            tally,
+        };
+        Ok((desk, waker))
+    }
+
+    pub(super) fn serve(mut self, is_over: &AtomicBool) {
+        let mut events = Events::with_capacity(256);
+        while !is_over.load(Ordering::Acquire) {
+            self.wait(&mut events, None);
+            for event in events.iter() {
+                match event.token() {
+                    FIRST | SECOND => self.welcome(),
+                    BELL => {}
+                    Token(guest) => self.hear(guest),
+                }
+            }
+            self.look_at_the_clock();
+            let waiting = self.book.waiting() as u64;
+            self.tally.waiting.store(waiting, Ordering::Release);
+        }
+        let stopped = self.book.stop();
+        self.answer(stopped);
+        // Answers that are on their way still arrive.
+        let until = Instant::now() + LAST_FAREWELL;
+        while self.guests.values().any(Visitor::is_sending) && Instant::now() < until {
+            self.wait(&mut events, Some(until));
+            for event in events.iter().filter(|event| event.token().0 >= FIRST_GUEST) {
+                self.hear(event.token().0);
+            }
+        }
+    }
+
+    fn wait(&mut self, events: &mut Events, until: Option<Instant>) {
+        let due = self.guests.values().filter_map(|visitor| visitor.until);
+        let due = due.chain(self.book.next_due()).chain(self.welcome_at);
+        let due = due.chain(until).min();
+        let at_most = due.map(|due| due.saturating_duration_since(Instant::now()));
+        // Rounded up, so as not to come a moment too early again and again.
+        let at_most = at_most.map(|at_most| at_most + Duration::from_millis(1));
+        if let Err(error) = self.poll.poll(events, at_most)
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            tracing::error!(%error, "a rendezvous cannot wait for members");
+            events.clear();
+        }
+    }
+
+    fn welcome(&mut self) {
+        self.welcome_at = None;
+        for is_second in [false, true] {
+            while let Some(accepted) = self.accept(is_second) {
+                match accepted {
+                    Ok(visitor) => self.let_in(visitor),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        self.welcome_at = Some(Instant::now() + ACCEPT_PAUSE);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn accept(&self, is_second: bool) -> Option<io::Result<Visitor>> {
+        let port = if is_second {
+            self.second.as_ref()?
+        } else {
+            &self.port
+        };
+        let until = Instant::now() + self.limits.handshake;
+        let accepted = port.accept();
+        Some(accepted.map(|(stream, from)| Visitor::new(stream, from, is_second, until)))
+    }
+
+    fn let_in(&mut self, mut visitor: Visitor) {
+        let strangers = self.guests.iter().filter(|(_, visitor)| visitor.is_stranger());
+        if strangers.clone().count() >= self.limits.strangers {
+            // Members take milliseconds: who has been here longest is none.
+            let oldest = strangers.min_by_key(|(_, visitor)| visitor.until);
+            if let Some(oldest) = oldest.map(|(guest, _)| *guest) {
+                self.turn_away(oldest, "it had said nothing when others came");
+            }
+        }
+        let guest = self.next_guest;
+        self.next_guest += 1;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let registry = self.poll.registry();
+        let registered = registry.register(&mut visitor.stream, Token(guest), both);
+        if registered.is_ok() && visitor.stream.set_nodelay(true).is_ok() {
+            self.guests.insert(guest, visitor);
+        }
+    }
+
+    /// A connection is closed, and all that was known of it.
+    fn forget(&mut self, guest: Guest) -> Option<Visitor> {
+        self.book.gone(guest);
+        self.pairs.gone(guest);
+        let visitor = self.guests.remove(&guest)?;
+        if let Stage::Seen { number, .. } = &visitor.stage {
+            self.seen.remove(number);
+        }
+        Some(visitor)
+    }
+
+    fn turn_away(&mut self, guest: Guest, why: &str) {
+        if let Some(visitor) = self.forget(guest) {
+            self.tally.count(visitor.from, false, why);
+        }
+    }
+
+    fn hear(&mut self, guest: Guest) {
+        let Some(visitor) = self.guests.get_mut(&guest) else {
+            return;
+        };
+        let door = Door {
+            secrets: &self.secrets,
+            purpose: Purpose::Rendezvous,
+            group: GroupId::NONE,
+        };
+        match visitor.hear(&door) {
+            Ok(Wish::Nothing) => {}
+            Ok(Wish::Ask(key, Question::Join(join))) => self.look_at(guest, key, join),
+            Ok(Wish::Ask(key, Question::Relay(relay))) => self.pair(guest, key, &relay),
+            Ok(Wish::Show(key, number)) => self.show(guest, key, number),
+            Err(Farewell::Goes) => drop(self.forget(guest)),
+            Err(Farewell::Sent { is_other_secret, why }) => {
+                self.tally.count(visitor.from, is_other_secret, why);
+                self.forget(guest);
+            }
+        }
+    }
+
+    /// A member asks to be put together with others: does it come from where it listens?
+    fn look_at(&mut self, guest: Guest, key: KeyId, join: Join) {
+        let Some(visitor) = self.guests.get_mut(&guest) else {
+            return;
+        };
+        if visitor.from == join.address {
+            return self.join(guest, key, join, None);
+        }
+        let mapped = Mapped {
+            address: visitor.from,
+            varies: false,
+        };
+        let second = self.second.as_ref().and_then(|port| port.local_addr().ok());
+        let Some(second) = second else {
+            return self.join(guest, key, join, Some(mapped));
+        };
+        let number = GroupId(rand::random());
+        self.seen.insert(number, guest);
+        visitor.stage = Stage::Seen {
+            number,
+            key,
+            join: Box::new(join),
+            mapped,
+        };
+        visitor.until = Some(Instant::now() + Duration::from_millis(MAPPING_MS_MAX));
+        visitor.answer(&Answer::Seen {
+            port: second.port(),
+            number,
+        });
+    }
+
+    /// Somebody says at the second port that it is the member of this number.
+    fn show(&mut self, at_second: Guest, key: KeyId, number: GroupId) {
+        let Some(shown) = self.forget(at_second) else {
+            return;
+        };
+        let guest = self.seen.get(&number).copied();
+        let stage = guest.and_then(|guest| Some(&self.guests.get(&guest)?.stage));
+        match (guest, stage) {
+            (Some(guest), Some(Stage::Seen { key: its, mapped, .. })) if *its == key => {
+                let varies = mapped.address != shown.from;
+                self.has_shown(guest, varies);
+            }
+            _ => self
+                .tally
+                .count(shown.from, false, "it shows itself, and nobody asked it to"),
+        }
+    }
+
+    /// What can be known of a member's NAT is known.
+    fn has_shown(&mut self, guest: Guest, varies: bool) {
+        let Some(visitor) = self.guests.get_mut(&guest) else {
+            return;
+        };
+        match std::mem::replace(&mut visitor.stage, Stage::Waits) {
+            Stage::Seen {
+                number,
+                key,
+                join,
+                mapped,
+            } => {
+                self.seen.remove(&number);
+                self.join(guest, key, *join, Some(Mapped { varies, ..mapped }));
+            }
+            other => visitor.stage = other,
+        }
+    }
+
+    fn join(&mut self, guest: Guest, key: KeyId, join: Join, mapped: Option<Mapped>) {
+        if let Some(visitor) = self.guests.get_mut(&guest) {
+            visitor.stage = Stage::Waits;
+            visitor.until = None;
+            let group = GroupId(rand::random());
+            let answers = self.book.join(key, guest, join, mapped, Instant::now(), group);
+            self.answer(answers);
+        }
+    }
+
+    /// A member asks to be relayed.
+    fn pair(&mut self, guest: Guest, key: KeyId, relay: &wire::Relay) {
+        if let Some(visitor) = self.guests.get_mut(&guest) {
+            visitor.stage = Stage::Waits;
+            visitor.until = Some(Instant::now() + RELAY_WAIT);
+        }
+        let relays = self.limits.relays;
+        let room = relays.saturating_sub(self.tally.relayed.load(Ordering::Acquire));
+        match self.pairs.ask(key, relay, guest, room as usize) {
+            Asked::Waits => {}
+            Asked::Again(before) => drop(self.forget(before)),
+            Asked::Meets(other) => self.relay([guest, other]),
+            Asked::Full => self.answer(vec![(guest, Answer::Refused(Refused::NoRelay { relays }))]),
+        }
+    }
+
+    fn relay(&mut self, guests: [Guest; 2]) {
+        let sides = guests.map(|guest| {
+            let mut visitor = self.forget(guest)?;
+            visitor.answer(&Answer::Relayed);
+            let (mut stream, rest) = visitor.into_parts();
+            self.poll.registry().deregister(&mut stream).ok()?;
+            Some((stream, rest))
+        });
+        let [Some(one), Some(other)] = sides else {
+            return;
+        };
+        if self.relay.is_none() {
+            match Relay::start(Arc::clone(&self.tally.relayed)) {
+                Ok(relay) => self.relay = Some(relay),
+                Err(error) => tracing::error!(%error, "a rendezvous cannot relay"),
+            }
+        }
+        if let Some(relay) = &self.relay {
+            self.tally.relayed.fetch_add(1, Ordering::AcqRel);
+            relay.take(Pipe::new([one, other]));
+        }
+    }
+
+    fn answer(&mut self, answers: Vec<(Guest, Answer)>) {
+        for (guest, answer) in answers {
+            let Some(visitor) = self.guests.get_mut(&guest) else {
+                continue;
+            };
+            visitor.stage = Stage::Answered;
+            visitor.until = Some(Instant::now() + FAREWELL);
+            visitor.answer(&answer);
+        }
+    }
+
+    fn look_at_the_clock(&mut self) {
+        let now = Instant::now();
+        if self.welcome_at.is_some_and(|at| at <= now) {
+            self.welcome();
+        }
+        let missing = self.book.expire(now, || GroupId(rand::random()));
+        self.answer(missing);
+        let is_over = |visitor: &Visitor| visitor.until.is_some_and(|until| until <= now);
+        let over = self.guests.iter().filter(|(_, visitor)| is_over(visitor));
+        let over: Vec<Guest> = over.map(|(guest, _)| *guest).collect();
+        for guest in over {
+            match self.guests.get(&guest).map(|visitor| &visitor.stage) {
+                // Something keeps it from the second port.
+                Some(Stage::Seen { .. }) => self.has_shown(guest, false),
+                // The other one of its pair does not come, or it has had all that it wanted.
+                Some(Stage::Waits) => drop(self.forget(guest)),
+                Some(Stage::Answered) if !self.guests[&guest].is_sending() => drop(self.forget(guest)),
+                _ => self.turn_away(guest, "it took too long"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+use super::*;
+use crate::link::cipher::Cipher;
+use crate::link::port::{Port, call_from_any};
+use crate::options::Options;
+use crate::rendezvous::Server;
+use crate::rendezvous::client::{ask, reach, read_answer};
+use hotlease_wire::comm::greeting::Greeting;
+use hotlease_wire::comm::rendezvous::{Meeting, Pieces, Place};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn secret(byte: u8) -> Secret {
+    Secret::new(&[byte; 32]).expect("32 bytes")
+}
+
+fn server(relays: u32) -> Server {
+    let limits = Limits {
+        relays,
+        ..Limits::default()
+    };
+    Server::start("127.0.0.1:0", vec![secret(1), secret(2)], limits).expect("a rendezvous")
+}
+
+/// Somebody with a secret, who asks what it likes.
+struct Guest {
+    stream: TcpStream,
+    cipher: Cipher,
+    got: Vec<u8>,
+    key: KeyId,
+}
+
+impl Guest {
+    fn of(server: &Server, secret: Secret) -> Self {
+        let key = secret.id();
+        let options = Options::new("n", 2, server.address().to_string(), secret);
+        let now = Instant::now();
+        let (stream, cipher, got) = reach(&options, now, now + PATIENCE).expect("it is let in");
+        Self {
+            stream,
+            cipher,
+            got,
+            key,
+        }
+    }
+
+    fn asks(mut self, question: &Question) -> Self {
+        ask(&mut self.stream, &mut self.cipher, question).expect("asked");
+        self
+    }
+
+    fn hears(&mut self) -> Answer {
+        let deadline = Instant::now() + PATIENCE;
+        read_answer(
+            &mut self.stream,
+            &mut self.cipher,
+            &mut self.got,
+            &mut Pieces::default(),
+            deadline,
+        )
+        .expect("an answer")
+    }
+
+    fn is_closed(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        matches!(self.stream.read(&mut [0; 8]), Ok(0))
+    }
+}
+
+fn join(address: SocketAddr) -> Question {
+    Question::Join(Join {
+        name: "n".into(),
+        size: 1,
+        rank: None,
+        address,
+        wait_ms: 30_000,
+        meeting: Meeting::First,
+    })
+}
+
+fn between(from: u32, to: u32) -> Question {
+    Question::Relay(wire::Relay {
+        group: GroupId([7; 16]),
+        from,
+        to,
+    })
+}
+
+/// An address of whoever is behind a NAT.
+fn elsewhere() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 2], 4000))
+}
+
+/// What is known of a member in the end that says that it listens elsewhere; shows itself with `show`.
+fn place(show: impl FnOnce(&Guest, SocketAddr, GroupId)) -> (SocketAddr, Place) {
+    let server = server(1);
+    let mut guest = Guest::of(&server, secret(1)).asks(&join(elsewhere()));
+    let from = guest.stream.local_addr().expect("an address");
+    let Answer::Seen { port, number } = guest.hears() else {
+        panic!("it listens where it is not seen");
+    };
+    assert_eq!(server.second_address().map(|address| address.port()), Some(port));
+    show(&guest, SocketAddr::new(server.address().ip(), port), number);
+    match guest.hears() {
+        Answer::Together { members, relays, .. } => {
+            assert!(relays);
+            (from, members[0])
+        }
+        answer => panic!("{answer:?}"),
+    }
+}
+
+fn say(mut stream: TcpStream, key: KeyId, number: GroupId) {
+    let greeting = Greeting {
+        purpose: Purpose::Mapping,
+        key,
+        group: number,
+    };
+    stream.write_all(&greeting.encode()).expect("open");
+}
+
+#[test]
+fn nats_that_number_each_connection_are_told_from_those_that_do_not() {
+    let (from, steady) = place(|guest, to, number| {
+        let port = Port::shared_with(&guest.stream, false).expect("its port");
+        let stream = port.call_and_wait(to, PATIENCE).expect("a second port");
+        say(stream, guest.key, number);
+    });
+    let mapped = |varies| {
+        Some(Mapped {
+            address: from,
+            varies,
+        })
+    };
+    assert_eq!((steady.address, steady.mapped), (elsewhere(), mapped(false)));
+    let (from, varying) = place(|guest, to, number| {
+        say(
+            call_from_any(to, PATIENCE).expect("a second port"),
+            guest.key,
+            number,
+        );
+    });
+    let mapped = Some(Mapped {
+        address: from,
+        varies: true,
+    });
+    assert_eq!((varying.address, varying.mapped), (elsewhere(), mapped));
+}
+
+#[test]
+fn who_is_not_seen_at_the_second_port_is_taken_in_without() {
+    let (from, place) = place(|guest, to, number| {
+        // Others say something there: another number, and another secret.
+        let wrong = GroupId([9; 16]);
+        say(
+            call_from_any(to, PATIENCE).expect("a second port"),
+            guest.key,
+            wrong,
+        );
+        let other = secret(2).id();
+        say(call_from_any(to, PATIENCE).expect("a second port"), other, number);
+    });
+    let mapped = Mapped {
+        address: from,
+        varies: false,
+    };
+    assert_eq!((place.address, place.mapped), (elsewhere(), Some(mapped)));
+}
+
+#[test]
+fn two_that_ask_for_each_other_are_relayed() {
+    let server = server(8);
+    let mut one = Guest::of(&server, secret(1)).asks(&between(0, 1));
+    // The same ranks of whoever has another secret.
+    let other_secret = Guest::of(&server, secret(2)).asks(&between(1, 0));
+    let mut other = Guest::of(&server, secret(1)).asks(&between(1, 0));
+    assert_eq!([one.hears(), other.hears()], [Answer::Relayed, Answer::Relayed]);
+    assert_eq!(server.relayed(), 1);
+    one.stream.write_all(b"through").expect("open");
+    let mut through = [0; 7];
+    other.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    other.stream.read_exact(&mut through).expect("it comes");
+    assert_eq!(&through, b"through");
+    drop(one);
+    assert!(other.is_closed());
+    drop((other, other_secret));
+    let began = Instant::now();
+    while server.relayed() > 0 {
+        assert!(began.elapsed() < PATIENCE, "it is still counted");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn no_more_are_relayed_than_may() {
+    for relays in [0, 1] {
+        let server = server(relays);
+        let mut pairs: Vec<Guest> = (0..2 * relays)
+            .map(|rank| Guest::of(&server, secret(1)).asks(&between(rank, rank ^ 1)))
+            .collect();
+        for guest in &mut pairs {
+            assert_eq!(guest.hears(), Answer::Relayed);
+        }
+        let mut refused = Guest::of(&server, secret(1)).asks(&between(8, 9));
+        assert_eq!(refused.hears(), Answer::Refused(Refused::NoRelay { relays }));
+    }
+}
+
+#[test]
+fn who_asks_again_is_not_kept_twice() {
+    let server = server(1);
+    let mut before = Guest::of(&server, secret(1)).asks(&between(0, 1));
+    // A connection that a NAT has forgotten.
+    let mut again = Guest::of(&server, secret(1)).asks(&between(0, 1));
+    assert!(before.is_closed());
+    let mut other = Guest::of(&server, secret(1)).asks(&between(1, 0));
+    assert_eq!([again.hears(), other.hears()], [Answer::Relayed, Answer::Relayed]);
+}
+
+#[test]
+fn who_is_relayed_and_reads_nothing_holds_up_nobody_else() {
+    let server = server(2);
+    let pair = |low: u32| {
+        let ranks = [(low, low + 1), (low + 1, low)];
+        let mut guests = ranks.map(|(from, to)| Guest::of(&server, secret(1)).asks(&between(from, to)));
+        for guest in &mut guests {
+            assert_eq!(guest.hears(), Answer::Relayed);
+        }
+        guests
+    };
+    let [mut pushes, _reads_nothing] = pair(0);
+    pushes.stream.set_nonblocking(true).expect("a socket");
+    let chunk = vec![7; 1 << 16];
+    let mut still = 0;
+    while still < 20 {
+        still = if pushes.stream.write(&chunk).is_ok() {
+            0
+        } else {
+            still + 1
+        };
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let [mut one, mut other] = pair(2);
+    one.stream.write_all(&chunk).expect("open");
+    other.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut got = vec![0; chunk.len()];
+    other.stream.read_exact(&mut got).expect("it comes");
+    assert_eq!(got, chunk);
+}

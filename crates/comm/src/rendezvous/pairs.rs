@@ -1,0 +1,114 @@
+//! Which two members are to be relayed: a pure state machine.
+
+use super::book::Guest;
+use hotlease_wire::comm::GroupId;
+use hotlease_wire::comm::greeting::KeyId;
+use hotlease_wire::comm::rendezvous::Relay;
+use std::collections::HashMap;
+
+/// Two ranks of a group whose members have one secret; the lower one first.
+type Pair = (KeyId, GroupId, u32, u32);
+
+struct Half {
+    guest: Guest,
+    rank: u32,
+}
+
+/// What becomes of a question.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The other one has not asked yet.
+    Waits,
+    /// It has asked before, on this connection, which is to be closed.
+    Again(Guest),
+    /// The other one waits on this connection.
+    Meets(Guest),
+    /// There are as many as may be.
+    Full,
+}
+
+/// Members that have asked, and whose others have not.
+#[derive(Default)]
+pub(super) struct Pairs {
+    halves: HashMap<Pair, Half>,
+    of: HashMap<Guest, Pair>,
+}
+
+impl Pairs {
+    /// A member asks, where so many more pairs may be relayed.
+    pub(super) fn ask(&mut self, key: KeyId, relay: &Relay, guest: Guest, room: usize) -> Asked {
+        let (rank, other) = (relay.from, relay.to);
+        let pair = (key, relay.group, rank.min(other), rank.max(other));
+        let before = self.halves.remove(&pair);
+        let asked = match &before {
+            Some(half) => {
+                self.of.remove(&half.guest);
+                if half.rank != rank {
+                    return Asked::Meets(half.guest);
+                }
+                Asked::Again(half.guest)
+            }
+            None if self.halves.len() >= room => return Asked::Full,
+            None => Asked::Waits,
+        };
+        self.halves.insert(pair, Half { guest, rank });
+        self.of.insert(guest, pair);
+        asked
+    }
+
+    /// A connection is gone.
+    pub(super) fn gone(&mut self, guest: Guest) {
+        if let Some(pair) = self.of.remove(&guest) {
+            self.halves.remove(&pair);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: KeyId = KeyId([1; 16]);
+
+    fn between(from: u32, to: u32) -> Relay {
+        Relay {
+            group: GroupId([7; 16]),
+            from,
+            to,
+        }
+    }
+
+    #[test]
+    fn the_two_of_a_pair_meet_and_nobody_else() {
+        let mut pairs = Pairs::default();
+        assert_eq!(pairs.ask(KEY, &between(3, 1), 10, 9), Asked::Waits);
+        assert_eq!(pairs.ask(KEY, &between(3, 2), 11, 9), Asked::Waits);
+        let mut other_group = between(1, 3);
+        other_group.group = GroupId([8; 16]);
+        assert_eq!(pairs.ask(KEY, &other_group, 12, 9), Asked::Waits);
+        let other_secret = KeyId([2; 16]);
+        assert_eq!(pairs.ask(other_secret, &between(1, 3), 13, 9), Asked::Waits);
+        assert_eq!(pairs.ask(KEY, &between(1, 3), 14, 9), Asked::Meets(10));
+        // They may once more, when that connection is gone.
+        assert_eq!(pairs.ask(KEY, &between(1, 3), 15, 9), Asked::Waits);
+    }
+
+    #[test]
+    fn who_asks_again_takes_its_own_place() {
+        let mut pairs = Pairs::default();
+        assert_eq!(pairs.ask(KEY, &between(3, 1), 10, 1), Asked::Waits);
+        assert_eq!(pairs.ask(KEY, &between(3, 1), 11, 1), Asked::Again(10));
+        pairs.gone(10);
+        assert_eq!(pairs.ask(KEY, &between(1, 3), 12, 1), Asked::Meets(11));
+    }
+
+    #[test]
+    fn no_more_wait_than_may() {
+        let mut pairs = Pairs::default();
+        assert_eq!(pairs.ask(KEY, &between(0, 1), 10, 0), Asked::Full);
+        assert_eq!(pairs.ask(KEY, &between(0, 1), 10, 1), Asked::Waits);
+        assert_eq!(pairs.ask(KEY, &between(0, 2), 11, 1), Asked::Full);
+        pairs.gone(10);
+        assert_eq!(pairs.ask(KEY, &between(0, 2), 11, 1), Asked::Waits);
+    }
+}

@@ -1,0 +1,233 @@
+//! Two connections, each of which gets what comes of the other.
+
+use mio::net::TcpStream;
+use socket2::{SockRef, TcpKeepalive};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::time::Duration;
+
+/// What is kept of each direction at most, bytes.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// After so many bytes it is the turn of other pairs.
+const TURN_BYTES: usize = 256 * 1024;
+/// Members say that they are alive several times a second: after so long, and as many questions, a host is gone.
+const SILENCE: Duration = Duration::from_secs(15);
+const QUESTION_EVERY: Duration = Duration::from_secs(5);
+const QUESTIONS: u32 = 3;
+
+/// How a turn ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::rendezvous) enum Turn {
+    /// There is nothing to do until the system says so.
+    Idle,
+    /// Others should have their turn.
+    More,
+    /// Both sides have ended, or one of them is gone.
+    Over,
+}
+
+/// What one side has sent, and the other has not got yet.
+struct Flow {
+    buffer: Vec<u8>,
+    at: usize,
+    /// It sends no more.
+    has_ended: bool,
+    /// And the other one has been told.
+    is_over: bool,
+}
+
+/// See the module.
+pub(in crate::rendezvous) struct Pipe {
+    streams: [TcpStream; 2],
+    /// By the side that sends.
+    flows: [Flow; 2],
+}
+
+impl Flow {
+    fn new(buffer: Vec<u8>) -> Self {
+        Self {
+            buffer,
+            at: 0,
+            has_ended: false,
+            is_over: false,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.at == self.buffer.len()
+    }
+
+    /// Moves what there is; how much. An error if nothing more can get there.
+    fn step(&mut self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<usize> {
+        if self.is_empty() && !self.has_ended {
+            self.at = 0;
+            self.buffer.resize(BUFFER_BYTES, 0);
+            let got = from.read(&mut self.buffer);
+            self.buffer.truncate(got.as_ref().copied().unwrap_or(0));
+            match got {
+                Ok(0) => self.has_ended = true,
+                Err(error) if is_not_now(&error) => {}
+                // What it had sent before is with the other side.
+                Err(_) => self.has_ended = true,
+                Ok(_) => {}
+            }
+        }
+        if self.is_empty() {
+            if self.has_ended && !self.is_over {
+                self.is_over = true;
+                // What is on its way arrives before the end does.
+                to.shutdown(Shutdown::Write)?;
+            }
+            return Ok(0);
+        }
+        match to.write(&self.buffer[self.at..]) {
+            Ok(gone) => {
+                self.at += gone;
+                Ok(gone)
+            }
+            Err(error) if is_not_now(&error) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn is_not_now(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+impl Pipe {
+    /// Between two members; what is to be sent to each of them first.
+    pub(in crate::rendezvous) fn new(sides: [(TcpStream, Vec<u8>); 2]) -> Self {
+        let [(one, to_one), (other, to_other)] = sides;
+        let keepalive = TcpKeepalive::new().with_time(SILENCE);
+        let keepalive = keepalive.with_interval(QUESTION_EVERY).with_retries(QUESTIONS);
+        for stream in [&one, &other] {
+            // Without it, two hosts that vanish together would keep their place.
+            if let Err(error) = SockRef::from(stream).set_tcp_keepalive(&keepalive) {
+                tracing::debug!(%error, "a relayed connection is not looked after");
+            }
+        }
+        Self {
+            streams: [one, other],
+            flows: [Flow::new(to_other), Flow::new(to_one)],
+        }
+    }
+
+    pub(in crate::rendezvous) fn streams(&mut self) -> [&mut TcpStream; 2] {
+        self.streams.each_mut()
+    }
+
+    /// Moves what there is, in both directions.
+    pub(in crate::rendezvous) fn turn(&mut self) -> Turn {
+        let [one, other] = &self.streams;
+        let [from_one, from_other] = &mut self.flows;
+        let mut moved = 0;
+        while moved < TURN_BYTES {
+            let (Ok(there), Ok(back)) = (from_one.step(one, other), from_other.step(other, one)) else {
+                return Turn::Over;
+            };
+            if from_one.is_over && from_other.is_over {
+                return Turn::Over;
+            }
+            if there + back == 0 {
+                return Turn::Idle;
+            }
+            moved += there + back;
+        }
+        Turn::More
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A pipe, and what is at its two ends.
+    fn pipe(first: [&[u8]; 2]) -> (Pipe, [std::net::TcpStream; 2]) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let ends = [(); 2].map(|()| {
+            let far = std::net::TcpStream::connect(address).expect("it listens");
+            let (near, _) = listener.accept().expect("one came");
+            near.set_nonblocking(true).expect("a socket");
+            (TcpStream::from_std(near), far)
+        });
+        let [(one, far_one), (other, far_other)] = ends;
+        let sides = [(one, first[0].to_vec()), (other, first[1].to_vec())];
+        (Pipe::new(sides), [far_one, far_other])
+    }
+
+    /// Gives it turns until something holds.
+    fn until(pipe: &mut Pipe, mut holds: impl FnMut(&Turn) -> bool) {
+        let began = std::time::Instant::now();
+        while !holds(&pipe.turn()) {
+            assert!(began.elapsed() < Duration::from_secs(30), "it does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn pipe_has_ended(end: &mut std::net::TcpStream) -> bool {
+        end.set_nonblocking(true).expect("a socket");
+        matches!(end.read(&mut [0; 8]), Ok(0))
+    }
+
+    fn read(end: &mut std::net::TcpStream, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        end.read_exact(&mut bytes).expect("it comes");
+        bytes
+    }
+
+    #[test]
+    fn what_one_sends_the_other_gets_behind_what_was_to_be_sent_first() {
+        let (mut pipe, [mut one, mut other]) = pipe([b"to one", b"to other"]);
+        one.write_all(b", hello").expect("open");
+        assert_eq!(pipe.turn(), Turn::Idle);
+        assert_eq!(read(&mut one, 6), b"to one");
+        let mut got = [0; 15];
+        other.set_nonblocking(true).expect("a socket");
+        let mut length = 0;
+        until(&mut pipe, |_| {
+            length += other.read(&mut got[length..]).unwrap_or(0);
+            length == got.len()
+        });
+        assert_eq!(&got, b"to other, hello");
+    }
+
+    #[test]
+    fn who_does_not_read_costs_a_buffer_and_the_other_waits() {
+        let (mut pipe, [one, other]) = pipe([b"", b""]);
+        one.set_nonblocking(true).expect("a socket");
+        // Until neither the pipe nor the system takes any more.
+        let mut sent = 0;
+        let mut still = 0;
+        while still < 20 {
+            let gone = (&one).write(&[7; 1 << 16]).unwrap_or(0);
+            sent += gone;
+            pipe.turn();
+            still = if gone == 0 { still + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(pipe.flows[0].buffer.capacity() <= 2 * BUFFER_BYTES);
+        let read = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            (&other).read_to_end(&mut all).expect("it ends");
+            all
+        });
+        one.shutdown(Shutdown::Write).expect("open");
+        until(&mut pipe, |turn| *turn == Turn::Over);
+        assert_eq!(read.join().expect("no panic").len(), sent, "all came");
+    }
+
+    #[test]
+    fn when_one_goes_the_other_is_told() {
+        let (mut pipe, [one, mut other]) = pipe([b"", b""]);
+        drop(one);
+        until(&mut pipe, |_| pipe_has_ended(&mut other));
+        drop(other);
+        until(&mut pipe, |turn| *turn == Turn::Over);
+    }
+}
