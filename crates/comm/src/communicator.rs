@@ -30,6 +30,8 @@ pub struct Communicator {
     name: String,
     rank: Rank,
     size: Rank,
+    /// A number for the node of each rank: those of one share memory.
+    nodes: Vec<u32>,
     linger: Duration,
     /// None when it has finished.
     keeper: Option<Keeper>,
@@ -44,6 +46,11 @@ impl Communicator {
     /// How many members there are.
     pub fn size(&self) -> Rank {
         self.size
+    }
+
+    /// A number for the node of each rank, from 0: members of the same one talk over shared memory.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
     }
 
     /// The name that it was joined by.

@@ -1,7 +1,7 @@
 //! Makes progress: what comes over a link goes through the protocol, and what the protocol wants goes out.
 //!
 //! There is no thread for it. Whoever waits drives: it polls under the lock, for everybody, first for a short while without
-//! sleeping, then from one sleep to the next. One thread sleeps on the link; others that wait, wait for it, and one of them
+//! sleeping ([`Patience`]), then from one sleep to the next. One thread sleeps on the link; others that wait, wait for it, and one of them
 //! takes its place when it goes. A reduction is done without the lock, by whoever drives.
 //!
 //! A second thread, the keeper ([`keeper`]), looks in a few times in each failure bound, also while the program computes.
@@ -17,19 +17,34 @@ use crate::schedule::Rank;
 use crate::slots::Key;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Address, Frame};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+
+/// Polls between two looks at the clock.
+const CLOCK_POLLS: u32 = 16;
 
 /// See the module.
 pub(crate) struct Engine {
     state: Mutex<State>,
-    /// Held while waiting for the state: whoever drives without a pause sees that somebody waits, and cannot have the state again
-    /// before them. (A mutex alone goes to whoever asks first, which is who has just let it go.)
+    /// How many wait for the state: whoever drives without a pause lets them in.
+    queued: AtomicU32,
+    /// Held while waiting for it, so that whoever has let it go does not have it again before them. (A mutex alone
+    /// goes to whoever asks first.)
     queue: Mutex<()>,
     /// For those that wait while another one sleeps.
     turn: Condvar,
     sleeper: Arc<dyn Sleeper>,
-    spin: Duration,
+    patience: Patience,
+}
+
+/// How long to look for news before sleeping.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// So many polls follow each other at once: as fast as news can come.
+    pub(crate) polls: u32,
+    /// Then others may have the processor in between, for so long from the first one on.
+    pub(crate) spin: Duration,
 }
 
 pub(crate) struct State {
@@ -115,13 +130,22 @@ impl State {
     /// Takes in what has come, and does what follows; whether anything did.
     pub(crate) fn poll(&mut self) -> bool {
         let any = self.link.poll(&mut self.protocol);
+        if any {
+            self.flush();
+        }
+        any
+    }
+
+    /// The same, wherever something may have come.
+    pub(crate) fn poll_all(&mut self) -> bool {
+        let any = self.link.poll_all(&mut self.protocol);
         self.flush();
         any
     }
 }
 
 impl Engine {
-    pub(crate) fn new(protocol: Protocol, link: Box<dyn Link>, spin: Duration) -> Self {
+    pub(crate) fn new(protocol: Protocol, link: Box<dyn Link>, patience: Patience) -> Self {
         Self {
             sleeper: link.sleeper(),
             state: Mutex::new(State {
@@ -132,25 +156,40 @@ impl Engine {
                 sending: 0,
                 told: 0,
             }),
+            queued: AtomicU32::new(0),
             queue: Mutex::new(()),
             turn: Condvar::new(),
-            spin,
+            patience,
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        let _queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nothing of a user's runs under the lock; what panics there is a defect, and the next call says so or works.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.state.try_lock() {
+            Ok(state) => state,
+            // Nothing of a user's runs under the lock; what panics there is a defect, and the next call says so or works.
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => self.lock_in_turn(),
+        }
+    }
+
+    #[cold]
+    fn lock_in_turn(&self) -> MutexGuard<'_, State> {
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(queue);
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        state
     }
 
     /// Lets in who waits for the state, if anybody does.
     fn let_in<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        if self.queue.try_lock().is_ok() {
+        // It orders nothing: who is not seen now is seen at the next poll.
+        if self.queued.load(Ordering::Relaxed) == 0 {
             return state;
         }
         drop(state);
-        self.lock()
+        self.lock_in_turn()
     }
 
     /// Something is new: tells those that wait for it.
@@ -241,6 +280,7 @@ impl Engine {
         deadline: Option<Instant>,
         mut is_so: impl FnMut(&mut State) -> Option<T>,
     ) -> (MutexGuard<'a, State>, Option<T>) {
+        let mut idle_polls = 0;
         let mut idle_since: Option<Instant> = None;
         let mut has_polled = false;
         loop {
@@ -269,19 +309,29 @@ impl Engine {
                 continue;
             }
             has_polled = true;
-            if state.poll() {
+            let any = if is_late { state.poll_all() } else { state.poll() };
+            if any {
                 self.tell(&mut state);
-                idle_since = None;
+                (idle_polls, idle_since) = (0, None);
                 state = self.let_in(state);
                 continue;
             }
             if is_late {
                 continue;
             }
-            if idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin {
-                drop(state);
-                std::thread::yield_now();
-                state = self.lock();
+            idle_polls += 1;
+            let is_tight = idle_polls < self.patience.polls;
+            if is_tight && idle_polls % CLOCK_POLLS != 0 {
+                std::hint::spin_loop();
+                state = self.let_in(state);
+                continue;
+            }
+            if idle_since.get_or_insert_with(Instant::now).elapsed() < self.patience.spin {
+                if !is_tight {
+                    drop(state);
+                    std::thread::yield_now();
+                    state = self.lock();
+                }
                 continue;
             }
             if state.relieve() {
@@ -315,12 +365,20 @@ impl Engine {
         mut state: MutexGuard<'a, State>,
         deadline: Option<Instant>,
     ) -> MutexGuard<'a, State> {
+        state.link.doze();
+        // What came before others could see that this thread sleeps.
+        if state.poll_all() {
+            state.link.awake();
+            self.tell(&mut state);
+            return state;
+        }
         state.is_asleep = true;
         drop(state);
         let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         self.sleeper.sleep(at_most);
         let mut state = self.lock();
         state.is_asleep = false;
+        state.link.awake();
         state
     }
 }

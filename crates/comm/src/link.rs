@@ -5,6 +5,7 @@
 
 pub(crate) mod cipher;
 pub(crate) mod mesh;
+pub(crate) mod shm;
 pub(crate) mod tcp;
 
 use crate::memory::Piece;
@@ -37,6 +38,14 @@ pub(crate) trait Link: Send {
     fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>);
     /// Takes in what has come and sends what can go; whether there was anything.
     fn poll(&mut self, sink: &mut dyn Sink) -> bool;
+    /// The same, and looks also where it is looked seldom while somebody polls again and again.
+    fn poll_all(&mut self, sink: &mut dyn Sink) -> bool {
+        self.poll(sink)
+    }
+    /// A thread is about to sleep: what comes from now on wakes it, what has come before is to be polled once more.
+    fn doze(&mut self) {}
+    /// It sleeps no more.
+    fn awake(&mut self) {}
     /// A body that is gone.
     fn sent(&mut self) -> Option<Key>;
     /// A body whose memory was taken back before it was gone: its member cannot be talked to any more.

@@ -9,6 +9,16 @@ use hotlease_wire::comm::{NAME_BYTES_MAX, RANKS_MAX};
 use std::net::IpAddr;
 use std::time::Duration;
 
+/// What members talk over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LinkChoice {
+    /// Shared memory between members of one node, TCP between others.
+    #[default]
+    Direct,
+    /// TCP between all.
+    Tcp,
+}
+
 /// What a member asks for. Name, size and secret are the same at all of them.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -38,6 +48,8 @@ pub struct Options {
     /// Encrypt what members send each other (default: no; who they are is always proved, and what they tell the
     /// rendezvous is always encrypted).
     pub is_sealed: bool,
+    /// What members talk over (default: memory inside a node, TCP between nodes). A member that has chosen TCP shares memory with nobody.
+    pub link: LinkChoice,
     /// The address at which other members reach this one (default: that with which it reached the rendezvous).
     pub address: Option<IpAddr>,
 }
@@ -58,6 +70,7 @@ impl Options {
             early_bytes: 256 << 20,
             linger: Duration::from_secs(30),
             is_sealed: false,
+            link: LinkChoice::Direct,
             address: None,
         }
     }

@@ -29,7 +29,7 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Class, Frame};
 use receiving::{Landing, Posted};
 use sending::{Sending, Waiting};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Operations that may be pending at a time, of each kind.
@@ -125,7 +125,8 @@ pub(crate) struct Protocol {
     me: Rank,
     bounds: Bounds,
     peers: Vec<Peer>,
-    contexts: HashMap<u64, Context>,
+    /// Few: found faster than by a hash.
+    contexts: BTreeMap<u64, Context>,
     requests: Slots<Request>,
     sends: Slots<Sending>,
     landings: Slots<Landing>,
@@ -159,7 +160,7 @@ impl Protocol {
             me,
             bounds,
             peers: (0..size).map(peer).collect(),
-            contexts: HashMap::new(),
+            contexts: BTreeMap::new(),
             requests: Slots::new(),
             sends: Slots::new(),
             landings: Slots::new(),

@@ -1,4 +1,4 @@
-//! Messages between members over TCP on loopback.
+//! Messages between members, over shared memory and over TCP.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;

@@ -53,7 +53,7 @@ fn keep(engine: &Engine, me: Rank, size: Rank, beat: Duration, stop: &(Mutex<boo
         let now = Instant::now();
         let mut state = engine.lock();
         // What has come of each is looked at before it is judged.
-        state.poll();
+        state.poll_all();
         if now > next + beat {
             pulse.forgive();
         }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::schedule::Rank;
 use crate::secret::Secret;
 use hotlease_wire::comm::GroupId;
-use hotlease_wire::comm::greeting::{Greeting, Introduction, Purpose, Verdict};
+use hotlease_wire::comm::greeting::{Greeting, Introduction, NodeId, Purpose, Verdict};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use std::collections::HashMap;
@@ -31,6 +31,8 @@ pub(crate) struct Joined {
     pub(crate) cipher: Option<Cipher>,
     /// What has come behind the handshake.
     pub(crate) rest: Vec<u8>,
+    /// Where the other member is.
+    pub(crate) node: NodeId,
 }
 
 /// Whom to connect with.
@@ -43,6 +45,8 @@ pub(crate) struct Plan<'a> {
     /// Where each rank listens.
     pub(crate) members: &'a [SocketAddr],
     pub(crate) is_sealed: bool,
+    /// Where this member is.
+    pub(crate) node: NodeId,
     pub(crate) deadline: Instant,
 }
 
@@ -185,6 +189,7 @@ impl<'a> Mesh<'a> {
             from: plan.me,
             to: rank,
             is_sealed: plan.is_sealed,
+            node: plan.node,
         };
         let begin = || {
             let (caller, first) = Caller::new(plan.secret, &greeting, &introduction.encode())
@@ -255,7 +260,7 @@ impl<'a> Mesh<'a> {
             if registered.is_ok() && stream.set_nodelay(true).is_ok() {
                 let guest = Guest {
                     stream,
-                    listener: Listener::new(),
+                    listener: Listener::saying(&self.plan.node.0),
                     introduction: None,
                     until: Instant::now() + HANDSHAKE,
                 };
@@ -278,7 +283,11 @@ impl<'a> Mesh<'a> {
             Ok(None) => {
                 self.guests.insert(token, guest);
             }
-            Ok(Some((from, cipher, rest))) => {
+            Ok(Some(Known {
+                introduction: Introduction { from, node, .. },
+                cipher,
+                rest,
+            })) => {
                 // Of two that say that they are this rank, the first: nobody connects twice who got an answer.
                 let place = &mut self.joined[from as usize];
                 if place.is_none() && self.poll.registry().deregister(&mut guest.stream).is_ok() {
@@ -286,6 +295,7 @@ impl<'a> Mesh<'a> {
                         stream: guest.stream,
                         cipher: plan.is_sealed.then_some(cipher),
                         rest,
+                        node,
                     });
                     self.missing -= 1;
                 }
@@ -349,6 +359,8 @@ fn answered(attempt: &mut Attempt, is_sealed: bool) -> Result<Option<Joined>, St
         match caller.read(&bytes[..got]) {
             Ok(None) => {}
             Ok(Some((mut cipher, rest))) => {
+                let node = NodeId::decode(caller.payload());
+                let node = node.map_err(|_| "it does not say where it is".to_owned())?;
                 let mut record = Vec::new();
                 cipher.seal(&[], &mut record);
                 stream.write_all(&record).map_err(text)?;
@@ -356,6 +368,7 @@ fn answered(attempt: &mut Attempt, is_sealed: bool) -> Result<Option<Joined>, St
                     stream,
                     cipher: is_sealed.then_some(cipher),
                     rest,
+                    node,
                 }));
             }
             Err(Failure::Refused(verdict) | Failure::Refuse(verdict)) => {
@@ -366,7 +379,12 @@ fn answered(attempt: &mut Attempt, is_sealed: bool) -> Result<Option<Joined>, St
     }
 }
 
-type Known = (Rank, Cipher, Vec<u8>);
+/// A member that has proved to be one.
+struct Known {
+    introduction: Introduction,
+    cipher: Cipher,
+    rest: Vec<u8>,
+}
 
 fn heard(guest: &mut Guest, door: &Door<'_>, plan: &Plan<'_>) -> Result<Option<Known>, &'static str> {
     let mut bytes = [0; 4096];
@@ -397,7 +415,11 @@ fn heard(guest: &mut Guest, door: &Door<'_>, plan: &Plan<'_>) -> Result<Option<K
                 }
                 Ok(Step::Known { cipher, rest, .. }) => {
                     let introduction = guest.introduction.ok_or("it is no member")?;
-                    return Ok(Some((introduction.from, cipher, rest)));
+                    return Ok(Some(Known {
+                        introduction,
+                        cipher,
+                        rest,
+                    }));
                 }
                 Err(Failure::Refuse(verdict)) => return Err(refuse(&mut guest.stream, verdict)),
                 Err(Failure::Refused(_)) => return Err("it refused"),

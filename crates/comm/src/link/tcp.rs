@@ -16,10 +16,12 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::Frame;
 use inbound::{Drained, Inbound};
 use mio::net::TcpStream;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use outbound::{Outbound, Outcome};
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
@@ -90,6 +92,17 @@ impl Tcp {
             unsendable: VecDeque::new(),
             lost: VecDeque::new(),
         })
+    }
+
+    /// Ends sleeps also when this can be read.
+    pub(super) fn watch(&self, descriptor: RawFd) -> io::Result<()> {
+        let poll = self.readiness.poll.lock();
+        let poll = &poll.unwrap_or_else(PoisonError::into_inner).0;
+        // Behind those of connections and of the waker: nobody looks for it.
+        let token = Token(self.peers.len() + 1);
+        let mut source = SourceFd(&descriptor);
+        poll.registry()
+            .register(&mut source, token, Interest::READABLE)
     }
 
     fn drop_peer(&mut self, rank: usize, loss: Loss) {

@@ -248,6 +248,10 @@ impl Protocol {
                 Ok(None)
             }
             Frame::Alive => Ok(None),
+            // Links say these to each other, where there are lanes.
+            Frame::Offer { .. } | Frame::Accept { .. } | Frame::Decline | Frame::Switch => {
+                Err(Loss::Protocol)
+            }
             Frame::Goodbye | Frame::Farewell | Frame::Lost { .. } | Frame::Broken { .. } => {
                 self.word(from, frame);
                 Ok(None)

@@ -98,7 +98,12 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
         greeting.encode().to_vec()
     };
     let introduced = |from, to, is_sealed| {
-        let introduction = Introduction { from, to, is_sealed };
+        let introduction = Introduction {
+            from,
+            to,
+            is_sealed,
+            node: NodeId([from as u8; 16]),
+        };
         introduction.encode().to_vec()
     };
     vec![
@@ -127,7 +132,21 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         context: u64::MAX,
         tag: u32::MAX,
     };
+    let bell = Bell {
+        process: 4321,
+        memory: 7,
+        pipe: 9,
+        key: u64::MAX,
+    };
     let mut frames = vec![
+        Frame::Offer {
+            bell,
+            memory: 8,
+            bytes: 1 << 18,
+        },
+        Frame::Accept { bell },
+        Frame::Decline,
+        Frame::Switch,
         Frame::Eager {
             to: message,
             length: 0,
