@@ -1,4 +1,5 @@
 use super::*;
+use std::collections::HashMap;
 
 #[test]
 fn small_and_large_messages_arrive_as_they_were_sent_before_and_after_they_are_asked_for() {
