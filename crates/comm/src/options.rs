@@ -36,7 +36,8 @@ pub struct Options {
     pub join_timeout: Duration,
     /// In which time the failure of a member is known to all others (default: 2 s).
     pub failure_bound: Duration,
-    /// How long to look for news before sleeping until there are some (default: 20 us).
+    /// How long to look for news before sleeping until there are some (default: 20 us; not at all where a node has more members than
+    /// processors).
     pub spin: Duration,
     /// The longest message that is sent without asking the receiver, bytes, at most 65536 (default: 16384).
     pub eager_bytes: u64,

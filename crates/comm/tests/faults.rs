@@ -240,7 +240,9 @@ fn hold(scene: Scene, signal: Signal, link: LinkChoice, losses: &[Loss]) {
 /// Over all links at once: most of it is waiting.
 fn hold_over_all(scene: Scene, signal: Signal, losses: &[Loss]) {
     scope(|scope| {
-        LINKS.map(|link| scope.spawn(move || hold(scene, signal, link, losses)));
+        for link in LINKS {
+            scope.spawn(move || hold(scene, signal, link, losses));
+        }
     });
 }
 

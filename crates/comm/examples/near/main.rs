@@ -1,41 +1,56 @@
 //! How fast two members of one node talk, beside what two processes can do at all, interleaved:
 //!
 //! ```text
-//! cargo run --release --package hotlease-comm --example near [-- ROUNDS]
+//! cargo run --release --package hotlease-comm --example near [-- TURNS]
 //! ```
 //!
 //! Over shared memory: the raw round trip of a cache line between two processors, and Open MPI's if `mpicc` and `mpirun` are there. Over TCP
 //! on loopback: raw sockets that are read again and again without waiting, raw sockets that are waited for, and how
-//! many bytes go in a second. Whoever is measured sits on the first two processors that this process may use; each figure is the least of
-//! all rounds, each ratio the median of those of the rounds.
+//! many bytes go in a second. Whoever is measured sits on the first two processors that this process may use, and takes the least of some short
+//! batches each time that it is its turn; each figure is the least of all turns, each ratio the median of those of the turns.
 
 mod openmpi;
 mod ours;
 mod raw;
 
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Something that two sides do, measured by one of them.
 trait Measured {
     fn name(&self) -> &'static str;
-    /// Seconds of half a round trip of so many bytes, on average of so many.
-    fn half_round_trip(&mut self, bytes: usize, rounds: u32) -> Result<f64, Box<dyn Error>>;
+    /// Seconds of half a round trip of so many bytes: the least of so many batches, on average of each.
+    fn half_round_trip(&mut self, bytes: usize, batches: u32) -> Result<f64, Box<dyn Error>>;
     /// Seconds of so many messages in one direction, and an answer.
     fn stream(&mut self, _bytes: usize, _messages: u32) -> Result<f64, Box<dyn Error>> {
         Err("not measured".into())
     }
 }
 
-/// Each measurement takes about so long.
-const TURN: Duration = Duration::from_millis(8);
 const SIZES: [usize; 9] = [8, 64, 1024, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const STREAMED: usize = 1 << 20;
+/// A batch is short, so that in most of them nobody else has had a processor, also on a machine that does other things.
+const BATCH: u32 = 10;
 
-fn rounds_of(bytes: usize) -> u32 {
-    // 1 us and 5 GB/s, more or less.
-    let seconds = 1e-6 + bytes as f64 / 5e9;
-    ((TURN.as_secs_f64() / 2.0 / seconds) as u32).clamp(3, 4000)
+fn batches_of(bytes: usize) -> u32 {
+    if bytes > 128 << 10 { 3 } else { 40 }
+}
+
+/// Runs batches of this; the least time of one round of them, halved.
+fn least<E>(batches: u32, mut exchange: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
+    exchange()?;
+    let mut least = f64::INFINITY;
+    for _ in 0..batches {
+        let began = Instant::now();
+        (0..BATCH).try_for_each(|_| exchange())?;
+        least = least.min(began.elapsed().as_secs_f64() / f64::from(BATCH) / 2.0);
+    }
+    Ok(least)
+}
+
+/// How many rounds [`least`] runs.
+fn rounds_of(batches: u32) -> u32 {
+    batches * BATCH + 1
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -79,7 +94,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let turns = first.map_or(Ok(25), |turns| turns.parse())?;
     raw::pin(0)?;
-    let ping: Measure = |measured, bytes| measured.half_round_trip(bytes, rounds_of(bytes));
+    let ping: Measure = |measured, bytes| measured.half_round_trip(bytes, batches_of(bytes));
     let stream: Measure = |measured, bytes| Ok(measured.stream(bytes, 64)? / 64.0);
 
     let mut near = ours::Ours::start("shm", "direct", Duration::from_micros(20))?;

@@ -51,9 +51,9 @@ impl Measured for OpenMpi {
         "Open MPI"
     }
 
-    fn half_round_trip(&mut self, bytes: usize, rounds: u32) -> Result<f64, Box<dyn Error>> {
+    fn half_round_trip(&mut self, bytes: usize, batches: u32) -> Result<f64, Box<dyn Error>> {
         let orders = self.orders.as_mut().ok_or("it has ended")?;
-        writeln!(orders, "{bytes} {rounds}")?;
+        writeln!(orders, "{bytes} {batches} {}", super::BATCH)?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
         Ok(answer.trim().parse().map_err(|_| format!("mpirun said {answer:?}"))?)

@@ -78,7 +78,7 @@ pub fn serve(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         let (bytes, rounds): (usize, u32) = (bytes.parse()?, rounds.parse()?);
         match what {
             "ping" => {
-                for _ in 0..=rounds {
+                for _ in 0..rounds {
                     echo(&all, &mut buffer[..bytes])?;
                 }
             }
@@ -99,19 +99,13 @@ impl Measured for Ours {
         self.name
     }
 
-    fn half_round_trip(&mut self, bytes: usize, rounds: u32) -> Result<f64, Box<dyn Error>> {
-        writeln!(self.orders, "ping {bytes} {rounds}")?;
+    fn half_round_trip(&mut self, bytes: usize, batches: u32) -> Result<f64, Box<dyn Error>> {
+        writeln!(self.orders, "ping {bytes} {}", super::rounds_of(batches))?;
         let buffer = &mut self.buffer[..bytes];
-        let mut exchange = || {
+        Ok(super::least(batches, || {
             self.all.send(buffer, 1, 1)?;
-            self.all.receive(buffer, Pattern::of(1, 1))
-        };
-        exchange()?;
-        let began = Instant::now();
-        for _ in 0..rounds {
-            exchange()?;
-        }
-        Ok(began.elapsed().as_secs_f64() / f64::from(rounds) / 2.0)
+            self.all.receive(buffer, Pattern::of(1, 1)).map(|_| ())
+        })?)
     }
 
     fn stream(&mut self, bytes: usize, messages: u32) -> Result<f64, Box<dyn Error>> {

@@ -60,28 +60,26 @@ impl Measured for Line {
         "raw line"
     }
 
-    fn half_round_trip(&mut self, _: usize, rounds: u32) -> Result<f64, Box<dyn Error>> {
-        let rounds = u64::from(rounds) * 4;
+    fn half_round_trip(&mut self, _: usize, batches: u32) -> Result<f64, Box<dyn Error>> {
+        let rounds = u64::from(super::rounds_of(batches));
         let (ping, pong) = (Apart::default(), Apart::default());
-        let took = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             scope.spawn(|| {
                 let is_pinned = pin(1).is_ok();
-                for round in 1..=rounds + 1 {
+                for round in 1..=rounds {
                     ping.wait(round);
                     pong.0.store(round, Ordering::Release);
                 }
                 assert!(is_pinned);
             });
-            ping.0.store(1, Ordering::Release);
-            pong.wait(1);
-            let began = Instant::now();
-            for round in 2..=rounds + 1 {
+            let mut round = 0;
+            super::least(batches, || {
+                round += 1;
                 ping.0.store(round, Ordering::Release);
                 pong.wait(round);
-            }
-            began.elapsed()
-        });
-        Ok(took.as_secs_f64() / rounds as f64 / 2.0)
+                Ok(())
+            })
+        })
     }
 }
 
@@ -173,16 +171,12 @@ impl Measured for Sockets {
         if self.waits { "raw, waiting" } else { "raw, spinning" }
     }
 
-    fn half_round_trip(&mut self, bytes: usize, rounds: u32) -> Result<f64, Box<dyn Error>> {
-        self.order(true, bytes, rounds + 1)?;
+    fn half_round_trip(&mut self, bytes: usize, batches: u32) -> Result<f64, Box<dyn Error>> {
+        self.order(true, bytes, super::rounds_of(batches))?;
         let (stream, buffer) = (&mut self.stream, &mut self.buffer[..bytes]);
-        let mut exchange = || write(stream, buffer).and_then(|()| read(stream, buffer));
-        exchange()?;
-        let began = Instant::now();
-        for _ in 0..rounds {
-            exchange()?;
-        }
-        Ok(began.elapsed().as_secs_f64() / f64::from(rounds) / 2.0)
+        Ok(super::least(batches, || {
+            write(stream, buffer).and_then(|()| read(stream, buffer))
+        })?)
     }
 
     fn stream(&mut self, bytes: usize, messages: u32) -> Result<f64, Box<dyn Error>> {

@@ -1,8 +1,8 @@
 //! How members find each other, and what they talk over then.
 
 use super::{Communicator, WORLD};
+use crate::engine::Engine;
 use crate::engine::keeper::Keeper;
-use crate::engine::{Engine, Patience};
 use crate::error::Error;
 use crate::link::Link;
 use crate::link::mesh::{Joined, Plan, connect};
@@ -16,7 +16,7 @@ use crate::schedule::Rank;
 use hotlease_wire::comm::greeting::NodeId;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Communicator {
     /// Meets the other members at the rendezvous, and connects with all of them.
@@ -53,11 +53,12 @@ impl Communicator {
         };
         let mut protocol = Protocol::new(met.rank, options.size, bounds);
         protocol.open(WORLD, (0..options.size).collect());
-        let patience = Patience {
-            polls: polls(&nodes, met.rank, options),
-            spin: options.spin,
+        let spin = if is_crowded(&nodes, met.rank) {
+            Duration::ZERO
+        } else {
+            options.spin
         };
-        let engine = Arc::new(Engine::new(protocol, link, patience));
+        let engine = Arc::new(Engine::new(protocol, link, spin));
         let keeper = Keeper::start(Arc::clone(&engine), met.rank, options.size, options.failure_bound);
         Ok(Self {
             keeper: Some(keeper.map_err(Error::local("start a thread"))?),
@@ -71,18 +72,32 @@ impl Communicator {
     }
 }
 
-/// Polls that follow each other at once before others may have the processor. None where this node has more members than processors:
-/// who is waited for would not run meanwhile.
-const POLLS: u32 = 200;
+/// Whether this member's node has more members than processors: then who is waited for would not run meanwhile.
+fn is_crowded(nodes: &[u32], me: Rank) -> bool {
+    let here = nodes.iter().filter(|node| **node == nodes[me as usize]);
+    here.count() > processors()
+}
 
-fn polls(nodes: &[u32], me: Rank, options: &Options) -> u32 {
-    let here = nodes.iter().filter(|node| **node == nodes[me as usize]).count();
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if here > processors || options.spin.is_zero() {
-        0
-    } else {
-        POLLS
+/// For the members of this node.
+fn processors() -> usize {
+    match std::thread::available_parallelism().map_or(1, usize::from) {
+        // Each member may have one of its own.
+        1 => {
+            let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
+            online.ok().and_then(|list| count(list.trim())).unwrap_or(1)
+        }
+        processors => processors,
     }
+}
+
+/// Of a list such as `0-3,8`.
+fn count(list: &str) -> Option<usize> {
+    let parts = list.split(',').map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        Some(last.checked_sub(first)? + 1)
+    });
+    parts.sum()
 }
 
 /// Lanes where any other member is on this one's node.
@@ -94,4 +109,16 @@ fn link(joined: Vec<Option<Joined>>, me: Rank, nodes: &[u32]) -> io::Result<Box<
     } else {
         Box::new(tcp)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted() {
+        assert_eq!(["0", "0-1", "0-3,8,10-11"].map(count), [Some(1), Some(2), Some(7)]);
+        assert_eq!(["", "1-0", "a"].map(count), [None; 3]);
+        assert!(processors() > 0);
+    }
 }
