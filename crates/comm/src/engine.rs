@@ -7,6 +7,7 @@
 //! A second thread, the keeper ([`keeper`]), looks in a few times in each failure bound, also while the program computes.
 
 pub(crate) mod keeper;
+mod direct;
 mod pulse;
 
 use crate::error::{During, Error};
@@ -318,7 +319,7 @@ impl Engine {
                 && (idle_polls % CLOCK_POLLS != 0
                     || idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin);
             if is_patient {
-                std::hint::spin_loop();
+                // Without `pause`, which takes as long here as a line from one core to the other.
                 state = self.let_in(state);
                 continue;
             }

@@ -30,6 +30,14 @@ pub(crate) trait Sink {
     fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss>;
     /// The body of the last frame of this member has come.
     fn body(&mut self, from: Rank, bytes: u64);
+    /// Both at once: `copy` gives the body to memory of its length, if it is called.
+    fn whole(&mut self, from: Rank, frame: Frame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
+        let into = self.frame(from, frame)?;
+        // Memory that was taken back takes nothing.
+        into.map(|into| into.write(copy));
+        self.body(from, frame.body_bytes());
+        Ok(())
+    }
 }
 
 /// See the module.

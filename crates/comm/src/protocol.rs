@@ -184,6 +184,11 @@ impl Protocol {
         self.jobs.pop_front()
     }
 
+    /// Whether there is such work.
+    pub(crate) fn has_job(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
     /// Rises with everything that somebody may wait for: ends of requests, messages to probe for, work to do.
     pub(crate) fn news(&self) -> u64 {
         self.news

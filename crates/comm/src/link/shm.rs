@@ -33,7 +33,7 @@ use std::sync::Arc;
 const BUDGET_BYTES: usize = 4 << 20;
 const LANE_BYTES: usize = 256 * 1024;
 /// Connections that have hardly anything to say are looked at once in so many polls.
-const POLLS: u32 = 32;
+const POLLS: u32 = 1000;
 /// So many turns empty a lane.
 const LAST_TURNS: u32 = 4;
 

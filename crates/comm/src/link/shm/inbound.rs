@@ -3,7 +3,7 @@
 use crate::link::Sink;
 use crate::memory::Piece;
 use crate::schedule::Rank;
-use hotlease_fabric::lane::{FarBell, INLINE_BYTES, Reader};
+use hotlease_fabric::lane::{FarBell, INLINE_BYTES, Message, Reader};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::Frame;
 
@@ -44,18 +44,10 @@ impl Inbound {
                 Some(coming) => self.piece(coming, line.next_piece(), from, sink)?,
                 None => {
                     let frame = Frame::decode(&line.head()).map_err(|_| Loss::Protocol)?;
-                    let into = sink.frame(from, frame)?;
                     if matches!(frame, Frame::Eager { .. } | Frame::Data { .. }) {
-                        let total = frame.body_bytes();
-                        if total <= INLINE_BYTES as u64 {
-                            let bytes = &line.inline()[..total as usize];
-                            // Memory that was taken back takes nothing.
-                            into.map(|into| into.write(|body| body.copy_from_slice(bytes)));
-                            sink.body(from, total);
-                        } else {
-                            let coming = Coming { into, at: 0, total };
-                            self.piece(coming, line.first_piece(), from, sink)?;
-                        }
+                        self.first(frame, &line, from, sink)?;
+                    } else {
+                        sink.frame(from, frame)?;
                     }
                 }
             }
@@ -66,6 +58,32 @@ impl Inbound {
             }
         }
         Ok(true)
+    }
+
+    /// The line of a frame that has a body.
+    #[inline]
+    fn first(&mut self, frame: Frame, line: &Message, from: Rank, sink: &mut dyn Sink) -> Result<(), Loss> {
+        let (total, piece) = (frame.body_bytes(), line.first_piece());
+        if total <= INLINE_BYTES as u64 {
+            let inline = line.inline();
+            let mut copy = |into: &mut [u8]| into.copy_from_slice(&inline[..into.len()]);
+            return sink.whole(from, frame, &mut copy);
+        }
+        if piece == total && total <= self.lane.capacity() as u64 {
+            let mut is_taken = false;
+            let lane = &mut self.lane;
+            sink.whole(from, frame, &mut |into| {
+                lane.take(into);
+                is_taken = true;
+            })?;
+            if !is_taken {
+                self.lane.skip(total as usize);
+            }
+            return Ok(());
+        }
+        let into = sink.frame(from, frame)?;
+        let coming = Coming { into, at: 0, total };
+        self.piece(coming, piece, from, sink)
     }
 
     fn piece(
