@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock.
-const CLOCK_POLLS: u32 = 16;
+const CLOCK_POLLS: u32 = 32;
 
 /// See the module.
 pub(crate) struct Engine {
@@ -175,10 +175,15 @@ impl Engine {
         state
     }
 
+    /// Whether anybody waits for the state.
+    fn is_wanted(&self) -> bool {
+        // It orders nothing: who is not seen now is seen at the next poll.
+        self.queued.load(Ordering::Relaxed) > 0
+    }
+
     /// Lets in who waits for the state, if anybody does.
     fn let_in<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        // It orders nothing: who is not seen now is seen at the next poll.
-        if self.queued.load(Ordering::Relaxed) == 0 {
+        if !self.is_wanted() {
             return state;
         }
         drop(state);

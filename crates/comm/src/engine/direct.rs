@@ -68,8 +68,9 @@ impl Engine {
         let mut state = self.lock();
         let mut polls = 0_u32;
         let mut since = None;
+        let mut has_changed = true;
         let got = loop {
-            if !state.is_free_for(context, pattern) {
+            if has_changed && !state.is_free_for(context, pattern) {
                 break None;
             }
             let State { protocol, link, .. } = &mut *state;
@@ -80,9 +81,9 @@ impl Engine {
                 into: &mut *into,
                 got: None,
             };
-            let any = link.poll(&mut direct);
+            has_changed = link.poll(&mut direct);
             let got = direct.got;
-            if any {
+            if has_changed {
                 state.flush();
                 self.tell(&mut state);
             }
@@ -95,7 +96,10 @@ impl Engine {
             {
                 break None;
             }
-            state = self.let_in(state);
+            if self.is_wanted() {
+                state = self.let_in(state);
+                has_changed = true;
+            }
         };
         if state.waiting > 0 && !state.is_asleep {
             self.turn.notify_one();

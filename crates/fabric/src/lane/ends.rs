@@ -210,6 +210,7 @@ impl Writer {
     }
 }
 
+#[inline]
 fn word_of(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
@@ -294,6 +295,10 @@ impl Reader {
         let number = self.progress.taken.lines;
         let words = self.space.line(number).poll(Seq::new(1, number))?;
         self.progress.taken.lines = number + 1;
+        // Where a longer body begins: it is on its way while the head is looked at.
+        let at = self.progress.taken.bytes as usize & (self.space.capacity - 1);
+        // SAFETY: inside the memory; a line there is only named, not read.
+        unsafe { self.space.start.add(BYTES_AT + at).cast::<Line>().as_ref() }.prefetch_read();
         Some(Message(words))
     }
 
