@@ -6,8 +6,8 @@
 //!
 //! A second thread, the keeper ([`keeper`]), looks in a few times in each failure bound, also while the program computes.
 
-pub(crate) mod keeper;
 mod direct;
+pub(crate) mod keeper;
 mod pulse;
 
 use crate::error::{During, Error};

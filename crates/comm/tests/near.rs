@@ -70,7 +70,11 @@ fn members_that_wait_leave_the_processors_to_others() {
             let before = used();
             all.receive(&mut byte, Pattern::of(0, 1)).expect("here");
             let took = used() - before;
-            assert!(took < Duration::from_millis(50), "rank {} waited for {took:?} of work", all.rank());
+            assert!(
+                took < Duration::from_millis(50),
+                "rank {} waited for {took:?} of work",
+                all.rank()
+            );
         },
     );
 }
@@ -102,8 +106,14 @@ fn nothing_is_left_of_a_group_that_has_ended() {
             let (next, before) = ((all.rank() + 1) % 3, (all.rank() + 2) % 3);
             let mut theirs = vec![0; 100_000];
             for round in 0..100 {
-                all.sendrecv(&pattern(0, 100_000), next, round, &mut theirs, Pattern::of(before, round))
-                    .expect("all are well");
+                all.sendrecv(
+                    &pattern(0, 100_000),
+                    next,
+                    round,
+                    &mut theirs,
+                    Pattern::of(before, round),
+                )
+                .expect("all are well");
             }
             let (lanes, _) = left();
             assert!(lanes > 0, "they talk over memory");

@@ -80,7 +80,13 @@ fn compare(
     for (other, theirs) in all.iter().zip(&taken).skip(1) {
         let ratios = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs);
         let ratio = median(ratios.collect());
-        print!("   {} {:9.3} us, ratio {:5.2} ({:.2} of the least)", other.name(), least(theirs), ratio, least(ours) / least(theirs));
+        print!(
+            "   {} {:9.3} us, ratio {:5.2} ({:.2} of the least)",
+            other.name(),
+            least(theirs),
+            ratio,
+            least(ours) / least(theirs)
+        );
     }
     println!();
     Ok(())
@@ -98,7 +104,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stream: Measure = |measured, bytes| Ok(measured.stream(bytes, 64)? / 64.0);
 
     let mut near = ours::Ours::start("shm", "direct", Duration::from_micros(20))?;
-    if std::env::var_os("ONLY").is_some() { return compare("memory", &mut [&mut near], 8, turns, ping); }
     let mut line = raw::Line;
     compare("memory", &mut [&mut near, &mut line], 8, turns, ping)?;
     match openmpi::OpenMpi::start("self,vader") {

@@ -17,13 +17,25 @@ impl OpenMpi {
     /// Two ranks on the first two processors, over these transports of it.
     pub fn start(transports: &str) -> Result<Self, Box<dyn Error>> {
         let program = std::env::current_exe()?.with_file_name("near-openmpi");
-        let built = Command::new("mpicc").args(["-O2", "-o"]).arg(&program).arg(SOURCE).status()?;
+        let built = Command::new("mpicc")
+            .args(["-O2", "-o"])
+            .arg(&program)
+            .arg(SOURCE)
+            .status()?;
         if !built.success() {
             return Err(format!("mpicc: {built}").into());
         }
         let (_, processors) = raw::processors();
         let mut run = Command::new("mpirun")
-            .args(["--allow-run-as-root", "-n", "2", "--bind-to", "core", "--cpu-set", &processors])
+            .args([
+                "--allow-run-as-root",
+                "-n",
+                "2",
+                "--bind-to",
+                "core",
+                "--cpu-set",
+                &processors,
+            ])
             .args(["--mca", "btl", transports, "--mca", "pml", "ob1"])
             .arg(&program)
             .stdin(Stdio::piped())
@@ -56,6 +68,9 @@ impl Measured for OpenMpi {
         writeln!(orders, "{bytes} {batches} {}", super::BATCH)?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
-        Ok(answer.trim().parse().map_err(|_| format!("mpirun said {answer:?}"))?)
+        Ok(answer
+            .trim()
+            .parse()
+            .map_err(|_| format!("mpirun said {answer:?}"))?)
     }
 }

@@ -168,7 +168,11 @@ impl Drop for Sockets {
 
 impl Measured for Sockets {
     fn name(&self) -> &'static str {
-        if self.waits { "raw, waiting" } else { "raw, spinning" }
+        if self.waits {
+            "raw, waiting"
+        } else {
+            "raw, spinning"
+        }
     }
 
     fn half_round_trip(&mut self, bytes: usize, batches: u32) -> Result<f64, Box<dyn Error>> {

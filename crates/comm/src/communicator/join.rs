@@ -44,7 +44,9 @@ impl Communicator {
             deadline: began + options.join_timeout,
         };
         let joined = connect(&plan, met.port)?;
-        let nodes = joined.iter().map(|joined| joined.as_ref().map_or(node, |joined| joined.node));
+        let nodes = joined
+            .iter()
+            .map(|joined| joined.as_ref().map_or(node, |joined| joined.node));
         let nodes = numbers(&nodes.collect::<Vec<_>>());
         let link = link(joined, met.rank, &nodes).map_err(Error::local("wait for messages"))?;
         let bounds = Bounds {
@@ -117,7 +119,10 @@ mod tests {
 
     #[test]
     fn processors_are_counted() {
-        assert_eq!(["0", "0-1", "0-3,8,10-11"].map(count), [Some(1), Some(2), Some(7)]);
+        assert_eq!(
+            ["0", "0-1", "0-3,8,10-11"].map(count),
+            [Some(1), Some(2), Some(7)]
+        );
         assert_eq!(["", "1-0", "a"].map(count), [None; 3]);
         assert!(processors() > 0);
     }

@@ -2,6 +2,7 @@
 //! message of a few bytes takes inside a node.
 
 use super::{CLOCK_POLLS, Engine, State};
+use crate::error::During;
 use crate::link::Sink;
 use crate::matching::Pattern;
 use crate::memory::Piece;
@@ -51,10 +52,15 @@ impl Sink for Direct<'_> {
 }
 
 impl State {
-    /// Whether nobody else is to be served first, and nothing that has come already is for this receive.
+    /// Whether nobody else is to be served first, and neither has come already what this receive takes, nor can it come no more.
     fn is_free_for(&self, context: u64, pattern: Pattern) -> bool {
+        let during = During::Receive {
+            from: pattern.source,
+            tag: pattern.tag,
+        };
         let is_kept = || self.protocol.probe(Class::Message, context, pattern).is_some();
-        !self.is_asleep && !self.protocol.has_job() && !is_kept()
+        let is_hopeless = || self.protocol.hopeless(context, pattern, during).is_some();
+        !self.is_asleep && !self.protocol.has_job() && !is_kept() && !is_hopeless()
     }
 }
 
@@ -91,9 +97,7 @@ impl Engine {
                 break got;
             }
             polls += 1;
-            if polls % CLOCK_POLLS == 0
-                && since.get_or_insert_with(Instant::now).elapsed() >= self.spin
-            {
+            if polls % CLOCK_POLLS == 0 && since.get_or_insert_with(Instant::now).elapsed() >= self.spin {
                 break None;
             }
             if self.is_wanted() {

@@ -268,7 +268,9 @@ impl Listener {
         let mut payload = [0; PART_BYTES_MAX];
         let length = state.read_message(message, &mut payload).map_err(|_| wrong())?;
         let mut answer = [0; PART_BYTES_MAX];
-        let answered = state.write_message(&self.payload, &mut answer).map_err(|_| wrong())?;
+        let answered = state
+            .write_message(&self.payload, &mut answer)
+            .map_err(|_| wrong())?;
         let mut bytes = vec![Verdict::Welcome.encode()];
         bytes.extend(part(&answer[..answered]));
         let state = state.into_transport_mode().map_err(|_| wrong())?;

@@ -215,7 +215,11 @@ impl Shm {
                         Frame::Accept { bell: mine }
                     }
                     Err(error) => {
-                        tracing::debug!(rank, error, "cannot open its memory: it talks to this member by TCP");
+                        tracing::debug!(
+                            rank,
+                            error,
+                            "cannot open its memory: it talks to this member by TCP"
+                        );
                         self.far += 1;
                         Frame::Decline
                     }

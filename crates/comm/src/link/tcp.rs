@@ -101,8 +101,7 @@ impl Tcp {
         // Behind those of connections and of the waker: nobody looks for it.
         let token = Token(self.peers.len() + 1);
         let mut source = SourceFd(&descriptor);
-        poll.registry()
-            .register(&mut source, token, Interest::READABLE)
+        poll.registry().register(&mut source, token, Interest::READABLE)
     }
 
     fn drop_peer(&mut self, rank: usize, loss: Loss) {

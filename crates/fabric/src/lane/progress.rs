@@ -150,7 +150,11 @@ mod tests {
             room.taken = Count { lines: 5, bytes: 64 };
             control.taken.0[0].store(lines, Ordering::Relaxed);
             control.taken.0[1].store(bytes, Ordering::Relaxed);
-            assert_eq!(room.look(&control, 4096), Err(Broken), "{lines} lines, {bytes} bytes");
+            assert_eq!(
+                room.look(&control, 4096),
+                Err(Broken),
+                "{lines} lines, {bytes} bytes"
+            );
         }
     }
 

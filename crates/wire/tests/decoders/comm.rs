@@ -1,9 +1,9 @@
 //! What members of a communicator tell each other, and the rendezvous.
 
-use hotlease_wire::comm::frame::{Bell, 
-    Address, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
+use hotlease_wire::comm::frame::{
+    Address, Bell, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
 };
-use hotlease_wire::comm::greeting::{NodeId, Greeting, Introduction, KeyId, Purpose, VERSION, Verdict};
+use hotlease_wire::comm::greeting::{Greeting, Introduction, KeyId, NodeId, Purpose, VERSION, Verdict};
 use hotlease_wire::comm::rendezvous::{Answer, Join, Refused, WAIT_MS_MAX};
 use hotlease_wire::comm::{GroupId, Loss, NAME_BYTES_MAX, RANKS_MAX};
 use hotlease_wire::encode;

@@ -86,13 +86,7 @@ impl Inbound {
         self.piece(coming, piece, from, sink)
     }
 
-    fn piece(
-        &mut self,
-        mut coming: Coming,
-        bytes: u64,
-        from: Rank,
-        sink: &mut dyn Sink,
-    ) -> Result<(), Loss> {
+    fn piece(&mut self, mut coming: Coming, bytes: u64, from: Rank, sink: &mut dyn Sink) -> Result<(), Loss> {
         let longest = (coming.total - coming.at).min(self.lane.capacity() as u64);
         if !(1..=longest).contains(&bytes) {
             return Err(Loss::Protocol);

@@ -19,7 +19,11 @@ pub(crate) fn here() -> Option<NodeId> {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part);
     }
-    let (id, _) = hasher.finalize().as_bytes().split_first_chunk::<16>().map(|(id, rest)| (*id, rest.len()))?;
+    let (id, _) = hasher
+        .finalize()
+        .as_bytes()
+        .split_first_chunk::<16>()
+        .map(|(id, rest)| (*id, rest.len()))?;
     Some(NodeId(id))
 }
 
@@ -28,7 +32,9 @@ pub(crate) fn numbers(of: &[NodeId]) -> Vec<u32> {
     let mut known: Vec<NodeId> = Vec::new();
     let mut numbers = Vec::with_capacity(of.len());
     for node in of {
-        let place = known.iter().position(|other| other == node && *node != NodeId::ALONE);
+        let place = known
+            .iter()
+            .position(|other| other == node && *node != NodeId::ALONE);
         numbers.push(place.unwrap_or(known.len()) as u32);
         if place.is_none() {
             known.push(*node);

@@ -23,7 +23,9 @@ fn on_heap() -> (Writer, Reader) {
 }
 
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at * 31 + seed * 17 + at / 256) as u8).collect()
+    (0..length)
+        .map(|at| (at * 31 + seed * 17 + at / 256) as u8)
+        .collect()
 }
 
 /// Reads a message whole; waits for it.
@@ -58,7 +60,20 @@ fn head(length: usize, number: usize) -> [u8; HEAD_BYTES] {
 
 #[test]
 fn bodies_of_all_lengths_arrive_whole_and_in_order_between_threads() {
-    let lengths = [0, 1, 8, 24, 25, 64, 100, 4095, 4097, CAPACITY - 1, CAPACITY, 3 * CAPACITY + 5];
+    let lengths = [
+        0,
+        1,
+        8,
+        24,
+        25,
+        64,
+        100,
+        4095,
+        4097,
+        CAPACITY - 1,
+        CAPACITY,
+        3 * CAPACITY + 5,
+    ];
     let rounds = if cfg!(miri) { 2 } else { 300 };
     let (mut writer, mut reader) = on_heap();
     std::thread::scope(|scope| {
@@ -88,7 +103,10 @@ fn bodies_of_all_lengths_arrive_whole_and_in_order_between_threads() {
                 }
             });
             assert_eq!(got[8], number as u8);
-            assert!(body == pattern(number, lengths[number % lengths.len()]), "message {number}");
+            assert!(
+                body == pattern(number, lengths[number % lengths.len()]),
+                "message {number}"
+            );
         }
         assert!(!reader.is_there());
     });
@@ -109,7 +127,10 @@ fn a_lane_is_full_at_its_bounds_and_its_writer_is_told_of_room() {
     assert_eq!(told, 1, "once for each time that the writer waits");
     assert_eq!(writer.stall(), Ok(true));
     let body = vec![1; 2 * CAPACITY];
-    let first = writer.begin(&head(body.len(), 0), &body).expect("it is well").expect("there is room");
+    let first = writer
+        .begin(&head(body.len(), 0), &body)
+        .expect("it is well")
+        .expect("there is room");
     let rest = writer.go_on(&body[first..]).expect("it is well");
     assert_eq!(first + rest, CAPACITY);
     assert_eq!(writer.go_on(&body), Ok(0));
@@ -169,12 +190,27 @@ fn only_the_memory_that_was_meant_is_opened() {
     let (process, descriptor) = (std::process::id(), writer.descriptor().expect("it is open"));
     let open = |descriptor, capacity, key| Reader::open(process, descriptor, capacity, key).map(drop);
     assert!(open(descriptor, CAPACITY, 7).is_ok());
-    assert!(matches!(open(descriptor, CAPACITY, 8), Err(MemoryError::NotMeant)));
-    assert!(matches!(open(descriptor, 2 * CAPACITY, 7), Err(MemoryError::TooSmall { .. })));
-    assert!(matches!(open(descriptor, CAPACITY + 1, 7), Err(MemoryError::BadSize { .. })));
+    assert!(matches!(
+        open(descriptor, CAPACITY, 8),
+        Err(MemoryError::NotMeant)
+    ));
+    assert!(matches!(
+        open(descriptor, 2 * CAPACITY, 7),
+        Err(MemoryError::TooSmall { .. })
+    ));
+    assert!(matches!(
+        open(descriptor, CAPACITY + 1, 7),
+        Err(MemoryError::BadSize { .. })
+    ));
     let file = tempfile::tempfile().expect("a file");
-    assert!(matches!(open(file.as_raw_fd() as u32, CAPACITY, 7), Err(MemoryError::NotSealed)));
-    assert!(matches!(open(u32::MAX, CAPACITY, 7), Err(MemoryError::System { .. })));
+    assert!(matches!(
+        open(file.as_raw_fd() as u32, CAPACITY, 7),
+        Err(MemoryError::NotSealed)
+    ));
+    assert!(matches!(
+        open(u32::MAX, CAPACITY, 7),
+        Err(MemoryError::System { .. })
+    ));
 }
 
 #[cfg(not(miri))]
