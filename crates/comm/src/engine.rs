@@ -278,7 +278,7 @@ impl Engine {
         deadline: Option<Instant>,
         mut is_so: impl FnMut(&mut State) -> Option<T>,
     ) -> (MutexGuard<'a, State>, Option<T>) {
-        let mut idle_polls = 0;
+        let mut idle_polls = 0_u32;
         let mut idle_since: Option<Instant> = None;
         let mut has_polled = false;
         loop {
@@ -321,7 +321,7 @@ impl Engine {
             // Not yielding in between: where others want the processor, Linux takes a yield for a whole time slice given away (measured:
             // 800 us for each message, where sleeping takes 18).
             let is_patient = !self.spin.is_zero()
-                && (idle_polls % CLOCK_POLLS != 0
+                && (!idle_polls.is_multiple_of(CLOCK_POLLS)
                     || idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin);
             if is_patient {
                 // Without `pause`, which takes as long here as a line from one core to the other.

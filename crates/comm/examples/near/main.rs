@@ -9,6 +9,8 @@
 //! many bytes go in a second. Whoever is measured sits on the first two processors that this process may use, and takes the least of some short
 //! batches each time that it is its turn; each figure is the least of all turns, each ratio the median of those of the turns.
 
+#![allow(clippy::print_stdout, reason = "it is a program that prints")]
+
 mod openmpi;
 mod ours;
 mod raw;

@@ -97,7 +97,9 @@ impl Engine {
                 break got;
             }
             polls += 1;
-            if polls % CLOCK_POLLS == 0 && since.get_or_insert_with(Instant::now).elapsed() >= self.spin {
+            if polls.is_multiple_of(CLOCK_POLLS)
+                && since.get_or_insert_with(Instant::now).elapsed() >= self.spin
+            {
                 break None;
             }
             if self.is_wanted() {

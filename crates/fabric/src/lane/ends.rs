@@ -291,7 +291,7 @@ impl Reader {
 
     /// The next line, if there is one. The bytes that it speaks of are to be taken before the next.
     #[inline]
-    pub fn next(&mut self) -> Option<Message> {
+    pub fn next_line(&mut self) -> Option<Message> {
         let number = self.progress.taken.lines;
         let words = self.space.line(number).poll(Seq::new(1, number))?;
         self.progress.taken.lines = number + 1;

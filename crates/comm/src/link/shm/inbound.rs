@@ -37,7 +37,7 @@ impl Inbound {
         writer: Option<&FarBell>,
     ) -> Result<bool, Loss> {
         for turn in 0..TURN_LINES {
-            let Some(line) = self.lane.next() else {
+            let Some(line) = self.lane.next_line() else {
                 return Ok(turn > 0);
             };
             match self.coming.take() {

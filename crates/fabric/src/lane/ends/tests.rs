@@ -96,7 +96,7 @@ fn bodies_of_all_lengths_arrive_whole_and_in_order_between_threads() {
         for number in 0..rounds * lengths.len() {
             let (got, body) = read(&mut reader, |reader| {
                 loop {
-                    match reader.next() {
+                    match reader.next_line() {
                         Some(message) => break message,
                         None => std::thread::yield_now(),
                     }
@@ -121,7 +121,7 @@ fn a_lane_is_full_at_its_bounds_and_its_writer_is_told_of_room() {
     assert_eq!(writer.begin(&head(0, 0), &[]), Ok(None));
     assert_eq!(writer.stall(), Ok(false));
     let mut told = 0;
-    while reader.next().is_some() {
+    while reader.next_line().is_some() {
         told += u32::from(reader.release());
     }
     assert_eq!(told, 1, "once for each time that the writer waits");
@@ -163,7 +163,7 @@ fn garbage_is_refused_or_read_as_garbage() {
             reader.space.line(number).publish(&words);
         }
         let mut into = vec![0; CAPACITY];
-        while let Some(message) = reader.next() {
+        while let Some(message) = reader.next_line() {
             let piece = message.first_piece() as usize % (CAPACITY + 1);
             reader.take(&mut into[..piece]);
             reader.skip(message.next_piece() as usize);
