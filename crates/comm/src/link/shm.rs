@@ -251,8 +251,8 @@ impl Shm {
         Ok(())
     }
 
-    /// Takes in what is in a lane, and sends what there is room for in the other one.
-    fn poll_lanes(&mut self, place: usize, sink: &mut dyn Sink) -> bool {
+    /// Takes in what is in a lane.
+    fn read_lane(&mut self, place: usize, sink: &mut dyn Sink) -> bool {
         let near = &mut self.near[place];
         let rank = near.rank;
         let mut any = false;
@@ -269,6 +269,14 @@ impl Shm {
                 }
             }
         }
+        any
+    }
+
+    /// Writes what there is room for to a lane.
+    fn flush_lane(&mut self, place: usize) -> bool {
+        let near = &mut self.near[place];
+        let rank = near.rank;
+        let mut any = false;
         if let Out::Lane(outbound) = &mut near.out
             && !outbound.is_empty()
         {
@@ -398,14 +406,19 @@ impl Link for Shm {
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> bool {
+        // Everything is read before anything is sent, by whichever way: who answers to the end of a body, and leaves, is not heard before it
+        // is known that the body is gone.
         let mut any = !self.lost.is_empty();
         for place in 0..self.near.len() {
-            any |= self.poll_lanes(place, sink);
+            any |= self.read_lane(place, sink);
         }
         self.polls = self.polls.saturating_sub(1);
         if self.far > 0 || self.polls == 0 {
             self.polls = POLLS;
             any |= self.poll_connections(sink);
+        }
+        for place in 0..self.near.len() {
+            any |= self.flush_lane(place);
         }
         any
     }
@@ -416,11 +429,13 @@ impl Link for Shm {
     }
 
     fn doze(&mut self) {
+        self.tcp.doze();
         self.bell.arm();
     }
 
     fn awake(&mut self) {
         self.bell.disarm();
+        self.tcp.awake();
         self.polls = 0;
     }
 
