@@ -12,8 +12,7 @@ unsafe impl Sync for Heap {}
 unsafe impl Send for Heap {}
 
 fn on_heap() -> (Writer, Reader) {
-    // SAFETY: zeros are bytes.
-    let heap: Arc<Heap> = unsafe { Arc::new_zeroed().assume_init() };
+    let heap = Arc::new(Heap(std::cell::UnsafeCell::new([0; BYTES_AT + CAPACITY])));
     let space = || Space {
         start: NonNull::new(heap.0.get().cast()).expect("an address"),
         capacity: CAPACITY,
