@@ -44,8 +44,8 @@ const WORLD: u64 = 0;
 pub struct Communicator {
     group: Arc<Group>,
     member: Arc<Member>,
-    /// The node of each rank, if that is known, and how many there are.
-    nodes: Option<Vec<u32>>,
+    /// The node of each rank, and how many there are.
+    nodes: Vec<u32>,
     node_count: usize,
     schedules: Mutex<Schedules>,
     /// How often those that are left of it have met.
@@ -56,10 +56,10 @@ pub struct Communicator {
 impl Communicator {
     fn of(member: Arc<Member>, group: Group) -> Self {
         member.handles.fetch_add(1, Ordering::Relaxed);
-        let node = |nodes: &Vec<u32>| group.members.iter().map(|outer| nodes[*outer as usize]).collect();
-        let nodes: Option<Vec<u32>> = member.nodes.as_ref().map(node);
+        let outer = group.members.iter();
+        let nodes: Vec<u32> = outer.map(|outer| member.nodes[*outer as usize]).collect();
         Self {
-            node_count: nodes.iter().flatten().collect::<HashSet<_>>().len(),
+            node_count: nodes.iter().collect::<HashSet<_>>().len(),
             nodes,
             group: Arc::new(group),
             member,
@@ -77,6 +77,11 @@ impl Communicator {
     /// How many members there are.
     pub fn size(&self) -> Rank {
         self.group.members.len() as Rank
+    }
+
+    /// A number for the node of each rank: members of the same one talk over shared memory.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
     }
 
     /// The name that it, or what it was made of, was joined by.

@@ -1,7 +1,7 @@
 //! L2: message passing between functions, or any processes: communicators, and what their members say to each other.
 //!
 //! ```text
-//!   Communicator ──▶ Protocol: matching, credit, large messages, schedules ──▶ Link: TCP
+//!   Communicator ──▶ Protocol: matching, credit, large messages, schedules ──▶ Link: shared memory inside a node, TCP
 //!     any thread        pure: calls and frames in, actions out                 frames and bodies
 //!        └─ waits, and drives the engine meanwhile
 //! ```
@@ -126,7 +126,7 @@ pub use hotlease_wire::comm::Loss;
 pub use hotlease_wire::comm::rendezvous::Refused;
 pub use matching::Pattern;
 pub use operator::{Operands, Operator, Reduction, UserFunction};
-pub use options::Options;
+pub use options::{LinkChoice, Options};
 pub use protocol::Status;
 pub use request::{Pending, Received, Receiving, Request, wait_all};
 pub use route::Route;

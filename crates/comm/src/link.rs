@@ -6,6 +6,7 @@
 pub(crate) mod cipher;
 pub(crate) mod mesh;
 pub(crate) mod port;
+pub(crate) mod shm;
 pub(crate) mod tcp;
 
 use crate::memory::Piece;
@@ -30,6 +31,14 @@ pub(crate) trait Sink {
     fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss>;
     /// The body of the last frame of this member has come.
     fn body(&mut self, from: Rank, bytes: u64);
+    /// Both at once: `copy` gives the body to memory of its length, if it is called.
+    fn whole(&mut self, from: Rank, frame: Frame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
+        let into = self.frame(from, frame)?;
+        // Memory that was taken back takes nothing.
+        into.map(|into| into.write(copy));
+        self.body(from, frame.body_bytes());
+        Ok(())
+    }
 }
 
 /// See the module.
@@ -38,6 +47,14 @@ pub(crate) trait Link: Send {
     fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>);
     /// Takes in what has come and sends what can go; whether there was anything.
     fn poll(&mut self, sink: &mut dyn Sink) -> bool;
+    /// The same, and looks also where it is looked seldom while somebody polls again and again.
+    fn poll_all(&mut self, sink: &mut dyn Sink) -> bool {
+        self.poll(sink)
+    }
+    /// A thread is about to sleep: what comes from now on wakes it, what has come before is to be polled once more.
+    fn doze(&mut self) {}
+    /// It sleeps no more.
+    fn awake(&mut self) {}
     /// A body that is gone.
     fn sent(&mut self) -> Option<Key>;
     /// A body whose memory was taken back before it was gone: its member cannot be talked to any more.

@@ -31,7 +31,7 @@ impl Pattern {
         }
     }
 
-    fn takes(&self, envelope: Envelope) -> bool {
+    pub(crate) fn takes(&self, envelope: Envelope) -> bool {
         self.source.is_none_or(|source| source == envelope.source) && self.takes_tag(envelope.tag)
     }
 
@@ -83,6 +83,11 @@ impl<P, M> Matching<P, M> {
             .iter()
             .position(|(pattern, _)| pattern.takes(envelope))?;
         self.posted.remove(place).map(|(_, posted)| posted)
+    }
+
+    /// Whether a posted receive would take it.
+    pub fn is_awaited(&self, envelope: Envelope) -> bool {
+        self.posted.iter().any(|(pattern, _)| pattern.takes(envelope))
     }
 
     /// Keeps a message for which there is no receive, behind all others.

@@ -12,6 +12,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What members talk over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LinkChoice {
+    /// Shared memory between members of one node, TCP between others.
+    #[default]
+    Direct,
+    /// TCP between all.
+    Tcp,
+}
+
 /// What a member asks for. Name, size and secret are the same at all of them.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -29,7 +39,8 @@ pub struct Options {
     pub join_timeout: Duration,
     /// In which time the failure of a member is known to all others (default: 2 s).
     pub failure_bound: Duration,
-    /// How long to look for news before sleeping until there are some (default: 20 us).
+    /// How long to look for news before sleeping until there are some (default: 20 us; not at all where a node has more members than
+    /// processors).
     pub spin: Duration,
     /// The longest message that is sent without asking the receiver, bytes, at most 65536 (default: 16384).
     pub eager_bytes: u64,
@@ -41,6 +52,8 @@ pub struct Options {
     /// Encrypt what members send each other (default: no; who they are is always proved, and what they tell the
     /// rendezvous, or it relays, is always encrypted).
     pub is_sealed: bool,
+    /// What members talk over (default: memory inside a node, TCP between nodes). A member that has chosen TCP shares memory with nobody.
+    pub link: LinkChoice,
     /// The address at which other members reach this one (default: that with which it reached the rendezvous).
     pub address: Option<IpAddr>,
     /// Join a communicator that exists, and whose members call [`Communicator::grow`](crate::Communicator::grow). `size` is what it
@@ -71,6 +84,7 @@ impl Options {
             early_bytes: 256 << 20,
             linger: Duration::from_secs(30),
             is_sealed: false,
+            link: LinkChoice::Direct,
             address: None,
             is_newcomer: false,
             is_checked: false,

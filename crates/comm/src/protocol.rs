@@ -32,7 +32,7 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Class, Frame};
 use receiving::{Landing, Posted};
 use sending::{Sending, Waiting};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Operations that may be pending at a time, of each kind.
@@ -130,7 +130,8 @@ pub(crate) struct Protocol {
     me: Rank,
     bounds: Bounds,
     peers: Vec<Peer>,
-    contexts: HashMap<u64, Context>,
+    /// Few: found faster than by a hash.
+    contexts: BTreeMap<u64, Context>,
     /// Places kept for contexts.
     reserved: usize,
     /// Contexts that this member has left, until all have.
@@ -174,7 +175,7 @@ impl Protocol {
             me,
             bounds,
             peers: (0..size).map(peer).collect(),
-            contexts: HashMap::new(),
+            contexts: BTreeMap::new(),
             reserved: 0,
             leaving: Vec::new(),
             is_leaving_due: false,
@@ -201,6 +202,11 @@ impl Protocol {
     /// Work of collectives that takes time: to be done by whoever drives, without the lock.
     pub(crate) fn next_job(&mut self) -> Option<Job> {
         self.jobs.pop_front()
+    }
+
+    /// Whether there is such work.
+    pub(crate) fn has_job(&self) -> bool {
+        !self.jobs.is_empty()
     }
 
     /// Rises with everything that somebody may wait for: ends of requests, messages to probe for, work to do.

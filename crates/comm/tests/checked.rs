@@ -3,13 +3,14 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
 
-use group::each;
-use hotlease_comm::{Ask, Caller, Collective, Communicator, Datatype, Error, Operator, Rank};
+use group::{each, each_over};
+use hotlease_comm::{Ask, Caller, Collective, Communicator, Datatype, Error, LinkChoice, Operator, Rank};
 use std::sync::Arc;
 
 /// All members are in checked mode; what each is told.
 fn errors(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) -> Vec<Error> {
-    each(
+    each_over(
+        LinkChoice::Direct,
         size,
         |options| options.is_checked = true,
         |all| {

@@ -1,9 +1,9 @@
-//! Schedules of collectives over TCP on loopback: a few plain ones, to show that they run.
+//! Schedules of collectives over shared memory and over TCP: a few plain ones, to show that they run.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
 
-use group::each;
+use group::{LINKS, each, each_over};
 use hotlease_comm::{
     Area, Communicator, Datatype, Error, Operator, Pattern, Rank, Reduction, Request, Round, Schedule, Span,
     Step, lend, lend_mut,
@@ -89,7 +89,7 @@ fn reduced(all: &Communicator, count: usize) -> Result<Vec<u8>, Error> {
 }
 
 #[test]
-fn schedules_run_over_tcp_for_one_to_nine_ranks() {
+fn schedules_run_for_one_to_nine_ranks() {
     for size in 1..=9 {
         each(
             size,
@@ -161,22 +161,25 @@ fn messages_that_nobody_asks_for_do_not_hold_up_a_collective() {
 
 #[test]
 fn counts_that_do_not_match_are_an_error_at_all_ranks() {
-    let errors = each(
-        3,
-        |_| (),
-        |all| reduced(&all, if all.rank() == 1 { 7 } else { 8 }).expect_err("rank 1 has fewer"),
-    );
-    let Error::Mismatch {
-        source_rank: 0,
-        sent: 64,
-        expected: 56,
-        ..
-    } = errors[1]
-    else {
-        panic!("{errors:?}");
-    };
-    for rank in [0, 2] {
-        let is_told = matches!(errors[rank], Error::Broken { rank: 1, .. });
-        assert!(is_told, "{errors:?}");
+    for link in LINKS {
+        let errors = each_over(
+            link,
+            3,
+            |_| (),
+            |all| reduced(&all, if all.rank() == 1 { 7 } else { 8 }).expect_err("rank 1 has fewer"),
+        );
+        let Error::Mismatch {
+            source_rank: 0,
+            sent: 64,
+            expected: 56,
+            ..
+        } = errors[1]
+        else {
+            panic!("{errors:?}");
+        };
+        for rank in [0, 2] {
+            let is_told = matches!(errors[rank], Error::Broken { rank: 1, .. });
+            assert!(is_told, "{errors:?}");
+        }
     }
 }

@@ -5,9 +5,11 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
 
-use group::{options, rendezvous, until};
+use group::{LINKS, options, rendezvous, until};
 use hotlease_comm::rendezvous::Server;
-use hotlease_comm::{Area, Communicator, Error, Loss, Pattern, Rank, Round, Schedule, Span, Step};
+use hotlease_comm::{
+    Area, Communicator, Error, LinkChoice, Loss, Pattern, Rank, Round, Schedule, Span, Step,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::{Child, Command, Stdio};
@@ -133,6 +135,7 @@ fn victim() {
     let mut options = hotlease_comm::Options::new("scene", SIZE, address, group::secret());
     options.rank = Some(VICTIM);
     options.failure_bound = BOUND;
+    options.link = link_of(&std::env::var("HOTLEASE_TEST_LINK").unwrap());
     let all = Communicator::join(&options).expect("all come");
     let error = act(SCENES[number], &all, &|| false);
     // Whoever was stopped for too long is told so when it goes on, unless so much is on its way that there is no room for it.
@@ -144,7 +147,12 @@ fn victim() {
     assert!(is_told, "{error}");
 }
 
-fn start_victim(server: &Server, scene: Scene) -> Child {
+fn link_of(name: &str) -> LinkChoice {
+    let is_meant = |link: &LinkChoice| format!("{link:?}") == name;
+    LINKS.into_iter().find(is_meant).expect("one of them")
+}
+
+fn start_victim(server: &Server, scene: Scene, link: LinkChoice) -> Child {
     let number = SCENES
         .iter()
         .position(|other| *other == scene)
@@ -153,17 +161,19 @@ fn start_victim(server: &Server, scene: Scene) -> Child {
         .args(["--exact", "victim", "--ignored", "--nocapture"])
         .env("HOTLEASE_TEST_RENDEZVOUS", server.address().to_string())
         .env("HOTLEASE_TEST_SCENE", number.to_string())
+        .env("HOTLEASE_TEST_LINK", format!("{link:?}"))
         .stdout(Stdio::null())
         .spawn()
         .expect("it starts")
 }
 
 /// Does it to the victim in the middle of a scene; how long each of the others took to be told, and what.
-fn strike(scene: Scene, signal: Signal) -> Vec<(Duration, Error)> {
+fn strike(scene: Scene, signal: Signal, link: LinkChoice) -> Vec<(Duration, Error)> {
     let server = rendezvous();
     let mut options = options(&server, "scene", SIZE);
     options.failure_bound = BOUND;
-    let mut victim = start_victim(&server, scene);
+    options.link = link;
+    let mut victim = start_victim(&server, scene, link);
     let pid = Pid::from_raw(victim.id() as i32);
     let began = Instant::now();
     let struck_us = AtomicU64::new(u64::MAX);
@@ -213,10 +223,10 @@ fn strike(scene: Scene, signal: Signal) -> Vec<(Duration, Error)> {
     told
 }
 
-fn hold(scene: Scene, signal: Signal, losses: &[Loss]) {
-    let told = strike(scene, signal);
+fn hold(scene: Scene, signal: Signal, link: LinkChoice, losses: &[Loss]) {
+    let told = strike(scene, signal, link);
     let longest = told.iter().map(|(took, _)| *took).max().expect("three");
-    eprintln!("{signal}, {scene:?}: all told in {longest:?}");
+    eprintln!("{signal}, {scene:?}, {link:?}: all told in {longest:?}");
     for (took, error) in told {
         let Error::MemberLost { rank, loss, .. } = &error else {
             panic!("{scene:?}: {error}");
@@ -227,17 +237,26 @@ fn hold(scene: Scene, signal: Signal, losses: &[Loss]) {
     }
 }
 
+/// Over all links at once: most of it is waiting.
+fn hold_over_all(scene: Scene, signal: Signal, losses: &[Loss]) {
+    scope(|scope| {
+        for link in LINKS {
+            scope.spawn(move || hold(scene, signal, link, losses));
+        }
+    });
+}
+
 #[test]
 fn a_member_that_is_killed_is_told_to_all_with_rank_and_cause() {
     for scene in SCENES {
-        hold(scene, Signal::SIGKILL, &[Loss::Closed]);
+        hold_over_all(scene, Signal::SIGKILL, &[Loss::Closed]);
     }
 }
 
 #[test]
 fn a_member_that_stands_still_is_told_to_all_with_rank_and_cause() {
     for scene in SCENES {
-        hold(scene, Signal::SIGSTOP, &[Loss::Silent]);
+        hold_over_all(scene, Signal::SIGSTOP, &[Loss::Silent]);
     }
 }
 

@@ -18,13 +18,19 @@
 
 use crate::atomics::{AtomicU32, Ordering, fence};
 
-/// Sleeper's side. Returns true once `ready` is, false when `wait` says that time is up.
+/// Sleeper's side: what is published from now on rings, what was before is to be looked for.
+#[inline]
+pub(crate) fn arm(armed: &AtomicU32) {
+    armed.store(1, Ordering::Relaxed);
+    // Pairs with the fence in `ring`.
+    fence(Ordering::SeqCst);
+}
+
+/// Returns true once `ready` is, false when `wait` says that time is up.
 /// `wait` sleeps while the word is 1 (it may also return early) and says whether to go on.
 fn sleep_unless(armed: &AtomicU32, mut ready: impl FnMut() -> bool, mut wait: impl FnMut() -> bool) -> bool {
     loop {
-        armed.store(1, Ordering::Relaxed);
-        // Pairs with the fence in `ring`.
-        fence(Ordering::SeqCst);
+        arm(armed);
         if ready() {
             return true;
         }
@@ -36,8 +42,8 @@ fn sleep_unless(armed: &AtomicU32, mut ready: impl FnMut() -> bool, mut wait: im
 
 /// Ringer's side, after the frame is published.
 #[inline]
-fn ring(armed: &AtomicU32, wake: impl FnOnce()) {
-    // Pairs with the fence in `sleep_unless`.
+pub(crate) fn ring(armed: &AtomicU32, wake: impl FnOnce()) {
+    // Pairs with the fence in `arm`.
     fence(Ordering::SeqCst);
     if armed.load(Ordering::Relaxed) != 0 {
         ring_armed(armed, wake);

@@ -8,6 +8,7 @@
 //! * [`transport`] — which of the two a channel uses.
 //! * [`doorbell`] — sleeping and waking, checked with loom.
 //! * [`memory`], [`buffer`] — memory that can be handed to a peer.
+//! * [`lane`] — a stream of messages from one process of a node to another.
 //! * [`lent`] — memory of a caller that an engine uses while a closure runs.
 //! * [`socket`] — descriptor passing between processes of one node.
 //! * [`fence`] — a fence that costs one of its two sides nothing.
@@ -30,6 +31,7 @@ pub mod clock;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod fence;
+pub mod lane;
 #[cfg(not(loom))]
 pub mod lent;
 #[cfg(not(loom))]

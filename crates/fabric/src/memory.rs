@@ -42,6 +42,9 @@ pub enum MemoryError {
         /// What it said.
         announced: u64,
     },
+    /// What was opened is something else than what the peer spoke of.
+    #[error("what the peer has open there is not the memory that it spoke of")]
+    NotMeant,
     /// Zero, or larger than the address space.
     #[error("{size_bytes} bytes cannot be mapped")]
     BadSize {
@@ -145,10 +148,7 @@ pub struct Memory {
 impl Memory {
     /// New zeroed memory, sealed against resizing. `name` shows in `/proc/PID/maps`.
     pub fn create(name: &str, size_bytes: u64) -> Result<Self, MemoryError> {
-        let fd = sized_memfd(name, size_bytes)?;
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(RESIZE_SEALS | SealFlag::F_SEAL_SEAL))
-            .map_err(system("seal", size_bytes))?;
-        Self::map(fd, size_bytes)
+        Self::map(sealed_memfd(name, size_bytes)?, size_bytes)
     }
 
     /// A peer's memory, of which it announced `size_bytes`; refused unless sealed and large enough.
@@ -200,6 +200,14 @@ pub(crate) fn sized_memfd(name: &str, size_bytes: u64) -> Result<OwnedFd, Memory
     let length = libc::off_t::try_from(size_bytes).map_err(|_| MemoryError::BadSize { size_bytes })?;
     let fd = new_memfd(name).map_err(system("create", size_bytes))?;
     nix::unistd::ftruncate(&fd, length).map_err(system("size", size_bytes))?;
+    Ok(fd)
+}
+
+/// The same, which nobody can resize any more.
+pub(crate) fn sealed_memfd(name: &str, size_bytes: u64) -> Result<OwnedFd, MemoryError> {
+    let fd = sized_memfd(name, size_bytes)?;
+    fcntl(&fd, FcntlArg::F_ADD_SEALS(RESIZE_SEALS | SealFlag::F_SEAL_SEAL))
+        .map_err(system("seal", size_bytes))?;
     Ok(fd)
 }
 

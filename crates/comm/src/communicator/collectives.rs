@@ -4,7 +4,7 @@ use super::Communicator;
 use super::ask::Ask;
 use super::checked::{self, Site};
 use super::schedules::Key;
-use crate::choice::{Explanation, Question};
+use crate::choice::{Explanation, LinkKind, Question};
 use crate::collective::{Call, Operation};
 use crate::error::Error;
 use crate::memory::Memory;
@@ -65,7 +65,7 @@ impl Communicator {
             ranks: self.size(),
             in_place: ask.in_place,
             commutes: ask.operator.is_none_or(|operator| operator.commutes()),
-            nodes: self.nodes.as_deref(),
+            nodes: Some(&self.nodes),
         }
     }
 
@@ -144,7 +144,10 @@ impl Communicator {
             call,
             bytes: call.size().saturating_mul(element),
             element,
-            link: self.member.link,
+            link: match self.member.link {
+                LinkKind::Tcp if self.node_count == 1 => LinkKind::Shm,
+                link => link,
+            },
             nodes: self.node_count,
         }
     }

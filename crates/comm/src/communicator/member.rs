@@ -26,11 +26,12 @@ pub(super) struct Member {
     pub(super) id: GroupId,
     /// Members on these connections.
     pub(super) size: Rank,
+    /// Between nodes.
     pub(super) link: LinkKind,
     /// On which way each member is reached.
     pub(super) routes: Vec<Route>,
-    /// The node of each member, if that is known.
-    pub(super) nodes: Option<Vec<u32>>,
+    /// The node of each member.
+    pub(super) nodes: Vec<u32>,
     pub(super) table: Arc<Table>,
     /// Of collectives, whether all members mean the same.
     pub(super) is_checked: bool,

@@ -74,7 +74,7 @@ fn keep(
         let now = Instant::now();
         let mut state = engine.lock();
         // What has come of each is looked at before it is judged.
-        state.poll();
+        state.poll_all();
         if now > next + beat {
             pulse.forgive();
         }

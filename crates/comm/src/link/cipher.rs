@@ -107,6 +107,8 @@ fn take_part(got: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, Failu
 pub(crate) struct Caller {
     state: Option<HandshakeState>,
     got: Vec<u8>,
+    /// What came with the second message.
+    payload: Vec<u8>,
 }
 
 impl Caller {
@@ -121,8 +123,14 @@ impl Caller {
         let caller = Self {
             state: Some(state),
             got: Vec::new(),
+            payload: Vec::new(),
         };
         Some((caller, first))
+    }
+
+    /// What the other side has said with its answer, when the handshake is done.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload
     }
 
     /// Bytes have come. When the handshake is done: the cipher, with which a record is to be sent, and bytes that belong behind it.
@@ -145,9 +153,11 @@ impl Caller {
             return Err(Failure::Stranger("it answered twice"));
         };
         let wrong = Failure::Stranger("it does not have the secret");
-        state
-            .read_message(&message, &mut [0; PART_BYTES_MAX])
+        let mut payload = [0; PART_BYTES_MAX];
+        let length = state
+            .read_message(&message, &mut payload)
             .map_err(|_| wrong.clone())?;
+        self.payload = payload[..length].to_vec();
         let state = state.into_transport_mode().map_err(|_| wrong)?;
         Ok(Some((Cipher { state }, rest)))
     }
@@ -189,6 +199,8 @@ pub(crate) struct Listener {
     stage: Stage,
     got: Vec<u8>,
     key: Option<KeyId>,
+    /// What goes with the second message.
+    payload: Vec<u8>,
 }
 
 impl Listener {
@@ -197,6 +209,15 @@ impl Listener {
             stage: Stage::Greeting,
             got: Vec::new(),
             key: None,
+            payload: Vec::new(),
+        }
+    }
+
+    /// Says this with its answer, encrypted.
+    pub(crate) fn saying(payload: &[u8]) -> Self {
+        Self {
+            payload: payload.to_vec(),
+            ..Self::new()
         }
     }
 
@@ -259,7 +280,9 @@ impl Listener {
         let mut payload = [0; PART_BYTES_MAX];
         let length = state.read_message(message, &mut payload).map_err(|_| wrong())?;
         let mut answer = [0; PART_BYTES_MAX];
-        let answered = state.write_message(&[], &mut answer).map_err(|_| wrong())?;
+        let answered = state
+            .write_message(&self.payload, &mut answer)
+            .map_err(|_| wrong())?;
         let mut bytes = vec![Verdict::Welcome.encode()];
         bytes.extend(part(&answer[..answered]));
         let state = state.into_transport_mode().map_err(|_| wrong())?;

@@ -16,6 +16,7 @@ use crate::route::Route;
 use crate::schedule::Rank;
 use crate::secret::Secret;
 use hotlease_wire::comm::GroupId;
+use hotlease_wire::comm::greeting::NodeId;
 use hotlease_wire::comm::rendezvous::Place;
 use line::{Known, Line};
 use mio::net::{TcpListener, TcpStream};
@@ -37,6 +38,8 @@ pub(crate) struct Joined {
     /// What has come behind the handshake.
     pub(crate) rest: Vec<u8>,
     pub(crate) route: Route,
+    /// Where the other member is.
+    pub(crate) node: NodeId,
 }
 
 /// Whom to connect with.
@@ -53,6 +56,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) is_sealed: bool,
     /// Whoever cannot be reached in time is missing among the connections, and that is no error.
     pub(crate) is_partial: bool,
+    /// Where this member is.
+    pub(crate) node: NodeId,
     pub(crate) deadline: Instant,
 }
 
@@ -243,10 +248,16 @@ impl<'a> Mesh<'a> {
     }
 
     /// A connection was chosen.
-    fn join(&mut self, token: usize, Known { rank, cipher, rest }: Known) {
+    fn join(&mut self, token: usize, known: Known) {
         let Some(mut line) = self.lines.remove(&token) else {
             return;
         };
+        let Known {
+            rank,
+            node,
+            cipher,
+            rest,
+        } = known;
         let place = &mut self.joined[rank as usize];
         // Of two that say that they are this rank, the first: nobody chooses twice.
         if place.is_some() || self.poll.registry().deregister(&mut line.stream).is_err() {
@@ -263,6 +274,7 @@ impl<'a> Mesh<'a> {
             cipher: is_sealed.then_some(cipher),
             rest,
             route,
+            node,
         });
         self.missing -= 1;
         self.attempts.retain(|(of, _), _| *of != rank);

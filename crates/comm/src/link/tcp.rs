@@ -1,8 +1,9 @@
 //! One TCP connection with each other member, Nagle off.
 //!
-//! Connections are registered for both directions, edge-triggered, once: whoever sleeps notes which are ready
-//! ([`Readiness`]), and whoever polls, under the engine's lock, reads and writes those. With a few members polling asks the connections
-//! themselves, which is one system call instead of two.
+//! Connections are registered for both directions, edge-triggered: whoever sleeps notes which are ready ([`Readiness`]), and whoever polls,
+//! under the engine's lock, reads and writes those. With a few members polling asks the connections themselves, which is
+//! one system call instead of two; then they are registered before the first sleep only, and no more when nobody has slept for long, because
+//! each arrival at a connection that is registered takes 0.2 us longer.
 
 mod inbound;
 mod outbound;
@@ -17,10 +18,12 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::Frame;
 use inbound::{Drained, Inbound};
 use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use outbound::{Outbound, Outcome};
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
@@ -28,6 +31,8 @@ use std::time::Duration;
 /// Up to so many connections are read without asking which are ready.
 const ASKED_DIRECTLY_MAX: usize = 3;
 const EVENTS: usize = 256;
+/// After so many polls without a sleep nobody is expected to sleep soon.
+const POLLS_AWAKE: u32 = 20_000;
 
 struct Peer {
     stream: TcpStream,
@@ -43,6 +48,11 @@ struct Peer {
 pub(crate) struct Tcp {
     peers: Vec<Option<Peer>>,
     connections: usize,
+    registry: Registry,
+    is_registered: bool,
+    is_dozing: bool,
+    /// Since the last sleep.
+    polls: u32,
     readiness: Arc<Readiness>,
     sent: VecDeque<Key>,
     unsendable: VecDeque<Key>,
@@ -64,13 +74,11 @@ impl Tcp {
         // What came with a handshake stands in no socket any more.
         let ready = joined.iter().map(|_| AtomicBool::new(true)).collect();
         let mut peers = Vec::with_capacity(joined.len());
-        for (rank, joined) in joined.into_iter().enumerate() {
-            let Some(mut joined) = joined else {
+        for joined in joined {
+            let Some(joined) = joined else {
                 peers.push(None);
                 continue;
             };
-            let both = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(&mut joined.stream, Token(rank), both)?;
             peers.push(Some(Peer {
                 stream: joined.stream,
                 inbound: Inbound::new(&joined.rest, joined.cipher.is_some()),
@@ -81,9 +89,13 @@ impl Tcp {
                 has_gone: true,
             }));
         }
-        Ok(Self {
+        let mut tcp = Self {
             connections: peers.iter().flatten().count(),
             peers,
+            registry: poll.registry().try_clone()?,
+            is_registered: false,
+            is_dozing: false,
+            polls: 0,
             readiness: Arc::new(Readiness {
                 poll: Mutex::new((poll, Events::with_capacity(EVENTS))),
                 waker,
@@ -92,7 +104,41 @@ impl Tcp {
             sent: VecDeque::new(),
             unsendable: VecDeque::new(),
             lost: VecDeque::new(),
-        })
+        };
+        if tcp.connections > ASKED_DIRECTLY_MAX {
+            tcp.register();
+        }
+        Ok(tcp)
+    }
+
+    fn register(&mut self) {
+        self.is_registered = true;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        for rank in 0..self.peers.len() {
+            if let Some(peer) = &mut self.peers[rank]
+                && let Err(error) = self.registry.register(&mut peer.stream, Token(rank), both)
+            {
+                // Nobody would hear of it in a sleep.
+                self.drop_peer(rank, loss_of(&error));
+            }
+        }
+    }
+
+    /// Nobody sleeps, and has not for a while.
+    fn deregister(&mut self) {
+        self.is_registered = false;
+        for peer in self.peers.iter_mut().flatten() {
+            let left = self.registry.deregister(&mut peer.stream);
+            debug_assert!(left.is_ok(), "it was registered");
+        }
+    }
+
+    /// Ends sleeps also when this can be read.
+    pub(super) fn watch(&self, descriptor: RawFd) -> io::Result<()> {
+        // Behind those of connections and of the waker: nobody looks for it.
+        let token = Token(self.peers.len() + 1);
+        let mut source = SourceFd(&descriptor);
+        self.registry.register(&mut source, token, Interest::READABLE)
     }
 
     fn drop_peer(&mut self, rank: usize, loss: Loss) {
@@ -167,6 +213,11 @@ impl Link for Tcp {
         let is_asked_directly = self.connections <= ASKED_DIRECTLY_MAX;
         if !is_asked_directly {
             self.readiness.refresh();
+        } else if self.is_registered && !self.is_dozing {
+            self.polls += 1;
+            if self.polls == POLLS_AWAKE {
+                self.deregister();
+            }
         }
         let mut any = !self.lost.is_empty();
         for rank in 0..self.peers.len() {
@@ -203,6 +254,17 @@ impl Link for Tcp {
             }
         }
         any
+    }
+
+    fn doze(&mut self) {
+        (self.is_dozing, self.polls) = (true, 0);
+        if !self.is_registered {
+            self.register();
+        }
+    }
+
+    fn awake(&mut self) {
+        self.is_dozing = false;
     }
 
     fn sent(&mut self) -> Option<Key> {

@@ -262,7 +262,41 @@ impl Protocol {
             | Frame::Lost { .. }
             | Frame::Broken { .. }
             | Frame::Leave { .. } => self.word(from, frame).map(|()| None),
+            // Links say these to each other, where there are lanes.
+            Frame::Offer { .. } | Frame::Accept { .. } | Frame::Decline | Frame::Switch => {
+                Err(Loss::Protocol)
+            }
         }
+    }
+
+    /// Whether a small message that has come whole is for a receive with this pattern and so much room that is not posted, because all
+    /// that is posted or kept is not for it. If so, it counts as received.
+    pub(crate) fn take_direct(
+        &mut self,
+        from: Rank,
+        to: &Address,
+        bytes: u64,
+        pattern: Pattern,
+        room: u64,
+    ) -> Result<bool, Loss> {
+        let envelope = Envelope {
+            source: from,
+            tag: to.tag,
+        };
+        let Some(context) = self.contexts.get(&to.context) else {
+            return Ok(false);
+        };
+        let matching = &context.matching[to.class as usize];
+        if !pattern.takes(envelope)
+            || bytes > room
+            || matching.is_awaited(envelope)
+            || matching.find(pattern).is_some()
+        {
+            return Ok(false);
+        }
+        self.charge(from, to, bytes)?;
+        self.taken(from, to.class, bytes);
+        Ok(true)
     }
 
     fn charge(&mut self, from: Rank, to: &Address, bytes: u64) -> Result<Envelope, Loss> {

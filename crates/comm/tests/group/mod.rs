@@ -1,7 +1,7 @@
-//! Groups of members over real TCP on loopback, as threads.
+//! Groups of members as threads, over shared memory and over TCP on loopback.
 
 use hotlease_comm::rendezvous::{Limits, Server};
-use hotlease_comm::{Communicator, Options, Rank, Secret};
+use hotlease_comm::{Communicator, LinkChoice, Options, Rank, Secret};
 use std::time::{Duration, Instant};
 
 /// No test waits longer than this for what should take milliseconds.
@@ -21,14 +21,26 @@ pub fn options(server: &Server, name: &str, size: Rank) -> Options {
     options
 }
 
-/// Runs a member of each rank, and gives what they return, by rank. Their panics are this one's.
-pub fn each<R: Send>(
+/// What every promise is held over.
+pub const LINKS: [LinkChoice; 2] = [LinkChoice::Direct, LinkChoice::Tcp];
+
+/// Runs a member of each rank, over each link. Their panics are this one's.
+pub fn each(size: Rank, change: impl Fn(&mut Options) + Sync, member: impl Fn(Communicator) + Sync) {
+    for link in LINKS {
+        each_over(link, size, &change, &member);
+    }
+}
+
+/// Runs a member of each rank over this link, and gives what they return, by rank. Their panics are this one's.
+pub fn each_over<R: Send>(
+    link: LinkChoice,
     size: Rank,
     change: impl Fn(&mut Options) + Sync,
     member: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
     let server = rendezvous();
-    let options = options(&server, "each", size);
+    let mut options = options(&server, "each", size);
+    options.link = link;
     std::thread::scope(|scope| {
         let spawn = |rank| {
             let (mut options, member, change) = (options.clone(), &member, &change);
@@ -45,7 +57,10 @@ pub fn each<R: Send>(
         let results: Vec<_> = results.collect();
         let results = results.into_iter().map(|result| match result {
             Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
+            Err(panic) => {
+                eprintln!("over {link:?}");
+                std::panic::resume_unwind(panic)
+            }
         });
         results.collect()
     })

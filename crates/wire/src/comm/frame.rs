@@ -17,6 +17,17 @@
 //! ```
 //!
 //! Numbers that the receiver of a frame gave (`landing` of a grant) are checked when they come back.
+//!
+//! Two members of one node go over from their connection to lanes in shared memory, each direction for itself, in
+//! order with what is sent meanwhile; the connection stays, because it says when the other one is gone:
+//!
+//! ```text
+//!   writes                                  reads
+//!     │ ── Offer { memory, bell } ───────────► │  opens both
+//!     │ ◄────────── Accept { bell }, Decline ─ │
+//!     │ ── Switch ───────────────────────────► │  the last frame of this direction on the connection
+//!     │ ══ frames in the lane ═══════════════► │
+//! ```
 
 use super::{Loss, RANKS_MAX};
 use crate::DecodeError;
@@ -59,6 +70,19 @@ pub struct Address {
     pub tag: u32,
 }
 
+/// Where a process is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bell {
+    /// Its number.
+    pub process: u32,
+    /// Descriptor of a page, in that process.
+    pub memory: u32,
+    /// Descriptor of a pipe.
+    pub pipe: u32,
+    /// What all memory of that process for lanes begins with.
+    pub key: u64,
+}
+
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Frame {
@@ -99,6 +123,24 @@ pub enum Frame {
         /// How much may be sent again, at most [`CREDIT_MAX`].
         amount: u64,
     },
+    /// There is a lane for what this member sends.
+    Offer {
+        /// What wakes the sender when there is room in it.
+        bell: Bell,
+        /// Descriptor of its memory, in the sender's process.
+        memory: u32,
+        /// Its capacity.
+        bytes: u32,
+    },
+    /// The lane that was offered is open.
+    Accept {
+        /// What wakes its reader.
+        bell: Bell,
+    },
+    /// It cannot be opened.
+    Decline,
+    /// What follows comes over the lane.
+    Switch,
     /// Nothing to say.
     Alive,
     /// The sender has finished: it sends no more messages, and takes none.
@@ -138,6 +180,10 @@ mod kind {
     pub const LOST: u8 = 9;
     pub const BROKEN: u8 = 10;
     pub const LEAVE: u8 = 11;
+    pub const OFFER: u8 = 12;
+    pub const ACCEPT: u8 = 13;
+    pub const DECLINE: u8 = 14;
+    pub const SWITCH: u8 = 15;
 }
 
 /// The fields as they lie.
@@ -210,6 +256,12 @@ impl Frame {
             context: to.context,
             ..Fields::default()
         };
+        let rung = |bell: &Bell| Fields {
+            tag: bell.process,
+            context: u64::from(bell.pipe) << 32 | u64::from(bell.memory),
+            number: bell.key,
+            ..Fields::default()
+        };
         match *self {
             Self::Eager { ref to, length } => Fields {
                 kind: kind::EAGER,
@@ -238,6 +290,27 @@ impl Frame {
                 kind: kind::CREDIT,
                 class: class as u8,
                 number: amount,
+                ..none
+            },
+            Self::Offer {
+                ref bell,
+                memory,
+                bytes,
+            } => Fields {
+                kind: kind::OFFER,
+                length: u64::from(bytes) << 32 | u64::from(memory),
+                ..rung(bell)
+            },
+            Self::Accept { ref bell } => Fields {
+                kind: kind::ACCEPT,
+                ..rung(bell)
+            },
+            Self::Decline => Fields {
+                kind: kind::DECLINE,
+                ..none
+            },
+            Self::Switch => Fields {
+                kind: kind::SWITCH,
                 ..none
             },
             Self::Alive => Fields {
@@ -282,6 +355,12 @@ impl Frame {
             tag: fields.tag,
         };
         let (length, number) = (fields.length, fields.number);
+        let bell = Bell {
+            process: fields.tag,
+            memory: fields.context as u32,
+            pipe: (fields.context >> 32) as u32,
+            key: number,
+        };
         Some(match fields.kind {
             kind::EAGER if length <= EAGER_BYTES_MAX => Self::Eager { to, length },
             kind::ANNOUNCE if (1..=MESSAGE_BYTES_MAX).contains(&length) => Self::Announce {
@@ -301,6 +380,14 @@ impl Frame {
                 class,
                 amount: number,
             },
+            kind::OFFER => Self::Offer {
+                bell,
+                memory: length as u32,
+                bytes: (length >> 32) as u32,
+            },
+            kind::ACCEPT => Self::Accept { bell },
+            kind::DECLINE => Self::Decline,
+            kind::SWITCH => Self::Switch,
             kind::ALIVE => Self::Alive,
             kind::GOODBYE => Self::Goodbye,
             kind::FAREWELL => Self::Farewell,

@@ -135,6 +135,22 @@ impl Verdict {
     }
 }
 
+/// Members of which this is the same reach each other's memory. The answering side sends its own as the payload of the second message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub [u8; 16]);
+
+impl NodeId {
+    /// Of a member that shares memory with nobody.
+    pub const ALONE: Self = Self([0; 16]);
+
+    /// Of a payload; total on any bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let node = bytes.try_into();
+        node.map(Self)
+            .map_err(|_| DecodeError::Malformed { what: "node" })
+    }
+}
+
 /// Who connects to whom: the payload of the first message of a handshake between members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Introduction {
@@ -144,11 +160,13 @@ pub struct Introduction {
     pub to: u32,
     /// Whether frames are to be in records.
     pub is_sealed: bool,
+    /// Of the side that connects.
+    pub node: NodeId,
 }
 
 impl Introduction {
     /// Encoded size.
-    pub const BYTES: usize = 9;
+    pub const BYTES: usize = 25;
 
     /// As bytes.
     pub fn encode(&self) -> [u8; Self::BYTES] {
@@ -156,6 +174,7 @@ impl Introduction {
         bytes[..4].copy_from_slice(&self.from.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.to.to_le_bytes());
         bytes[8] = u8::from(self.is_sealed);
+        bytes[9..].copy_from_slice(&self.node.0);
         bytes
     }
 
@@ -174,6 +193,7 @@ impl Introduction {
                 1 => true,
                 _ => return Err(malformed),
             },
+            node: NodeId::decode(&bytes[9..])?,
         };
         let ranks = 0..super::RANKS_MAX;
         if !ranks.contains(&introduction.from)

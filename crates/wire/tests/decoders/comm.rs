@@ -1,9 +1,11 @@
 //! What members of a communicator tell each other, and the rendezvous.
 
 use hotlease_wire::comm::frame::{
-    Address, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
+    Address, Bell, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
 };
-use hotlease_wire::comm::greeting::{Greeting, Introduction, KeyId, Knock, Purpose, VERSION, Verdict};
+use hotlease_wire::comm::greeting::{
+    Greeting, Introduction, KeyId, Knock, NodeId, Purpose, VERSION, Verdict,
+};
 use hotlease_wire::comm::rendezvous::{
     Answer, Join, LOST_MAX, Mapped, Meeting, Pieces, Place, Question, Refused, Relay, WAIT_MS_MAX,
 };
@@ -136,7 +138,12 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
         greeting.encode().to_vec()
     };
     let introduced = |from, to, is_sealed| {
-        let introduction = Introduction { from, to, is_sealed };
+        let introduction = Introduction {
+            from,
+            to,
+            is_sealed,
+            node: NodeId([from as u8; 16]),
+        };
         introduction.encode().to_vec()
     };
     let knock = Knock {
@@ -146,6 +153,7 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
             from: 9,
             to: 0,
             is_sealed: true,
+            node: NodeId::ALONE,
         },
     };
     vec![
@@ -177,7 +185,21 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         context: u64::MAX,
         tag: u32::MAX,
     };
+    let bell = Bell {
+        process: 4321,
+        memory: 7,
+        pipe: 9,
+        key: u64::MAX,
+    };
     let mut frames = vec![
+        Frame::Offer {
+            bell,
+            memory: 8,
+            bytes: 1 << 18,
+        },
+        Frame::Accept { bell },
+        Frame::Decline,
+        Frame::Switch,
         Frame::Eager {
             to: message,
             length: 0,

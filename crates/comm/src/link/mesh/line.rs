@@ -13,7 +13,7 @@ use super::way::Way;
 use crate::link::cipher::{self, Caller, Cipher, Door, Failure, Listener, Step};
 use crate::schedule::Rank;
 use hotlease_wire::comm::GroupId;
-use hotlease_wire::comm::greeting::{Greeting, Introduction, Knock, Purpose, Verdict};
+use hotlease_wire::comm::greeting::{Greeting, Introduction, Knock, NodeId, Purpose, Verdict};
 use hotlease_wire::comm::rendezvous::{Answer, Pieces, Question, Relay};
 use mio::net::TcpStream;
 use std::io::{self, Read, Write};
@@ -62,6 +62,8 @@ enum Stage {
 /// A member is there, and this is the connection with it.
 pub(super) struct Known {
     pub(super) rank: Rank,
+    /// Where it is.
+    pub(super) node: NodeId,
     pub(super) cipher: Cipher,
     /// What has come behind the handshake.
     pub(super) rest: Vec<u8>,
@@ -139,10 +141,14 @@ impl Line {
                 let knock = Knock {
                     key: plan.secret.id(),
                     group: plan.group,
-                    introduction: plan.introduction(other),
+                    // Anybody can read it.
+                    introduction: Introduction {
+                        node: NodeId::ALONE,
+                        ..plan.introduction(other)
+                    },
                 };
                 self.stream.write_all(&knock.encode())?;
-                Stage::listening()
+                Stage::listening(plan)
             }
         };
         Ok(())
@@ -180,7 +186,7 @@ impl Line {
                     };
                     if !knocks {
                         bytes = got;
-                        self.stage = Stage::listening();
+                        self.stage = Stage::listening(plan);
                         continue;
                     }
                     let Some(knock) = got.first_chunk() else {
@@ -236,7 +242,7 @@ impl Line {
                             self.stage = if plan.me < other {
                                 self.called(plan, other, None).map_err(text)?
                             } else {
-                                Stage::listening()
+                                Stage::listening(plan)
                             };
                             bytes = got;
                             if bytes.is_empty() {
@@ -288,13 +294,19 @@ impl Line {
             self.stage = Stage::Calling { caller, knock };
             return Ok(None);
         };
+        let node = NodeId::decode(caller.payload());
+        let node = node.map_err(|_| "it does not say where it is")?;
         let mut record = Vec::new();
         cipher.seal(&[], &mut record);
         self.stream
             .write_all(&record)
             .map_err(|error| error.to_string())?;
-        let rank = self.with.ok_or("it is no member")?;
-        Ok(Some(Known { rank, cipher, rest }))
+        Ok(Some(Known {
+            rank: self.with.ok_or("it is no member")?,
+            node,
+            cipher,
+            rest,
+        }))
     }
 
     /// The higher rank hears.
@@ -333,8 +345,13 @@ impl Line {
                     written.map_err(|error| error.to_string())?;
                 }
                 Ok(Step::Known { cipher, rest, .. }) => {
-                    let rank = introduction.ok_or("it is no member")?.from;
-                    return Ok(Some(Known { rank, cipher, rest }));
+                    let Introduction { from: rank, node, .. } = introduction.ok_or("it is no member")?;
+                    return Ok(Some(Known {
+                        rank,
+                        node,
+                        cipher,
+                        rest,
+                    }));
                 }
                 Err(Failure::Refuse(verdict)) => return Err(self.refuse(verdict)),
                 Err(failure) => return Err(reason(failure)),
@@ -350,9 +367,9 @@ impl Line {
 }
 
 impl Stage {
-    const fn listening() -> Self {
+    fn listening(plan: &Plan<'_>) -> Self {
         Self::Listening {
-            listener: Listener::new(),
+            listener: Listener::saying(&plan.node.0),
             introduction: None,
         }
     }
@@ -364,6 +381,7 @@ impl Plan<'_> {
             from: self.me,
             to,
             is_sealed: self.is_sealed,
+            node: self.node,
         }
     }
 

@@ -215,13 +215,17 @@ impl Inbound {
             };
             let frame = Frame::decode(bytes).map_err(|_| Loss::Protocol)?;
             self.start += Frame::BYTES;
+            let has_body = matches!(frame, Frame::Eager { .. } | Frame::Data { .. });
+            let total = frame.body_bytes() as usize;
+            if has_body && total <= self.end - self.start {
+                let body = &self.buffer[self.start..self.start + total];
+                sink.whole(from, frame, &mut |into| into.copy_from_slice(body))?;
+                self.start += total;
+                continue;
+            }
             let into = sink.frame(from, frame)?;
-            if matches!(frame, Frame::Eager { .. } | Frame::Data { .. }) {
-                self.coming = Some(Coming {
-                    into,
-                    at: 0,
-                    total: frame.body_bytes() as usize,
-                });
+            if has_body {
+                self.coming = Some(Coming { into, at: 0, total });
             }
         }
     }

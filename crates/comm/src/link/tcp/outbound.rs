@@ -239,8 +239,18 @@ impl Outbound {
     }
 }
 
+/// Copied behind its frame: the call that takes one buffer is faster than the one that takes several.
+const SMALL_BYTES: usize = 480;
+
 /// Both parts in one call. Not `write_vectored`: that raises SIGPIPE where a program has not switched it off, as one in C.
 fn write(stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<usize> {
+    if head.len() <= Frame::BYTES && body.len() <= SMALL_BYTES {
+        let mut together = [0; Frame::BYTES + SMALL_BYTES];
+        let length = head.len() + body.len();
+        together[..head.len()].copy_from_slice(head);
+        together[head.len()..length].copy_from_slice(body);
+        return SockRef::from(stream).send_with_flags(&together[..length], libc::MSG_NOSIGNAL);
+    }
     let parts = [IoSlice::new(head), IoSlice::new(body)];
     SockRef::from(stream).send_vectored_with_flags(&parts, libc::MSG_NOSIGNAL)
 }

@@ -1,4 +1,5 @@
 use super::*;
+use std::collections::HashMap;
 
 #[test]
 fn small_and_large_messages_arrive_as_they_were_sent_before_and_after_they_are_asked_for() {
@@ -293,4 +294,45 @@ fn random_traffic_arrives_whole_and_in_order() {
                 .all(|member| member.landings.len() == 0 && !member.is_sending())
         );
     }
+}
+
+#[test]
+fn a_receive_that_is_not_posted_takes_what_no_other_one_is_for_and_gives_its_credit_back() {
+    let mut net = Net::new(2, seed());
+    let to = Address {
+        class: Class::Message,
+        context: 0,
+        tag: 7,
+    };
+    let take = |net: &mut Net, length| net.at(0).take_direct(1, &to, length, Pattern::of(1, 7), 8);
+    assert_eq!(take(&mut net, 9), Ok(false), "it is too long");
+    let into = net.at(0).frame(1, Frame::Eager { to, length: 3 });
+    assert!(into.is_ok_and(|into| into.is_some()));
+    net.at(0).body(1, 3);
+    assert_eq!(take(&mut net, 3), Ok(false), "another one came before");
+    let memory = Memory::zeroed(8);
+    let kept = net.receive(0, Pattern::ANY, &memory);
+    assert!(net.at(0).result(kept).is_some_and(|result| result.is_ok()));
+    let posted = net.receive(0, Pattern::ANY, &memory);
+    assert_eq!(take(&mut net, 3), Ok(false), "somebody else waits for it");
+    assert!(net.at(0).cancel(posted));
+    const MESSAGES: u64 = 100_000;
+    let mut given_back = 0;
+    for _ in 0..MESSAGES {
+        assert_eq!(take(&mut net, 3), Ok(true), "it has credit");
+        while let Some(action) = net.at(0).next_action() {
+            if let Action::Frame {
+                to: 1,
+                frame: Frame::Credit { amount, .. },
+            } = action
+            {
+                given_back += amount;
+            }
+        }
+    }
+    let spent = MESSAGES * (hotlease_wire::comm::frame::ENTRY_COST + 3);
+    assert!(
+        given_back <= spent + 200 && spent - given_back < credit_of(2) / 2,
+        "{given_back} of {spent}"
+    );
 }

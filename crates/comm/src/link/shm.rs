@@ -1,0 +1,478 @@
+//! Lanes in shared memory between the members of one node, beside the connections with everybody.
+//!
+//! Each direction between two members goes over to a lane of its own when its first message is sent, without anybody waiting for that
+//! ([`hotlease_wire::comm::frame`]); where it cannot, it stays with TCP. Memory is opened through `/proc`, where the
+//! kernel asks whether one process may look into the other; where it is was said over a connection on which both have proved the
+//! secret. Connections stay open: they say when a member is gone, and what a member has written before is read first.
+//!
+//! Whoever sleeps does so on the connections and on a bell, which others ring only if they see that somebody sleeps ([`doze`](Link::doze)).
+//! While somebody polls again and again, lanes are looked at each time, connections with members of other nodes too, and those with
+//! members of this node, which have hardly anything to say, once in a while.
+
+mod inbound;
+pub(crate) mod node;
+mod outbound;
+#[cfg(test)]
+mod tests;
+
+use super::tcp::Tcp;
+use super::{Body, Link, Sink, Sleeper};
+use crate::memory::Piece;
+use crate::schedule::Rank;
+use crate::slots::Key;
+use hotlease_fabric::lane::{Bell, BellPlace, FarBell, LANE_BYTES_MIN, Reader, Writer};
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::{self, Frame};
+use inbound::Inbound;
+use outbound::{Outbound, Stop};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// What the lanes that one member writes may take together, as far as [`LANE_BYTES_MIN`] allows.
+const BUDGET_BYTES: usize = 4 << 20;
+const LANE_BYTES: usize = 256 * 1024;
+/// Connections that have hardly anything to say are looked at once in so many polls.
+const POLLS: u32 = 1000;
+/// So many turns empty a lane.
+const LAST_TURNS: u32 = 4;
+
+/// How what this member sends gets to another one.
+enum Out {
+    /// By TCP, so far.
+    Tcp,
+    /// By TCP, until the answer.
+    Offered(Writer),
+    Lane(Outbound),
+    /// By TCP.
+    Never,
+}
+
+/// How what another member sends gets here.
+enum In {
+    /// By TCP, so far.
+    Tcp,
+    /// By TCP until it says so.
+    Opened(Inbound),
+    Lane(Inbound),
+}
+
+/// Another member of this node.
+struct Near {
+    rank: Rank,
+    out: Out,
+    inbound: In,
+    /// What wakes it.
+    bell: Option<FarBell>,
+    has_come: bool,
+    has_gone: bool,
+}
+
+/// See the module.
+pub(crate) struct Shm {
+    tcp: Tcp,
+    bell: Bell,
+    place: BellPlace,
+    near: Vec<Near>,
+    /// Where each rank is in that.
+    place_of: Vec<Option<usize>>,
+    /// Members that may send by TCP at any time.
+    far: usize,
+    lane_bytes: usize,
+    /// Until connections are looked at again.
+    polls: u32,
+    /// What members of this node have said about lanes.
+    words: Vec<(Rank, Frame)>,
+    sent: VecDeque<Key>,
+    unsendable: VecDeque<Key>,
+    lost: VecDeque<(Rank, Loss)>,
+}
+
+impl Shm {
+    /// Beside these connections; `nodes` has the node of each rank.
+    pub(crate) fn new(tcp: Tcp, me: Rank, nodes: &[u32]) -> io::Result<Self> {
+        let bell = Bell::create(rand::random()).map_err(io::Error::other)?;
+        tcp.watch(bell.descriptor())?;
+        let mut near = Vec::new();
+        let mut place_of = vec![None; nodes.len()];
+        for (rank, node) in nodes.iter().enumerate() {
+            if rank != me as usize && *node == nodes[me as usize] {
+                place_of[rank] = Some(near.len());
+                near.push(Near {
+                    rank: rank as Rank,
+                    out: Out::Tcp,
+                    inbound: In::Tcp,
+                    bell: None,
+                    has_come: true,
+                    has_gone: true,
+                });
+            }
+        }
+        let share = BUDGET_BYTES / near.len().max(1);
+        Ok(Self {
+            tcp,
+            place: bell.place(),
+            bell,
+            far: nodes.len() - 1 - near.len(),
+            lane_bytes: 1 << share.clamp(LANE_BYTES_MIN, LANE_BYTES).ilog2(),
+            near,
+            place_of,
+            polls: 0,
+            words: Vec::new(),
+            sent: VecDeque::new(),
+            unsendable: VecDeque::new(),
+            lost: VecDeque::new(),
+        })
+    }
+
+    fn near(&mut self, rank: Rank) -> Option<&mut Near> {
+        let place = self.place_of[rank as usize]?;
+        Some(&mut self.near[place])
+    }
+
+    /// Forgets the lanes with a member.
+    fn part(&mut self, rank: Rank) {
+        if let Some(place) = self.place_of[rank as usize].take() {
+            let near = &mut self.near[place];
+            (near.out, near.inbound, near.bell) = (Out::Never, In::Tcp, None);
+        }
+    }
+
+    fn lose(&mut self, rank: Rank, loss: Loss) {
+        self.part(rank);
+        self.tcp.close(rank);
+        self.lost.push_back((rank, loss));
+    }
+
+    /// What stopped a lane to a member.
+    fn stopped(&mut self, rank: Rank, stop: Stop) {
+        match stop {
+            Stop::Broken => self.lose(rank, Loss::Protocol),
+            // The frame was promised a body: nothing that follows would be understood.
+            Stop::NoMemory { send } => {
+                self.unsendable.push_back(send);
+                self.lose(rank, Loss::GaveUp);
+            }
+        }
+    }
+
+    fn frame_bell(&self) -> frame::Bell {
+        let BellPlace {
+            process,
+            memory,
+            pipe,
+            key,
+        } = self.place;
+        frame::Bell {
+            process,
+            memory,
+            pipe,
+            key,
+        }
+    }
+
+    /// Offers a lane to a member, behind the first message to it.
+    fn offer(&mut self, rank: Rank) {
+        let (bell, bytes) = (self.frame_bell(), self.lane_bytes);
+        let writer = Writer::create(bytes, bell.key);
+        let Some(near) = self.near(rank) else { return };
+        match writer.map(|writer| (writer.descriptor(), writer)) {
+            Ok((Some(memory), writer)) => {
+                near.out = Out::Offered(writer);
+                let offer = Frame::Offer {
+                    bell,
+                    memory,
+                    bytes: bytes as u32,
+                };
+                self.tcp.send(rank, &offer, Body::Now(&[]));
+            }
+            Ok((None, _)) => near.out = Out::Never,
+            Err(error) => {
+                tracing::debug!(rank, %error, "no memory to be shared: this member is talked to by TCP");
+                near.out = Out::Never;
+            }
+        }
+    }
+
+    /// What a member has said about lanes.
+    fn word(&mut self, rank: Rank, word: Frame) -> Result<(), Loss> {
+        let mine = self.frame_bell();
+        let Some(near) = self.near(rank) else {
+            return Ok(());
+        };
+        match word {
+            Frame::Offer { bell, memory, bytes } => {
+                if !matches!(near.inbound, In::Tcp) {
+                    return Err(Loss::Protocol);
+                }
+                let opened = near.know(&bell).and_then(|()| {
+                    let opened = Reader::open(bell.process, memory, bytes as usize, bell.key);
+                    opened.map_err(|error| error.to_string())
+                });
+                let answer = match opened {
+                    Ok(reader) => {
+                        near.inbound = In::Opened(Inbound::new(reader));
+                        Frame::Accept { bell: mine }
+                    }
+                    Err(error) => {
+                        tracing::debug!(
+                            rank,
+                            error,
+                            "cannot open its memory: it talks to this member by TCP"
+                        );
+                        self.far += 1;
+                        Frame::Decline
+                    }
+                };
+                self.tcp.send(rank, &answer, Body::Now(&[]));
+            }
+            Frame::Accept { bell } => {
+                let known = near.know(&bell);
+                match std::mem::replace(&mut near.out, Out::Never) {
+                    Out::Offered(writer) if known.is_ok() => {
+                        near.out = Out::Lane(Outbound::new(writer));
+                        self.tcp.send(rank, &Frame::Switch, Body::Now(&[]));
+                    }
+                    // Its memory can be opened from there, and not the other way round.
+                    Out::Offered(_) => {}
+                    _ => return Err(Loss::Protocol),
+                }
+            }
+            Frame::Decline => match near.out {
+                Out::Offered(_) => near.out = Out::Never,
+                _ => return Err(Loss::Protocol),
+            },
+            Frame::Switch => match std::mem::replace(&mut near.inbound, In::Tcp) {
+                In::Opened(inbound) => near.inbound = In::Lane(inbound),
+                _ => return Err(Loss::Protocol),
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes in what is in a lane.
+    fn read_lane(&mut self, place: usize, sink: &mut dyn Sink) -> bool {
+        let near = &mut self.near[place];
+        let rank = near.rank;
+        let mut any = false;
+        if let In::Lane(inbound) = &mut near.inbound {
+            let came = inbound.read(rank, sink, near.bell.as_ref());
+            match came {
+                Ok(came) => {
+                    near.has_come |= came;
+                    any |= came;
+                }
+                Err(loss) => {
+                    self.lose(rank, loss);
+                    return true;
+                }
+            }
+        }
+        any
+    }
+
+    /// Writes what there is room for to a lane.
+    fn flush_lane(&mut self, place: usize) -> bool {
+        let near = &mut self.near[place];
+        let rank = near.rank;
+        let mut any = false;
+        if let Out::Lane(outbound) = &mut near.out
+            && !outbound.is_empty()
+        {
+            match outbound.flush(&mut self.sent) {
+                Ok(true) => {
+                    any = true;
+                    near.has_gone = true;
+                    near.ring();
+                }
+                Ok(false) => {}
+                Err(stop) => {
+                    self.stopped(rank, stop);
+                    return true;
+                }
+            }
+        }
+        any
+    }
+
+    fn poll_connections(&mut self, sink: &mut dyn Sink) -> bool {
+        let mut filter = Filter {
+            sink,
+            near: &self.near,
+            place_of: &self.place_of,
+            words: &mut self.words,
+        };
+        let mut any = self.tcp.poll(&mut filter);
+        for (rank, word) in std::mem::take(&mut self.words) {
+            any = true;
+            if let Err(loss) = self.word(rank, word) {
+                self.lose(rank, loss);
+            }
+        }
+        while let Some((rank, loss)) = self.tcp.lost() {
+            any = true;
+            // What it wrote before it went has come.
+            if let Some(place) = self.place_of[rank as usize]
+                && let In::Lane(inbound) = &mut self.near[place].inbound
+            {
+                // As much as a lane holds: it writes no more, if it is well behaved.
+                (0..LAST_TURNS).all(|_| inbound.read(rank, sink, None) == Ok(true));
+            }
+            self.part(rank);
+            self.lost.push_back((rank, loss));
+        }
+        any
+    }
+}
+
+impl Near {
+    /// Opens what wakes it.
+    fn know(&mut self, bell: &frame::Bell) -> Result<(), String> {
+        if self.bell.is_none() {
+            let frame::Bell {
+                process,
+                memory,
+                pipe,
+                key,
+            } = *bell;
+            let place = BellPlace {
+                process,
+                memory,
+                pipe,
+                key,
+            };
+            self.bell = Some(FarBell::open(&place).map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+}
+
+/// Takes out of what comes over connections what is said about lanes.
+struct Filter<'a> {
+    sink: &'a mut dyn Sink,
+    near: &'a [Near],
+    place_of: &'a [Option<usize>],
+    words: &'a mut Vec<(Rank, Frame)>,
+}
+
+impl Sink for Filter<'_> {
+    fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+        let near = self.place_of[from as usize].map(|place| &self.near[place]);
+        // Behind its last word here it sends over its lane alone.
+        let has_switched = near.is_some_and(|near| matches!(near.inbound, In::Lane(_)))
+            || self.words.contains(&(from, Frame::Switch));
+        match frame {
+            Frame::Accept { .. } | Frame::Decline if near.is_some() => {}
+            _ if has_switched => return Err(Loss::Protocol),
+            Frame::Offer { .. } | Frame::Switch if near.is_some() => {}
+            _ => return self.sink.frame(from, frame),
+        }
+        self.words.push((from, frame));
+        Ok(None)
+    }
+
+    fn body(&mut self, from: Rank, bytes: u64) {
+        self.sink.body(from, bytes);
+    }
+}
+
+impl Link for Shm {
+    fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>) {
+        let Some(place) = self.place_of[to as usize] else {
+            return self.tcp.send(to, frame, body);
+        };
+        let near = &mut self.near[place];
+        match &mut near.out {
+            Out::Lane(outbound) => match outbound.send(frame, body, &mut self.sent) {
+                Ok(gone) => {
+                    near.has_gone |= gone;
+                    near.ring();
+                }
+                Err(stop) => self.stopped(to, stop),
+            },
+            Out::Tcp if matches!(frame, Frame::Eager { .. } | Frame::Announce { .. }) => {
+                self.tcp.send(to, frame, body);
+                self.offer(to);
+            }
+            _ => self.tcp.send(to, frame, body),
+        }
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) -> bool {
+        // Everything is read before anything is sent, by whichever way: who answers to the end of a body, and leaves, is not heard before it
+        // is known that the body is gone.
+        let mut any = !self.lost.is_empty();
+        for place in 0..self.near.len() {
+            any |= self.read_lane(place, sink);
+        }
+        self.polls = self.polls.saturating_sub(1);
+        if self.far > 0 || self.polls == 0 {
+            self.polls = POLLS;
+            any |= self.poll_connections(sink);
+        }
+        for place in 0..self.near.len() {
+            any |= self.flush_lane(place);
+        }
+        any
+    }
+
+    fn poll_all(&mut self, sink: &mut dyn Sink) -> bool {
+        self.polls = 0;
+        self.poll(sink)
+    }
+
+    fn doze(&mut self) {
+        self.tcp.doze();
+        self.bell.arm();
+    }
+
+    fn awake(&mut self) {
+        self.bell.disarm();
+        self.tcp.awake();
+        self.polls = 0;
+    }
+
+    fn sent(&mut self) -> Option<Key> {
+        self.sent.pop_front().or_else(|| self.tcp.sent())
+    }
+
+    fn cannot_send(&mut self) -> Option<Key> {
+        self.unsendable.pop_front().or_else(|| self.tcp.cannot_send())
+    }
+
+    fn lost(&mut self) -> Option<(Rank, Loss)> {
+        self.lost.pop_front()
+    }
+
+    fn close(&mut self, rank: Rank) {
+        self.part(rank);
+        self.tcp.close(rank);
+    }
+
+    fn is_sending(&self) -> bool {
+        let waits = |near: &Near| matches!(&near.out, Out::Lane(outbound) if !outbound.is_empty());
+        self.near.iter().any(waits) || self.tcp.is_sending()
+    }
+
+    fn pulse(&mut self, rank: Rank) -> (bool, bool) {
+        let (has_come, has_gone) = self.tcp.pulse(rank);
+        match self.near(rank) {
+            Some(near) => (
+                std::mem::take(&mut near.has_come) | has_come,
+                std::mem::take(&mut near.has_gone) | has_gone,
+            ),
+            None => (has_come, has_gone),
+        }
+    }
+
+    fn sleeper(&self) -> Arc<dyn Sleeper> {
+        self.tcp.sleeper()
+    }
+}

@@ -1,0 +1,289 @@
+//! Links of one node against each other, and against a member that breaks the rules.
+
+use super::*;
+use crate::link::mesh::Joined;
+use crate::memory::Memory;
+use crate::route::Route;
+use hotlease_wire::comm::frame::{Address, Class};
+use hotlease_wire::comm::greeting::NodeId;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Keeps what comes.
+#[derive(Default)]
+struct Seen {
+    frames: Vec<Frame>,
+    coming: Option<Memory>,
+    bodies: Vec<Vec<u8>>,
+}
+
+impl Sink for Seen {
+    fn frame(&mut self, _: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+        self.frames.push(frame);
+        let memory = Memory::zeroed(frame.body_bytes() as usize);
+        let into = memory.whole();
+        self.coming = Some(memory);
+        Ok(Some(into))
+    }
+
+    fn body(&mut self, _: Rank, bytes: u64) {
+        let memory = self.coming.take().expect("a frame came before");
+        assert_eq!(memory.len() as u64, bytes);
+        self.bodies.push(memory.into_bytes());
+    }
+}
+
+fn streams() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let one = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+    let (other, _) = listener.accept().expect("it has called");
+    (one, other)
+}
+
+/// A link of this rank, of two on one node.
+fn link(me: Rank, stream: TcpStream) -> Shm {
+    stream.set_nodelay(true).expect("it is connected");
+    stream.set_nonblocking(true).expect("it is open");
+    let joined = Joined {
+        stream: mio::net::TcpStream::from_std(stream),
+        cipher: None,
+        rest: Vec::new(),
+        route: Route::Direct,
+        node: NodeId::ALONE,
+    };
+    let mut all = vec![None, None];
+    all[1 - me as usize] = Some(joined);
+    Shm::new(Tcp::new(all).expect("it can be polled"), me, &[0, 0]).expect("there is memory")
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "it does not come");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+fn eager(tag: u32, length: u64) -> Frame {
+    let to = Address {
+        class: Class::Message,
+        context: 0,
+        tag,
+    };
+    Frame::Eager { to, length }
+}
+
+fn pattern(seed: usize, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at * 31 + seed * 17 + at / 256) as u8)
+        .collect()
+}
+
+#[test]
+fn messages_keep_their_order_while_members_go_over_to_lanes() {
+    let (one, other) = streams();
+    let (mut one, mut other) = (link(0, one), link(1, other));
+    let (mut seen_by_one, mut seen_by_other) = (Seen::default(), Seen::default());
+    const MESSAGES: usize = 2000;
+    let length = |number: usize| (number * 7919) % 60_000;
+    for number in 0..MESSAGES {
+        let body = pattern(number, length(number));
+        let frame = eager(number as u32, body.len() as u64);
+        one.send(1, &frame, Body::Now(&body));
+        if number % 3 == 0 {
+            other.send(0, &frame, Body::Now(&body));
+        }
+        if number % 10 == 0 {
+            one.poll_all(&mut seen_by_one);
+            other.poll_all(&mut seen_by_other);
+        }
+    }
+    // One more, from memory that stays.
+    let large = Memory::of(pattern(1, 1 << 20));
+    let (piece, send) = (large.whole(), 77);
+    let frame = Frame::Data {
+        landing: 1,
+        length: 1 << 20,
+    };
+    one.send(1, &frame, Body::Later { piece, send });
+    until(|| {
+        one.poll_all(&mut seen_by_one);
+        other.poll_all(&mut seen_by_other);
+        seen_by_other.bodies.len() > MESSAGES && !other.is_sending()
+    });
+    assert_eq!(one.sent(), Some(77));
+    let expected: Vec<_> = (0..MESSAGES).collect();
+    let check = |seen: &Seen, expected: &[usize]| {
+        for (place, number) in expected.iter().enumerate() {
+            assert_eq!(seen.frames[place], eager(*number as u32, length(*number) as u64));
+            assert!(
+                seen.bodies[place] == pattern(*number, length(*number)),
+                "message {number}"
+            );
+        }
+    };
+    check(&seen_by_other, &expected);
+    assert!(seen_by_other.bodies[MESSAGES] == pattern(1, 1 << 20));
+    let thirds: Vec<_> = expected.into_iter().step_by(3).collect();
+    until(|| {
+        one.poll_all(&mut seen_by_one);
+        seen_by_one.bodies.len() == thirds.len()
+    });
+    check(&seen_by_one, &thirds);
+    for link in [&one, &other] {
+        assert!(matches!(link.near[0].out, Out::Lane(_)) && matches!(link.near[0].inbound, In::Lane(_)));
+    }
+}
+
+/// Says these to a link of rank 0, as rank 1; what becomes of it.
+fn said(words: &[Frame]) -> Option<(Rank, Loss)> {
+    let (one, mut other) = streams();
+    let (mut link, mut seen) = (link(0, one), Seen::default());
+    for word in words {
+        other.write_all(&word.encode()).expect("it is open");
+    }
+    other.write_all(&Frame::Goodbye.encode()).expect("it is open");
+    until(|| {
+        link.poll_all(&mut seen);
+        !link.lost.is_empty() || seen.frames.contains(&Frame::Goodbye)
+    });
+    link.lost()
+}
+
+fn no_bell() -> frame::Bell {
+    frame::Bell {
+        process: std::process::id(),
+        memory: u32::MAX,
+        pipe: 0,
+        key: 1,
+    }
+}
+
+#[test]
+fn words_out_of_place_end_the_member() {
+    let bell = no_bell();
+    for words in [
+        vec![Frame::Accept { bell }],
+        vec![Frame::Decline],
+        vec![Frame::Switch],
+    ] {
+        assert_eq!(said(&words), Some((1, Loss::Protocol)), "{words:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_is_declined_and_talking_goes_on() {
+    let bell = no_bell();
+    let (memory, bytes) = (0, 1 << 18);
+    assert_eq!(said(&[Frame::Offer { bell, memory, bytes }]), None);
+    let bell = frame::Bell {
+        process: u32::MAX,
+        ..bell
+    };
+    assert_eq!(said(&[Frame::Offer { bell, memory, bytes }]), None);
+}
+
+/// A member of the same node that follows the rules until its lane is open.
+struct Rogue {
+    stream: TcpStream,
+    lane: Writer,
+    _bell: Bell,
+}
+
+fn rogue() -> (Shm, Rogue) {
+    let (one, mut stream) = streams();
+    let mut link = link(0, one);
+    let bell = Bell::create(9).expect("memory");
+    let lane = Writer::create(LANE_BYTES_MIN, 9).expect("memory");
+    let place = bell.place();
+    let offer = Frame::Offer {
+        bell: frame::Bell {
+            process: place.process,
+            memory: place.memory,
+            pipe: place.pipe,
+            key: place.key,
+        },
+        memory: lane.descriptor().expect("it is open"),
+        bytes: LANE_BYTES_MIN as u32,
+    };
+    stream.write_all(&offer.encode()).expect("it is open");
+    let mut seen = Seen::default();
+    until(|| {
+        link.poll_all(&mut seen);
+        matches!(link.near[0].inbound, In::Opened(_))
+    });
+    let mut answer = [0; Frame::BYTES];
+    stream.read_exact(&mut answer).expect("it answers");
+    assert!(matches!(Frame::decode(&answer), Ok(Frame::Accept { .. })));
+    stream.write_all(&Frame::Switch.encode()).expect("it is open");
+    (
+        link,
+        Rogue {
+            stream,
+            lane,
+            _bell: bell,
+        },
+    )
+}
+
+#[test]
+fn what_nobody_may_write_into_a_lane_ends_the_member() {
+    let garbage = [0xff; Frame::BYTES];
+    let (longer, inline) = ([1; 200], [0xff; 8]);
+    for (head, body) in [
+        (garbage, &[][..]),
+        // A piece that is longer than its body, one of no length, one of a nonsense length.
+        (eager(1, 100).encode(), &longer[..]),
+        (eager(1, 100).encode(), &[][..]),
+        (eager(1, 100).encode(), &inline[..]),
+    ] {
+        let (mut link, mut rogue) = rogue();
+        let mut seen = Seen::default();
+        assert!(
+            rogue
+                .lane
+                .begin(&head, body)
+                .expect("nobody has touched it")
+                .is_some()
+        );
+        until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
+        assert_eq!(link.lost(), Some((1, Loss::Protocol)), "{head:?} {body:?}");
+        // It is forgotten, and nothing that it does now is looked at.
+        link.poll_all(&mut seen);
+        link.send(1, &eager(0, 0), Body::Now(&[]));
+        assert_eq!((link.lost(), seen.bodies.len()), (None, 0));
+    }
+}
+
+#[test]
+fn who_talks_over_a_connection_after_its_last_word_there_is_ended() {
+    let (mut link, mut rogue) = rogue();
+    rogue
+        .stream
+        .write_all(&Frame::Alive.encode())
+        .expect("it is open");
+    let mut seen = Seen::default();
+    until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
+    assert_eq!(link.lost(), Some((1, Loss::Protocol)));
+}
+
+#[test]
+fn what_a_member_wrote_before_it_was_gone_is_read_first() {
+    let (mut link, mut rogue) = rogue();
+    for number in 0..100 {
+        let body = pattern(number, 60);
+        let begun = rogue.lane.begin(&eager(number as u32, 60).encode(), &body);
+        assert_eq!(begun, Ok(Some(60)));
+    }
+    drop(rogue);
+    let mut seen = Seen::default();
+    until(|| {
+        link.poll_all(&mut seen);
+        !link.lost.is_empty()
+    });
+    assert_eq!(seen.bodies.len(), 100);
+    assert_eq!(link.lost(), Some((1, Loss::Closed)));
+}

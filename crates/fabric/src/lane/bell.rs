@@ -1,0 +1,160 @@
+//! What wakes a process that sleeps until one of its lanes has something: a word in shared memory that says whether it sleeps, and a
+//! pipe that wakes it, so that it can sleep on its sockets at the same time.
+//!
+//! The protocol is that of [`crate::doorbell`]: the sleeper arms the word, passes a fence, looks at its lanes once more, and only then
+//! sleeps; the ringer publishes, passes a fence, and writes to the pipe if the word is armed.
+
+use crate::atomics::{AtomicU32, AtomicU64, Ordering};
+use crate::doorbell;
+use crate::memory::{Mapping, MemoryError, PAGE_BYTES, check_sealed, sealed_memfd};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+
+/// Opens what another process of this user has open, or this one: the kernel asks whether this process might look into that one.
+pub(super) fn open(process: u32, descriptor: u32) -> Result<OwnedFd, Errno> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(format!("/proc/{process}/fd/{descriptor}"));
+    let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
+    Ok(file.map_err(errno)?.into())
+}
+
+#[repr(C)]
+struct Page {
+    /// Says that it is the one that was meant.
+    key: AtomicU64,
+    armed: AtomicU32,
+}
+
+struct Shared(Mapping);
+
+impl Shared {
+    fn map(memory: &OwnedFd) -> Result<Self, MemoryError> {
+        let mapping = Mapping::reserve(PAGE_BYTES).map_err(system("reserve"))?;
+        let placed = mapping.place(0, memory.as_fd(), 0, PAGE_BYTES);
+        placed.map_err(system("map"))?;
+        Ok(Self(mapping))
+    }
+
+    #[inline]
+    fn page(&self) -> &Page {
+        // SAFETY: the page is mapped as long as self lives, aligned, and only used as these atomics.
+        unsafe { self.0.start().cast::<Page>().as_ref() }
+    }
+}
+
+fn system(step: &'static str) -> impl FnOnce(Errno) -> MemoryError {
+    move |source| MemoryError::System {
+        step,
+        size_bytes: PAGE_BYTES as u64,
+        source,
+    }
+}
+
+/// Where a bell is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BellPlace {
+    /// Whose it is.
+    pub process: u32,
+    /// Descriptors there.
+    pub memory: u32,
+    /// See `memory`.
+    pub pipe: u32,
+    /// That the memory says too.
+    pub key: u64,
+}
+
+/// This process's own, for all that write to it.
+pub struct Bell {
+    shared: Shared,
+    memory: OwnedFd,
+    reader: File,
+    writer: OwnedFd,
+    key: u64,
+}
+
+impl Bell {
+    /// A new one. Whoever is told its key can ring it.
+    pub fn create(key: u64) -> Result<Self, MemoryError> {
+        let memory = sealed_memfd("hotlease-bell", PAGE_BYTES as u64)?;
+        let shared = Shared::map(&memory)?;
+        shared.page().key.store(key, Ordering::Release);
+        let flags = OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let (reader, writer) = nix::unistd::pipe2(flags).map_err(system("make a pipe beside"))?;
+        Ok(Self {
+            shared,
+            memory,
+            reader: reader.into(),
+            writer,
+            key,
+        })
+    }
+
+    /// For [`FarBell::open`].
+    pub fn place(&self) -> BellPlace {
+        BellPlace {
+            process: std::process::id(),
+            memory: self.memory.as_raw_fd() as u32,
+            pipe: self.writer.as_raw_fd() as u32,
+            key: self.key,
+        }
+    }
+
+    /// Becomes readable when it is rung; to sleep on.
+    pub fn descriptor(&self) -> RawFd {
+        self.reader.as_raw_fd()
+    }
+
+    /// Before a sleep; what was published before this is to be looked for once more after it.
+    pub fn arm(&self) {
+        doorbell::arm(&self.shared.page().armed);
+    }
+
+    /// After a sleep.
+    pub fn disarm(&mut self) {
+        // Whoever rings from now on need not; who has rung already wakes the next sleep for nothing, unless that is read here.
+        if self.shared.page().armed.swap(0, Ordering::AcqRel) == 0 {
+            let mut bytes = [0; 64];
+            while self.reader.read(&mut bytes).is_ok_and(|got| got == bytes.len()) {}
+        }
+    }
+}
+
+/// Another process's.
+pub struct FarBell {
+    shared: Shared,
+    pipe: File,
+}
+
+impl FarBell {
+    /// Opens it, if it is what it should be.
+    pub fn open(place: &BellPlace) -> Result<Self, MemoryError> {
+        let memory = open(place.process, place.memory).map_err(system("open"))?;
+        check_sealed(memory.as_fd(), PAGE_BYTES as u64)?;
+        let shared = Shared::map(&memory)?;
+        if shared.page().key.load(Ordering::Acquire) != place.key {
+            return Err(MemoryError::NotMeant);
+        }
+        // For reading too: so there is always a reader, and writing raises no signal when the other process is gone.
+        let pipe = File::from(open(place.process, place.pipe).map_err(system("open a pipe beside"))?);
+        if !pipe.metadata().is_ok_and(|status| status.file_type().is_fifo()) {
+            return Err(MemoryError::NotMeant);
+        }
+        Ok(Self { shared, pipe })
+    }
+
+    /// Wakes that process if it sleeps; one fence and one load if it does not. To be called after publishing.
+    #[inline]
+    pub fn ring(&self) {
+        doorbell::ring(&self.shared.page().armed, || {
+            // A pipe that is full has been rung.
+            let _ = (&self.pipe).write(&[1]);
+        });
+    }
+}

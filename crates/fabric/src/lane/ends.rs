@@ -1,0 +1,337 @@
+//! The two ends of a lane.
+
+use super::progress::{Broken, Control, Progress, Room};
+use super::{LINES, PIECE_ALIGN};
+use crate::memory::{Mapping, MemoryError, PAGE_BYTES, check_sealed, sealed_memfd};
+use crate::ring::Line;
+use hotlease_wire::frame::{LineWords, Seq};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A head.
+pub const HEAD_BYTES: usize = 32;
+/// Bodies up to this stand in the line of their head.
+pub const INLINE_BYTES: usize = 24;
+/// Bounds of what a lane may hold of longer bodies; a power of two.
+pub const LANE_BYTES_MIN: usize = 8 * 1024;
+/// See [`LANE_BYTES_MIN`].
+pub const LANE_BYTES_MAX: usize = 1 << 20;
+
+/// The longest piece of a body: the reader copies one while the writer copies the next.
+const PIECE_BYTES: usize = 8 * 1024;
+/// A body is not begun with less, unless it is shorter.
+const FIRST_BYTES: usize = 4 * 1024;
+const LINES_AT: usize = 512;
+const BYTES_AT: usize = (LINES_AT + LINES as usize * size_of::<Line>()).next_multiple_of(PAGE_BYTES);
+const HEAD_WORDS: usize = HEAD_BYTES / 8;
+
+const _: () = assert!(size_of::<Control>() <= LINES_AT && FIRST_BYTES <= LANE_BYTES_MIN / 2);
+
+/// The memory of a lane.
+struct Space {
+    start: NonNull<u8>,
+    /// Of longer bodies.
+    capacity: usize,
+    /// Holds the memory.
+    _owner: Arc<dyn Send + Sync>,
+}
+
+// SAFETY: an address in memory that is held. Control words and lines are atomics; bytes belong to one side at a time by the protocol
+// (see the module above), which a hostile side can break, and then sends garbage.
+unsafe impl Send for Space {}
+
+impl Space {
+    fn bytes(capacity: usize) -> usize {
+        BYTES_AT + capacity
+    }
+
+    fn of(mapping: Mapping, capacity: usize) -> Self {
+        Self {
+            start: mapping.start(),
+            capacity,
+            _owner: Arc::new(mapping),
+        }
+    }
+
+    #[inline]
+    fn control(&self) -> &Control {
+        // SAFETY: at the beginning of the memory, which is aligned to pages, larger than this, and held by self; all fields are atomics.
+        unsafe { self.start.cast::<Control>().as_ref() }
+    }
+
+    #[inline]
+    fn line(&self, number: u64) -> &Line {
+        let at = LINES_AT + (number % LINES) as usize * size_of::<Line>();
+        // SAFETY: inside the memory, aligned to a line, and only accessed as atomics.
+        unsafe { self.start.add(at).cast::<Line>().as_ref() }
+    }
+
+    /// Where the bytes from a position on stand: as many as fit before the end, and the others from the beginning. At
+    /// most the capacity.
+    fn runs(&self, position: u64, bytes: usize) -> [(NonNull<u8>, usize); 2] {
+        let bytes = bytes.min(self.capacity);
+        let at = position as usize & (self.capacity - 1);
+        let first = bytes.min(self.capacity - at);
+        // SAFETY: both are inside the memory, because `at` is less than the capacity.
+        let (from, base) = unsafe { (self.start.add(BYTES_AT + at), self.start.add(BYTES_AT)) };
+        [(from, first), (base, bytes - first)]
+    }
+}
+
+fn system(step: &'static str, size: usize) -> impl FnOnce(nix::errno::Errno) -> MemoryError {
+    move |source| MemoryError::System {
+        step,
+        size_bytes: size as u64,
+        source,
+    }
+}
+
+fn check(capacity: usize) -> Result<usize, MemoryError> {
+    let is_good = capacity.is_power_of_two() && (LANE_BYTES_MIN..=LANE_BYTES_MAX).contains(&capacity);
+    let size_bytes = capacity as u64;
+    if is_good {
+        Ok(Space::bytes(capacity))
+    } else {
+        Err(MemoryError::BadSize { size_bytes })
+    }
+}
+
+fn rounded(bytes: usize) -> u64 {
+    (bytes as u64).next_multiple_of(PIECE_ALIGN)
+}
+
+/// The end that writes, which has made the memory.
+pub struct Writer {
+    space: Space,
+    room: Room,
+    /// Until the reader has opened it.
+    memory: Option<OwnedFd>,
+}
+
+impl Writer {
+    /// A new lane with so many bytes for longer bodies. Its memory is gone when both ends are, however they end.
+    pub fn create(capacity: usize, key: u64) -> Result<Self, MemoryError> {
+        let size = check(capacity)?;
+        let memory = sealed_memfd("hotlease-lane", size as u64)?;
+        let mapping = Mapping::reserve(size).map_err(system("reserve", size))?;
+        let placed = mapping.place(0, memory.as_fd(), 0, size);
+        placed.map_err(system("map", size))?;
+        let space = Space::of(mapping, capacity);
+        space.control().key.store(key, Ordering::Release);
+        Ok(Self::on(space, Some(memory)))
+    }
+
+    fn on(space: Space, memory: Option<OwnedFd>) -> Self {
+        Self {
+            room: Room::new(space.capacity as u64),
+            space,
+            memory,
+        }
+    }
+
+    /// The number of its descriptor, for [`Reader::open`] in another process, until [`was_opened`](Self::was_opened).
+    pub fn descriptor(&self) -> Option<u32> {
+        self.memory.as_ref().map(|memory| memory.as_raw_fd() as u32)
+    }
+
+    /// The reader has it: the descriptor is closed.
+    pub fn was_opened(&mut self) {
+        self.memory = None;
+    }
+
+    /// Writes a head and the beginning of its body, or nothing if there is no room; how much of the body. Bodies of up to
+    /// [`INLINE_BYTES`] go whole; what is left of others follows by [`go_on`](Self::go_on), before any other head.
+    #[inline]
+    pub fn begin(&mut self, head: &[u8; HEAD_BYTES], body: &[u8]) -> Result<Option<usize>, Broken> {
+        let mut words = [0; 8];
+        for (word, bytes) in words[1..].iter_mut().zip(head.chunks_exact(8)) {
+            *word = word_of(bytes);
+        }
+        if body.len() <= INLINE_BYTES {
+            if !self.room.look(self.space.control(), 0)? {
+                return Ok(None);
+            }
+            for (word, bytes) in words[1 + HEAD_WORDS..].iter_mut().zip(body.chunks(8)) {
+                *word = word_of(bytes);
+            }
+            self.publish(&mut words);
+            return Ok(Some(body.len()));
+        }
+        let first = rounded(body.len().min(FIRST_BYTES));
+        if !self.room.look(self.space.control(), first)? {
+            return Ok(None);
+        }
+        let piece = self.fill(body);
+        words[1 + HEAD_WORDS] = piece as u64;
+        self.publish(&mut words);
+        Ok(Some(piece))
+    }
+
+    /// Writes more of the body that was begun; how much. Zero if there is no room.
+    pub fn go_on(&mut self, body: &[u8]) -> Result<usize, Broken> {
+        let mut gone = 0;
+        while gone < body.len() && self.room.look(self.space.control(), PIECE_ALIGN)? {
+            let piece = self.fill(&body[gone..]);
+            gone += piece;
+            self.publish(&mut [0, piece as u64, 0, 0, 0, 0, 0, 0]);
+        }
+        Ok(gone)
+    }
+
+    /// There was no room: whether there is some now. If not, the reader says when ([`Reader::release`]).
+    pub fn stall(&mut self) -> Result<bool, Broken> {
+        self.room.stall(self.space.control(), rounded(FIRST_BYTES))
+    }
+
+    /// Copies what there is room for of a piece into the bytes.
+    fn fill(&mut self, body: &[u8]) -> usize {
+        // The room is a multiple of the alignment.
+        let piece = body.len().min(PIECE_BYTES).min(self.room.bytes() as usize);
+        let mut from = &body[..piece];
+        for (place, length) in self.space.runs(self.room.written.bytes, piece) {
+            let (now, later) = from.split_at(length);
+            // SAFETY: inside of the memory by `runs`, and there is room, so the reader does not read it now; a lane is no memory of
+            // any caller.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place.as_ptr(), length) };
+            from = later;
+        }
+        self.room.written.bytes += rounded(piece);
+        piece
+    }
+
+    #[inline]
+    fn publish(&mut self, words: &mut LineWords) {
+        let number = self.room.written.lines;
+        words[0] = Seq::new(1, number).word();
+        self.space.line(number).publish(words);
+        self.room.written.lines = number + 1;
+    }
+}
+
+#[inline]
+fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// A private copy of a line.
+pub struct Message(LineWords);
+
+impl Message {
+    /// The head, if this is the first line of one.
+    #[inline]
+    pub fn head(&self) -> [u8; HEAD_BYTES] {
+        bytes_of(&self.0[1..=HEAD_WORDS])
+    }
+
+    /// A body of up to [`INLINE_BYTES`], with something behind it.
+    #[inline]
+    pub fn inline(&self) -> [u8; INLINE_BYTES] {
+        bytes_of(&self.0[1 + HEAD_WORDS..])
+    }
+
+    /// How much of a longer body there is with its head.
+    pub fn first_piece(&self) -> u64 {
+        self.0[1 + HEAD_WORDS]
+    }
+
+    /// How much more of it, if this is a line that follows.
+    pub fn next_piece(&self) -> u64 {
+        self.0[1]
+    }
+}
+
+#[inline]
+fn bytes_of<const N: usize>(words: &[u64]) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// The end that reads.
+pub struct Reader {
+    space: Space,
+    progress: Progress,
+}
+
+impl Reader {
+    /// Opens the memory of a writer in another process, or in this one, if it is what it should be.
+    pub fn open(process: u32, descriptor: u32, capacity: usize, key: u64) -> Result<Self, MemoryError> {
+        let size = check(capacity)?;
+        let memory = super::bell::open(process, descriptor).map_err(system("open", size))?;
+        check_sealed(memory.as_fd(), size as u64)?;
+        let mapping = Mapping::reserve(size).map_err(system("reserve", size))?;
+        let placed = mapping.place(0, memory.as_fd(), 0, size);
+        placed.map_err(system("map", size))?;
+        let space = Space::of(mapping, capacity);
+        if space.control().key.load(Ordering::Acquire) != key {
+            return Err(MemoryError::NotMeant);
+        }
+        Ok(Self::on(space))
+    }
+
+    fn on(space: Space) -> Self {
+        Self {
+            progress: Progress::new(space.capacity as u64),
+            space,
+        }
+    }
+
+    /// Whether there is a line.
+    #[inline]
+    pub fn is_there(&self) -> bool {
+        let number = self.progress.taken.lines;
+        self.space.line(number).poll(Seq::new(1, number)).is_some()
+    }
+
+    /// The next line, if there is one. The bytes that it speaks of are to be taken before the next.
+    #[inline]
+    pub fn next_line(&mut self) -> Option<Message> {
+        let number = self.progress.taken.lines;
+        let words = self.space.line(number).poll(Seq::new(1, number))?;
+        self.progress.taken.lines = number + 1;
+        // Where a longer body begins: it is on its way while the head is looked at.
+        let at = self.progress.taken.bytes as usize & (self.space.capacity - 1);
+        // SAFETY: inside the memory; a line there is only named, not read.
+        unsafe { self.space.start.add(BYTES_AT + at).cast::<Line>().as_ref() }.prefetch_read();
+        Some(Message(words))
+    }
+
+    /// Takes a piece; at most [`LANE_BYTES_MAX`], and nothing is written behind the capacity.
+    pub fn take(&mut self, into: &mut [u8]) {
+        let length = into.len();
+        let mut into = into;
+        for (place, length) in self.space.runs(self.progress.taken.bytes, length) {
+            let (now, later) = into.split_at_mut(length);
+            // SAFETY: inside of the memory by `runs`. The writer has published it, and writes it again only when it is released.
+            unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), now.as_mut_ptr(), length) };
+            into = later;
+        }
+        self.skip(length);
+    }
+
+    /// Leaves a piece.
+    pub fn skip(&mut self, bytes: usize) {
+        // A length that cannot be moves only this reader, in a lane that is its writer's alone.
+        self.progress.taken.bytes = self.progress.taken.bytes.wrapping_add(rounded(bytes));
+    }
+
+    /// What was taken may be written again. Whether the writer waits for that, and is to be woken.
+    #[inline]
+    pub fn release(&mut self) -> bool {
+        self.progress.tell(self.space.control())
+    }
+
+    /// The longest piece there can be.
+    pub fn capacity(&self) -> usize {
+        self.space.capacity
+    }
+}
+
+#[cfg(test)]
+mod tests;

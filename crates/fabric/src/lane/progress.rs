@@ -1,0 +1,249 @@
+//! How far the reader of a lane is, and whether its writer waits for that.
+
+use super::LINES;
+use crate::atomics::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// The other side of a lane has said something that cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the other process has written nonsense into shared memory")]
+pub struct Broken;
+
+/// Keeps what one side writes off the cache lines of the other one.
+#[repr(C, align(128))]
+struct Apart<T>(T);
+
+/// The part of a lane that the reader writes, and the writer's word to it. Zeroed memory is one of an unused lane.
+#[repr(C)]
+pub(super) struct Control {
+    /// Says to whoever opens the memory that it is the one that was meant.
+    pub(super) key: AtomicU64,
+    taken: Apart<[AtomicU64; 2]>,
+    stalled: Apart<AtomicU32>,
+}
+
+/// Lines and bytes, since the lane was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Count {
+    pub(super) lines: u64,
+    pub(super) bytes: u64,
+}
+
+/// The writer's view.
+pub(super) struct Room {
+    /// Bytes of the lane.
+    capacity: u64,
+    pub(super) written: Count,
+    taken: Count,
+}
+
+impl Room {
+    pub(super) fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            written: Count::default(),
+            taken: Count::default(),
+        }
+    }
+
+    /// Whether a line and so many bytes may be written.
+    #[inline]
+    pub(super) fn has(&self, bytes: u64) -> bool {
+        self.written.lines - self.taken.lines < LINES && self.bytes() >= bytes
+    }
+
+    /// How many bytes may be written.
+    pub(super) fn bytes(&self) -> u64 {
+        self.capacity - (self.written.bytes - self.taken.bytes)
+    }
+
+    /// Looks how far the reader is, if there is no room for this; whether there is.
+    #[inline]
+    pub(super) fn look(&mut self, control: &Control, bytes: u64) -> Result<bool, Broken> {
+        if self.has(bytes) {
+            return Ok(true);
+        }
+        self.refresh(control)?;
+        Ok(self.has(bytes))
+    }
+
+    fn refresh(&mut self, control: &Control) -> Result<(), Broken> {
+        let [lines, bytes] = &control.taken.0;
+        // Pairs with the release in `Progress::tell`.
+        let taken = Count {
+            lines: lines.load(Ordering::Acquire),
+            bytes: bytes.load(Ordering::Acquire),
+        };
+        let is_between = |taken: u64, before: u64, written: u64| (before..=written).contains(&taken);
+        if !is_between(taken.lines, self.taken.lines, self.written.lines)
+            || !is_between(taken.bytes, self.taken.bytes, self.written.bytes)
+        {
+            return Err(Broken);
+        }
+        self.taken = taken;
+        Ok(())
+    }
+
+    /// There was no room: says so to the reader, and looks once more.
+    pub(super) fn stall(&mut self, control: &Control, bytes: u64) -> Result<bool, Broken> {
+        control.stalled.0.store(1, Ordering::Relaxed);
+        // Pairs with the fence in `Progress::tell`.
+        fence(Ordering::SeqCst);
+        self.look(control, bytes)
+    }
+}
+
+/// The reader's.
+pub(super) struct Progress {
+    capacity: u64,
+    pub(super) taken: Count,
+    told: Count,
+}
+
+impl Progress {
+    pub(super) fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            taken: Count::default(),
+            told: Count::default(),
+        }
+    }
+
+    /// Says how far it is, not each time, but before the writer has no room for what it may wait for, which is half of the bytes at
+    /// most; whether the writer waits and is to be woken.
+    #[inline]
+    pub(super) fn tell(&mut self, control: &Control) -> bool {
+        let lines = self.taken.lines - self.told.lines;
+        let bytes = self.taken.bytes - self.told.bytes;
+        if lines < LINES / 4 && bytes < self.capacity / 4 {
+            return false;
+        }
+        self.told = self.taken;
+        control.taken.0[0].store(self.taken.lines, Ordering::Release);
+        control.taken.0[1].store(self.taken.bytes, Ordering::Release);
+        // Pairs with the fence in `Room::stall`.
+        fence(Ordering::SeqCst);
+        control.stalled.0.load(Ordering::Relaxed) != 0 && control.stalled.0.swap(0, Ordering::AcqRel) != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn control() -> Control {
+        Control {
+            key: AtomicU64::new(0),
+            taken: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
+            stalled: Apart(AtomicU32::new(0)),
+        }
+    }
+
+    #[test]
+    fn progress_that_cannot_be_is_noticed() {
+        let claims = [(11, 0), (0, 4097), (u64::MAX, 0), (4, 0), (5, 63)];
+        for (lines, bytes) in claims {
+            let (control, mut room) = (control(), Room::new(4096));
+            room.written = Count {
+                lines: 10,
+                bytes: 4096,
+            };
+            room.taken = Count { lines: 5, bytes: 64 };
+            control.taken.0[0].store(lines, Ordering::Relaxed);
+            control.taken.0[1].store(bytes, Ordering::Relaxed);
+            assert_eq!(
+                room.look(&control, 4096),
+                Err(Broken),
+                "{lines} lines, {bytes} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn a_reader_that_has_taken_everything_leaves_room_for_half_of_the_bytes() {
+        for step in [1, 63, 1000] {
+            let (control, mut room, mut progress) = (control(), Room::new(4096), Progress::new(4096));
+            for _ in 0..10_000 {
+                assert_eq!(room.look(&control, 2048), Ok(true));
+                room.written.lines += 1;
+                room.written.bytes += step;
+                progress.taken = room.written;
+                assert!(!progress.tell(&control), "nobody waits");
+            }
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::ring::Line;
+    use hotlease_wire::frame::{LineWords, Seq};
+    use loom::cell::UnsafeCell;
+    use loom::sync::{Arc, Condvar, Mutex};
+
+    /// A lane of one cell in which a body stands, and of one line for each message: what is under test is when the cell is written
+    /// again, and that nobody sleeps for ever.
+    struct Lane {
+        control: Control,
+        lines: [Line; 2],
+        cell: UnsafeCell<u64>,
+        /// As an eventfd: a wake-up is kept until somebody takes it.
+        bell: (Mutex<bool>, Condvar),
+    }
+    // SAFETY: what the test checks: loom fails if both threads touch the cell at once.
+    unsafe impl Sync for Lane {}
+
+    #[test]
+    fn what_is_not_read_yet_is_not_written_again_and_no_wake_up_is_lost() {
+        loom::model(|| {
+            let lane = Arc::new(Lane {
+                control: Control {
+                    key: AtomicU64::new(0),
+                    taken: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
+                    stalled: Apart(AtomicU32::new(0)),
+                },
+                lines: [Line::empty(), Line::empty()],
+                cell: UnsafeCell::new(0),
+                bell: (Mutex::new(false), Condvar::new()),
+            });
+            let theirs = lane.clone();
+            let reader = loom::thread::spawn(move || {
+                let mut progress = Progress::new(1);
+                for number in 0..2 {
+                    while theirs.lines[number].poll(Seq::new(1, number as u64)).is_none() {
+                        loom::thread::yield_now();
+                    }
+                    // SAFETY: the protocol under test.
+                    let value = theirs.cell.with(|cell| unsafe { *cell });
+                    assert_eq!(value, number as u64 + 10);
+                    progress.taken.lines += 1;
+                    progress.taken.bytes += 1;
+                    if progress.tell(&theirs.control) {
+                        *theirs.bell.0.lock().unwrap() = true;
+                        theirs.bell.1.notify_one();
+                    }
+                }
+            });
+            let mut room = Room::new(1);
+            for number in 0..2_u64 {
+                while !room.look(&lane.control, 1).unwrap() {
+                    if room.stall(&lane.control, 1).unwrap() {
+                        break;
+                    }
+                    let mut is_rung = lane.bell.0.lock().unwrap();
+                    while !*is_rung {
+                        is_rung = lane.bell.1.wait(is_rung).unwrap();
+                    }
+                    *is_rung = false;
+                }
+                // SAFETY: the protocol under test.
+                lane.cell.with_mut(|cell| unsafe { *cell = number + 10 });
+                let words: LineWords = [Seq::new(1, number).word(); 8];
+                lane.lines[number as usize].publish(&words);
+                room.written.lines += 1;
+                room.written.bytes += 1;
+            }
+            reader.join().unwrap();
+        });
+    }
+}
