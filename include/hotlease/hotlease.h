@@ -15,7 +15,8 @@
  *     hotlease_invoker_free(invoker);
  *     hotlease_code_free(code);
  *
- * (Without the checks that a program has: see examples/00_hello/hello.c. C++: hotlease.hpp.)
+ * (Without the checks that a program has: see examples/00_hello/hello.c. C++: hotlease.hpp. Message passing between
+ * functions, or any processes: communicator.h.)
  *
  * Conventions
  *
@@ -77,11 +78,13 @@ typedef enum hotlease_status {
 
     /* This call only. */
     HOTLEASE_FUNCTION_FAILED = 1,   /* the function ran and returned an error number of its own */
-    HOTLEASE_OUTPUT_TOO_LARGE = 2,  /* the result needs more room; the error says how much */
+    HOTLEASE_OUTPUT_TOO_LARGE = 2,  /* the result, or a message, needs more room; the error says how much */
     HOTLEASE_DEADLINE_EXCEEDED = 3, /* the function did not end within its timeout */
     HOTLEASE_BUSY = 4,              /* hotlease_try_submit: every slot has as much as it can queue; or calls in
                                        flight use all buffers that a worker may know at a time */
     HOTLEASE_INVALID_ARGUMENT = 5,  /* NULL, a size over a limit, a range outside its buffer, ... */
+    HOTLEASE_CANCELLED = 6,         /* the program cancelled it, or took its memory back (communicator.h) */
+    HOTLEASE_OPERATOR_FAILED = 7,   /* an operator of the program's said that it cannot (communicator.h) */
 
     /* This function library or name. */
     HOTLEASE_CODE_REJECTED = 20,    /* not a function library, or a worker could not load it */
@@ -93,6 +96,15 @@ typedef enum hotlease_status {
 
     /* The lease. */
     HOTLEASE_LEASE_ENDED = 60, /* released, expired, revoked */
+
+    /* The communicator (communicator.h): a member, or what all do together. */
+    HOTLEASE_MEMBER_LOST = 70,  /* a member has failed: hotlease_error_rank says which, hotlease_error_cause why */
+    HOTLEASE_MEMBER_LEFT = 71,  /* a member has finished, and takes no part any more */
+    HOTLEASE_OUTCAST = 72,      /* the others hold that this member has failed */
+    HOTLEASE_MISMATCH = 73,     /* ranks called a collective differently, or it failed at one: no other one succeeds */
+    HOTLEASE_NOT_TOGETHER = 74, /* members are missing at the join, or a rank or the size is another's */
+    HOTLEASE_NOT_READ = 75,     /* somebody has not read in time what this member sent before it finished */
+    HOTLEASE_FINISHED = 76,     /* this member has finished */
 
     /* The platform. */
     HOTLEASE_NO_CAPACITY = 80, /* not enough free cores */
@@ -120,7 +132,7 @@ int hotlease_error_billed(const hotlease_error* error);
 int hotlease_error_retryable(const hotlease_error* error);
 /* HOTLEASE_FUNCTION_FAILED: the number that the function returned; 0 otherwise. */
 int32_t hotlease_error_code(const hotlease_error* error);
-/* HOTLEASE_OUTPUT_TOO_LARGE: how many bytes the result needs, 0 if unknown; 0 otherwise. */
+/* HOTLEASE_OUTPUT_TOO_LARGE: how many bytes the result or the message needs, 0 if unknown; 0 otherwise. */
 uint64_t hotlease_error_needed(const hotlease_error* error);
 /* What failed, where, why, and what to do next. */
 const char* hotlease_error_message(const hotlease_error* error);

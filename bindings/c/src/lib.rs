@@ -1,9 +1,11 @@
-//! The C ABI of the client library: `include/hotlease/hotlease.h` says what each function promises.
+//! The C ABI of the client library and of message passing: `include/hotlease/hotlease.h` and `communicator.h` say what each
+//! function promises.
 //!
 //! * [`status`] — kinds of failure, and the error object; no panic and no `Result` gets past it.
 //! * [`argument`] — what a C caller passed, checked for what can be checked.
 //! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`], [`model`] — one handle each; [`map`],
 //!   [`mixed`], [`parts`] — further ways to call.
+//! * [`comm`] — message passing.
 //!
 //! Every handle is a `Box` given to the caller as a raw pointer and taken back by its `_free` function. The
 //! caller's part of each `unsafe` contract is the same and stands at the top of the header: pointers are
@@ -14,6 +16,7 @@
 mod argument;
 mod buffer;
 mod code;
+mod comm;
 mod function;
 mod invocation;
 mod invoker;

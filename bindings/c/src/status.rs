@@ -1,10 +1,11 @@
 //! Kinds of failure, and the error object.
 
 use crate::argument::put;
+use crate::comm::failure;
 use hotlease_client::Error;
 use hotlease_client::NetError;
 use hotlease_wire::{Ran, Refusal};
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// `hotlease_status`.
@@ -17,11 +18,20 @@ pub(crate) enum Status {
     DeadlineExceeded = 3,
     Busy = 4,
     InvalidArgument = 5,
+    Cancelled = 6,
+    OperatorFailed = 7,
     CodeRejected = 20,
     UnknownFunction = 21,
     WorkerDied = 40,
     OutcomeUnknown = 41,
     LeaseEnded = 60,
+    MemberLost = 70,
+    MemberLeft = 71,
+    Outcast = 72,
+    Mismatch = 73,
+    NotTogether = 74,
+    NotRead = 75,
+    Finished = 76,
     NoCapacity = 80,
     Refused = 81,
     Unavailable = 82,
@@ -34,6 +44,8 @@ pub(crate) enum Status {
 pub(crate) enum Failure {
     /// The client library says so.
     Client(Error),
+    /// Message passing does.
+    Comm(hotlease_comm::Error),
     /// An argument that must be something is NULL.
     Null(&'static str),
     /// Another fault of an argument.
@@ -52,6 +64,7 @@ impl Failure {
     pub(crate) fn status(&self) -> Status {
         match self {
             Self::Client(error) => status_of(error),
+            Self::Comm(error) => failure::status_of(error),
             Self::Null(_) | Self::Argument(_) => Status::InvalidArgument,
             Self::Panic(_) => Status::Internal,
         }
@@ -60,6 +73,7 @@ impl Failure {
     fn message(&self) -> String {
         match self {
             Self::Client(error) => error.to_string(),
+            Self::Comm(error) => error.to_string(),
             Self::Null(name) => format!("{name} is NULL"),
             Self::Argument(what) => what.clone(),
             Self::Panic(what) => format!("a defect of hotlease itself, please report it: {what}"),
@@ -120,14 +134,25 @@ fn status_of(error: &Error) -> Status {
 pub struct ErrorHandle {
     failure: Failure,
     message: CString,
+    /// See [`failure::cause_of`].
+    cause: CString,
 }
 
 impl ErrorHandle {
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    pub(crate) fn cause(&self) -> &CStr {
+        &self.cause
+    }
+
     pub(crate) fn new(failure: Failure) -> Self {
         // Messages may quote a function's output; a zero byte in it would hide the rest.
         let message = failure.message().replace('\0', " ");
         Self {
             message: CString::new(message).unwrap_or_default(),
+            cause: failure::cause_of(&failure),
             failure,
         }
     }
@@ -238,6 +263,7 @@ pub unsafe extern "C" fn hotlease_error_needed(error: *const ErrorHandle) -> u64
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
         Some(Failure::Client(Error::OutputTooLarge { produced, .. })) => *produced,
+        Some(Failure::Comm(hotlease_comm::Error::Truncated { sent, .. })) => *sent,
         _ => 0,
     }
 }
@@ -279,11 +305,20 @@ pub extern "C" fn hotlease_status_name(status: c_int) -> *const c_char {
         3 => c"deadline exceeded",
         4 => c"busy",
         5 => c"invalid argument",
+        6 => c"cancelled",
+        7 => c"operator failed",
         20 => c"code rejected",
         21 => c"unknown function",
         40 => c"worker died",
         41 => c"outcome unknown",
         60 => c"lease ended",
+        70 => c"member lost",
+        71 => c"member left",
+        72 => c"outcast",
+        73 => c"calls do not match",
+        74 => c"not together",
+        75 => c"not read",
+        76 => c"finished",
         80 => c"no capacity",
         81 => c"refused",
         82 => c"unavailable",

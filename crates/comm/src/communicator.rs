@@ -102,15 +102,20 @@ impl Communicator {
     /// # Errors
     /// [`Error::NotRead`] if somebody has not read everything in time.
     pub fn finish(mut self) -> Result<(), Error> {
-        self.part()
+        self.part(false)
     }
 
-    fn part(&mut self) -> Result<(), Error> {
+    /// Gives up, as a member that has failed: the others learn it at once.
+    pub fn abort(mut self) {
+        // Whoever gives up waits for nobody, so nothing goes wrong.
+        let _ = self.part(true);
+    }
+
+    fn part(&mut self, gives_up: bool) -> Result<(), Error> {
         if std::mem::replace(&mut self.has_finished, true) {
             return Ok(());
         }
         let is_last = self.member.handles.fetch_sub(1, Ordering::AcqRel) == 1;
-        let gives_up = std::thread::panicking();
         match (is_last, gives_up) {
             (true, false) => self.member.part().map_err(|error| self.group.error(error)),
             (true, true) => {
@@ -130,7 +135,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if let Err(error) = self.part() {
+        if let Err(error) = self.part(std::thread::panicking()) {
             tracing::warn!(name = self.name(), %error, "a communicator was dropped");
         }
     }

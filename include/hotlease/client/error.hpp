@@ -18,11 +18,20 @@ enum class kind {
     deadline_exceeded = HOTLEASE_DEADLINE_EXCEEDED,
     busy = HOTLEASE_BUSY,
     invalid_argument = HOTLEASE_INVALID_ARGUMENT,
+    cancelled = HOTLEASE_CANCELLED,
+    operator_failed = HOTLEASE_OPERATOR_FAILED,
     code_rejected = HOTLEASE_CODE_REJECTED,
     unknown_function = HOTLEASE_UNKNOWN_FUNCTION,
     worker_died = HOTLEASE_WORKER_DIED,
     outcome_unknown = HOTLEASE_OUTCOME_UNKNOWN,
     lease_ended = HOTLEASE_LEASE_ENDED,
+    member_lost = HOTLEASE_MEMBER_LOST,
+    member_left = HOTLEASE_MEMBER_LEFT,
+    outcast = HOTLEASE_OUTCAST,
+    mismatch = HOTLEASE_MISMATCH,
+    not_together = HOTLEASE_NOT_TOGETHER,
+    not_read = HOTLEASE_NOT_READ,
+    finished = HOTLEASE_FINISHED,
     no_capacity = HOTLEASE_NO_CAPACITY,
     refused = HOTLEASE_REFUSED,
     unavailable = HOTLEASE_UNAVAILABLE,
@@ -57,7 +66,7 @@ public:
     bool retryable() const noexcept { return retryable_; }
     // kind::function_failed: the number that the function returned.
     std::int32_t code() const noexcept { return code_; }
-    // kind::output_too_large: how many bytes the result needs.
+    // kind::output_too_large: how many bytes the result or the message needs.
     std::uint64_t needed() const noexcept { return needed_; }
 
 private:

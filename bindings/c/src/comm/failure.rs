@@ -1,0 +1,75 @@
+//! Which status an error of message passing is, and what the error object tells of it.
+
+use crate::status::{ErrorHandle, Failure, Status};
+use hotlease_comm::{Error, Refused};
+use std::ffi::{CString, c_char};
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Comm(error)
+    }
+}
+
+pub(crate) fn status_of(error: &Error) -> Status {
+    match error {
+        Error::Truncated { .. } => Status::OutputTooLarge,
+        Error::TooManyRequests { .. } | Error::TooManyCommunicators { .. } => Status::Busy,
+        Error::Cancelled { .. } | Error::MemoryGone { .. } => Status::Cancelled,
+        Error::OtherSecret { .. } | Error::NotLetIn { .. } => Status::Refused,
+        Error::NoRendezvous { .. } | Error::Unreachable { .. } => Status::Unavailable,
+        Error::NotTogether { refused, .. } => match refused {
+            Refused::Full { .. } => Status::Busy,
+            Refused::Stopping => Status::Unavailable,
+            _ => Status::NotTogether,
+        },
+        Error::Mismatch { .. } | Error::Broken { .. } | Error::Differ { .. } => Status::Mismatch,
+        Error::OperatorPanicked { .. } => Status::OperatorFailed,
+        Error::MemberLost { .. } => Status::MemberLost,
+        Error::MemberLeft { .. } => Status::MemberLeft,
+        Error::Outcast { .. } => Status::Outcast,
+        Error::NotRead { .. } => Status::NotRead,
+        Error::Finished => Status::Finished,
+        Error::Local { .. } => Status::Local,
+        // What is left are options and arguments that make no sense; a later version may know more, and says it.
+        _ => Status::InvalidArgument,
+    }
+}
+
+/// Whom it is about.
+fn rank_of(error: &Error) -> Option<u32> {
+    match error {
+        Error::Truncated { source_rank, .. } | Error::Mismatch { source_rank, .. } => Some(*source_rank),
+        Error::Unreachable { rank, .. } | Error::NotRead { rank, .. } => Some(*rank),
+        Error::Outcast { by, .. } => *by,
+        Error::Differ { other, .. } => Some(other.rank),
+        Error::TooManyCommunicators { rank, .. } => Some(*rank),
+        other => other.rank(),
+    }
+}
+
+/// Why, in words, where that is a thing of its own.
+pub(crate) fn cause_of(failure: &Failure) -> CString {
+    let cause = match failure {
+        Failure::Comm(Error::MemberLost { loss, .. } | Error::Outcast { loss, .. }) => loss.to_string(),
+        Failure::Comm(Error::NotTogether { refused, .. }) => refused.to_string(),
+        _ => String::new(),
+    };
+    CString::new(cause).unwrap_or_default()
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_rank(error: *const ErrorHandle) -> i64 {
+    // SAFETY: NULL or valid, as the header demands.
+    match unsafe { error.as_ref() }.map(ErrorHandle::failure) {
+        Some(Failure::Comm(error)) => rank_of(error).map_or(-1, i64::from),
+        _ => -1,
+    }
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_error_cause(error: *const ErrorHandle) -> *const c_char {
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| error.cause().as_ptr())
+}

@@ -1,0 +1,306 @@
+//! `hotlease_comm_operator`: what a reduction does with two elements.
+
+use crate::argument::{put, wanted};
+use crate::comm::datatype::{ALIGNMENT_MAX, alignment, number};
+use crate::status::{ErrorHandle, Failure, Status, free, guarded};
+use hotlease_comm::{Datatype, Operator};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// By the addresses that stand for them in `communicator.h`, from 1.
+const BUILT_IN: [Operator; 12] = [
+    Operator::Sum,
+    Operator::Prod,
+    Operator::Min,
+    Operator::Max,
+    Operator::BitAnd,
+    Operator::BitOr,
+    Operator::BitXor,
+    Operator::LogicalAnd,
+    Operator::LogicalOr,
+    Operator::LogicalXor,
+    Operator::MinLoc,
+    Operator::MaxLoc,
+];
+/// How many bytes of operands that are not aligned are copied at a time.
+const ALIGNED_COPY: usize = 16 * 1024;
+
+/// `hotlease_comm_operator`.
+pub struct OperatorHandle(Operator);
+
+/// The operator of a handle.
+///
+/// # Safety
+/// `handle` is one of those that there are, NULL, or valid.
+pub(super) unsafe fn operator(handle: *const OperatorHandle) -> Result<Operator, Failure> {
+    if let Some(built_in) = built_in(handle) {
+        return Ok(built_in.clone());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { handle.as_ref() }
+        .map(|made| made.0.clone())
+        .ok_or(Failure::Null("op"))
+}
+
+fn built_in(handle: *const OperatorHandle) -> Option<&'static Operator> {
+    static OPERATORS: [Operator; 12] = BUILT_IN;
+    OPERATORS.get(handle.addr().checked_sub(1)?)
+}
+
+type RawFunction = unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, usize, u64) -> c_int;
+
+/// A function of the caller's, and what it was given along.
+struct UserFunction {
+    function: RawFunction,
+    user: User,
+}
+
+/// What a function is given along, and who wants to know when it needs it no more.
+struct User {
+    pointer: *mut c_void,
+    release: Option<unsafe extern "C" fn(*mut c_void)>,
+}
+
+// SAFETY: the header says that the function is called by any thread, and by several at once; the pointer is nothing to us but a
+// value to pass on.
+unsafe impl Send for User {}
+// SAFETY: as above.
+unsafe impl Sync for User {}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: the header says that it takes this pointer, once.
+            unsafe { release(self.pointer) };
+        }
+    }
+}
+
+impl UserFunction {
+    fn apply(&self, first: &[u8], second: &mut [u8], datatype: Datatype) {
+        let aligned = |bytes: &[u8]| bytes.as_ptr().addr().is_multiple_of(alignment(datatype));
+        if aligned(first) && aligned(second) {
+            return self.call(first, second, datatype);
+        }
+        let piece = (ALIGNED_COPY / datatype.size()).max(1) * datatype.size();
+        let (mut one, mut two) = (
+            Aligned::new(piece.min(first.len())),
+            Aligned::new(piece.min(first.len())),
+        );
+        for (first, second) in first.chunks(piece).zip(second.chunks_mut(piece)) {
+            let (one, two) = (one.bytes(first.len()), two.bytes(second.len()));
+            one.copy_from_slice(first);
+            two.copy_from_slice(second);
+            self.call(one, two, datatype);
+            second.copy_from_slice(two);
+        }
+    }
+
+    fn call(&self, first: &[u8], second: &mut [u8], datatype: Datatype) {
+        let count = first.len().min(second.len()) / datatype.size();
+        let (one, two) = (first.as_ptr().cast(), second.as_mut_ptr().cast());
+        // SAFETY: the header says that the function takes these; both are of `count` elements.
+        let answer = unsafe { (self.function)(self.user.pointer, one, two, count, number(datatype)) };
+        if answer != 0 {
+            // Caught by the engine, which tells all members; it is the caller's failure, so the hook for panics is passed by.
+            std::panic::resume_unwind(Box::new(format!("the function returned {answer}")));
+        }
+    }
+}
+
+/// Memory for elements of any type.
+struct Aligned(Vec<Block>);
+
+#[derive(Clone)]
+#[repr(C, align(16))]
+struct Block([u8; ALIGNMENT_MAX]);
+
+impl Aligned {
+    fn new(bytes: usize) -> Self {
+        Self(vec![Block([0; ALIGNMENT_MAX]); bytes.div_ceil(ALIGNMENT_MAX)])
+    }
+
+    fn bytes(&mut self, size: usize) -> &mut [u8] {
+        let room = self.0.len() * ALIGNMENT_MAX;
+        // SAFETY: blocks are bytes without gaps, and no more than there are.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), size.min(room)) }
+    }
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_operator_create(
+    function: Option<RawFunction>,
+    user: *mut c_void,
+    release: Option<unsafe extern "C" fn(*mut c_void)>,
+    commutes: c_int,
+    made: *mut *mut OperatorHandle,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // First, because it is released whatever comes.
+        let user = User {
+            pointer: user,
+            release,
+        };
+        wanted(made, "made")?;
+        let function = function.ok_or(Failure::Null("function"))?;
+        let function = UserFunction { function, user };
+        let operator = Operator::User {
+            function: Arc::new(move |first: &[u8], second: &mut [u8], datatype| {
+                function.apply(first, second, datatype);
+            }),
+            commutes: commutes != 0,
+        };
+        // SAFETY: checked to be wanted; valid as the header demands.
+        unsafe { put(made, Box::into_raw(Box::new(OperatorHandle(operator)))) };
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_operator_free(made: *mut OperatorHandle) {
+    if built_in(made).is_none() {
+        // SAFETY: NULL, or given out above and not freed yet, as the header demands.
+        unsafe { free(made) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_comm::{Operands, Reduction};
+
+    /// `second = first - second`, which does not commute; refuses to reduce a 13. Counts its calls, and its release by 1000.
+    unsafe extern "C" fn minus(
+        user: *mut c_void,
+        first: *const c_void,
+        second: *mut c_void,
+        count: usize,
+        datatype: u64,
+    ) -> c_int {
+        assert_eq!(datatype, 10);
+        assert!(
+            first.addr().is_multiple_of(8) && second.addr().is_multiple_of(8),
+            "not aligned"
+        );
+        // SAFETY: the library promises so many doubles, and the tests a number.
+        let (calls, first, second) = unsafe {
+            (
+                &mut *user.cast::<u32>(),
+                std::slice::from_raw_parts(first.cast::<f64>(), count),
+                std::slice::from_raw_parts_mut(second.cast::<f64>(), count),
+            )
+        };
+        *calls += 1;
+        for (first, second) in first.iter().zip(second) {
+            if *first == 13.0 {
+                return 4;
+            }
+            *second = first - *second;
+        }
+        0
+    }
+
+    unsafe extern "C" fn released(user: *mut c_void) {
+        // SAFETY: the tests pass a number.
+        unsafe { *user.cast::<u32>() += 1000 };
+    }
+
+    fn make(calls: *mut u32) -> *mut OperatorHandle {
+        let mut made = std::ptr::null_mut();
+        // SAFETY: all is valid.
+        let status = unsafe {
+            hotlease_comm_operator_create(
+                Some(minus),
+                calls.cast(),
+                Some(released),
+                0,
+                &raw mut made,
+                std::ptr::null_mut(),
+            )
+        };
+        assert_eq!(status, Status::Ok);
+        made
+    }
+
+    fn reduction(made: *const OperatorHandle) -> Reduction {
+        // SAFETY: it is valid.
+        let operator = unsafe { operator(made) }.ok().expect("an operator");
+        assert!(!operator.commutes());
+        operator.of(Datatype::F64).expect("any type is good")
+    }
+
+    #[test]
+    fn a_function_sees_aligned_elements_wherever_they_are() {
+        let mut calls = 0;
+        let made = make(&raw mut calls);
+        let reduction = reduction(made);
+        // More than is copied at a time.
+        let count = 5000;
+        for shift in [0, 1, 4] {
+            let bytes =
+                |start: f64| (0..count).flat_map(move |index| (start + f64::from(index)).to_ne_bytes());
+            let padding = || std::iter::repeat_n(0, shift);
+            let left: Vec<u8> = padding().chain(bytes(105.0)).collect();
+            let mut right: Vec<u8> = padding().chain(bytes(103.0)).collect();
+            reduction.apply(Operands::OntoRight {
+                left: &left[shift..],
+                right: &mut right[shift..],
+            });
+            assert!(
+                right[shift..]
+                    .chunks(8)
+                    .all(|number| *number == 2f64.to_ne_bytes()),
+                "shifted by {shift}"
+            );
+        }
+        drop(reduction);
+        assert!(calls > 3 && calls < 100, "{calls} calls");
+        // SAFETY: given out above.
+        unsafe { hotlease_comm_operator_free(made) };
+        assert!(calls > 1000, "it was not released");
+    }
+
+    #[test]
+    fn what_a_function_refuses_is_told_with_its_number() {
+        let mut calls = 0;
+        let made = make(&raw mut calls);
+        let reduction = reduction(made);
+        // SAFETY: given out above.
+        unsafe { hotlease_comm_operator_free(made) };
+        assert_eq!(calls, 0, "it is released after its last use");
+        let mut right = [0; 8];
+        let left = 13f64.to_ne_bytes();
+        let refused = std::panic::AssertUnwindSafe(|| {
+            reduction.apply(Operands::OntoRight {
+                left: &left,
+                right: &mut right,
+            });
+        });
+        let refused = std::panic::catch_unwind(refused).expect_err("it refuses 13");
+        assert_eq!(
+            crate::status::panic_message(refused.as_ref()),
+            "the function returned 4"
+        );
+        drop(reduction);
+        assert_eq!(calls, 1001);
+    }
+
+    #[test]
+    fn addresses_that_stand_for_operators_are_never_freed() {
+        for (index, expected) in BUILT_IN.iter().enumerate() {
+            let handle: *mut OperatorHandle = std::ptr::without_provenance_mut(index + 1);
+            // SAFETY: it is one of those that there are.
+            let found = unsafe { operator(handle) }.ok().expect("an operator");
+            assert_eq!(found.name(), expected.name());
+            // SAFETY: as above.
+            unsafe { hotlease_comm_operator_free(handle) };
+        }
+        // SAFETY: NULL is allowed.
+        assert!(unsafe { operator(std::ptr::null()) }.is_err());
+    }
+}

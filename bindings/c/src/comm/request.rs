@@ -1,0 +1,220 @@
+//! `hotlease_comm_request`: an operation that goes on, and the memory that it has until then.
+
+use crate::argument::{bytes, bytes_mut, object, put};
+use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use hotlease_comm::{Error, Lent, LentMut, Request};
+use std::ffi::{c_int, c_void};
+
+/// `hotlease_comm_request`.
+pub struct RequestHandle {
+    progress: Progress,
+    /// Taken back before the caller is told that it has its memory again.
+    memory: Memory,
+}
+
+enum Progress {
+    /// None while it is being asked.
+    Pending(Option<Request>),
+    Ended(Result<hotlease_comm::Status, Error>),
+}
+
+/// What an operation reads and writes; as good as nothing of what it does not.
+pub(super) struct Memory {
+    pub input: Lent,
+    pub output: LentMut,
+}
+
+/// `hotlease_comm_message`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Message {
+    source: u32,
+    tag: u32,
+    size: u64,
+}
+
+impl From<hotlease_comm::Status> for Message {
+    fn from(status: hotlease_comm::Status) -> Self {
+        Self {
+            source: status.source,
+            tag: status.tag,
+            size: status.bytes,
+        }
+    }
+}
+
+impl Memory {
+    /// Of the caller's input and output: start, size, and name.
+    ///
+    /// # Safety
+    /// Both are NULL, or valid for so many bytes until the memory is taken back; nobody writes the one until then, and nobody else
+    /// uses the other.
+    pub(super) unsafe fn of(
+        input: (*const c_void, usize, &'static str),
+        output: (*mut c_void, usize, &'static str),
+    ) -> Result<Self, Failure> {
+        // SAFETY: the caller's promise. The slices are checked, and have an address where they have no bytes.
+        let (input, output) = unsafe {
+            (
+                bytes(input.0, input.1, input.2)?,
+                bytes_mut(output.0, output.1, output.2)?,
+            )
+        };
+        // SAFETY: the caller's promise.
+        Ok(unsafe {
+            Self {
+                input: Lent::from_raw(input.as_ptr(), input.len()),
+                output: LentMut::from_raw(output.as_mut_ptr(), output.len()),
+            }
+        })
+    }
+
+    /// When this returns, nobody uses it.
+    fn take_back(&self) {
+        self.input.take_back();
+        self.output.take_back();
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.take_back();
+    }
+}
+
+impl RequestHandle {
+    pub(super) fn give(request: Request, memory: Memory) -> *mut Self {
+        Box::into_raw(Box::new(Self {
+            progress: Progress::Pending(Some(request)),
+            memory,
+        }))
+    }
+
+    /// Whether it has ended; its memory is the caller's then.
+    fn test(&mut self) -> bool {
+        let Progress::Pending(request) = &mut self.progress else {
+            return true;
+        };
+        let result = match request {
+            Some(request) => request.test(),
+            None => Some(Err(Error::Finished)),
+        };
+        let Some(result) = result else { return false };
+        self.progress = Progress::Ended(result);
+        self.memory.take_back();
+        true
+    }
+
+    fn wait(&mut self) -> Result<hotlease_comm::Status, Error> {
+        match &mut self.progress {
+            Progress::Pending(request) => request.take().map_or(Err(Error::Finished), Request::wait),
+            Progress::Ended(result) => result.clone(),
+        }
+    }
+
+    fn cancel(&mut self) -> bool {
+        match &mut self.progress {
+            Progress::Pending(Some(request)) => request.cancel(),
+            _ => false,
+        }
+    }
+}
+
+impl Drop for RequestHandle {
+    /// Of what has not ended: what can be cancelled is; the rest finds its memory gone.
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_test(request: *mut RequestHandle) -> c_int {
+    contained(1, || {
+        // SAFETY: NULL or valid and used by this thread only, as the header demands.
+        unsafe { request.as_mut() }.is_none_or(RequestHandle::test).into()
+    })
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_cancel(request: *mut RequestHandle) -> c_int {
+    contained(0, || {
+        // SAFETY: NULL or valid and used by this thread only, as the header demands.
+        unsafe { request.as_mut() }
+            .is_some_and(RequestHandle::cancel)
+            .into()
+    })
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_wait(
+    request: *mut RequestHandle,
+    message: *mut Message,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // SAFETY: NULL or valid, as the header demands.
+        unsafe { object(request, "request") }?;
+        // SAFETY: not NULL, so given out and not freed yet, as the header demands.
+        let mut request = unsafe { Box::from_raw(request) };
+        let status = request.wait()?;
+        // SAFETY: NULL or valid, as the header demands.
+        unsafe { put(message, status.into()) };
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_wait_all(
+    requests: *mut *mut RequestHandle,
+    count: usize,
+    messages: *mut Message,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        if count == 0 {
+            return Ok(());
+        }
+        if requests.is_null() {
+            return Err(Failure::Null("requests"));
+        }
+        if count > isize::MAX as usize / size_of::<Message>() {
+            return Err(Failure::Argument(format!(
+                "{count} requests are more than there can be"
+            )));
+        }
+        let mut first_failure = None;
+        for index in 0..count {
+            // SAFETY: inside the array that the header demands.
+            let place = unsafe { requests.add(index) };
+            // SAFETY: as above.
+            let request = unsafe { place.replace(std::ptr::null_mut()) };
+            if request.is_null() {
+                continue;
+            }
+            // SAFETY: not NULL, so given out and not freed yet, as the header demands.
+            let mut request = unsafe { Box::from_raw(request) };
+            match request.wait() {
+                Ok(_) if messages.is_null() => {}
+                // SAFETY: not NULL, so it has as many entries, as the header demands.
+                Ok(status) => unsafe { put(messages.add(index), status.into()) },
+                Err(error) => drop(first_failure.get_or_insert(error)),
+            }
+        }
+        first_failure.map_or(Ok(()), |error| Err(error.into()))
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_request_free(request: *mut RequestHandle) {
+    // SAFETY: NULL, or given out and not freed yet, as the header demands.
+    unsafe { free(request) };
+}

@@ -1,0 +1,170 @@
+// How members find each other, and what one of them has in its hands then. Included by
+// hotlease/communicator.hpp.
+#ifndef HOTLEASE_COMM_JOIN_HPP
+#define HOTLEASE_COMM_JOIN_HPP
+
+#include <hotlease/comm/request.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace hotlease {
+
+// Where members find each other, served by a thread of this program until it is destroyed: members that are
+// connected do not need it any more. `hotlease comm rendezvous` is the same as a program.
+class rendezvous {
+public:
+    // At an address and port, "0.0.0.0:7072" for instance; port 0 is any free one. For members that have this
+    // secret, of at least 16 bytes; without one it is HOTLEASE_COMM_SECRET, or in the file
+    // HOTLEASE_COMM_SECRET_FILE.
+    explicit rendezvous(const std::string& listen, std::string_view secret = {})
+    {
+        hotlease_comm_rendezvous* started = nullptr;
+        const void* bytes = secret.empty() ? nullptr : secret.data();
+        detail::communicate([&](hotlease_error** failure) {
+            return hotlease_comm_rendezvous_start(listen.c_str(), bytes, secret.size(), &started, failure);
+        });
+        handle_.reset(started);
+    }
+    // Where it listens, "127.0.0.1:40123" for instance.
+    std::string address() const { return hotlease_comm_rendezvous_address(handle_.get()); }
+
+private:
+    detail::unique<hotlease_comm_rendezvous, hotlease_comm_rendezvous_free> handle_;
+};
+
+// How to join; explained at hotlease_comm_options in communicator.h. What is empty or 0 is as the environment
+// says.
+struct communicator_options {
+    std::string name = {};                  // empty: HOTLEASE_COMM_NAME
+    std::string rendezvous = {};            // "host:port"; empty: HOTLEASE_COMM_RENDEZVOUS
+    std::uint32_t size = 0;                 // how many members there are; 0: HOTLEASE_COMM_SIZE
+    std::optional<std::uint32_t> rank = {}; // none: HOTLEASE_COMM_RANK, or whichever is left
+    std::string secret = {};                // of at least 16 bytes; empty: secret_file
+    std::string secret_file = {}; // empty: HOTLEASE_COMM_SECRET, or the file HOTLEASE_COMM_SECRET_FILE
+    bool sealed = false;          // encrypts what members send each other
+    std::chrono::milliseconds join_timeout = std::chrono::seconds(30);
+    std::chrono::milliseconds failure_bound = std::chrono::seconds(2);
+    std::chrono::milliseconds linger = std::chrono::seconds(30);
+    std::chrono::microseconds spin = std::chrono::microseconds(20);
+    std::uint64_t eager_bytes = 16 * 1024;
+    std::uint64_t early_bytes = 256 << 20;
+    std::string address = {}; // at which others reach this member; empty: as it reached the rendezvous
+    bool newcomer = false;    // joins a communicator that grows to `size`: communicator::grow
+    bool checked = false;     // members compare what they call before each collective: hotlease::at
+};
+
+namespace detail {
+
+inline hotlease_comm* join(const communicator_options& options)
+{
+    const auto text = [](const std::string& given) { return given.empty() ? nullptr : given.c_str(); };
+    // 0 is the default in C.
+    const auto at_least_1 = [](auto time) {
+        return time.count() > 1 ? static_cast<std::uint64_t>(time.count()) : 1;
+    };
+    hotlease_comm_options asked{};
+    asked.struct_size = sizeof asked;
+    asked.name = text(options.name);
+    asked.rendezvous = text(options.rendezvous);
+    asked.secret = text(options.secret);
+    asked.secret_size = options.secret.size();
+    asked.secret_file = text(options.secret_file);
+    asked.size = options.size;
+    asked.has_rank = options.rank ? 1 : 0;
+    asked.rank = options.rank.value_or(0);
+    asked.sealed = options.sealed ? 1 : 0;
+    asked.join_timeout_ms = at_least_1(options.join_timeout);
+    asked.failure_bound_ms = at_least_1(options.failure_bound);
+    asked.linger_ms = at_least_1(options.linger);
+    asked.spin_us = options.spin.count() > 0 ? options.spin.count() : -1;
+    asked.eager_bytes = options.eager_bytes;
+    asked.early_bytes = options.early_bytes;
+    asked.address = text(options.address);
+    asked.newcomer = options.newcomer ? 1 : 0;
+    asked.checked = options.checked ? 1 : 0;
+    hotlease_comm* joined = nullptr;
+    communicate([&](hotlease_error** failure) { return hotlease_comm_join(&asked, &joined, failure); });
+    return joined;
+}
+
+// A communicator's handle, and how functions of communicator.h are called with it.
+class with_handle {
+public:
+    with_handle(with_handle&&) noexcept = default;
+    with_handle& operator=(with_handle&& other) noexcept
+    {
+        if (this != &other) {
+            leave();
+            handle_ = std::move(other.handle_);
+            unwinding_ = other.unwinding_;
+        }
+        return *this;
+    }
+
+    // 0 and "" of what has finished, or was moved from.
+    std::uint32_t rank() const noexcept { return hotlease_comm_rank(handle_.get()); }
+    std::uint32_t size() const noexcept { return hotlease_comm_size(handle_.get()); }
+    std::string name() const { return hotlease_comm_name(handle_.get()); }
+    const hotlease_comm* handle() const noexcept { return handle_.get(); }
+
+    // Finishes: waits until everything is sent, and until others have read it or are gone. No call is
+    // possible afterwards.
+    void finish()
+    {
+        alive();
+        communicate([&](hotlease_error** failure) { return hotlease_comm_finish(handle_.release(), failure); });
+    }
+    // Gives up, as a member that has failed: the others learn it at once. No call is possible afterwards.
+    void abort() noexcept { hotlease_comm_abort(handle_.release()); }
+
+protected:
+    explicit with_handle(hotlease_comm* handle) : handle_(handle) {}
+    ~with_handle() { leave(); }
+
+    // Calls a function with these arguments.
+    template <auto Function, class Arguments>
+    void run(const Arguments& arguments, const thrown* by_operator = nullptr) const
+    {
+        alive();
+        std::apply(
+            [&](const auto&... each) {
+                communicate([&](hotlease_error** failure) { return Function(handle_.get(), each..., failure); },
+                            by_operator);
+            },
+            arguments);
+    }
+    // Calls a function that begins something.
+    template <auto Function, class Result = void, class Arguments>
+    request<Result> begin(const Arguments& arguments, kept<Result> own = {},
+                          std::shared_ptr<thrown> by_operator = {}) const
+    {
+        hotlease_comm_request* begun = nullptr;
+        run<Function>(std::tuple_cat(arguments, std::tuple(&begun)));
+        return {begun, std::move(own), std::move(by_operator)};
+    }
+
+private:
+    void alive() const { demand(handle_ != nullptr, "communicator: it has finished, or was moved from"); }
+    void leave() noexcept
+    {
+        if (std::uncaught_exceptions() > unwinding_)
+            abort();
+        handle_.reset();
+    }
+
+    unique<hotlease_comm, hotlease_comm_free> handle_;
+    int unwinding_ = std::uncaught_exceptions();
+};
+
+} // namespace detail
+
+} // namespace hotlease
+
+#endif

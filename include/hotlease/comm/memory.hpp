@@ -1,0 +1,88 @@
+// Memory of the caller's that messages and collectives use. Included by hotlease/communicator.hpp.
+#ifndef HOTLEASE_COMM_MEMORY_HPP
+#define HOTLEASE_COMM_MEMORY_HPP
+
+#include <hotlease/comm/datatype.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <ranges>
+#include <type_traits>
+
+namespace hotlease {
+
+// As input, and in scatters as output: what this rank gives is in the output (the input) already, where its
+// result, or its block of it, will be. In gather, gatherv, scatter, scatterv and reduce at the root only.
+struct inplace_t {};
+inline constexpr inplace_t inplace{};
+
+// One element.
+template <class T>
+concept single = plain<T> && !std::ranges::range<T>;
+
+// Memory to write elements to: vectors, arrays, spans.
+template <class Range>
+concept writable = std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
+                   plain<std::ranges::range_value_t<Range>> &&
+                   !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>;
+
+// What a rank gives to a collective.
+template <class T>
+concept given = plain_range<std::remove_cvref_t<T>> || std::same_as<std::remove_cvref_t<T>, inplace_t>;
+
+// What is still there when a call has returned: no temporary, unless it only stands for memory that is
+// elsewhere.
+template <class T>
+concept lasting = std::is_lvalue_reference_v<T> || std::ranges::borrowed_range<T> ||
+                  std::same_as<std::remove_cvref_t<T>, inplace_t>;
+
+namespace detail {
+
+template <class Range>
+using value_of = std::ranges::range_value_t<std::remove_cvref_t<Range>>;
+
+// Both sides of a collective, of which one may be in place.
+template <class In, class Out>
+struct sides_of {
+    using type = value_of<In>;
+    static_assert(std::same_as<value_of<In>, value_of<Out>>,
+                  "input and output have elements of different types");
+};
+template <class Out>
+struct sides_of<inplace_t, Out> {
+    using type = value_of<Out>;
+};
+template <class In>
+struct sides_of<In, inplace_t> {
+    using type = value_of<In>;
+};
+template <class In, class Out>
+using common = typename sides_of<std::remove_cvref_t<In>, std::remove_cvref_t<Out>>::type;
+
+template <class Range>
+const void* input(const Range& values)
+{
+    if constexpr (std::same_as<Range, inplace_t>)
+        return HOTLEASE_COMM_IN_PLACE;
+    else
+        return std::ranges::data(values);
+}
+template <class Range>
+void* output(Range& into)
+{
+    if constexpr (std::same_as<std::remove_cv_t<Range>, inplace_t>)
+        return HOTLEASE_COMM_IN_PLACE;
+    else
+        return std::ranges::data(into);
+}
+template <class Range>
+std::size_t length(const Range& range)
+{
+    return static_cast<std::size_t>(std::ranges::size(range));
+}
+
+} // namespace detail
+
+} // namespace hotlease
+
+#endif

@@ -1,0 +1,151 @@
+// Messages from one member to another. Included by hotlease/communicator.hpp.
+#ifndef HOTLEASE_COMM_MESSAGES_HPP
+#define HOTLEASE_COMM_MESSAGES_HPP
+
+#include <hotlease/comm/join.hpp>
+#include <hotlease/comm/memory.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace hotlease::detail {
+
+// The part of hotlease::communicator that is about messages.
+class with_messages : public with_handle {
+public:
+    // As a source: any member. As a tag: any.
+    static constexpr std::int64_t any = HOTLEASE_COMM_ANY;
+
+    // Sends, and returns when the memory may be used again.
+    template <plain_range Range>
+    void send(const Range& values, std::uint32_t to, std::uint32_t tag = 0) const
+    {
+        run<hotlease_comm_send>(std::tuple_cat(bytes_of(values), std::tuple(to, tag)));
+    }
+    template <single T>
+    void send(const T& value, std::uint32_t to, std::uint32_t tag = 0) const
+    {
+        send(std::span(&value, 1), to, tag);
+    }
+
+    // Receives the first message of that source and tag. One that is longer throws hotlease::truncated, and
+    // waits to be received with more room.
+    template <writable Range>
+    message recv(Range&& into, std::int64_t from = any, std::int64_t tag = any) const
+    {
+        hotlease_comm_message got{};
+        run<hotlease_comm_recv>(std::tuple_cat(room_of(into), std::tuple(from, tag, &got)));
+        return detail::message_of(got);
+    }
+    template <single T>
+    message recv(T& into, std::int64_t from = any, std::int64_t tag = any) const
+    {
+        return recv(std::span(&into, 1), from, tag);
+    }
+    // One element; throws if the message has another length.
+    template <single T>
+    T recv_value(std::int64_t from = any, std::int64_t tag = any) const
+    {
+        T value{};
+        const message got = recv(value, from, tag);
+        detail::demand(got.count<T>() == 1, "communicator::recv_value: the message is empty");
+        return value;
+    }
+    // However many there are. (While several threads receive by the same source and tag, with a length known
+    // before instead.)
+    template <single T>
+    std::vector<T> recv_vector(std::int64_t from = any, std::int64_t tag = any) const
+    {
+        const message coming = probe(from, tag);
+        std::vector<T> values(coming.count<T>());
+        values.resize(recv(values, coming.source, coming.tag).template count<T>());
+        return values;
+    }
+
+    // Sends and receives at once, so that two, or all in a ring, can do so with each other.
+    template <plain_range From, writable Into>
+    message sendrecv(const From& values, std::uint32_t to, Into&& into, std::int64_t from = any,
+                     std::uint32_t send_tag = 0, std::int64_t recv_tag = any) const
+    {
+        hotlease_comm_message got{};
+        run<hotlease_comm_sendrecv>(std::tuple_cat(bytes_of(values), std::tuple(to, send_tag), room_of(into),
+                                                   std::tuple(from, recv_tag, &got)));
+        return detail::message_of(got);
+    }
+
+    // What recv would receive: waits for it, or says that there is nothing.
+    message probe(std::int64_t from = any, std::int64_t tag = any) const
+    {
+        hotlease_comm_message found{};
+        run<hotlease_comm_probe>(std::tuple(from, tag, &found));
+        return detail::message_of(found);
+    }
+    std::optional<message> iprobe(std::int64_t from = any, std::int64_t tag = any) const
+    {
+        hotlease_comm_message message{};
+        int found = 0;
+        run<hotlease_comm_iprobe>(std::tuple(from, tag, &found, &message));
+        return found != 0 ? std::optional(detail::message_of(message)) : std::nullopt;
+    }
+
+    // The same, begun. Of a vector that is moved in the request keeps it, and gives it back.
+    template <plain_range Range>
+        requires lasting<Range>
+    request<> isend(Range&& values, std::uint32_t to, std::uint32_t tag = 0) const
+    {
+        return begin<hotlease_comm_isend>(std::tuple_cat(bytes_of(values), std::tuple(to, tag)), {});
+    }
+    template <single T>
+    request<std::vector<T>> isend(std::vector<T>&& values, std::uint32_t to, std::uint32_t tag = 0) const
+    {
+        detail::kept<std::vector<T>> kept{std::move(values)};
+        const auto arguments = std::tuple_cat(bytes_of(kept.values), std::tuple(to, tag));
+        return begin<hotlease_comm_isend>(arguments, std::move(kept));
+    }
+    template <writable Range>
+        requires lasting<Range>
+    request<message> irecv(Range&& into, std::int64_t from = any, std::int64_t tag = any) const
+    {
+        return begin<hotlease_comm_irecv, message>(std::tuple_cat(room_of(into), std::tuple(from, tag)), {});
+    }
+    template <single T>
+    request<message> irecv(T& into, std::int64_t from = any, std::int64_t tag = any) const
+    {
+        return irecv(std::span(&into, 1), from, tag);
+    }
+    // Up to so many elements, in memory of the request's.
+    template <single T>
+    request<std::vector<T>> irecv_vector(std::size_t count_max, std::int64_t from = any,
+                                         std::int64_t tag = any) const
+    {
+        detail::kept<std::vector<T>> kept{std::vector<T>(count_max), true};
+        const auto arguments = std::tuple_cat(room_of(kept.values), std::tuple(from, tag));
+        return begin<hotlease_comm_irecv>(arguments, std::move(kept));
+    }
+
+protected:
+    using with_handle::with_handle;
+
+private:
+    template <class Range>
+    static auto bytes_of(const Range& values)
+    {
+        (void)datatype_of<value_of<Range>>; // says what cannot be sent
+        return std::tuple(input(values), length(values) * sizeof(value_of<Range>));
+    }
+    template <class Range>
+    static auto room_of(Range& into)
+    {
+        (void)datatype_of<value_of<Range>>;
+        return std::tuple(output(into), length(into) * sizeof(value_of<Range>));
+    }
+};
+
+} // namespace hotlease::detail
+
+#endif
