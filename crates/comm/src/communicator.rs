@@ -93,6 +93,14 @@ impl Communicator {
         self.part()
     }
 
+    /// Gives up, for all communicators that this member has on its connections: others are told at once, and nothing is waited for.
+    pub fn give_up(mut self) {
+        if !std::mem::replace(&mut self.has_finished, true) {
+            self.member.handles.fetch_sub(1, Ordering::AcqRel);
+            self.member.give_up();
+        }
+    }
+
     fn part(&mut self) -> Result<(), Error> {
         if std::mem::replace(&mut self.has_finished, true) {
             return Ok(());
