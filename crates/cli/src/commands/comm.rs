@@ -1,5 +1,7 @@
 //! `hotlease comm`
 
+mod run;
+
 use crate::commands::up::signals::Signals;
 use crate::output::Output;
 use crate::service;
@@ -21,6 +23,7 @@ pub(crate) struct CommArgs {
 #[derive(Debug, Subcommand)]
 enum Command {
     Rendezvous(RendezvousArgs),
+    Run(run::RunArgs),
 }
 
 /// Run a rendezvous, in the foreground: where members of communicators find each other
@@ -47,6 +50,7 @@ struct Serving {
 pub(crate) fn carry_out(args: CommArgs, output: &mut Output) -> anyhow::Result<()> {
     match args.command {
         Command::Rendezvous(args) => rendezvous(&args, output),
+        Command::Run(args) => run::run(&args),
     }
 }
 
