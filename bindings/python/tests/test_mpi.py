@@ -34,7 +34,8 @@ def run(ranks, program, *options, **environment):
     else:
         program = [str(program)]
     command = [_programs.find("hotlease"), "comm", "run", "-n", str(ranks), *options, sys.executable, *program]
-    env = {**os.environ, **environment}
+    # Members write what they print as a whole, at their end.
+    env = {**os.environ, "PYTHONUNBUFFERED": "", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, stdin=subprocess.DEVNULL)
 
 
@@ -64,7 +65,7 @@ def test_programs_of_a_tutorial_run_unchanged_but_for_the_import(program, tmp_pa
     if python.exists():
         theirs = tmp_path / "program.py"
         theirs.write_text(text.replace("from hotlease import MPI", "from mpi4py import MPI"))
-        env = {**os.environ, "PYTHONPATH": "", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        env = {**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         done = subprocess.run(
             [python.parent / "mpiexec", "-n", "4", python, theirs], capture_output=True, text=True, env=env, timeout=120
         )
@@ -77,11 +78,11 @@ import os, signal, time
 import numpy as np
 from hotlease import MPI
 comm = MPI.COMM_WORLD
-comm.Barrier()
-if comm.rank == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
 began = time.monotonic()
 try:
+    comm.Barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     while True:
         comm.Allreduce(np.ones(1000), np.zeros(1000))
 except MPI.Exception as error:
@@ -119,7 +120,6 @@ def test_a_program_that_raises_lets_nobody_wait():
     program = """
 from hotlease import MPI
 comm = MPI.COMM_WORLD
-comm.Barrier()
 if comm.rank == 0:
     raise SystemError("on purpose")
 try:
@@ -247,13 +247,22 @@ def test_the_launcher_labels_lines_and_gives_standard_input_to_rank_0():
     assert sorted(done.stdout.splitlines()) == ["[0] 0 of 2", "[0] given", "[1] 1 of 2"]
 
 
-def test_the_launcher_ends_the_others_and_names_who_failed():
-    script = 'trap "echo ended; exit 0" TERM; if [ $HOTLEASE_COMM_RANK = 1 ]; then exit 7; fi; while :; do sleep 0.05; done'
-    done = launch("-n", "3", "sh", "-c", script)
-    assert done.returncode == 7 and done.stdout == "ended\nended\n"
+def test_the_launcher_ends_the_others_and_names_who_failed(tmp_path):
+    script = """
+rank=$HOTLEASE_COMM_RANK
+if [ $rank = 1 ]; then
+    until [ -e ready0 ] && [ -e ready2 ]; do sleep 0.02; done
+    exit 7
+fi
+trap 'WHAT' TERM
+touch ready$rank
+while :; do sleep 0.05; done
+"""
+    done = launch("-n", "3", "sh", "-c", script.replace("WHAT", "echo ended; exit 0"), cwd=tmp_path)
+    assert done.returncode == 7 and done.stdout == "ended\nended\n", done.stderr
     assert "rank 1 exited with status 7; the others were ended" in done.stderr
-    stubborn = 'trap "" TERM; [ $HOTLEASE_COMM_RANK = 1 ] && exit 1; while :; do sleep 0.05; done'
-    assert launch("-n", "2", "--grace", "100ms", "sh", "-c", stubborn).returncode == 1
+    stubborn = launch("-n", "3", "--grace", "100ms", "sh", "-c", script.replace("WHAT", ""), cwd=tmp_path)
+    assert stubborn.returncode == 7
     missing = launch("-n", "2", "no-such-program")
     assert missing.returncode == 1 and "cannot start no-such-program" in missing.stderr
 
