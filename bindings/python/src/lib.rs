@@ -3,6 +3,7 @@
 //! | module | job |
 //! |---|---|
 //! | `client` | what programs use: leases, submitting tasks, futures |
+//! | `mpi` | `hotlease.MPI`: message passing under mpi4py's names |
 //! | `slot` | what a worker process runs: the loop of `hotlease-worker`, and the calling of Python functions |
 //! | `native` | native functions, for both sides |
 //! | `plain` | small plain values as objects, for both sides |
@@ -11,6 +12,7 @@
 //! The bytes of tasks and results, of both sides, are `hotlease_wire::task`; in words: `FORMAT.md`.
 
 mod client;
+mod mpi;
 mod native;
 mod plain;
 mod printed;
@@ -24,5 +26,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     client::add_to(module)?;
     module.add_class::<native::Native>()?;
+    module.add_function(wrap_pyfunction!(mpi::_mpi, module)?)?;
     slot::add_to(module)
 }

@@ -73,6 +73,11 @@ def test_the_public_module_is_typed(tmp_path):
         "scale: hotlease.NativeFunction = hotlease.native('libscale.so', 'scale', output=lambda given: len(given), dtype='f8')\n"
         "result = scale.submit(b'bytes').result()\n"
         "results = list(scale.map([b'bytes']))\n"
+        "from hotlease import MPI\n"
+        "comm: MPI.Intracomm = MPI.COMM_WORLD\n"
+        "request: MPI.Request = comm.Isend([bytearray(8), MPI.DOUBLE], dest=(comm.rank + 1) % comm.Get_size())\n"
+        "comm.Allreduce(MPI.IN_PLACE, bytearray(8), op=MPI.MAX)\n"
+        "half: MPI.Comm = comm.Split(comm.rank % 2)\n"
     )
     package = pathlib.Path(hotlease.__file__).parent
     command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--exclude", r"_slot\.py$", str(program), str(package)]

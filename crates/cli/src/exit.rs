@@ -34,6 +34,8 @@ Environment:
   HOTLEASE_MUNGE        1: come as this user of the MUNGE cluster; HOTLEASE_MUNGE_SOCKET: munged's socket
   HOTLEASE_CA_FILE      the site's ca.pem, for who has no certificate
   HOTLEASE_COMM_SECRET  what members of communicators and their rendezvous share; HOTLEASE_COMM_SECRET_FILE: its file
+  HOTLEASE_COMM_RENDEZVOUS, HOTLEASE_COMM_NAME, HOTLEASE_COMM_SIZE, HOTLEASE_COMM_RANK
+                        which communicator a member is of; `hotlease comm run` sets them
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
   HOTLEASE_LOG_FORMAT   json: each line of the log is an object; else text
   HOTLEASE_WORKER       the worker's binary, where it is not found beside this one";
@@ -65,6 +67,18 @@ pub(crate) enum CommandError {
         dir: String,
         /// Who, where that is written down.
         pid: Option<u32>,
+    },
+    /// A member of `hotlease comm run` failed.
+    #[error("rank {rank} {how}{others}")]
+    Member {
+        /// Which.
+        rank: u32,
+        /// In words.
+        how: String,
+        /// What became of the others.
+        others: &'static str,
+        /// What to exit with.
+        status: u8,
     },
     /// The detached process told why it cannot serve.
     #[error("the platform did not start: {why}; its log is {log}")]
@@ -125,7 +139,7 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
             CommandError::Usage(_) => USAGE,
             CommandError::NotRunning { .. } => NOT_RUNNING,
             CommandError::RunsAlready { .. } => RUNS_ALREADY,
-            CommandError::NotStarted { status, .. } => *status,
+            CommandError::NotStarted { status, .. } | CommandError::Member { status, .. } => *status,
         };
     }
     if let Some(error) = find::<ClientError>(error) {

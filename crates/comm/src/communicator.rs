@@ -105,10 +105,13 @@ impl Communicator {
         self.part(false)
     }
 
-    /// Gives up, as a member that has failed: the others learn it at once.
+    /// Gives up, as a member that has failed, in all communicators that this member has on its connections: others are told at
+    /// once, and nothing is waited for.
     pub fn abort(mut self) {
-        // Whoever gives up waits for nobody, so nothing goes wrong.
-        let _ = self.part(true);
+        if !std::mem::replace(&mut self.has_finished, true) {
+            self.member.handles.fetch_sub(1, Ordering::AcqRel);
+            self.member.give_up();
+        }
     }
 
     fn part(&mut self, gives_up: bool) -> Result<(), Error> {

@@ -249,6 +249,16 @@ impl Engine {
         result.unwrap_or(Err(Error::Finished))
     }
 
+    /// The same, until then at most.
+    pub(crate) fn wait_until(
+        &self,
+        key: Key,
+        is_send: bool,
+        deadline: Instant,
+    ) -> Option<Result<Status, Error>> {
+        self.until(is_send, Some(deadline), |state| state.protocol.result(key))
+    }
+
     /// The result of a request if it has ended.
     pub(crate) fn test(&self, key: Key) -> Option<Result<Status, Error>> {
         self.until(false, Some(Instant::now()), |state| state.protocol.result(key))

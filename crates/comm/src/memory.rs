@@ -1,5 +1,6 @@
 //! Memory of operations, and parts of it.
 
+use crate::error::Error;
 use hotlease_fabric::lent::{Lent, LentMut};
 use std::fmt;
 use std::ops::Range;
@@ -14,6 +15,8 @@ pub(crate) enum Memory {
     LentMut(LentMut),
     /// The operation's own.
     Owned(Arc<Mutex<Vec<u8>>>),
+    /// The operation's own, for a message of any length: it gets as long as the message.
+    Fitting(Arc<Mutex<Vec<u8>>>),
     /// The operation's own, of elements.
     Elements(Arc<Mutex<dyn Elements>>),
 }
@@ -55,8 +58,14 @@ impl Memory {
         Self::Owned(Arc::new(Mutex::new(bytes)))
     }
 
+    /// For a message of any length.
+    pub(crate) fn fitting() -> Self {
+        Self::Fitting(Arc::default())
+    }
+
     pub(crate) fn len(&self) -> usize {
         match self {
+            Self::Fitting(_) => usize::MAX,
             Self::Lent(lent) => lent.len(),
             Self::LentMut(lent) => lent.len(),
             Self::Owned(bytes) => lock(bytes).len(),
@@ -105,7 +114,7 @@ impl Memory {
     /// The bytes of owned memory, which nobody else uses any more: else a copy.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         match self {
-            Self::Owned(bytes) => match Arc::try_unwrap(bytes) {
+            Self::Owned(bytes) | Self::Fitting(bytes) => match Arc::try_unwrap(bytes) {
                 Ok(bytes) => bytes.into_inner().unwrap_or_else(PoisonError::into_inner),
                 Err(bytes) => lock(&bytes).clone(),
             },
@@ -125,6 +134,25 @@ pub(crate) struct Piece {
 impl Piece {
     pub(crate) fn len(&self) -> usize {
         self.length
+    }
+
+    /// A message of this length has come for it: makes room, if there is to be as much as it needs.
+    pub(crate) fn settle(&mut self, length: u64) -> Result<(), Error> {
+        let Memory::Fitting(bytes) = &self.memory else {
+            return Ok(());
+        };
+        let no_room = |why: String| Error::Local {
+            what: "make room for a message",
+            why,
+        };
+        let length = usize::try_from(length).map_err(|error| no_room(error.to_string()))?;
+        let mut room = lock(bytes);
+        room.try_reserve_exact(length)
+            .map_err(|error| no_room(format!("{length} bytes: {error}")))?;
+        room.resize(length, 0);
+        drop(room);
+        *self = Memory::Owned(Arc::clone(bytes)).whole();
+        Ok(())
     }
 
     /// A part of this part.
@@ -147,7 +175,7 @@ impl Piece {
         match &self.memory {
             Memory::Lent(lent) => lent.with(|bytes| read(&bytes[range])),
             Memory::LentMut(lent) => lent.with(|bytes| read(&bytes[range])),
-            Memory::Owned(bytes) => lock(bytes).get(range).map(read),
+            Memory::Owned(bytes) | Memory::Fitting(bytes) => lock(bytes).get(range).map(read),
             Memory::Elements(elements) => lock(elements).bytes().get(range).map(read),
         }
     }
@@ -158,7 +186,7 @@ impl Piece {
         match &self.memory {
             Memory::Lent(_) => None,
             Memory::LentMut(lent) => lent.with(|bytes| write(&mut bytes[range])),
-            Memory::Owned(bytes) => lock(bytes).get_mut(range).map(write),
+            Memory::Owned(bytes) | Memory::Fitting(bytes) => lock(bytes).get_mut(range).map(write),
             Memory::Elements(elements) => lock(elements).bytes_mut().get_mut(range).map(write),
         }
     }
@@ -186,6 +214,23 @@ mod tests {
         assert_eq!(other.clone().into_bytes(), [3, 4, 5, 0]);
         part.copy_to(&memory.piece(0..3)).expect("it is there");
         assert_eq!(memory.into_bytes(), [3, 4, 5, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn memory_for_a_message_of_any_length_gets_as_long_as_it() {
+        let memory = Memory::fitting();
+        let mut piece = memory.whole();
+        assert!(
+            matches!(piece.settle(u64::MAX), Err(Error::Local { .. })),
+            "no memory is as long"
+        );
+        piece.settle(3).expect("3 bytes");
+        piece
+            .part(1..3)
+            .write(|bytes| bytes.fill(7))
+            .expect("it is there");
+        drop(piece);
+        assert_eq!(memory.into_bytes(), [0, 7, 7]);
     }
 
     #[test]

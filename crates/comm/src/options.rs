@@ -1,5 +1,7 @@
 //! How a communicator is made.
 
+mod environment;
+
 use crate::choice::Table;
 use crate::error::Error;
 use crate::schedule::Rank;

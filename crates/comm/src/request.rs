@@ -7,6 +7,7 @@ use crate::memory::Memory;
 use crate::protocol::Status;
 use crate::slots::Key;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A send, a receive into lent memory, or a collective, that has begun.
 ///
@@ -51,6 +52,14 @@ impl Request {
     /// Its result, if it has ended; to be asked again otherwise. Makes progress.
     pub fn test(&mut self) -> Option<Result<Status, Error>> {
         let result = self.group.engine.test(self.key?)?;
+        self.key = None;
+        Some(self.inner(result))
+    }
+
+    /// Waits for its end, so long at most; to be asked again if it has not come.
+    pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<Status, Error>> {
+        let engine = &self.group.engine;
+        let result = engine.wait_until(self.key?, self.is_send, Instant::now() + at_most)?;
         self.key = None;
         Some(self.inner(result))
     }
@@ -112,7 +121,12 @@ impl Receiving {
 
     /// The message, if it has come; to be asked again otherwise. Makes progress.
     pub fn test(&mut self) -> Option<Result<Received, Error>> {
-        let result = self.request.test()?;
+        self.wait_for(Duration::ZERO)
+    }
+
+    /// The message, if it comes within this time; to be asked again otherwise.
+    pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<Received, Error>> {
+        let result = self.request.wait_for(at_most)?;
         let memory = std::mem::replace(&mut self.memory, Memory::of(Vec::new()));
         Some(result.map(|status| received(status, memory)))
     }

@@ -68,6 +68,11 @@ create_exception!(
     "What went wrong between a program and its workers."
 );
 
+/// How often this process was forked off another one, as far as Python told.
+pub fn forks() -> u32 {
+    core::FORKED.load(std::sync::atomic::Ordering::Relaxed)
+}
+
 /// Adds what this side has to the module.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<executor::Client>()?;

@@ -3,6 +3,7 @@
 mod explain;
 mod given;
 mod plan;
+mod run;
 mod simulate;
 
 use crate::commands::up::signals::Signals;
@@ -29,6 +30,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Explain(explain::ExplainArgs),
     Simulate(simulate::SimulateArgs),
+    Run(run::RunArgs),
 }
 
 /// Run a rendezvous, in the foreground: where members of communicators find each other
@@ -62,6 +64,7 @@ pub(crate) fn carry_out(args: CommArgs, output: &mut Output) -> anyhow::Result<(
         Command::Plan(args) => plan::carry_out(&args, output),
         Command::Explain(args) => explain::carry_out(&args, output),
         Command::Simulate(args) => simulate::carry_out(&args, output),
+        Command::Run(args) => run::run(&args),
     }
 }
 

@@ -17,9 +17,10 @@ use crate::protocol::{Bounds, Protocol};
 use crate::rendezvous::client::{self, Met};
 use crate::route::Route;
 use crate::schedule::Rank;
-use hotlease_wire::comm::Loss;
+use crate::secret::Secret;
 use hotlease_wire::comm::greeting::NodeId;
 use hotlease_wire::comm::rendezvous::Meeting;
+use hotlease_wire::comm::{GroupId, Loss};
 use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
@@ -61,16 +62,11 @@ impl Communicator {
         began: Instant,
         is_partial: bool,
     ) -> Result<Self, Error> {
-        let size = met.members.len() as Rank;
         // After the meeting a member that has failed is not waited for much longer than at any other time.
         let deadline = if is_partial {
             Instant::now() + 2 * options.failure_bound
         } else {
             began + options.join_timeout
-        };
-        let node = match options.link {
-            LinkChoice::Direct => here().unwrap_or(NodeId::ALONE),
-            LinkChoice::Tcp => NodeId::ALONE,
         };
         let plan = Plan {
             name: &options.name,
@@ -81,53 +77,74 @@ impl Communicator {
             relay: met.relay,
             is_sealed: options.is_sealed,
             is_partial,
-            node,
+            node: node(options),
             deadline,
         };
         let joined = connect(&plan, met.port)?;
-        let missing: Vec<Rank> = (0..size)
-            .filter(|rank| *rank != met.rank && joined[*rank as usize].is_none())
-            .collect();
         // What a NAT made of it was of use until now.
         drop(met.stream);
+        Self::over(options, table, (met.rank, met.group), joined, deadline)
+    }
+
+    /// One whose only member is this process. It needs no rendezvous.
+    ///
+    /// # Errors
+    /// [`Error::Options`] of a name that cannot be; [`Error::Table`] of a table that is named by `HOTLEASE_COMM_TABLE`;
+    /// [`Error::Local`].
+    pub fn alone(name: &str) -> Result<Self, Error> {
+        // Nobody is asked for it.
+        let secret = Secret::new(&rand::random::<[u8; 32]>())?;
+        let options = Options::new(name, 1, "", secret);
+        options.check()?;
+        let group = GroupId(rand::random());
+        let table = options.table()?;
+        Self::over(&options, table, (0, group), vec![None], Instant::now())
+    }
+
+    /// Over these connections, by rank. Others are lost. Until `joined_by` members may still be joining.
+    fn over(
+        options: &Options,
+        table: Arc<Table>,
+        (me, id): (Rank, GroupId),
+        joined: Vec<Option<Joined>>,
+        joined_by: Instant,
+    ) -> Result<Self, Error> {
+        let size = joined.len() as Rank;
+        let missing: Vec<Rank> = (0..size)
+            .filter(|rank| *rank != me && joined[*rank as usize].is_none())
+            .collect();
         let route = |joined: &Option<Joined>| joined.as_ref().map_or(Route::Itself, |joined| joined.route);
         let routes = joined.iter().map(route).collect();
         let nodes = (0..).zip(&joined).map(|(rank, joined)| match joined {
             Some(joined) => joined.node,
-            None if rank == met.rank => node,
+            None if rank == me => node(options),
             None => NodeId::ALONE,
         });
         let nodes = numbers(&nodes.collect::<Vec<_>>());
-        let link = link(joined, met.rank, &nodes).map_err(Error::local("wait for messages"))?;
+        let link = link(joined, me, &nodes).map_err(Error::local("wait for messages"))?;
         let bounds = Bounds {
             eager_bytes: options.eager_bytes,
             early_bytes: options.early_bytes,
         };
-        let mut protocol = Protocol::new(met.rank, size, bounds);
+        let mut protocol = Protocol::new(me, size, bounds);
         let members: Arc<[Rank]> = (0..size).collect();
         protocol.open(WORLD, Arc::clone(&members));
         for rank in missing {
             protocol.lost(rank, Loss::Silent);
         }
-        let spin = if is_crowded(&nodes, met.rank) {
+        let spin = if is_crowded(&nodes, me) {
             Duration::ZERO
         } else {
             options.spin
         };
         let engine = Arc::new(Engine::new(protocol, link, spin));
-        let keeper = Keeper::start(
-            Arc::clone(&engine),
-            met.rank,
-            size,
-            options.failure_bound,
-            plan.deadline,
-        );
+        let keeper = Keeper::start(Arc::clone(&engine), me, size, options.failure_bound, joined_by);
         let keeper = keeper.map_err(Error::local("start a thread"))?;
         let member = Member {
             engine: Arc::clone(&engine),
             keeper: Mutex::new(Some(keeper)),
             options: options.clone(),
-            id: met.group,
+            id,
             size,
             link: LinkKind::Tcp,
             routes,
@@ -136,8 +153,16 @@ impl Communicator {
             is_checked: options.is_checked(),
             handles: AtomicUsize::new(0),
         };
-        let group = Group::all(engine, WORLD, met.rank, members);
+        let group = Group::all(engine, WORLD, me, members);
         Ok(Self::of(Arc::new(member), group))
+    }
+}
+
+/// Where this member is, as far as others are to know.
+fn node(options: &Options) -> NodeId {
+    match options.link {
+        LinkChoice::Direct => here().unwrap_or(NodeId::ALONE),
+        LinkChoice::Tcp => NodeId::ALONE,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::request::{Receiving, Request};
 use crate::schedule::Rank;
 use hotlease_fabric::lent::{Lent, LentMut, lend, lend_mut};
 use hotlease_wire::comm::frame::{Address, Class};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Communicator {
     fn address(&self, tag: u32) -> Address {
@@ -26,13 +26,21 @@ impl Communicator {
     /// # Errors
     /// [`Error::MemberLost`] and [`Error::MemberLeft`] of the receiver, [`Error::NoSuchRank`].
     pub fn send(&self, bytes: &[u8], to: Rank, tag: u32) -> Result<(), Error> {
-        let outer = self.group.outer(to)?;
-        let sent = self.group.engine.send_now(outer, self.address(tag), bytes);
-        if sent.map_err(|error| self.group.error(error))? {
+        if self.try_send(bytes, to, tag)? {
             return Ok(());
         }
         lend(bytes, |lent| self.isend_lent(lent, to, tag)?.wait())?;
         Ok(())
+    }
+
+    /// Sends a message if it goes at once, as small ones do whose receivers keep up; whether it was sent.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send).
+    pub fn try_send(&self, bytes: &[u8], to: Rank, tag: u32) -> Result<bool, Error> {
+        let outer = self.group.outer(to)?;
+        let sent = self.group.engine.send_now(outer, self.address(tag), bytes);
+        sent.map_err(|error| self.group.error(error))
     }
 
     /// Receives a message into `bytes`; how long it is, is in the status.
@@ -105,6 +113,44 @@ impl Communicator {
         Ok(Receiving::new(request, memory))
     }
 
+    /// Begins to receive a message of any length.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
+    pub fn irecv_any_length(&self, pattern: Pattern) -> Result<Receiving, Error> {
+        let memory = Memory::fitting();
+        let request = self.irecv_memory(&memory, pattern)?;
+        Ok(Receiving::new(request, memory))
+    }
+
+    /// The same, if there is a message that it would take: that one.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
+    pub fn try_recv_any_length(&self, pattern: Pattern) -> Result<Option<Receiving>, Error> {
+        if self.iprobe(pattern)?.is_none() {
+            return Ok(None);
+        }
+        let outer = self.group.pattern(pattern)?;
+        let (context, class) = (self.group.context, Class::Message);
+        let during = During::Receive {
+            from: outer.source,
+            tag: outer.tag,
+        };
+        let memory = Memory::fitting();
+        let key = self.group.engine.change(|protocol| {
+            // Another thread may have taken it.
+            if protocol.probe(class, context, outer).is_none() {
+                return Ok(None);
+            }
+            let key = protocol.request(during)?;
+            protocol.receive(class, context, outer, memory.whole(), Owner::Request(key));
+            Ok(Some(key))
+        })?;
+        let request = key.map(|key| Request::new(&self.group, key, false));
+        Ok(request.map(|request| Receiving::new(request, memory)))
+    }
+
     /// Begins to receive a message into lent memory. What comes after it was taken back is lost.
     ///
     /// # Errors
@@ -132,22 +178,34 @@ impl Communicator {
     /// # Errors
     /// Those of [`receive`](Self::receive).
     pub fn probe(&self, pattern: Pattern) -> Result<Status, Error> {
+        // Without a deadline there is an answer.
+        self.probed(pattern, None)?.ok_or(Error::Finished)
+    }
+
+    /// The same for so long at most; None: there was no message.
+    ///
+    /// # Errors
+    /// Those of [`receive`](Self::receive).
+    pub fn probe_for(&self, pattern: Pattern, at_most: Duration) -> Result<Option<Status>, Error> {
+        self.probed(pattern, Some(Instant::now() + at_most))
+    }
+
+    fn probed(&self, pattern: Pattern, deadline: Option<Instant>) -> Result<Option<Status>, Error> {
         let pattern = self.group.pattern(pattern)?;
         let during = During::Receive {
             from: pattern.source,
             tag: pattern.tag,
         };
         let context = self.group.context;
-        let found = self.group.engine.until(false, None, |state| {
+        let found = self.group.engine.until(false, deadline, |state| {
             let found = state.protocol.probe(Class::Message, context, pattern);
             let hopeless = || state.protocol.hopeless(context, pattern, during);
             found.map(Ok).or_else(|| hopeless().map(Err))
         });
         match found {
-            Some(Ok(found)) => Ok(self.status(found)),
+            Some(Ok(found)) => Ok(Some(self.status(found))),
             Some(Err(error)) => Err(self.group.error(error)),
-            // Without a deadline there is an answer.
-            None => Err(Error::Finished),
+            None => Ok(None),
         }
     }
 

@@ -81,7 +81,8 @@ fn length_of(kept: &Kept, landings: &Slots<Landing>) -> u64 {
 }
 
 /// A message and the memory for it: an error if they do not fit.
-fn fit(class: Class, envelope: Envelope, length: u64, room: u64, during: During) -> Result<(), Error> {
+fn fit(class: Class, envelope: Envelope, length: u64, into: &mut Piece, during: During) -> Result<(), Error> {
+    let room = into.len() as u64;
     match class {
         Class::Message if length > room => Err(Error::Truncated {
             source_rank: envelope.source,
@@ -95,7 +96,7 @@ fn fit(class: Class, envelope: Envelope, length: u64, room: u64, during: During)
             sent: length,
             expected: room,
         }),
-        _ => Ok(()),
+        _ => into.settle(length),
     }
 }
 
@@ -118,10 +119,9 @@ impl Protocol {
                 number: pattern.tag.unwrap_or(0),
             },
         };
-        let room = into.len() as u64;
-        let posted = Posted { owner, during, into };
+        let mut posted = Posted { owner, during, into };
         if let Some((envelope, length)) = self.probe(class, context, pattern) {
-            if let Err(error) = fit(class, envelope, length, room, during) {
+            if let Err(error) = fit(class, envelope, length, &mut posted.into, during) {
                 return self.complete(owner, Err(error));
             }
             if let Some((envelope, kept)) = self.matching(class, context).take(pattern) {
@@ -147,14 +147,8 @@ impl Protocol {
     /// The receive that a message is for. Those whose memory is too small for it are told; the message is for the next.
     pub(super) fn receiver_of(&mut self, to: &Address, envelope: Envelope, length: u64) -> Option<Posted> {
         loop {
-            let posted = self.matching(to.class, to.context).arrive(envelope)?;
-            match fit(
-                to.class,
-                envelope,
-                length,
-                posted.into.len() as u64,
-                posted.during,
-            ) {
+            let mut posted = self.matching(to.class, to.context).arrive(envelope)?;
+            match fit(to.class, envelope, length, &mut posted.into, posted.during) {
                 Ok(()) => return Some(posted),
                 Err(error) => self.complete(posted.owner, Err(error)),
             }

@@ -1,0 +1,214 @@
+"""Message passing between processes, under mpi4py's names: ``from hotlease import MPI`` in place of ``from mpi4py import MPI``.
+
+``MPI.COMM_WORLD`` is joined at its first use, by what the environment says: ``hotlease comm run -n 4 python program.py`` sets it.
+Alone, it has one rank. ``MPI.join`` joins any other one by name.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from typing import NoReturn, Optional, Union
+
+from hotlease import _core
+from hotlease.MPI import _native
+from hotlease.MPI._comm import COMM_NULL as COMM_NULL
+from hotlease.MPI._comm import COMM_SELF as COMM_SELF
+from hotlease.MPI._comm import COMM_WORLD as COMM_WORLD
+from hotlease.MPI._comm import Comm as Comm
+from hotlease.MPI._comm import Intracomm as Intracomm
+from hotlease.MPI._comm import Message as Message
+from hotlease.MPI._constants import *  # noqa: F403
+from hotlease.MPI._constants import IN_PLACE as IN_PLACE
+from hotlease.MPI._constants import THREAD_MULTIPLE, _typedict
+from hotlease.MPI._errors import *  # noqa: F403
+from hotlease.MPI._errors import Exception as Exception
+from hotlease.MPI._errors import Missing as Missing
+from hotlease.MPI._native import Datatype as Datatype
+from hotlease.MPI._native import Op as Op
+from hotlease.MPI._native import Request as Request
+from hotlease.MPI._native import Status as Status
+from hotlease.MPI._objects import Pickle as Pickle
+from hotlease.MPI._objects import pickle as pickle
+
+__TypeDict__ = _typedict
+REQUEST_NULL = Request()
+
+# What mpi4py has and hotlease has not, and what to use.
+_ELSEWHERE = {
+    "File": "files of the operating system, each rank its own part (os.pwrite, numpy.memmap)",
+    "Win": "messages: Isend and Irecv; there is no one-sided communication",
+    "Info": "the options of MPI.join",
+    "INFO_NULL": "the options of MPI.join",
+    "Group": "Comm.Split by a colour that the program computes",
+    "Intercomm": "one communicator of all, and Comm.Split",
+    "Cartcomm": "arithmetic on ranks: numpy.unravel_index and numpy.ravel_multi_index",
+    "Graphcomm": "Isend and Irecv with each neighbour",
+    "Distgraphcomm": "Isend and Irecv with each neighbour",
+    "Prequest": "Isend and Irecv each time",
+    "Grequest": "concurrent.futures.Future",
+    "Errhandler": "except MPI.Exception: errors are always raised",
+    "ERRORS_RETURN": "except MPI.Exception: errors are always raised",
+    "ERRORS_ARE_FATAL": "except MPI.Exception: errors are always raised",
+    "Session": "MPI.join",
+    "BOTTOM": "a buffer: addresses are no buffers here",
+    "Attach_buffer": "Bsend as it is: it copies by itself",
+    "Detach_buffer": "Bsend as it is: it copies by itself",
+    "Alloc_mem": "numpy.empty, or bytearray",
+    "Compute_dims": "the program's own arithmetic",
+    "Open_port": "MPI.join under a name",
+    "Publish_name": "MPI.join under a name",
+    "Lookup_name": "MPI.join under a name",
+    "SHORT_INT": "MPI.INT_INT",
+    "LONG_DOUBLE_INT": "MPI.DOUBLE_INT",
+    "REPLACE": "messages: there is no one-sided communication",
+    "NO_OP": "messages: there is no one-sided communication",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name in _ELSEWHERE:
+        raise Missing(f"hotlease has no MPI.{name}: use {_ELSEWHERE[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def join(
+    name: str,
+    size: int,
+    *,
+    rendezvous: Optional[str] = None,
+    rank: Optional[int] = None,
+    secret: Union[str, bytes, None] = None,
+    timeout: Optional[float] = None,
+    newcomer: bool = False,
+) -> Intracomm:
+    """Joins a communicator by name, and waits until all members are there.
+
+    Parameters
+    ----------
+    name, size
+        Of the communicator, the same at all members.
+    rendezvous
+        Where members find each other, as ``"host:port"``: what ``hotlease comm rendezvous`` serves. By default that of
+        ``HOTLEASE_COMM_RENDEZVOUS``.
+    rank
+        This member's; by default whichever is left.
+    secret
+        What all members and the rendezvous know, 16 bytes or more; by default that of ``HOTLEASE_COMM_SECRET``, or of the file which
+        ``HOTLEASE_COMM_SECRET_FILE`` names.
+    timeout
+        How long to wait for all to come, in seconds; by default 30.
+    newcomer
+        Join one that exists, and whose members call ``Comm.Grow``; ``size`` is what it grows to.
+
+    Raises
+    ------
+    MPI.Exception
+        If not all have come in time, naming who is missing; if the name is taken by a group of another size; if the secret is
+        another one; if nobody answers at the rendezvous.
+    """
+    if rendezvous is None:
+        rendezvous = os.environ.get("HOTLEASE_COMM_RENDEZVOUS")
+        if not rendezvous:
+            raise ValueError("no rendezvous: give MPI.join one, as host:port, or set HOTLEASE_COMM_RENDEZVOUS")
+    if isinstance(secret, str):
+        secret = secret.encode()
+    return Intracomm(_native.Handle.join(name, size, rendezvous, rank, secret, timeout, newcomer))
+
+
+_is_finalized = False
+
+
+def Init() -> None:
+    """Joins ``COMM_WORLD`` now, and not at its first use."""
+    COMM_WORLD.Get_rank()
+
+
+def Init_thread(required: int = THREAD_MULTIPLE) -> int:
+    """The same; any thread may make any call."""
+    Init()
+    return THREAD_MULTIPLE
+
+
+def Finalize() -> None:
+    """Finishes all communicators: waits until others have read what was sent. The end of a program does it, too."""
+    global _is_finalized
+    _is_finalized = True
+    _native.end_all(False)
+
+
+def Is_initialized() -> bool:
+    """True: nothing has to be done before communicators are used."""
+    return True
+
+
+def Is_finalized() -> bool:
+    """Whether ``Finalize`` was called."""
+    return _is_finalized
+
+
+def Query_thread() -> int:
+    """Any thread may make any call."""
+    return THREAD_MULTIPLE
+
+
+def Is_thread_main() -> bool:
+    """Any thread may make any call."""
+    return True
+
+
+def Get_processor_name() -> str:
+    """The name of this host."""
+    return socket.gethostname()
+
+
+def Get_version() -> tuple[int, int]:
+    """The version of MPI's that hotlease's part of it is of."""
+    return (3, 1)
+
+
+def Get_library_version() -> str:
+    """Hotlease, and its version."""
+    return f"hotlease {_core.__version__}"
+
+
+def get_vendor() -> tuple[str, tuple[int, ...]]:
+    """The same in parts."""
+    return ("hotlease", tuple(int(part) for part in _core.__version__.split(".")[:3]))
+
+
+def Wtime() -> float:
+    """Seconds since some moment."""
+    return time.perf_counter()
+
+
+def Wtick() -> float:
+    """Of ``Wtime``."""
+    return time.get_clock_info("perf_counter").resolution
+
+
+def Get_error_string(errorcode: int) -> str:
+    """The name of an error class."""
+    from hotlease.MPI import _errors
+
+    names = [name for name, value in vars(_errors).items() if value == errorcode and name.startswith(("ERR_", "SUCCESS"))]
+    return f"MPI_{names[0]}" if names else f"error {errorcode}"
+
+
+def Get_error_class(errorcode: int) -> int:
+    """The same number: error codes are error classes."""
+    return errorcode
+
+
+def _at_exit() -> None:
+    # A program that ends with a traceback leaves others waiting: they are told at once. At a prompt there were tracebacks before.
+    has_failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
+    _native.end_all(has_failed)
+
+
+atexit.register(_at_exit)
+# So that a communicator is not used, or finished, by a process that is not its member.
+os.register_at_fork(after_in_child=_core._forked)

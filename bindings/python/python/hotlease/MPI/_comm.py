@@ -1,0 +1,322 @@
+"""Communicators: what sends objects, and makes other communicators. What sends buffers is the extension module's."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Optional, TypeVar, Union
+
+from hotlease.MPI import _objects
+from hotlease.MPI._constants import ANY_SOURCE, ANY_TAG, COMM_TYPE_SHARED, CONGRUENT, IDENT, TAG_UB, UNDEFINED, UNEQUAL
+from hotlease.MPI._errors import Exception as Failure
+from hotlease.MPI._errors import Missing
+from hotlease.MPI._native import Bytes, Collectives, Handle, Op, Request, Status
+from hotlease.MPI._constants import SUM as _SUM
+
+C = TypeVar("C", bound="Comm")
+Operator = Union[Op, Callable[[Any, Any], Any]]
+
+# What mpi4py has and hotlease has not, and what to use.
+_ELSEWHERE = {
+    "Ssend": "Send, and receive an answer: hotlease has no synchronous sends",
+    "ssend": "send, and receive an answer: hotlease has no synchronous sends",
+    "Issend": "Isend, and receive an answer: hotlease has no synchronous sends",
+    "issend": "isend, and receive an answer: hotlease has no synchronous sends",
+    "Alltoallw": "Alltoallv with a buffer of bytes, or alltoall",
+    "Ialltoallw": "Ialltoallv with a buffer of bytes",
+    "Spawn": "`hotlease comm run` for more processes, and Comm.Grow to take them in",
+    "Spawn_multiple": "`hotlease comm run` for more processes, and Comm.Grow to take them in",
+    "Accept": "MPI.join under a name",
+    "Connect": "MPI.join under a name",
+    "Create_intercomm": "one communicator of all, and Split",
+    "Create_group": "Split",
+    "Create": "Split",
+    "Get_group": "Split by a colour that the program computes",
+    "Create_cart": "arithmetic on ranks: numpy.unravel_index and numpy.ravel_multi_index",
+    "Create_graph": "Isend and Irecv with each neighbour",
+    "Create_dist_graph": "Isend and Irecv with each neighbour",
+    "Create_dist_graph_adjacent": "Isend and Irecv with each neighbour",
+    "Revoke": "Shrink, which works whatever state the communicator is in",
+}
+
+
+class Message:
+    """A message that was matched by ``Mprobe``, and is this thread's to receive."""
+
+    def __init__(self, data: Bytes, status: Status) -> None:
+        self._data, self._status = data, status
+
+    def Recv(self, buf: Any, status: Optional[Status] = None) -> None:
+        """Copies it into a buffer."""
+        room = self._data._copy_to(buf)
+        if room is not None:
+            raise Failure(f"the message has {len(self._data)} bytes, the memory to receive it {room}", "Truncated")
+        self._tell(status)
+
+    def recv(self, status: Optional[Status] = None) -> Any:
+        """Its object."""
+        self._tell(status)
+        return _objects.loads(self._data)
+
+    def _tell(self, status: Optional[Status]) -> None:
+        if status is not None:
+            status._copy_of(self._status)
+
+
+class Comm(Collectives):
+    """Some processes that send each other messages: each knows the others by their ranks, from 0.
+
+    Upper-case calls send the memory of buffers without a copy: an array, ``[array, MPI.DOUBLE]``, ``[array, count, type]``,
+    ``[array, counts, displacements, type]``. Lower-case calls send any object, pickled. All calls may be made from any thread; while they wait, other
+    threads run, and Ctrl-C ends the waiting. A member that fails ends what involves it with ``MPI.Exception``, in two seconds at most.
+    """
+
+    __slots__ = ("_name",)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Comm) and self._handle == other._handle
+
+    def __hash__(self) -> int:
+        return hash(self._handle)
+
+    def __bool__(self) -> bool:
+        return self != COMM_NULL
+
+    def __repr__(self) -> str:
+        return "MPI.COMM_NULL" if not self else f"<{type(self).__name__} {self.Get_name()!r}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _ELSEWHERE:
+            raise Missing(f"hotlease has no Comm.{name}: use {_ELSEWHERE[name]}")
+        if name.endswith("_init"):
+            raise Missing(f"hotlease has no Comm.{name}: begin it anew each time, by I{name[:-5].lower()}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # Messages
+
+    Rsend = Collectives.Send
+    Irsend = Collectives.Isend
+    probe = Collectives.Probe
+    iprobe = Collectives.Iprobe
+
+    def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Sends a copy, and waits for nothing."""
+        self.Ibsend(buf, dest, tag).Free()
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Sends an object; returns when it is on its way. A large one is not before its receiver asks for it."""
+        self.Send(_objects.pickle.dumps(obj), dest, tag)
+
+    rsend = send
+
+    def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Sends an object, and waits for nothing."""
+        self.isend(obj, dest, tag).Free()
+
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Begins to send an object, which may be changed at once."""
+        return self.Isend(_objects.pickle.dumps(obj), dest, tag)
+
+    ibsend = irsend = isend
+
+    def recv(
+        self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None
+    ) -> Any:
+        """Receives an object of any size. ``buf`` is for programs that give one, and not used."""
+        data = self._recv(source, tag, status)
+        return None if data is None else _objects.loads(data)
+
+    def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        """Begins to receive an object of any size: ``request.wait()`` returns it."""
+        return self._irecv(source, tag, _objects.loads)
+
+    def sendrecv(
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Optional[Status] = None,
+    ) -> Any:
+        """Sends an object and receives one at once: two can do so with each other, and all in a ring."""
+        request = self.irecv(None, source, recvtag)
+        try:
+            self.send(sendobj, dest, sendtag)
+        except BaseException:
+            request.Cancel()
+            raise
+        return request.wait(status)
+
+    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None) -> Optional[Message]:
+        """Waits for a message, and takes it, so that no other thread gets it; None if it is from nobody."""
+        known = Status()
+        data = self._recv(source, tag, known)
+        if status is not None:
+            status._copy_of(known)
+        return None if data is None else Message(data, known)
+
+    def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None) -> Optional[Message]:
+        """The same, if there is a message."""
+        known = Status()
+        data = self._recv_now(source, tag, known)
+        if data is None:
+            return None
+        if status is not None:
+            status._copy_of(known)
+        return Message(data, known)
+
+    mprobe, improbe = Mprobe, Improbe
+
+    # Collectives of objects
+
+    barrier = Collectives.Barrier
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """The root's object, for everybody."""
+        return _objects.bcast(self, obj, root)
+
+    def gather(self, sendobj: Any, root: int = 0) -> Optional[list[Any]]:
+        """The objects of all, at the root; None at others."""
+        return _objects.gather(self, sendobj, root)
+
+    def scatter(self, sendobj: Optional[Sequence[Any]], root: int = 0) -> Any:
+        """One of the root's objects for each."""
+        return _objects.scatter(self, sendobj, root)
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """The objects of all, for everybody."""
+        return _objects.allgather(self, sendobj)
+
+    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        """Object ``i`` of everybody, for rank ``i``."""
+        return _objects.alltoall(self, sendobj)
+
+    def reduce(self, sendobj: Any, op: Operator = _SUM, root: int = 0) -> Any:
+        """What ``op`` makes of all objects in rank order, at the root; None at others. It is computed there."""
+        objects = _objects.gather(self, sendobj, root)
+        return None if objects is None else functools.reduce(op, objects)
+
+    def allreduce(self, sendobj: Any, op: Operator = _SUM) -> Any:
+        """What ``op`` makes of all objects in rank order. Each rank computes it: arrays are summed faster by ``Allreduce``."""
+        return functools.reduce(op, _objects.allgather(self, sendobj))
+
+    def scan(self, sendobj: Any, op: Operator = _SUM) -> Any:
+        """What ``op`` makes of the objects of ranks 0 to this one."""
+        return functools.reduce(op, _objects.allgather(self, sendobj)[: self.rank + 1])
+
+    def exscan(self, sendobj: Any, op: Operator = _SUM) -> Any:
+        """What ``op`` makes of the objects of the ranks before this one; None at rank 0."""
+        before = _objects.allgather(self, sendobj)[: self.rank]
+        return functools.reduce(op, before) if before else None
+
+    # Communicators
+
+    def Split(self, color: int = 0, key: int = 0) -> Comm:
+        """A communicator of those that give the same colour, by their keys; ``COMM_NULL`` for ``MPI.UNDEFINED``."""
+        if color != UNDEFINED and color < 0:
+            raise ValueError(f"a colour of {color}; it is 0 or more, or MPI.UNDEFINED")
+        handle = self._split(None if color == UNDEFINED else color, key)
+        return COMM_NULL if handle is None else Intracomm(handle)
+
+    def Split_type(self, split_type: int, key: int = 0, info: object = None) -> Comm:
+        """For ``MPI.COMM_TYPE_SHARED`` a communicator of those on this machine."""
+        if split_type != COMM_TYPE_SHARED:
+            raise NotImplementedError("hotlease splits by MPI.COMM_TYPE_SHARED, or by any colour: Split")
+        machines = self.allgather(_machine())
+        return self.Split(machines.index(machines[self.rank]), key)
+
+    def Dup(self, info: object = None) -> Comm:
+        """A communicator of the same members, in which nothing is received that was sent in this one."""
+        return Intracomm(self._dup())
+
+    Clone = Dup
+
+    def Shrink(self) -> Comm:
+        """A communicator of the members that are left, over new connections. All of them call it, also those without an error."""
+        return Intracomm(self._shrink())
+
+    def Grow(self, joining: int) -> Comm:
+        """A communicator of these members, who keep their ranks, and ``joining`` new ones. All members call it; new ones call ``MPI.join`` under
+        the same name, with ``newcomer=True`` and the size that it grows to.
+        """
+        return Intracomm(self._grow(joining))
+
+    def Agree(self, flag: int) -> int:
+        """The bits that all members give."""
+        return int(functools.reduce(lambda x, y: x & y, self.allgather(flag)))
+
+    def Free(self) -> None:
+        """Finishes. The last communicator on its connections waits until others have read what was sent."""
+        self._handle.end(False)
+
+    Disconnect = free = Free
+
+    def Abort(self, errorcode: int = 1) -> NoReturn:
+        """Ends this process at once; the others are told that it gave up."""
+        self._handle.end(True)
+        os._exit(errorcode & 0xFF)
+
+    # What programs ask
+
+    def Get_name(self) -> str:
+        """The name that it was joined by, or was given since."""
+        try:
+            return str(self._name)
+        except AttributeError:
+            return self._joined_by()
+
+    def Set_name(self, name: str) -> None:
+        """Names it, for this object."""
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name that it was joined by, or was given since."""
+        return self.Get_name()
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+
+    def Compare(self, comm: Comm) -> int:
+        """``IDENT`` if it is this one, ``CONGRUENT`` if it has as many members, else ``UNEQUAL``."""
+        if self == comm:
+            return IDENT
+        return CONGRUENT if (self.size, self.rank) == (comm.size, comm.rank) else UNEQUAL
+
+    def Is_inter(self) -> bool:
+        """False: there are no communicators of two groups."""
+        return False
+
+    def Is_intra(self) -> bool:
+        """True."""
+        return True
+
+    is_inter = property(Is_inter)
+    is_intra = property(Is_intra)
+
+    def Get_attr(self, keyval: int) -> Optional[int]:
+        """The highest tag, for ``MPI.TAG_UB``."""
+        return 2**31 - 1 if keyval == TAG_UB else None
+
+
+class Intracomm(Comm):
+    """A communicator: there are no others."""
+
+    __slots__ = ()
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{os.uname().nodename} {file.read()}"
+    except OSError:
+        return os.uname().nodename
+
+
+COMM_NULL = Comm(Handle.null())
+COMM_SELF = Intracomm(Handle.own())
+COMM_WORLD = Intracomm(Handle.world())

@@ -1,0 +1,104 @@
+"""What goes wrong between members."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from hotlease._core import Error
+
+SUCCESS = 0
+ERR_BUFFER = 1
+ERR_COUNT = 2
+ERR_TYPE = 3
+ERR_TAG = 4
+ERR_COMM = 5
+ERR_RANK = 6
+ERR_REQUEST = 7
+ERR_ROOT = 8
+ERR_GROUP = 9
+ERR_OP = 10
+ERR_ARG = 13
+ERR_UNKNOWN = 14
+ERR_TRUNCATE = 15
+ERR_OTHER = 16
+ERR_INTERN = 17
+ERR_PENDING = 19
+ERR_PROC_FAILED = 75
+ERR_REVOKED = 77
+
+_CLASSES = {
+    "Truncated": ERR_TRUNCATE,
+    "Mismatch": ERR_COUNT,
+    "Differ": ERR_ARG,
+    "Arguments": ERR_ARG,
+    "Options": ERR_ARG,
+    "NoSuchRank": ERR_RANK,
+    "Root": ERR_ROOT,
+    "Tag": ERR_TAG,
+    "Operator": ERR_OP,
+    "OperatorPanicked": ERR_OP,
+    "Finished": ERR_COMM,
+    "Forked": ERR_COMM,
+    "MemberLost": ERR_PROC_FAILED,
+    "MemberLeft": ERR_PROC_FAILED,
+    "Outcast": ERR_PROC_FAILED,
+    "Broken": ERR_REVOKED,
+    "TooManyRequests": ERR_PENDING,
+    "MemoryGone": ERR_BUFFER,
+}
+
+
+class Missing(AttributeError, NotImplementedError):
+    """Something of MPI's that is not here; the message says what to use."""
+
+
+class Exception(Error, RuntimeError):
+    """An operation of a communicator failed. The message says what, at which rank, why, and what to do next.
+
+    Attributes
+    ----------
+    kind
+        What it is, by its name in ``docs/errors.md``: ``"MemberLost"``, ``"Truncated"``, ...
+    rank
+        The member whose failure or end it is, in the ranks of the communicator; ``None``: of none.
+    cause
+        Why that member failed, in words; ``None``: it did not fail.
+    """
+
+    def __init__(
+        self, text: str = "", kind: str = "", rank: Optional[int] = None, cause: Optional[str] = None
+    ) -> None:
+        super().__init__(text, kind, rank, cause)
+        self.kind = kind
+        self.rank = rank
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def Get_error_class(self) -> int:
+        """The class of MPI's that fits best, such as ``MPI.ERR_PROC_FAILED``."""
+        return _CLASSES.get(self.kind, ERR_OTHER)
+
+    def Get_error_code(self) -> int:
+        """The same."""
+        return self.Get_error_class()
+
+    def Get_error_string(self) -> str:
+        """The message."""
+        return str(self)
+
+    @property
+    def error_class(self) -> int:
+        """The class of MPI's that fits best."""
+        return self.Get_error_class()
+
+    @property
+    def error_code(self) -> int:
+        """The same."""
+        return self.Get_error_class()
+
+    @property
+    def error_string(self) -> str:
+        """The message."""
+        return str(self)

@@ -1,0 +1,13 @@
+"""The classes of the extension module that message passing needs, made when this is imported."""
+
+from hotlease import _core
+
+_classes = _core._mpi()
+Bytes = _classes.Bytes
+Collectives = _classes.Collectives
+Datatype = _classes.Datatype
+Handle = _classes.Handle
+Op = _classes.Op
+Request = _classes.Request
+Status = _classes.Status
+end_all = _classes.end_all

@@ -1,0 +1,158 @@
+"""Objects as bytes, and collectives of them: what the lower-case calls do.
+
+A collective of objects is two of bytes: how long everybody's are, and they themselves. No pickle is empty, so whoever cannot pickle what it
+gives sends nothing, goes on with the others, and raises at the end; they raise then, too.
+"""
+
+from __future__ import annotations
+
+import pickle as _pickle
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from hotlease.MPI._errors import Exception as Failure
+
+if TYPE_CHECKING:
+    from hotlease.MPI._native import Collectives
+
+# Of a broadcast: what goes with the length, so that small objects need one message.
+_HEAD = 1024
+_LENGTH = 8
+
+
+class Pickle:
+    """How lower-case calls make bytes of objects, and objects of bytes: with pickle, in its protocol 5.
+
+    ``MPI.pickle.__init__(dumps, loads, protocol)`` has them do it otherwise, with cloudpickle or dill for instance.
+    """
+
+    def __init__(
+        self,
+        dumps: Callable[..., bytes] = _pickle.dumps,
+        loads: Callable[..., Any] = _pickle.loads,
+        protocol: Optional[int] = 5,
+    ) -> None:
+        self._dumps, self._loads, self.PROTOCOL = dumps, loads, protocol
+
+    def dumps(self, obj: Any) -> bytes:
+        """An object's bytes."""
+        return self._dumps(obj) if self.PROTOCOL is None else self._dumps(obj, self.PROTOCOL)
+
+    def loads(self, data: Any) -> Any:
+        """The object of these bytes."""
+        return self._loads(data)
+
+
+pickle = Pickle()
+
+
+def loads(data: Any) -> Any:
+    """As ``MPI.pickle`` does it when the message has come."""
+    return pickle.loads(data)
+
+
+class _Given:
+    """Objects that this rank gives, as bytes."""
+
+    def __init__(self, objects: Sequence[Any]) -> None:
+        self.error: Optional[BaseException] = None
+        try:
+            self.parts = [pickle.dumps(each) for each in objects]
+        except BaseException as error:
+            self.error = error
+            self.parts = [b""] * len(objects)
+        self.sizes = array("q", map(len, self.parts))
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def _taken(whole: bytearray, sizes: Sequence[int], ranks: Sequence[int]) -> list[Any]:
+    """The objects of these ranks, which stand one after the other."""
+    view = memoryview(whole)
+    objects, start = [], 0
+    for rank, size in zip(ranks, sizes):
+        if size == 0:
+            raise Failure(f"rank {rank} could not pickle what it gives; it has the exception", "Arguments")
+        objects.append(pickle.loads(view[start : start + size]))
+        start += size
+    return objects
+
+
+def bcast(comm: Collectives, obj: Any, root: int) -> Any:
+    is_root = comm.rank == root
+    head = bytearray(_HEAD)
+    given = _Given([obj] if is_root else [])
+    data = given.parts[0] if is_root else b""
+    if is_root:
+        head[:_LENGTH] = len(data).to_bytes(_LENGTH, "little")
+        head[_LENGTH : _LENGTH + len(data)] = data[: _HEAD - _LENGTH]
+    comm.Bcast(head, root)
+    size = int.from_bytes(head[:_LENGTH], "little")
+    first = _HEAD - _LENGTH
+    whole = bytearray(0 if is_root else size)
+    if not is_root:
+        whole[:first] = head[_LENGTH : _LENGTH + min(size, first)]
+    if size > first:
+        comm.Bcast(memoryview(data if is_root else whole)[first:], root)
+    given.check()
+    return obj if is_root else _taken(whole, [size], [root])[0]
+
+
+def gather(comm: Collectives, obj: Any, root: int) -> Optional[list[Any]]:
+    given = _Given([obj])
+    sizes = array("q", bytes(8 * comm.size)) if comm.rank == root else None
+    comm.Gather(given.sizes, sizes, root)
+    if sizes is None:
+        comm.Gatherv(given.parts[0], None, root)
+        given.check()
+        return None
+    whole = bytearray(sum(sizes))
+    comm.Gatherv(given.parts[0], [whole, sizes], root)
+    given.check()
+    return _taken(whole, sizes, range(comm.size))
+
+
+def scatter(comm: Collectives, objects: Optional[Sequence[Any]], root: int) -> Any:
+    size = array("q", [0])
+    if comm.rank != root:
+        comm.Scatter(None, size, root)
+        whole = bytearray(size[0])
+        comm.Scatterv(None, whole, root)
+        return _taken(whole, size, [root])[0]
+    fits = objects is not None and len(objects) == comm.size
+    given = _Given(objects if objects is not None and fits else [None] * comm.size)
+    if not fits:
+        has = "nothing" if objects is None else f"{len(objects)} objects"
+        given.error = ValueError(f"the root gives {has} to scatter, and there are {comm.size} ranks")
+        given.parts = [b""] * comm.size
+        given.sizes = array("q", bytes(8 * comm.size))
+    comm.Scatter(given.sizes, size, root)
+    whole = bytearray(size[0])
+    comm.Scatterv([b"".join(given.parts), given.sizes], whole, root)
+    given.check()
+    return _taken(whole, size, [root])[0]
+
+
+def allgather(comm: Collectives, obj: Any) -> list[Any]:
+    given = _Given([obj])
+    sizes = array("q", bytes(8 * comm.size))
+    comm.Allgather(given.sizes, sizes)
+    whole = bytearray(sum(sizes))
+    comm.Allgatherv(given.parts[0], [whole, sizes])
+    given.check()
+    return _taken(whole, sizes, range(comm.size))
+
+
+def alltoall(comm: Collectives, objects: Sequence[Any]) -> list[Any]:
+    if len(objects) != comm.size:
+        raise ValueError(f"{len(objects)} objects are given, and there are {comm.size} ranks")
+    given = _Given(objects)
+    sizes = array("q", bytes(8 * comm.size))
+    comm.Alltoall(given.sizes, sizes)
+    whole = bytearray(sum(sizes))
+    comm.Alltoallv([b"".join(given.parts), given.sizes], [whole, sizes])
+    given.check()
+    return _taken(whole, sizes, range(comm.size))

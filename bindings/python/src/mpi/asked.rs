@@ -1,0 +1,154 @@
+//! A collective with all that it needs, ready to be begun.
+
+use super::collectives::Group;
+use super::operator::Raised;
+use super::request::Request;
+use super::spec::{Loan, Part};
+use super::work::{Uses, Work};
+use hotlease_comm::{Ask, Blocks, Collective, Datatype as Kind, Error, Operator};
+use pyo3::prelude::*;
+
+/// Blocks of any length, of the library's own.
+pub type Places = (Vec<usize>, Vec<usize>);
+
+/// Which collective, with its counts.
+pub enum Shape {
+    Barrier,
+    Broadcast { root: u32, count: usize },
+    Gather { root: u32, count: usize },
+    Gatherv { root: u32, mine: usize, all: Places },
+    Scatter { root: u32, count: usize },
+    Scatterv { root: u32, mine: usize, all: Places },
+    Allgather { count: usize },
+    Allgatherv { all: Places },
+    Reduce { root: u32, count: usize },
+    Allreduce { count: usize },
+    ReduceScatter { all: Places },
+    Scan { count: usize },
+    Exscan { count: usize },
+    Alltoall { count: usize },
+    Alltoallv { sent: Places, received: Places },
+}
+
+fn blocks((counts, displacements): &Places) -> Blocks<'_> {
+    Blocks::Each {
+        counts,
+        displacements,
+    }
+}
+
+impl Shape {
+    fn collective(&self) -> Collective<'_> {
+        match self {
+            Self::Barrier => Collective::Barrier,
+            Self::Broadcast { root, count } => Collective::Broadcast {
+                root: *root,
+                count: *count,
+            },
+            Self::Gather { root, count } => Collective::Gather {
+                root: *root,
+                blocks: Blocks::Equal(*count),
+            },
+            Self::Gatherv { root, mine, all } => Collective::Gatherv {
+                root: *root,
+                mine: *mine,
+                blocks: blocks(all),
+            },
+            Self::Scatter { root, count } => Collective::Scatter {
+                root: *root,
+                blocks: Blocks::Equal(*count),
+            },
+            Self::Scatterv { root, mine, all } => Collective::Scatterv {
+                root: *root,
+                mine: *mine,
+                blocks: blocks(all),
+            },
+            Self::Allgather { count } => Collective::Allgather {
+                blocks: Blocks::Equal(*count),
+            },
+            Self::Allgatherv { all } => Collective::Allgather { blocks: blocks(all) },
+            Self::Reduce { root, count } => Collective::Reduce {
+                root: *root,
+                count: *count,
+            },
+            Self::Allreduce { count } => Collective::Allreduce { count: *count },
+            Self::ReduceScatter { all } => Collective::ReduceScatter { blocks: blocks(all) },
+            Self::Scan { count } => Collective::Scan { count: *count },
+            Self::Exscan { count } => Collective::Exscan { count: *count },
+            Self::Alltoall { count } => Collective::Alltoall { count: *count },
+            Self::Alltoallv { sent, received } => Collective::Alltoallv {
+                sent: blocks(sent),
+                received: blocks(received),
+            },
+        }
+    }
+}
+
+/// A collective with all that it needs.
+pub struct Asked {
+    shape: Shape,
+    kind: Kind,
+    operator: Option<Operator>,
+    is_in_place: bool,
+    uses: Uses,
+}
+
+impl Asked {
+    pub fn of(shape: Shape, kind: Kind, input: (Part, usize), output: (Part, usize)) -> Self {
+        let size = kind.size();
+        let input = input.0.lend(input.1 * size);
+        let output = output.0.lend_mut(output.1 * size);
+        Self {
+            shape,
+            kind,
+            operator: None,
+            is_in_place: false,
+            uses: Uses {
+                loans: [Some(input), Some(output)],
+                raised: None,
+            },
+        }
+    }
+
+    pub fn in_place(mut self, is_in_place: bool) -> Self {
+        self.is_in_place = is_in_place;
+        self
+    }
+
+    pub fn by(mut self, (operator, raised): (Operator, Option<Raised>)) -> Self {
+        self.operator = Some(operator);
+        self.uses.raised = raised;
+        self
+    }
+
+    /// Does it.
+    pub fn run(self, py: Python<'_>, group: &Group) -> PyResult<()> {
+        let (uses, rest) = self.apart();
+        Work::run(py, &group.member, uses, |loans| rest.begin_lent(group, loans)).map(drop)
+    }
+
+    /// Begins it.
+    pub fn begin(self, py: Python<'_>, group: &Group) -> PyResult<Request> {
+        let (uses, rest) = self.apart();
+        let work = Work::begin(py, &group.member, uses, |loans| rest.begin_lent(group, loans))?;
+        Ok(Request::of_work(&group.member, work))
+    }
+
+    /// The memory, and what else is said.
+    fn apart(mut self) -> (Uses, Self) {
+        (std::mem::take(&mut self.uses), self)
+    }
+
+    fn begin_lent(&self, group: &Group, loans: &[Option<Loan>; 2]) -> Result<hotlease_comm::Request, Error> {
+        let [Some(input), Some(output)] = loans else {
+            unreachable!("both are lent, if only for nothing");
+        };
+        let ask = Ask {
+            operator: self.operator.as_ref(),
+            in_place: self.is_in_place,
+            site: group.site.as_deref(),
+            ..Ask::new(self.shape.collective(), self.kind)
+        };
+        group.shared.begin_collective(&ask, input.read(), output.write())
+    }
+}

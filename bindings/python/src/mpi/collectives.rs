@@ -1,0 +1,499 @@
+//! What a collective is asked to do, of what programs say. Counts and types that do not fit together are refused before anything is sent.
+
+use super::asked::{Asked, Places, Shape};
+use super::failure;
+use super::member::{Member, Shared, interruptible};
+use super::operator::Op;
+use super::pinned::Access::{Read, Write};
+use super::spec::{Part, Pieces};
+use hotlease_comm::Datatype as Kind;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use std::sync::{Arc, OnceLock};
+
+const SENT: &str = "the send buffer";
+const RECEIVED: &str = "the receive buffer";
+
+type Spec<'a, 'py> = &'a Bound<'py, PyAny>;
+
+/// `MPI.IN_PLACE`.
+static IN_PLACE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+fn is_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
+    let py = spec.py();
+    let it = IN_PLACE.get_or_try_init(py, || -> PyResult<_> {
+        Ok(py
+            .import("hotlease.MPI._constants")?
+            .getattr("IN_PLACE")?
+            .unbind())
+    })?;
+    Ok(spec.is(it))
+}
+
+/// A communicator in a call.
+pub struct Group {
+    pub member: Arc<Member>,
+    pub shared: Arc<Shared>,
+    /// Where the program calls it, in checked mode.
+    pub site: Option<String>,
+    rank: usize,
+    size: usize,
+}
+
+/// The line of the program that calls, if collectives are checked: errors name it.
+fn site(py: Python<'_>) -> PyResult<Option<String>> {
+    static IS_CHECKED: OnceLock<bool> = OnceLock::new();
+    let asked = || std::env::var_os("HOTLEASE_COMM_CHECKED").is_some_and(|value| value == "1");
+    if !IS_CHECKED.get_or_init(asked) {
+        return Ok(None);
+    }
+    let mut frame = py.import("sys")?.call_method1("_getframe", (0,))?;
+    loop {
+        let module: Option<String> = frame
+            .getattr("f_globals")?
+            .call_method1("get", ("__name__",))?
+            .extract()?;
+        let outer = frame.getattr("f_back")?;
+        if outer.is_none() || !module.is_some_and(|name| name.starts_with("hotlease.MPI")) {
+            let file: String = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
+            let line: u32 = frame.getattr("f_lineno")?.extract()?;
+            return Ok(Some(format!("{file}:{line}")));
+        }
+        frame = outer;
+    }
+}
+
+/// What the caller gives and gets, of one type; where they are of two, as bytes.
+fn same(given: &mut Part, got: &mut Part) {
+    if given.kind != got.kind {
+        given.as_bytes();
+        got.as_bytes();
+    }
+}
+
+/// They are to have as many elements.
+fn fits(given: &Part, got: &Part) -> PyResult<()> {
+    if given.bytes() == got.bytes() {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "{SENT} gives {} elements of {}, and {RECEIVED} takes {} of {}; they have to be as many bytes",
+        given.count, given.kind, got.count, got.kind
+    )))
+}
+
+impl Group {
+    pub fn new(py: Python<'_>, member: &Arc<Member>) -> PyResult<Self> {
+        let shared = member.shared(py)?;
+        Ok(Self {
+            member: Arc::clone(member),
+            rank: shared.rank() as usize,
+            size: shared.size() as usize,
+            site: site(py)?,
+            shared,
+        })
+    }
+
+    fn root(&self, py: Python<'_>, root: i64) -> PyResult<(u32, bool)> {
+        let known = u32::try_from(root)
+            .ok()
+            .filter(|root| (*root as usize) < self.size);
+        let known = known.ok_or_else(|| {
+            let text = format!("the root is rank {root}, of a communicator of {}", self.size);
+            failure::found(py, "Root", text)
+        })?;
+        Ok((known, known as usize == self.rank))
+    }
+
+    pub fn barrier(&self) -> Asked {
+        Asked::of(Shape::Barrier, Kind::Bytes, (Part::none(), 0), (Part::none(), 0))
+    }
+
+    pub fn broadcast(&self, buf: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+        let (root, is_root) = self.root(buf.py(), root)?;
+        let part = Part::of(buf, if is_root { Read } else { Write }, "the buffer")?;
+        let (count, kind) = (part.count, part.kind);
+        let shape = Shape::Broadcast { root, count };
+        Ok(match is_root {
+            true => Asked::of(shape, kind, (part, count), (Part::none(), 0)),
+            false => Asked::of(shape, kind, (Part::none(), 0), (part, count)),
+        })
+    }
+
+    pub fn gather(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+        let (root, is_root) = self.root(sent.py(), root)?;
+        if !is_root {
+            let part = Part::of(sent, Read, SENT)?;
+            let (count, kind) = (part.count, part.kind);
+            return Ok(Asked::of(
+                Shape::Gather { root, count },
+                kind,
+                (part, count),
+                (Part::none(), 0),
+            ));
+        }
+        let mut into = Part::of_blocks(received, Write, self.size, RECEIVED)?;
+        let is_in_place = is_in_place(sent)?;
+        let mut part = Part::none();
+        if !is_in_place {
+            part = Part::of(sent, Read, SENT)?;
+            fits(&part, &into)?;
+            same(&mut part, &mut into);
+        }
+        let (count, kind, given) = (into.count, into.kind, part.count);
+        let shape = Shape::Gather { root, count };
+        Ok(Asked::of(shape, kind, (part, given), (into, count * self.size)).in_place(is_in_place))
+    }
+
+    pub fn gatherv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+        let (root, is_root) = self.root(sent.py(), root)?;
+        if !is_root {
+            let part = Part::of(sent, Read, SENT)?;
+            let (mine, kind) = (part.count, part.kind);
+            let all = (vec![0; self.size], vec![0; self.size]);
+            let shape = Shape::Gatherv { root, mine, all };
+            return Ok(Asked::of(shape, kind, (part, mine), (Part::none(), 0)));
+        }
+        let into = Pieces::of(received, Write, self.size, RECEIVED)?;
+        let (part, into, is_in_place) = self.mine(sent, into)?;
+        let (extent, kind) = (into.blocks().extent(self.size), into.kind());
+        let (memory, counts, displacements) = into.apart();
+        let (mine, given) = (counts[self.rank], part.count);
+        let all = (counts, displacements);
+        let shape = Shape::Gatherv { root, mine, all };
+        Ok(Asked::of(shape, kind, (part, given), (memory, extent)).in_place(is_in_place))
+    }
+
+    /// This rank's part of what all give, which goes into these.
+    fn mine(&self, sent: Spec<'_, '_>, into: Pieces) -> PyResult<(Part, Pieces, bool)> {
+        if is_in_place(sent)? {
+            return Ok((Part::none(), into, true));
+        }
+        let part = Part::of(sent, Read, SENT)?;
+        let (part, into) = alike(part, into);
+        block_fits(&into, self.rank, part.count, "gives", part.kind)?;
+        Ok((part, into, false))
+    }
+
+    pub fn scatter(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+        let (root, is_root) = self.root(sent.py(), root)?;
+        if !is_root {
+            let into = Part::of(received, Write, RECEIVED)?;
+            let (count, kind) = (into.count, into.kind);
+            return Ok(Asked::of(
+                Shape::Scatter { root, count },
+                kind,
+                (Part::none(), 0),
+                (into, count),
+            ));
+        }
+        let mut part = Part::of_blocks(sent, Read, self.size, SENT)?;
+        let is_in_place = is_in_place(received)?;
+        let mut into = Part::none();
+        if !is_in_place {
+            into = Part::of(received, Write, RECEIVED)?;
+            fits(&part, &into)?;
+            same(&mut part, &mut into);
+        }
+        let (count, kind, got) = (part.count, part.kind, into.count);
+        let shape = Shape::Scatter { root, count };
+        Ok(Asked::of(shape, kind, (part, count * self.size), (into, got)).in_place(is_in_place))
+    }
+
+    pub fn scatterv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+        let (root, is_root) = self.root(sent.py(), root)?;
+        if !is_root {
+            let into = Part::of(received, Write, RECEIVED)?;
+            let (mine, kind) = (into.count, into.kind);
+            let all = (vec![0; self.size], vec![0; self.size]);
+            let shape = Shape::Scatterv { root, mine, all };
+            return Ok(Asked::of(shape, kind, (Part::none(), 0), (into, mine)));
+        }
+        let mut from = Pieces::of(sent, Read, self.size, SENT)?;
+        let is_in_place = is_in_place(received)?;
+        let mut into = Part::none();
+        if !is_in_place {
+            (into, from) = alike(Part::of(received, Write, RECEIVED)?, from);
+            block_fits(&from, self.rank, into.count, "takes", into.kind)?;
+        }
+        let (extent, kind) = (from.blocks().extent(self.size), from.kind());
+        let (memory, counts, displacements) = from.apart();
+        let (mine, got) = (counts[self.rank], into.count);
+        let all = (counts, displacements);
+        let shape = Shape::Scatterv { root, mine, all };
+        Ok(Asked::of(shape, kind, (memory, extent), (into, got)).in_place(is_in_place))
+    }
+
+    pub fn allgather(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Asked> {
+        let mut into = Part::of_blocks(received, Write, self.size, RECEIVED)?;
+        let is_in_place = is_in_place(sent)?;
+        let mut part = Part::none();
+        if !is_in_place {
+            part = Part::of(sent, Read, SENT)?;
+            fits(&part, &into)?;
+            same(&mut part, &mut into);
+        }
+        let (count, kind, given) = (into.count, into.kind, part.count);
+        let output = (into, count * self.size);
+        Ok(Asked::of(Shape::Allgather { count }, kind, (part, given), output).in_place(is_in_place))
+    }
+
+    pub fn allgatherv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Asked> {
+        let into = Pieces::of(received, Write, self.size, RECEIVED)?;
+        let (part, into, is_in_place) = self.mine(sent, into)?;
+        let (extent, kind, given) = (into.blocks().extent(self.size), into.kind(), part.count);
+        let (memory, counts, displacements) = into.apart();
+        let all = (counts, displacements);
+        let shape = Shape::Allgatherv { all };
+        Ok(Asked::of(shape, kind, (part, given), (memory, extent)).in_place(is_in_place))
+    }
+
+    pub fn alltoall(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Asked> {
+        let mut into = Part::of_blocks(received, Write, self.size, RECEIVED)?;
+        let is_in_place = is_in_place(sent)?;
+        let mut part = Part::none();
+        if !is_in_place {
+            part = Part::of_blocks(sent, Read, self.size, SENT)?;
+            fits(&part, &into)?;
+            same(&mut part, &mut into);
+        }
+        let (count, kind, given) = (into.count, into.kind, part.count * self.size);
+        let output = (into, count * self.size);
+        Ok(Asked::of(Shape::Alltoall { count }, kind, (part, given), output).in_place(is_in_place))
+    }
+
+    pub fn alltoallv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Asked> {
+        let mut into = Pieces::of(received, Write, self.size, RECEIVED)?;
+        if is_in_place(sent)? {
+            let (extent, kind) = (into.blocks().extent(self.size), into.kind());
+            let (memory, counts, displacements) = into.apart();
+            let shape = Shape::Alltoallv {
+                sent: (vec![0; self.size], vec![0; self.size]),
+                received: (counts, displacements),
+            };
+            return Ok(Asked::of(shape, kind, (Part::none(), 0), (memory, extent)).in_place(true));
+        }
+        let mut from = Pieces::of(sent, Read, self.size, SENT)?;
+        if from.kind() != into.kind() {
+            (from, into) = (from.into_bytes(), into.into_bytes());
+        }
+        let kind = into.kind();
+        let (given, got) = (from.blocks().extent(self.size), into.blocks().extent(self.size));
+        let (part, counts, displacements) = from.apart();
+        let sent = (counts, displacements);
+        let (memory, counts, displacements) = into.apart();
+        let received = (counts, displacements);
+        Ok(Asked::of(
+            Shape::Alltoallv { sent, received },
+            kind,
+            (part, given),
+            (memory, got),
+        ))
+    }
+
+    /// What all give and get of a reduction, and whether in place: if that is said, or both are the same memory.
+    fn reduced(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<(Part, Part, bool)> {
+        let into = Part::of(received, Write, RECEIVED)?;
+        if is_in_place(sent)? {
+            return Ok((Part::none(), into, true));
+        }
+        let part = Part::of(sent, Read, SENT)?;
+        fits(&part, &into)?;
+        reduces(&part, &into)?;
+        if part.count > 0 && part.address() == into.address() {
+            return Ok((Part::none(), into, true));
+        }
+        Ok((part, into, false))
+    }
+
+    pub fn reduce(
+        &self,
+        sent: Spec<'_, '_>,
+        received: Spec<'_, '_>,
+        op: &Bound<'_, Op>,
+        root: i64,
+    ) -> PyResult<Asked> {
+        let (root, is_root) = self.root(sent.py(), root)?;
+        let operator = op.get().operator(sent.py())?;
+        if !is_root {
+            let part = Part::of(sent, Read, SENT)?;
+            let (count, kind) = (part.count, part.kind);
+            let shape = Shape::Reduce { root, count };
+            return Ok(Asked::of(shape, kind, (part, count), (Part::none(), 0)).by(operator));
+        }
+        let (part, into, is_in_place) = self.reduced(sent, received)?;
+        let (count, kind, given) = (into.count, into.kind, part.count);
+        let shape = Shape::Reduce { root, count };
+        Ok(Asked::of(shape, kind, (part, given), (into, count))
+            .in_place(is_in_place)
+            .by(operator))
+    }
+
+    fn to_all(
+        &self,
+        sent: Spec<'_, '_>,
+        received: Spec<'_, '_>,
+        op: &Bound<'_, Op>,
+        shape: impl FnOnce(usize) -> Shape,
+    ) -> PyResult<Asked> {
+        let operator = op.get().operator(sent.py())?;
+        let (part, into, is_in_place) = self.reduced(sent, received)?;
+        let (count, kind, given) = (into.count, into.kind, part.count);
+        let asked = Asked::of(shape(count), kind, (part, given), (into, count));
+        Ok(asked.in_place(is_in_place).by(operator))
+    }
+
+    pub fn allreduce(
+        &self,
+        sent: Spec<'_, '_>,
+        received: Spec<'_, '_>,
+        op: &Bound<'_, Op>,
+    ) -> PyResult<Asked> {
+        self.to_all(sent, received, op, |count| Shape::Allreduce { count })
+    }
+
+    pub fn scan(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Asked> {
+        self.to_all(sent, received, op, |count| Shape::Scan { count })
+    }
+
+    pub fn exscan(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Asked> {
+        self.to_all(sent, received, op, |count| Shape::Exscan { count })
+    }
+
+    pub fn reduce_scatter_block(
+        &self,
+        sent: Spec<'_, '_>,
+        received: Spec<'_, '_>,
+        op: &Bound<'_, Op>,
+    ) -> PyResult<Asked> {
+        let operator = op.get().operator(sent.py())?;
+        let is_in_place = is_in_place(sent)?;
+        let (part, into) = if is_in_place {
+            (
+                Part::none(),
+                Part::of_blocks(received, Write, self.size, RECEIVED)?,
+            )
+        } else {
+            let into = Part::of(received, Write, RECEIVED)?;
+            let part = Part::of_blocks(sent, Read, self.size, SENT)?;
+            fits(&part, &into)?;
+            reduces(&part, &into)?;
+            (part, into)
+        };
+        let count = into.count;
+        let places = (0..self.size).map(|rank| rank * count).collect();
+        self.scattered(part, into, (vec![count; self.size], places), is_in_place)
+            .map(|asked| asked.by(operator))
+    }
+
+    pub fn reduce_scatter(
+        &self,
+        sent: Spec<'_, '_>,
+        received: Spec<'_, '_>,
+        counts: Option<Vec<usize>>,
+        op: &Bound<'_, Op>,
+    ) -> PyResult<Asked> {
+        let operator = op.get().operator(sent.py())?;
+        let is_in_place = is_in_place(sent)?;
+        let into = Part::of(received, Write, RECEIVED)?;
+        let counts = match counts {
+            Some(counts) if counts.len() == self.size => counts,
+            Some(counts) => {
+                let (given, size) = (counts.len(), self.size);
+                return Err(PyValueError::new_err(format!("{given} counts for {size} ranks")));
+            }
+            None if is_in_place => {
+                return Err(PyValueError::new_err(
+                    "in place, recvcounts says how long each rank's block is",
+                ));
+            }
+            None => self.counts_of_all(sent.py(), into.count)?,
+        };
+        let part = if is_in_place {
+            Part::none()
+        } else {
+            Part::of(sent, Read, SENT)?
+        };
+        let total = counts
+            .iter()
+            .fold(0usize, |sum, count| sum.saturating_add(*count));
+        let (all, mine) = if is_in_place {
+            (into.count, counts[self.rank])
+        } else {
+            (part.count, into.count)
+        };
+        if all != total || mine != counts[self.rank] {
+            return Err(PyValueError::new_err(format!(
+                "recvcounts is {total} elements together and {} of this rank; {all} are to be reduced, and {mine} received",
+                counts[self.rank]
+            )));
+        }
+        if !is_in_place {
+            reduces(&part, &into)?;
+        }
+        let places = counts.iter().scan(0, |next, count| {
+            let place = *next;
+            *next += count;
+            Some(place)
+        });
+        let places = places.collect();
+        self.scattered(part, into, (counts, places), is_in_place)
+            .map(|asked| asked.by(operator))
+    }
+
+    fn scattered(&self, part: Part, into: Part, all: Places, is_in_place: bool) -> PyResult<Asked> {
+        let (total, kind) = (all.0.iter().sum(), into.kind);
+        let (given, got) = if is_in_place {
+            (0, total)
+        } else {
+            (total, all.0[self.rank])
+        };
+        let shape = Shape::ReduceScatter { all };
+        Ok(Asked::of(shape, kind, (part, given), (into, got)).in_place(is_in_place))
+    }
+
+    /// How many elements each rank has said.
+    fn counts_of_all(&self, py: Python<'_>, mine: usize) -> PyResult<Vec<usize>> {
+        let (shared, size) = (Arc::clone(&self.shared), self.size);
+        let told = interruptible(py, move || {
+            let mut all = vec![0u64; size];
+            shared.allgather(&[mine as u64], &mut all).map(|()| all)
+        })?;
+        let all = told.map_err(|error| failure::of(py, &error))?;
+        Ok(all
+            .into_iter()
+            .map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+            .collect())
+    }
+}
+
+/// Of one type; else as bytes.
+fn alike(mut part: Part, pieces: Pieces) -> (Part, Pieces) {
+    if part.kind == pieces.kind() {
+        return (part, pieces);
+    }
+    part.as_bytes();
+    (part, pieces.into_bytes())
+}
+
+fn block_fits(pieces: &Pieces, rank: usize, count: usize, does: &str, kind: Kind) -> PyResult<()> {
+    let block = pieces.blocks().count(rank);
+    if block == count {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "this rank {does} {count} elements of {kind}, and its block among those of all ranks has {block}"
+    )))
+}
+
+/// What is reduced is of one type.
+fn reduces(part: &Part, into: &Part) -> PyResult<()> {
+    if part.kind == into.kind {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "{SENT} is of {}, and {RECEIVED} of {}; what is reduced has to be of one type",
+        part.kind, into.kind
+    )))
+}

@@ -1,0 +1,416 @@
+//! The methods of a communicator that all members call, in the same order: the second base of `MPI.Comm`. Those that begin with `I` begin it, and
+//! their request is to be waited for.
+
+use super::collectives::Group;
+use super::messages::Messages;
+use super::operator::Op;
+use super::request::Request;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// See the module.
+#[pyclass(frozen, subclass, extends = Messages, module = "hotlease._core")]
+pub struct Collectives;
+
+fn group(slf: &Bound<'_, Collectives>) -> PyResult<Group> {
+    Group::new(slf.py(), &slf.as_super().get().member)
+}
+
+/// The sum, where no operator is named.
+fn or_sum<'py>(py: Python<'py>, op: Option<Bound<'py, Op>>) -> PyResult<Bound<'py, Op>> {
+    static SUM: PyOnceLock<Py<Op>> = PyOnceLock::new();
+    if let Some(op) = op {
+        return Ok(op);
+    }
+    let sum = SUM.get_or_try_init(py, || -> PyResult<_> {
+        let sum = py.import("hotlease.MPI._constants")?.getattr("SUM")?;
+        Ok(sum.cast_into::<Op>()?.unbind())
+    })?;
+    Ok(sum.bind(py).clone())
+}
+
+#[pymethods]
+impl Collectives {
+    #[new]
+    fn new(of: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<Self>> {
+        Ok(PyClassInitializer::from(Messages::made_of(of)?).add_subclass(Self))
+    }
+
+    /// Waits until all are here.
+    fn Barrier(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let group = group(slf)?;
+        group.barrier().run(slf.py(), &group)
+    }
+
+    /// Begins [`Barrier`](Self::Barrier).
+    fn Ibarrier(slf: &Bound<'_, Self>) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.barrier().begin(slf.py(), &group)
+    }
+
+    /// The root's buffer becomes everybody's.
+    #[pyo3(signature = (buf, root=0))]
+    fn Bcast(slf: &Bound<'_, Self>, buf: &Bound<'_, PyAny>, root: i64) -> PyResult<()> {
+        let group = group(slf)?;
+        group.broadcast(buf, root)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Bcast`](Self::Bcast).
+    #[pyo3(signature = (buf, root=0))]
+    fn Ibcast(slf: &Bound<'_, Self>, buf: &Bound<'_, PyAny>, root: i64) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.broadcast(buf, root)?.begin(slf.py(), &group)
+    }
+
+    /// The root gets everybody's elements, in equal blocks.
+    #[pyo3(signature = (sendbuf, recvbuf, root=0))]
+    fn Gather(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        root: i64,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        group.gather(sendbuf, recvbuf, root)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Gather`](Self::Gather).
+    #[pyo3(signature = (sendbuf, recvbuf, root=0))]
+    fn Igather(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        root: i64,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.gather(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
+    }
+
+    /// The root gets everybody's elements, in blocks of any length.
+    #[pyo3(signature = (sendbuf, recvbuf, root=0))]
+    fn Gatherv(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        root: i64,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        group.gatherv(sendbuf, recvbuf, root)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Gatherv`](Self::Gatherv).
+    #[pyo3(signature = (sendbuf, recvbuf, root=0))]
+    fn Igatherv(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        root: i64,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.gatherv(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
+    }
+
+    /// Everybody gets an equal block of the root's elements.
+    #[pyo3(signature = (sendbuf, recvbuf, root=0))]
+    fn Scatter(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        root: i64,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        group.scatter(sendbuf, recvbuf, root)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Scatter`](Self::Scatter).
+    #[pyo3(signature = (sendbuf, recvbuf, root=0))]
+    fn Iscatter(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        root: i64,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.scatter(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
+    }
+
+    /// Everybody gets a block of the root's elements, of any length.
+    #[pyo3(signature = (sendbuf, recvbuf, root=0))]
+    fn Scatterv(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        root: i64,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        group.scatterv(sendbuf, recvbuf, root)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Scatterv`](Self::Scatterv).
+    #[pyo3(signature = (sendbuf, recvbuf, root=0))]
+    fn Iscatterv(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        root: i64,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.scatterv(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
+    }
+
+    /// Everybody gets everybody's elements, in equal blocks.
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Allgather(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        group.allgather(sendbuf, recvbuf)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Allgather`](Self::Allgather).
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Iallgather(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.allgather(sendbuf, recvbuf)?.begin(slf.py(), &group)
+    }
+
+    /// Everybody gets everybody's elements, in blocks of any length.
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Allgatherv(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        group.allgatherv(sendbuf, recvbuf)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Allgatherv`](Self::Allgatherv).
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Iallgatherv(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.allgatherv(sendbuf, recvbuf)?.begin(slf.py(), &group)
+    }
+
+    /// Block `i` of everybody goes to rank `i`.
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Alltoall(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        group.alltoall(sendbuf, recvbuf)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Alltoall`](Self::Alltoall).
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Ialltoall(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.alltoall(sendbuf, recvbuf)?.begin(slf.py(), &group)
+    }
+
+    /// Block `i` of everybody goes to rank `i`; blocks have any length.
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Alltoallv(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        group.alltoallv(sendbuf, recvbuf)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Alltoallv`](Self::Alltoallv).
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Ialltoallv(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        group.alltoallv(sendbuf, recvbuf)?.begin(slf.py(), &group)
+    }
+
+    /// The root gets the sum, or what `op` does, of everybody's elements.
+    #[pyo3(signature = (sendbuf, recvbuf, op=None, root=0))]
+    fn Reduce(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+        root: i64,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group.reduce(sendbuf, recvbuf, &op, root)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Reduce`](Self::Reduce).
+    #[pyo3(signature = (sendbuf, recvbuf, op=None, root=0))]
+    fn Ireduce(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+        root: i64,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group.reduce(sendbuf, recvbuf, &op, root)?.begin(slf.py(), &group)
+    }
+
+    /// Everybody gets the sum, or what `op` does, of everybody's elements; the same bits.
+    #[pyo3(signature = (sendbuf, recvbuf, op=None))]
+    fn Allreduce(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group.allreduce(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Allreduce`](Self::Allreduce).
+    #[pyo3(signature = (sendbuf, recvbuf, op=None))]
+    fn Iallreduce(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group.allreduce(sendbuf, recvbuf, &op)?.begin(slf.py(), &group)
+    }
+
+    /// Everybody gets its block of the sum; blocks are equal.
+    #[pyo3(signature = (sendbuf, recvbuf, op=None))]
+    fn Reduce_scatter_block(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group
+            .reduce_scatter_block(sendbuf, recvbuf, &op)?
+            .run(slf.py(), &group)
+    }
+
+    /// Begins [`Reduce_scatter_block`](Self::Reduce_scatter_block).
+    #[pyo3(signature = (sendbuf, recvbuf, op=None))]
+    fn Ireduce_scatter_block(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group
+            .reduce_scatter_block(sendbuf, recvbuf, &op)?
+            .begin(slf.py(), &group)
+    }
+
+    /// Everybody gets its block of the sum.
+    #[pyo3(signature = (sendbuf, recvbuf, recvcounts=None, op=None))]
+    fn Reduce_scatter(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        recvcounts: Option<Vec<usize>>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group
+            .reduce_scatter(sendbuf, recvbuf, recvcounts, &op)?
+            .run(slf.py(), &group)
+    }
+
+    /// Begins [`Reduce_scatter`](Self::Reduce_scatter).
+    #[pyo3(signature = (sendbuf, recvbuf, recvcounts=None, op=None))]
+    fn Ireduce_scatter(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        recvcounts: Option<Vec<usize>>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group
+            .reduce_scatter(sendbuf, recvbuf, recvcounts, &op)?
+            .begin(slf.py(), &group)
+    }
+
+    /// Rank `i` gets the sum of ranks 0 to `i`.
+    #[pyo3(signature = (sendbuf, recvbuf, op=None))]
+    fn Scan(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group.scan(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Scan`](Self::Scan).
+    #[pyo3(signature = (sendbuf, recvbuf, op=None))]
+    fn Iscan(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group.scan(sendbuf, recvbuf, &op)?.begin(slf.py(), &group)
+    }
+
+    /// Rank `i` gets the sum of ranks 0 to `i - 1`; that of rank 0 is left as it is.
+    #[pyo3(signature = (sendbuf, recvbuf, op=None))]
+    fn Exscan(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<()> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group.exscan(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
+    }
+
+    /// Begins [`Exscan`](Self::Exscan).
+    #[pyo3(signature = (sendbuf, recvbuf, op=None))]
+    fn Iexscan(
+        slf: &Bound<'_, Self>,
+        sendbuf: &Bound<'_, PyAny>,
+        recvbuf: &Bound<'_, PyAny>,
+        op: Option<Bound<'_, Op>>,
+    ) -> PyResult<Request> {
+        let group = group(slf)?;
+        let op = or_sum(slf.py(), op)?;
+        group.exscan(sendbuf, recvbuf, &op)?.begin(slf.py(), &group)
+    }
+}

@@ -1,0 +1,36 @@
+//! Errors as `MPI.Exception`.
+
+use hotlease_comm::Error;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+static EXCEPTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+fn made(py: Python<'_>, text: String, kind: &str, rank: Option<u32>, cause: Option<String>) -> PyErr {
+    let class = EXCEPTION.get_or_try_init(py, || -> PyResult<_> {
+        Ok(py.import("hotlease.MPI._errors")?.getattr("Exception")?.unbind())
+    });
+    match class.and_then(|class| class.bind(py).call1((text, kind, rank, cause))) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+/// The exception for an error of the library.
+pub fn of(py: Python<'_>, error: &Error) -> PyErr {
+    let debug = format!("{error:?}");
+    let kind = debug
+        .split(|c: char| !c.is_alphanumeric())
+        .next()
+        .unwrap_or_default();
+    let cause = match error {
+        Error::MemberLost { loss, .. } | Error::Outcast { loss, .. } => Some(loss.to_string()),
+        _ => None,
+    };
+    made(py, error.to_string(), kind, error.rank(), cause)
+}
+
+/// One that is found on this side.
+pub fn found(py: Python<'_>, kind: &str, text: impl Into<String>) -> PyErr {
+    made(py, text.into(), kind, None, None)
+}

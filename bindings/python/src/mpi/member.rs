@@ -1,0 +1,294 @@
+//! A communicator as a program has it: joined when it is first used, and not used in a forked process.
+
+use super::failure;
+use super::work::{LOOK, Work};
+use crate::client::forks;
+use hotlease_comm::{Communicator, Error, Options, Secret};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// Runs something that waits in a thread of its own, so that Ctrl-C ends the waiting for it; it goes on then.
+pub fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (told, answer) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("comm-wait".into());
+    thread.spawn(move || drop(told.send(work())))?;
+    let answer = Mutex::new(answer);
+    loop {
+        let next = py.detach(|| {
+            answer
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .recv_timeout(LOOK)
+        });
+        match next {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err(
+                    "a thread that waited for others panicked",
+                ));
+            }
+        }
+    }
+}
+
+/// A communicator, which is never waited for with Python's lock, and never finished by a forked process.
+pub struct Shared {
+    communicator: Option<Communicator>,
+    forks: u32,
+}
+
+impl Shared {
+    fn new(communicator: Communicator) -> Self {
+        Self {
+            communicator: Some(communicator),
+            forks: forks(),
+        }
+    }
+
+    fn is_foreign(&self) -> bool {
+        forks() != self.forks
+    }
+
+    /// Says goodbye, or that it gives up.
+    fn end(mut self, gives_up: bool) -> Result<(), Error> {
+        match self.communicator.take() {
+            None => Ok(()),
+            Some(foreign) if self.is_foreign() => {
+                std::mem::forget(foreign);
+                Ok(())
+            }
+            Some(communicator) if gives_up => {
+                communicator.abort();
+                Ok(())
+            }
+            Some(communicator) => communicator.finish(),
+        }
+    }
+}
+
+impl Deref for Shared {
+    type Target = Communicator;
+
+    fn deref(&self) -> &Communicator {
+        self.communicator
+            .as_ref()
+            .expect("it is taken out at its end only")
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let Some(communicator) = self.communicator.take() else {
+            return;
+        };
+        if self.is_foreign() {
+            return std::mem::forget(communicator);
+        }
+        let mut communicator = Some(communicator);
+        let place = &mut communicator;
+        Python::try_attach(|py| py.detach(|| drop(place.take())));
+        drop(communicator);
+    }
+}
+
+enum State {
+    /// That of the environment, to be joined at first use; one of this process alone, if it names none.
+    World,
+    /// That of this process alone, to be made at first use.
+    Own,
+    Joined(Arc<Shared>),
+    /// No more, and why.
+    Gone(&'static str),
+}
+
+/// All that there are, to be finished at the end of the program.
+static ALL: Mutex<Vec<Weak<Member>>> = Mutex::new(Vec::new());
+
+/// See the module.
+pub struct Member {
+    state: Mutex<State>,
+    left: Mutex<Vec<Work>>,
+    has_left: AtomicBool,
+}
+
+impl Member {
+    fn new(state: State) -> Arc<Self> {
+        let member = Arc::new(Self {
+            state: Mutex::new(state),
+            left: Mutex::default(),
+            has_left: AtomicBool::new(false),
+        });
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&member));
+        member
+    }
+
+    /// The communicator; joins it, if that is to be done.
+    pub fn shared(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
+        let mut state = self
+            .state
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner);
+        let joined = match &*state {
+            State::Joined(shared) if shared.is_foreign() => {
+                return Err(failure::found(
+                    py,
+                    "Forked",
+                    "this process was forked after its parent had joined this communicator, in which only the parent is a member; \
+                     join one after the fork (MPI.join), or start processes with multiprocessing's \"spawn\"",
+                ));
+            }
+            State::Joined(shared) => return Ok(Arc::clone(shared)),
+            State::Gone(why) => return Err(failure::found(py, "Finished", *why)),
+            State::World if !Options::is_in_env() => Communicator::alone("MPI_COMM_WORLD"),
+            State::World => interruptible(py, || Communicator::join(&Options::from_env()?))?,
+            State::Own => Communicator::alone("MPI_COMM_SELF"),
+        };
+        let shared = Arc::new(Shared::new(joined.map_err(|error| failure::of(py, &error))?));
+        *state = State::Joined(Arc::clone(&shared));
+        Ok(shared)
+    }
+
+    fn end(&self, py: Python<'_>, why: &'static str, gives_up: bool) -> PyResult<()> {
+        let mut state = self
+            .state
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner);
+        let State::Joined(shared) = std::mem::replace(&mut *state, State::Gone(why)) else {
+            return Ok(());
+        };
+        drop(state);
+        // Calls of other threads that are going on end it when they end.
+        let Ok(shared) = Arc::try_unwrap(shared) else {
+            return Ok(());
+        };
+        let ended = interruptible(py, move || shared.end(gives_up))?;
+        self.sweep(py);
+        ended.map_err(|error| failure::of(py, &error))
+    }
+
+    /// Keeps what nobody waits for any more until it has ended: its memory is in use.
+    pub fn leave(&self, left: Work) {
+        self.left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(left);
+        self.has_left.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets go what has ended of it.
+    pub fn sweep(&self, py: Python<'_>) {
+        if !self.has_left.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut all = std::mem::take(
+            &mut *self
+                .left
+                .lock_py_attached(py)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        all.retain_mut(|left| py.detach(|| left.poll(Duration::ZERO)).is_none());
+        let mut left = self
+            .left
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner);
+        left.extend(all);
+        self.has_left.store(!left.is_empty(), Ordering::Relaxed);
+    }
+}
+
+/// Finishes all, or gives up. The first error, after all have ended.
+#[pyfunction]
+pub fn end_all(py: Python<'_>, gives_up: bool) -> PyResult<()> {
+    let all: Vec<_> = {
+        let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).collect()
+    };
+    let ended: Vec<_> = all.iter().map(|member| member.end(py, ENDED, gives_up)).collect();
+    ended.into_iter().collect()
+}
+
+const ENDED: &str = "this communicator has finished (Free, MPI.Finalize, or the end of the program)";
+
+/// What a `Comm` is made of.
+#[pyclass(frozen, module = "hotlease._core")]
+pub struct Handle(pub Arc<Member>);
+
+impl Handle {
+    pub fn of(communicator: Communicator) -> Self {
+        Self(Member::new(State::Joined(Arc::new(Shared::new(communicator)))))
+    }
+}
+
+#[pymethods]
+impl Handle {
+    /// The communicator of the environment, to be joined at first use.
+    #[staticmethod]
+    fn world() -> Self {
+        Self(Member::new(State::World))
+    }
+
+    /// One of this process alone.
+    #[staticmethod]
+    fn own() -> Self {
+        Self(Member::new(State::Own))
+    }
+
+    /// None.
+    #[staticmethod]
+    fn null() -> Self {
+        Self(Member::new(State::Gone("this is MPI.COMM_NULL: no communicator")))
+    }
+
+    /// Joins one by name.
+    #[staticmethod]
+    #[pyo3(signature = (name, size, rendezvous, rank, secret, timeout, newcomer))]
+    #[allow(clippy::too_many_arguments, reason = "they are what Python's function has")]
+    fn join(
+        py: Python<'_>,
+        name: &str,
+        size: u32,
+        rendezvous: &str,
+        rank: Option<u32>,
+        secret: Option<&[u8]>,
+        timeout: Option<f64>,
+        newcomer: bool,
+    ) -> PyResult<Self> {
+        let failed = |error: Error| failure::of(py, &error);
+        let secret = secret
+            .map_or_else(Secret::from_environment, Secret::new)
+            .map_err(failed)?;
+        let mut options = Options::new(name, size, rendezvous, secret);
+        options.rank = rank;
+        options.is_newcomer = newcomer;
+        if let Some(timeout) = timeout {
+            options.join_timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
+        }
+        let joined = interruptible(py, move || Communicator::join(&options))?;
+        joined.map(Self::of).map_err(failed)
+    }
+
+    /// Finishes, or gives up, which the others learn at once.
+    fn end(&self, py: Python<'_>, gives_up: bool) -> PyResult<()> {
+        self.0.end(py, ENDED, gives_up)
+    }
+
+    fn __eq__(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn __hash__(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+}

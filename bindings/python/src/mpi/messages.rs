@@ -1,0 +1,476 @@
+//! The methods of a communicator that send and receive: the base of `MPI.Comm`.
+
+use super::failure;
+use super::member::{Handle, Member, Shared, interruptible};
+use super::pinned::Access;
+use super::request::{Bytes, Request};
+use super::spec::Part;
+use super::status::{ANY_SOURCE, ANY_TAG, PROC_NULL, Status};
+use super::work::{Uses, Work, wait};
+use hotlease_comm::{Error, Pattern, Status as Known};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+const SENT: &str = "the send buffer";
+const RECEIVED: &str = "the receive buffer";
+
+/// See the module.
+#[pyclass(frozen, subclass, module = "hotlease._core")]
+pub struct Messages {
+    pub member: Arc<Member>,
+}
+
+impl Messages {
+    /// Of a handle, or of another communicator: the same one then.
+    pub fn made_of(of: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let member = if let Ok(handle) = of.cast::<Handle>() {
+            Arc::clone(&handle.get().0)
+        } else if let Ok(other) = of.cast::<Self>() {
+            Arc::clone(&other.get().member)
+        } else {
+            return Err(PyTypeError::new_err(
+                "a communicator is made by MPI.join, Split, Dup, ...",
+            ));
+        };
+        Ok(Self { member })
+    }
+}
+
+/// Whom a message goes to; None: nobody.
+fn receiver(py: Python<'_>, shared: &Shared, dest: i64) -> PyResult<Option<u32>> {
+    if dest == PROC_NULL {
+        return Ok(None);
+    }
+    u32::try_from(dest).map(Some).map_err(|_| {
+        let size = shared.size();
+        failure::found(
+            py,
+            "NoSuchRank",
+            format!("there is no rank {dest} in a communicator of {size}; MPI.PROC_NULL is nobody"),
+        )
+    })
+}
+
+fn tag(py: Python<'_>, tag: i64) -> PyResult<u32> {
+    let number = u32::try_from(tag).ok().filter(|tag| *tag <= i32::MAX as u32);
+    number.ok_or_else(|| {
+        let text = format!(
+            "a tag of {tag}: tags are 0 to {}; MPI.ANY_TAG is for receives",
+            i32::MAX
+        );
+        failure::found(py, "Tag", text)
+    })
+}
+
+/// What a receive takes; None: it is from nobody.
+fn pattern(py: Python<'_>, shared: &Shared, source: i64, wanted: i64) -> PyResult<Option<Pattern>> {
+    let tag = match wanted {
+        ANY_TAG => None,
+        other => Some(tag(py, other)?),
+    };
+    if source == ANY_SOURCE {
+        return Ok(Some(Pattern { source: None, tag }));
+    }
+    let source = receiver(py, shared, source)?;
+    Ok(source.map(|source| Pattern {
+        source: Some(source),
+        tag,
+    }))
+}
+
+fn tell(status: Option<&Bound<'_, Status>>, known: &Known) {
+    if let Some(status) = status {
+        status.borrow_mut().fill(known);
+    }
+}
+
+fn tell_nobody(status: Option<&Bound<'_, Status>>) {
+    if let Some(status) = status {
+        status.borrow_mut().fill_empty(PROC_NULL);
+    }
+}
+
+impl Messages {
+    fn shared(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
+        self.member.shared(py)
+    }
+
+    fn send(&self, py: Python<'_>, shared: &Shared, part: Part, dest: u32, tag: u32) -> PyResult<()> {
+        let bytes = part.slice();
+        let sent = py.detach(|| shared.try_send(bytes, dest, tag));
+        if sent.map_err(|error| failure::of(py, &error))? {
+            return Ok(());
+        }
+        let bytes = part.bytes();
+        let uses = Uses::of(part.lend(bytes));
+        let lent = |loan: &_| sending(shared, loan, dest, tag);
+        Work::run(py, &self.member, uses, |[loan, _]| lent(loan)).map(drop)
+    }
+
+    fn begin_send(&self, py: Python<'_>, shared: &Shared, part: Part, dest: u32, tag: u32) -> PyResult<Work> {
+        let bytes = part.bytes();
+        let uses = Uses::of(part.lend(bytes));
+        Work::begin(py, &self.member, uses, |[loan, _]| {
+            sending(shared, loan, dest, tag)
+        })
+    }
+
+    fn begin_receive(&self, py: Python<'_>, shared: &Shared, part: Part, pattern: Pattern) -> PyResult<Work> {
+        let bytes = part.bytes();
+        let uses = Uses::of(part.lend_mut(bytes));
+        Work::begin(py, &self.member, uses, |[loan, _]| {
+            receiving(shared, loan, pattern)
+        })
+    }
+
+    /// Sends and receives, if each of them is with somebody.
+    fn exchange(
+        &self,
+        py: Python<'_>,
+        (part, dest, tag): (Part, Option<u32>, u32),
+        (into, pattern): (Part, Option<Pattern>),
+    ) -> PyResult<Option<Known>> {
+        let shared = self.shared(py)?;
+        let receive = pattern
+            .map(|pattern| self.begin_receive(py, &shared, into, pattern))
+            .transpose()?;
+        if let Some(dest) = dest
+            && let Err(error) = self.send(py, &shared, part, dest, tag)
+        {
+            if let Some(work) = receive {
+                work.abandon(py, &self.member);
+            }
+            return Err(error);
+        }
+        receive.map(|work| work.wait(py, &self.member)).transpose()
+    }
+
+    /// A message of any length, in memory of its own.
+    fn whole(
+        &self,
+        py: Python<'_>,
+        source: i64,
+        tag: i64,
+        status: Option<&Bound<'_, Status>>,
+    ) -> PyResult<Option<Bytes>> {
+        let shared = self.shared(py)?;
+        let Some(pattern) = pattern(py, &shared, source, tag)? else {
+            tell_nobody(status);
+            return Ok(None);
+        };
+        let mut receiving = py
+            .detach(|| shared.irecv_any_length(pattern))
+            .map_err(|error| failure::of(py, &error))?;
+        let received = wait(py, |at_most| receiving.wait_for(at_most))?;
+        tell(status, &received.status);
+        Ok(Some(Bytes::new(received.bytes)))
+    }
+}
+
+type Lent = Option<super::spec::Loan>;
+
+fn sending(shared: &Shared, loan: &Lent, dest: u32, tag: u32) -> Result<hotlease_comm::Request, Error> {
+    shared.isend_lent(loan.as_ref().expect("lent").read(), dest, tag)
+}
+
+fn receiving(shared: &Shared, loan: &Lent, pattern: Pattern) -> Result<hotlease_comm::Request, Error> {
+    shared.irecv_lent(loan.as_ref().expect("lent").write(), pattern)
+}
+
+#[pymethods]
+impl Messages {
+    #[new]
+    fn new(of: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::made_of(of)
+    }
+
+    fn Get_rank(&self, py: Python<'_>) -> PyResult<u32> {
+        Ok(self.shared(py)?.rank())
+    }
+
+    fn Get_size(&self, py: Python<'_>) -> PyResult<u32> {
+        Ok(self.shared(py)?.size())
+    }
+
+    #[getter]
+    fn rank(&self, py: Python<'_>) -> PyResult<u32> {
+        self.Get_rank(py)
+    }
+
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<u32> {
+        self.Get_size(py)
+    }
+
+    /// What it is made of.
+    #[getter]
+    fn _handle(&self) -> Handle {
+        Handle(Arc::clone(&self.member))
+    }
+
+    /// The name that it was joined by.
+    fn _joined_by(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.shared(py)?.name().to_owned())
+    }
+
+    /// Sends; returns when the buffer may be used again.
+    #[pyo3(signature = (buf, dest, tag=0))]
+    fn Send(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<()> {
+        let shared = self.shared(py)?;
+        let tag = self::tag(py, tag)?;
+        match receiver(py, &shared, dest)? {
+            Some(dest) => self.send(py, &shared, Part::of(buf, Access::Read, SENT)?, dest, tag),
+            None => Ok(()),
+        }
+    }
+
+    /// Receives a message of at most as many bytes as the buffer has.
+    #[pyo3(signature = (buf, source=ANY_SOURCE, tag=ANY_TAG, status=None))]
+    fn Recv(
+        &self,
+        py: Python<'_>,
+        buf: &Bound<'_, PyAny>,
+        source: i64,
+        tag: i64,
+        status: Option<&Bound<'_, Status>>,
+    ) -> PyResult<()> {
+        let shared = self.shared(py)?;
+        let Some(pattern) = pattern(py, &shared, source, tag)? else {
+            tell_nobody(status);
+            return Ok(());
+        };
+        let part = Part::of(buf, Access::Write, RECEIVED)?;
+        let bytes = part.bytes();
+        let uses = Uses::of(part.lend_mut(bytes));
+        let shared = &*shared;
+        let known = Work::run(py, &self.member, uses, |[loan, _]| {
+            receiving(shared, loan, pattern)
+        })?;
+        tell(status, &known);
+        Ok(())
+    }
+
+    /// Sends and receives at once: two can do so with each other, and all in a ring.
+    #[pyo3(signature = (sendbuf, dest, sendtag=0, recvbuf=None, source=ANY_SOURCE, recvtag=ANY_TAG, status=None))]
+    #[allow(clippy::too_many_arguments, reason = "mpi4py's")]
+    fn Sendrecv(
+        &self,
+        py: Python<'_>,
+        sendbuf: &Bound<'_, PyAny>,
+        dest: i64,
+        sendtag: i64,
+        recvbuf: Option<&Bound<'_, PyAny>>,
+        source: i64,
+        recvtag: i64,
+        status: Option<&Bound<'_, Status>>,
+    ) -> PyResult<()> {
+        let shared = self.shared(py)?;
+        let sent = Part::of(sendbuf, Access::Read, SENT)?;
+        let into = recvbuf.map_or(Ok(Part::none()), |buf| Part::of(buf, Access::Write, RECEIVED))?;
+        let send = (sent, receiver(py, &shared, dest)?, self::tag(py, sendtag)?);
+        let pattern = pattern(py, &shared, source, recvtag)?;
+        match self.exchange(py, send, (into, pattern))? {
+            Some(known) => tell(status, &known),
+            None => tell_nobody(status),
+        }
+        Ok(())
+    }
+
+    /// The same from and to one buffer.
+    #[pyo3(signature = (buf, dest, sendtag=0, source=ANY_SOURCE, recvtag=ANY_TAG, status=None))]
+    #[allow(clippy::too_many_arguments, reason = "mpi4py's")]
+    fn Sendrecv_replace(
+        &self,
+        py: Python<'_>,
+        buf: &Bound<'_, PyAny>,
+        dest: i64,
+        sendtag: i64,
+        source: i64,
+        recvtag: i64,
+        status: Option<&Bound<'_, Status>>,
+    ) -> PyResult<()> {
+        let into = Part::of(buf, Access::Write, RECEIVED)?;
+        let copy = pyo3::types::PyBytes::new(py, into.slice());
+        let copy = copy.as_any();
+        self.Sendrecv(py, copy, dest, sendtag, Some(buf), source, recvtag, status)
+    }
+
+    /// Begins to send. The buffer is kept until it has ended, and is not to be changed so long.
+    #[pyo3(signature = (buf, dest, tag=0))]
+    fn Isend(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<Request> {
+        let shared = self.shared(py)?;
+        let tag = self::tag(py, tag)?;
+        let Some(dest) = receiver(py, &shared, dest)? else {
+            return Ok(Request::of_nothing(&self.member, PROC_NULL));
+        };
+        let part = Part::of(buf, Access::Read, SENT)?;
+        let work = self.begin_send(py, &shared, part, dest, tag)?;
+        Ok(Request::of_work(&self.member, work))
+    }
+
+    /// Begins to receive. The buffer is kept until it has ended.
+    #[pyo3(signature = (buf, source=ANY_SOURCE, tag=ANY_TAG))]
+    fn Irecv(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, source: i64, tag: i64) -> PyResult<Request> {
+        let shared = self.shared(py)?;
+        let Some(pattern) = pattern(py, &shared, source, tag)? else {
+            return Ok(Request::of_nothing(&self.member, PROC_NULL));
+        };
+        let part = Part::of(buf, Access::Write, RECEIVED)?;
+        let work = self.begin_receive(py, &shared, part, pattern)?;
+        Ok(Request::of_work(&self.member, work))
+    }
+
+    /// Begins to send and to receive.
+    #[pyo3(signature = (sendbuf, dest, sendtag=0, recvbuf=None, source=ANY_SOURCE, recvtag=ANY_TAG))]
+    #[allow(clippy::too_many_arguments, reason = "mpi4py's")]
+    fn Isendrecv(
+        &self,
+        py: Python<'_>,
+        sendbuf: &Bound<'_, PyAny>,
+        dest: i64,
+        sendtag: i64,
+        recvbuf: Option<&Bound<'_, PyAny>>,
+        source: i64,
+        recvtag: i64,
+    ) -> PyResult<Request> {
+        let shared = self.shared(py)?;
+        let sent = Part::of(sendbuf, Access::Read, SENT)?;
+        let into = recvbuf.map_or(Ok(Part::none()), |buf| Part::of(buf, Access::Write, RECEIVED))?;
+        let dest = receiver(py, &shared, dest)?;
+        let tag = self::tag(py, sendtag)?;
+        let pattern = pattern(py, &shared, source, recvtag)?;
+        let receive = pattern
+            .map(|pattern| self.begin_receive(py, &shared, into, pattern))
+            .transpose()?;
+        let send = dest
+            .map(|dest| self.begin_send(py, &shared, sent, dest, tag))
+            .transpose()?;
+        Ok(match (send, receive) {
+            (Some(send), Some(receive)) => Request::of_both(&self.member, send, receive),
+            (Some(work), None) | (None, Some(work)) => Request::of_work(&self.member, work),
+            (None, None) => Request::of_nothing(&self.member, PROC_NULL),
+        })
+    }
+
+    /// Sends a copy, so that nothing is waited for.
+    #[pyo3(signature = (buf, dest, tag=0))]
+    fn Ibsend(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<Request> {
+        let copy = pyo3::types::PyBytes::new(py, Part::of(buf, Access::Read, SENT)?.slice());
+        self.Isend(py, copy.as_any(), dest, tag)
+    }
+
+    /// Waits for a message without receiving it.
+    #[pyo3(signature = (source=ANY_SOURCE, tag=ANY_TAG, status=None))]
+    fn Probe(
+        &self,
+        py: Python<'_>,
+        source: i64,
+        tag: i64,
+        status: Option<&Bound<'_, Status>>,
+    ) -> PyResult<bool> {
+        let shared = self.shared(py)?;
+        let Some(pattern) = pattern(py, &shared, source, tag)? else {
+            tell_nobody(status);
+            return Ok(true);
+        };
+        let known = wait(py, |at_most| shared.probe_for(pattern, at_most).transpose())?;
+        tell(status, &known);
+        Ok(true)
+    }
+
+    /// Whether there is a message that a receive would take.
+    #[pyo3(signature = (source=ANY_SOURCE, tag=ANY_TAG, status=None))]
+    fn Iprobe(
+        &self,
+        py: Python<'_>,
+        source: i64,
+        tag: i64,
+        status: Option<&Bound<'_, Status>>,
+    ) -> PyResult<bool> {
+        let shared = self.shared(py)?;
+        let Some(pattern) = pattern(py, &shared, source, tag)? else {
+            tell_nobody(status);
+            return Ok(true);
+        };
+        let known = py
+            .detach(|| shared.iprobe(pattern))
+            .map_err(|error| failure::of(py, &error))?;
+        if let Some(known) = &known {
+            tell(status, known);
+        }
+        Ok(known.is_some())
+    }
+
+    /// Receives a message of any length; None if it is from nobody.
+    fn _recv(
+        &self,
+        py: Python<'_>,
+        source: i64,
+        tag: i64,
+        status: Option<&Bound<'_, Status>>,
+    ) -> PyResult<Option<Bytes>> {
+        self.whole(py, source, tag, status)
+    }
+
+    /// The same, if there is one.
+    fn _recv_now(
+        &self,
+        py: Python<'_>,
+        source: i64,
+        tag: i64,
+        status: Option<&Bound<'_, Status>>,
+    ) -> PyResult<Option<Bytes>> {
+        let shared = self.shared(py)?;
+        let Some(pattern) = pattern(py, &shared, source, tag)? else {
+            return Ok(None);
+        };
+        let found = py
+            .detach(|| shared.try_recv_any_length(pattern))
+            .map_err(|error| failure::of(py, &error))?;
+        let Some(mut receiving) = found else {
+            return Ok(None);
+        };
+        let received = wait(py, |at_most| receiving.wait_for(at_most))?;
+        tell(status, &received.status);
+        Ok(Some(Bytes::new(received.bytes)))
+    }
+
+    /// Begins to receive an object: `loads` makes it of the message's bytes.
+    fn _irecv(&self, py: Python<'_>, source: i64, tag: i64, loads: Py<PyAny>) -> PyResult<Request> {
+        let shared = self.shared(py)?;
+        let Some(pattern) = pattern(py, &shared, source, tag)? else {
+            return Ok(Request::of_nothing(&self.member, PROC_NULL));
+        };
+        let receiving = py
+            .detach(|| shared.irecv_any_length(pattern))
+            .map_err(|error| failure::of(py, &error))?;
+        Ok(Request::of_object(&self.member, receiving, loads))
+    }
+
+    /// Those of this communicator with the same colour; None: of none.
+    fn _split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Handle>> {
+        let shared = self.shared(py)?;
+        let made = interruptible(py, move || shared.split(color, key))?;
+        made.map(|made| made.map(Handle::of))
+            .map_err(|error| failure::of(py, &error))
+    }
+
+    fn _dup(&self, py: Python<'_>) -> PyResult<Handle> {
+        let shared = self.shared(py)?;
+        let made = interruptible(py, move || shared.dup())?;
+        made.map(Handle::of).map_err(|error| failure::of(py, &error))
+    }
+
+    fn _shrink(&self, py: Python<'_>) -> PyResult<Handle> {
+        let shared = self.shared(py)?;
+        let made = interruptible(py, move || shared.shrink())?;
+        made.map(Handle::of).map_err(|error| failure::of(py, &error))
+    }
+
+    fn _grow(&self, py: Python<'_>, joining: u32) -> PyResult<Handle> {
+        let shared = self.shared(py)?;
+        let made = interruptible(py, move || shared.grow(joining))?;
+        made.map(Handle::of).map_err(|error| failure::of(py, &error))
+    }
+}

@@ -1,0 +1,197 @@
+//! What reduces: `MPI.Op`, and functions of the program's.
+
+use super::datatype::Datatype;
+use super::failure;
+use hotlease_comm::{Datatype as Kind, Operator};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a function of the program's raised last.
+#[derive(Clone, Default)]
+pub struct Raised(Arc<Mutex<Option<PyErr>>>);
+
+impl Raised {
+    pub fn take(&self) -> Option<PyErr> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put(&self, error: PyErr) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+}
+
+/// What reduces two elements to one.
+#[pyclass(frozen, module = "hotlease.MPI")]
+pub struct Op {
+    name: String,
+    /// None: it was freed, or is none.
+    operator: Option<Operator>,
+    /// What it does with two objects.
+    call: Py<PyAny>,
+    raised: Option<Raised>,
+}
+
+impl Op {
+    /// The operator, and where its exceptions are, if it has some.
+    pub fn operator(&self, py: Python<'_>) -> PyResult<(Operator, Option<Raised>)> {
+        match &self.operator {
+            Some(operator) => Ok((operator.clone(), self.raised.clone())),
+            None => Err(failure::found(
+                py,
+                "Operator",
+                format!("{} is no operator of a reduction", self.name),
+            )),
+        }
+    }
+}
+
+fn predefined(name: &str) -> Option<Operator> {
+    Some(match name {
+        "MPI_SUM" => Operator::Sum,
+        "MPI_PROD" => Operator::Prod,
+        "MPI_MIN" => Operator::Min,
+        "MPI_MAX" => Operator::Max,
+        "MPI_BAND" => Operator::BitAnd,
+        "MPI_BOR" => Operator::BitOr,
+        "MPI_BXOR" => Operator::BitXor,
+        "MPI_LAND" => Operator::LogicalAnd,
+        "MPI_LOR" => Operator::LogicalOr,
+        "MPI_LXOR" => Operator::LogicalXor,
+        "MPI_MINLOC" => Operator::MinLoc,
+        "MPI_MAXLOC" => Operator::MaxLoc,
+        _ => return None,
+    })
+}
+
+#[pymethods]
+impl Op {
+    /// A predefined one, and what it does with two objects.
+    #[new]
+    fn new(name: &str, call: Py<PyAny>) -> Self {
+        Self {
+            operator: predefined(name),
+            name: name.into(),
+            call,
+            raised: None,
+        }
+    }
+
+    /// One of the program's own.
+    ///
+    /// `function(a, b, datatype)` gets two buffers of elements in the order of their ranks, and puts `a op b` into `b`; they are
+    /// good until it returns. With lower-case calls it gets two objects and None, and returns one.
+    #[staticmethod]
+    #[pyo3(signature = (function, commute=false))]
+    fn Create(py: Python<'_>, function: Py<PyAny>, commute: bool) -> Self {
+        let raised = Raised::default();
+        let (call, told) = (function.clone_ref(py), raised.clone());
+        let user =
+            move |left: &[u8], right: &mut [u8], kind: Kind| reduce(&function, &told, left, right, kind);
+        Self {
+            name: String::new(),
+            operator: Some(Operator::User {
+                function: Arc::new(user),
+                commutes: commute,
+            }),
+            call,
+            raised: Some(raised),
+        }
+    }
+
+    fn Free(&self) {}
+
+    fn Is_commutative(&self) -> bool {
+        self.operator.as_ref().is_some_and(Operator::commutes)
+    }
+
+    #[getter]
+    fn is_commutative(&self) -> bool {
+        self.Is_commutative()
+    }
+
+    #[getter]
+    fn is_predefined(&self) -> bool {
+        self.raised.is_none()
+    }
+
+    /// Of two objects.
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        x: Bound<'py, PyAny>,
+        y: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match &self.raised {
+            None => self.call.bind(py).call1((x, y)),
+            Some(_) => self.call.bind(py).call1((x, y, py.None())),
+        }
+    }
+
+    /// What pickle makes of a predefined one.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if self.raised.is_some() {
+            return Err(pyo3::exceptions::PyTypeError::new_err(
+                "an operator of Op.Create is of its process: create it in each",
+            ));
+        }
+        let name = self.name.trim_start_matches("MPI_");
+        Ok(pyo3::types::PyString::new(py, name).into_any())
+    }
+
+    fn __repr__(&self) -> String {
+        match self.name.as_str() {
+            "" => format!("MPI.Op.Create(commute={})", self.Is_commutative()),
+            name => name.replacen('_', ".", 1),
+        }
+    }
+}
+
+/// Calls the program's function; panics without a word if it raises, which the library tells all ranks.
+fn reduce(function: &Py<PyAny>, raised: &Raised, left: &[u8], right: &mut [u8], kind: Kind) {
+    let called = Python::try_attach(|py| {
+        called(py, function, left, right, kind).map_err(|error| {
+            let text = error.to_string();
+            raised.put(error);
+            text
+        })
+    });
+    let problem = match called {
+        Some(Ok(())) => return,
+        Some(Err(text)) => text,
+        None => "Python has ended".into(),
+    };
+    resume_unwind(Box::new(problem));
+}
+
+fn called(py: Python<'_>, function: &Py<PyAny>, left: &[u8], right: &mut [u8], kind: Kind) -> PyResult<()> {
+    // SAFETY: there for as long as this call, at whose end the views are released.
+    let (first, second) = unsafe {
+        let (start, bytes) = (left.as_ptr().cast_mut().cast(), left.len() as isize);
+        let first = ffi::PyMemoryView_FromMemory(start, bytes, ffi::PyBUF_READ);
+        let (start, bytes) = (right.as_mut_ptr().cast(), right.len() as isize);
+        let second = ffi::PyMemoryView_FromMemory(start, bytes, ffi::PyBUF_WRITE);
+        (
+            Bound::from_owned_ptr_or_err(py, first)?,
+            Bound::from_owned_ptr_or_err(py, second)?,
+        )
+    };
+    let done = function.bind(py).call1((&first, &second, Datatype::of(kind)));
+    if let Err(error) = &done
+        && let Some(traceback) = error.traceback(py)
+    {
+        // Its frames keep what the function made of the views.
+        py.import("traceback")?
+            .call_method1("clear_frames", (traceback,))?;
+    }
+    for view in [first, second] {
+        view.call_method0("release").map_err(|_| {
+            PyRuntimeError::new_err(
+                "a function of Op.Create keeps one of its operands, which are good until it returns: copy it",
+            )
+        })?;
+    }
+    done.map(drop)
+}

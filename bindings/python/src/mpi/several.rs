@@ -1,0 +1,147 @@
+//! Several requests at a time.
+
+use super::request::{Got, Request};
+use super::status::{Status, UNDEFINED};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::time::Duration;
+
+/// How long to wait before another look at all: from, and up to.
+const PAUSE_MIN: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+
+pub type Many<'py> = Vec<Bound<'py, Request>>;
+/// What is to be filled, one for each; what the list lacks is added.
+pub type Statuses<'a, 'py> = Option<&'a Bound<'py, PyList>>;
+/// Which have ended, with their objects; None: none was left to end.
+pub type Ended<'py> = (Option<Vec<i64>>, Option<Vec<Got<'py>>>);
+
+fn status_of<'py>(
+    py: Python<'py>,
+    statuses: Statuses<'_, 'py>,
+    index: usize,
+) -> PyResult<Option<Bound<'py, Status>>> {
+    let Some(list) = statuses else {
+        return Ok(None);
+    };
+    while list.len() <= index {
+        list.append(Bound::new(py, Status::new())?)?;
+    }
+    Ok(Some(list.get_item(index)?.cast_into::<Status>()?))
+}
+
+pub fn wait_all<'py>(
+    py: Python<'py>,
+    requests: &Many<'py>,
+    statuses: Statuses<'_, 'py>,
+) -> PyResult<Vec<Got<'py>>> {
+    let mut got = Vec::with_capacity(requests.len());
+    let mut failed = None;
+    for (index, request) in requests.iter().enumerate() {
+        let status = status_of(py, statuses, index)?;
+        match request.get().await_end(py, status.as_ref()) {
+            Ok(object) => got.push(object),
+            // Ctrl-C, and what else is no end of an operation, ends the waiting.
+            Err(error) if request.get().is_active(py) => return Err(error),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(got), Err)
+}
+
+pub fn test_any<'py>(
+    py: Python<'py>,
+    requests: &Many<'py>,
+    status: Option<&Bound<'py, Status>>,
+) -> PyResult<(i64, bool, Option<Got<'py>>)> {
+    let mut is_any = false;
+    for (index, request) in requests.iter().enumerate() {
+        let request = request.get();
+        if !request.is_active(py) {
+            continue;
+        }
+        is_any = true;
+        if let Some(got) = request.take(py, Duration::ZERO, status)? {
+            return Ok((index as i64, true, Some(got)));
+        }
+    }
+    Ok((UNDEFINED, !is_any, None))
+}
+
+/// Waits a little, longer each time: looking makes progress.
+fn pause(py: Python<'_>, pause: &mut Duration) -> PyResult<()> {
+    py.check_signals()?;
+    let length = *pause;
+    py.detach(|| std::thread::sleep(length));
+    *pause = (length * 2).min(PAUSE_MAX);
+    Ok(())
+}
+
+pub fn wait_any<'py>(
+    py: Python<'py>,
+    requests: &Many<'py>,
+    status: Option<&Bound<'py, Status>>,
+) -> PyResult<(i64, Option<Got<'py>>)> {
+    let mut length = PAUSE_MIN;
+    loop {
+        let (index, has_ended, got) = test_any(py, requests, status)?;
+        if has_ended {
+            return Ok((index, got));
+        }
+        pause(py, &mut length)?;
+    }
+}
+
+pub fn test_some<'py>(
+    py: Python<'py>,
+    requests: &Many<'py>,
+    statuses: Statuses<'_, 'py>,
+) -> PyResult<Ended<'py>> {
+    let (mut indices, mut objects) = (Vec::new(), Vec::new());
+    let mut is_any = false;
+    for (index, request) in requests.iter().enumerate() {
+        let request = request.get();
+        if !request.is_active(py) {
+            continue;
+        }
+        is_any = true;
+        let status = status_of(py, statuses, indices.len())?;
+        if let Some(got) = request.take(py, Duration::ZERO, status.as_ref())? {
+            indices.push(index as i64);
+            objects.push(got);
+        }
+    }
+    Ok(if is_any {
+        (Some(indices), Some(objects))
+    } else {
+        (None, None)
+    })
+}
+
+pub fn wait_some<'py>(
+    py: Python<'py>,
+    requests: &Many<'py>,
+    statuses: Statuses<'_, 'py>,
+) -> PyResult<Ended<'py>> {
+    let mut length = PAUSE_MIN;
+    loop {
+        let ended = test_some(py, requests, statuses)?;
+        if ended.0.as_ref().is_none_or(|indices| !indices.is_empty()) {
+            return Ok(ended);
+        }
+        pause(py, &mut length)?;
+    }
+}
+
+pub fn test_all<'py>(
+    py: Python<'py>,
+    requests: &Many<'py>,
+    statuses: Statuses<'_, 'py>,
+) -> PyResult<Option<Vec<Got<'py>>>> {
+    for request in requests {
+        if !request.get().has_ended(py) {
+            return Ok(None);
+        }
+    }
+    wait_all(py, requests, statuses).map(Some)
+}

@@ -1,0 +1,132 @@
+//! What is known of a message: `MPI.Status`.
+
+use super::datatype;
+use hotlease_comm::Status as Known;
+use pyo3::prelude::*;
+
+/// Any rank, as a source.
+pub const ANY_SOURCE: i64 = -1;
+/// Any tag.
+pub const ANY_TAG: i64 = -1;
+/// Nobody.
+pub const PROC_NULL: i64 = -2;
+/// Where there is no number.
+pub const UNDEFINED: i64 = -32766;
+
+/// Who sent a message, with which tag, and how long it is.
+#[pyclass(module = "hotlease.MPI")]
+#[derive(Clone)]
+pub struct Status {
+    #[pyo3(get, set)]
+    source: i64,
+    #[pyo3(get, set)]
+    tag: i64,
+    #[pyo3(get, set)]
+    error: i64,
+    bytes: u64,
+    is_cancelled: bool,
+}
+
+impl Status {
+    /// Of nothing: what a receive from `PROC_NULL` says, and a request that was none.
+    pub fn fill_empty(&mut self, source: i64) {
+        *self = Self::new();
+        self.source = source;
+    }
+
+    pub fn fill(&mut self, known: &Known) {
+        *self = Self {
+            source: i64::from(known.source),
+            tag: i64::from(known.tag),
+            error: 0,
+            bytes: known.bytes,
+            is_cancelled: false,
+        };
+    }
+
+    pub fn fill_cancelled(&mut self) {
+        *self = Self::new();
+        self.is_cancelled = true;
+    }
+}
+
+#[pymethods]
+impl Status {
+    #[new]
+    pub fn new() -> Self {
+        Self {
+            source: ANY_SOURCE,
+            tag: ANY_TAG,
+            error: 0,
+            bytes: 0,
+            is_cancelled: false,
+        }
+    }
+
+    fn _copy_of(&mut self, other: &Self) {
+        *self = other.clone();
+    }
+
+    fn Get_source(&self) -> i64 {
+        self.source
+    }
+
+    fn Set_source(&mut self, source: i64) {
+        self.source = source;
+    }
+
+    fn Get_tag(&self) -> i64 {
+        self.tag
+    }
+
+    fn Set_tag(&mut self, tag: i64) {
+        self.tag = tag;
+    }
+
+    fn Get_error(&self) -> i64 {
+        self.error
+    }
+
+    fn Set_error(&mut self, error: i64) {
+        self.error = error;
+    }
+
+    /// How many elements the message has; `MPI.UNDEFINED` if it is no multiple of them.
+    #[pyo3(signature = (datatype=None))]
+    fn Get_count(&self, datatype: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
+        let size = datatype.map_or(Ok(1), |datatype| {
+            datatype::named(datatype).map(|kind| kind.size())
+        })? as u64;
+        if self.bytes.is_multiple_of(size) {
+            Ok((self.bytes / size) as i64)
+        } else {
+            Ok(UNDEFINED)
+        }
+    }
+
+    fn Get_elements(&self, datatype: &Bound<'_, PyAny>) -> PyResult<i64> {
+        self.Get_count(Some(datatype))
+    }
+
+    /// Bytes of the message.
+    #[getter]
+    fn count(&self) -> u64 {
+        self.bytes
+    }
+
+    fn Is_cancelled(&self) -> bool {
+        self.is_cancelled
+    }
+
+    #[getter]
+    fn cancelled(&self) -> bool {
+        self.is_cancelled
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "Status(source={}, tag={}, count={})",
+            self.source, self.tag, self.bytes
+        )
+    }
+}

@@ -1,0 +1,162 @@
+//! Operations on pinned memory: waiting with an ear for Ctrl-C, and what becomes of those that nobody waits for any more.
+
+use super::failure;
+use super::member::Member;
+use super::operator::Raised;
+use super::spec::Loan;
+use hotlease_comm::{Error, Request, Status};
+use pyo3::prelude::*;
+use std::time::Duration;
+
+/// How often a thread that waits looks whether Ctrl-C was pressed.
+pub const LOOK: Duration = Duration::from_millis(50);
+
+/// An operation that has begun, with the memory that it uses.
+pub struct Work {
+    request: Request,
+    /// What is sent, and what is received into: kept, no more.
+    _loans: [Option<Loan>; 2],
+    /// What an operator of the program's raised, if there is one.
+    raised: Option<Raised>,
+}
+
+/// What an operation uses besides.
+#[derive(Default)]
+pub struct Uses {
+    pub loans: [Option<Loan>; 2],
+    pub raised: Option<Raised>,
+}
+
+impl Uses {
+    /// One piece of memory.
+    pub fn of(loan: Loan) -> Self {
+        Self {
+            loans: [Some(loan), None],
+            raised: None,
+        }
+    }
+}
+
+/// Why an operation failed.
+pub struct Failed {
+    pub error: Error,
+    raised: Option<Raised>,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { error, raised: None }
+    }
+}
+
+impl Failed {
+    /// Where an operator of the program's raised an exception, that is its cause.
+    pub fn exception(&self, py: Python<'_>) -> PyErr {
+        let exception = failure::of(py, &self.error);
+        if let Some(cause) = self.raised.as_ref().and_then(Raised::take) {
+            exception.set_cause(py, Some(cause));
+        }
+        exception
+    }
+}
+
+impl Work {
+    /// Begins it.
+    pub fn begin(
+        py: Python<'_>,
+        member: &Member,
+        uses: Uses,
+        begin: impl FnOnce(&[Option<Loan>; 2]) -> Result<Request, Error> + Send,
+    ) -> PyResult<Self> {
+        member.sweep(py);
+        let Uses { loans, raised } = uses;
+        let request = py
+            .detach(|| begin(&loans))
+            .map_err(|error| failure::of(py, &error))?;
+        Ok(Self {
+            request,
+            _loans: loans,
+            raised,
+        })
+    }
+
+    /// Begins it, and waits for its end.
+    pub fn run(
+        py: Python<'_>,
+        member: &Member,
+        uses: Uses,
+        begin: impl FnOnce(&[Option<Loan>; 2]) -> Result<Request, Error> + Send,
+    ) -> PyResult<Status> {
+        member.sweep(py);
+        let Uses { loans, raised } = uses;
+        let begun = py.detach(|| -> Result<_, Error> {
+            let mut request = begin(&loans)?;
+            let ended = request.wait_for(LOOK);
+            Ok((request, ended))
+        });
+        let (request, ended) = begun.map_err(|error| failure::of(py, &error))?;
+        let work = Self {
+            request,
+            _loans: loans,
+            raised,
+        };
+        match ended {
+            Some(Ok(status)) => Ok(status),
+            Some(Err(error)) => Err(work.failed(error).exception(py)),
+            None => work.wait(py, member),
+        }
+    }
+
+    /// Waits for its end. After Ctrl-C it goes on by itself, if it cannot be cancelled.
+    pub fn wait(mut self, py: Python<'_>, member: &Member) -> PyResult<Status> {
+        loop {
+            if let Err(interrupt) = py.check_signals() {
+                self.abandon(py, member);
+                return Err(interrupt);
+            }
+            if let Some(result) = py.detach(|| self.poll(LOOK)) {
+                return result.map_err(|failed| failed.exception(py));
+            }
+        }
+    }
+
+    /// Its result, once, if it ends in this time.
+    pub fn poll(&mut self, at_most: Duration) -> Option<Result<Status, Failed>> {
+        let result = self.request.wait_for(at_most)?;
+        Some(result.map_err(|error| self.failed(error)))
+    }
+
+    fn failed(&self, error: Error) -> Failed {
+        let raised = self.raised.clone();
+        Failed { error, raised }
+    }
+
+    /// Whether it could be.
+    pub fn cancel(&mut self) -> bool {
+        self.request.cancel()
+    }
+
+    /// Nobody waits for it any more.
+    pub fn abandon(mut self, py: Python<'_>, member: &Member) {
+        let has_ended = py.detach(|| {
+            self.cancel();
+            self.poll(Duration::ZERO).is_some()
+        });
+        if !has_ended {
+            member.leave(self);
+        }
+    }
+}
+
+/// Waits for something that needs no memory of the program's.
+pub fn wait<T: Send>(
+    py: Python<'_>,
+    mut poll: impl FnMut(Duration) -> Option<Result<T, Error>> + Send,
+) -> PyResult<T> {
+    loop {
+        if let Some(result) = py.detach(|| poll(LOOK)) {
+            return result.map_err(|error| failure::of(py, &error));
+        }
+        py.check_signals()?;
+    }
+}

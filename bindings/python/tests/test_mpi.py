@@ -1,0 +1,281 @@
+"""`hotlease.MPI`, by programs of several members that `hotlease comm run` starts."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from hotlease import _programs
+
+np = pytest.importorskip("numpy")
+
+HERE = pathlib.Path(__file__).parent
+TUTORIAL = HERE / "tutorial"
+# A python that has mpi4py, to hold the same programs against, where there is one.
+MPI4PY = os.environ.get("HOTLEASE_TEST_MPI4PY", HERE.parents[2] / "target/peers/mpi4py/bin/python")
+SAYS = {
+    "messages": (
+        "an object: {'a': 7, 'b': 3.14}\nand another: ['later', 2]\narrays: 499500 4950.0 100 of rank 0 tag 13\n"
+        "around: ['from 3', 'from 0', 'from 1', 'from 2']\n"
+    ),
+    "matrix_vector": "the square of its norm: 16421826.0\n",
+    "pi": "pi is about 3.1415926536\n",
+}
+
+
+def run(ranks, program, *options, **environment):
+    """A program of so many members: a file, or text."""
+    if isinstance(program, str):
+        program = ["-c", program]
+    else:
+        program = [str(program)]
+    command = [_programs.find("hotlease"), "comm", "run", "-n", str(ranks), *options, sys.executable, *program]
+    # Members write what they print as a whole, at their end.
+    env = {**os.environ, "PYTHONUNBUFFERED": "", **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, stdin=subprocess.DEVNULL)
+
+
+def good(done):
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_every_collective_of_one_to_nine_members_does_as_numpy():
+    # 14 of each size that rank 0 is of, which is all of them.
+    assert good(run(9, HERE / "mpi_operations.py")) == "126 cases of collectives\n"
+
+
+def test_messages_and_requests():
+    assert good(run(3, HERE / "mpi_messages.py")) == "all messages\n"
+
+
+@pytest.mark.parametrize("program", ["messages", "collectives", "matrix_vector", "pi"])
+def test_programs_of_a_tutorial_run_unchanged_but_for_the_import(program, tmp_path):
+    text = (TUTORIAL / f"{program}.py").read_text()
+    ours = good(run(4, TUTORIAL / f"{program}.py"))
+    if program in SAYS:
+        assert sorted(ours.splitlines()) == sorted(SAYS[program].splitlines())
+    else:
+        assert len(ours.splitlines()) == 4 and "'Reduced': [60.0, 64.0, 68.0" in ours
+    python = pathlib.Path(MPI4PY)
+    if python.exists():
+        theirs = tmp_path / "program.py"
+        theirs.write_text(text.replace("from hotlease import MPI", "from mpi4py import MPI"))
+        env = {**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        done = subprocess.run(
+            [python.parent / "mpiexec", "-n", "4", python, theirs], capture_output=True, text=True, env=env, timeout=120
+        )
+        assert sorted(good(done).splitlines()) == sorted(ours.splitlines())
+
+
+def test_a_member_that_is_killed_is_told_to_all_with_its_rank_and_the_rest_goes_on():
+    program = """
+import os, signal, time
+import numpy as np
+from hotlease import MPI
+comm = MPI.COMM_WORLD
+began = time.monotonic()
+try:
+    comm.Barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        comm.Allreduce(np.ones(1000), np.zeros(1000))
+except MPI.Exception as error:
+    assert error.kind in ("MemberLost", "Broken") and (error.kind == "Broken" or error.rank == 1), error
+    assert error.kind == "Broken" or (error.cause and error.Get_error_class() == MPI.ERR_PROC_FAILED)
+assert time.monotonic() - began < 30
+rest = comm.Shrink()
+assert rest.allreduce(1) == rest.size == 2
+print("rest", rest.rank)
+"""
+    done = run(3, program, "--keep-going")
+    assert sorted(done.stdout.splitlines()) == ["rest 0", "rest 1"], done.stderr
+    assert done.returncode == 128 + signal.SIGKILL and "rank 1 was killed by SIGKILL" in done.stderr
+
+
+def test_checked_mode_names_both_lines_of_the_program():
+    program = """
+import numpy as np
+from hotlease import MPI
+comm = MPI.COMM_WORLD
+try:
+    if comm.rank == 0:
+        comm.Bcast(np.zeros(2), 0)
+    else:
+        comm.Reduce(np.zeros(2), None, root=0)
+except MPI.Exception as error:
+    print(error.kind, error)
+"""
+    said = good(run(2, program, HOTLEASE_COMM_CHECKED="1")).splitlines()
+    assert len(said) == 2 and all(line.startswith("Differ ") for line in said), said
+    assert all("<string>:7" in line and "<string>:9" in line for line in said), said
+
+
+def test_a_program_that_raises_lets_nobody_wait():
+    program = """
+from hotlease import MPI
+comm = MPI.COMM_WORLD
+if comm.rank == 0:
+    raise SystemError("on purpose")
+try:
+    comm.recv(source=0)
+except MPI.Exception as error:
+    assert error.rank == 0, error
+    print(error.cause)
+"""
+    done = run(2, program, "--keep-going")
+    assert done.returncode == 1 and "on purpose" in done.stderr and "gave up" in done.stdout, done.stdout + done.stderr
+
+
+def test_alone_there_is_a_world_of_one_and_errors_say_what_to_do(run_alone):
+    program = """
+import numpy as np
+from hotlease import MPI
+comm = MPI.COMM_WORLD
+assert (comm.size, comm.rank, MPI.COMM_SELF.size) == (1, 0, 1)
+array = np.arange(4.0)
+comm.Allreduce(MPI.IN_PLACE, array)
+assert comm.bcast("x") == "x" and comm.allgather(1) == [1] and array[3] == 3
+def says(kind, part, call):
+    try:
+        call()
+    except kind as error:
+        assert part in str(error), error
+    else:
+        raise AssertionError(part)
+says(BufferError, "read-only", lambda: comm.Recv(b"abc"))
+says(BufferError, "numpy.ascontiguousarray", lambda: comm.Send(np.zeros((4, 4))[:, 1], 0))
+says(TypeError, "lower-case calls", lambda: comm.Send({1: 2}, 0))
+says(TypeError, "references to objects", lambda: comm.Send(np.array([None]), 0))
+says(TypeError, "byte order", lambda: comm.Send(np.zeros(2, ">f8"), 0))
+says(ValueError, "4 elements", lambda: comm.Send([array, 5], 0))
+says(ValueError, "as many bytes", lambda: comm.Allreduce(array, np.zeros(3)))
+says(ValueError, "of one type", lambda: comm.Allreduce(array, np.zeros(4, "i8")))
+says(MPI.Exception, "no rank 5", lambda: comm.Send(array, 5))
+says(MPI.Exception, "no rank 5", lambda: comm.Isend(array, 5))
+says(MPI.Exception, "tag of -4", lambda: comm.Send(array, 0, -4))
+says(MPI.Exception, "the root is rank 3", lambda: comm.Bcast(array, 3))
+says(MPI.Exception, "no such reduction", lambda: comm.Allreduce(np.zeros(2, bool), np.zeros(2, bool)))
+says(NotImplementedError, "receive an answer", lambda: comm.Ssend(array, 0))
+says(AttributeError, "os.pwrite", lambda: MPI.File)
+assert not hasattr(comm, "Spawn") and not hasattr(MPI, "Win")
+print("alone")
+"""
+    assert run_alone(program) == "alone\n"
+
+
+@pytest.fixture
+def run_alone():
+    def run(program, **environment):
+        env = {name: value for name, value in os.environ.items() if not name.startswith("HOTLEASE_COMM_")}
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env={**env, **environment}
+        )
+        return good(done) if done.returncode == 0 else done.stderr
+
+    return run
+
+
+def test_what_the_environment_lacks_is_named(run_alone):
+    program = "from hotlease import MPI; MPI.COMM_WORLD.Get_rank()"
+    some = {"HOTLEASE_COMM_RENDEZVOUS": "127.0.0.1:1", "HOTLEASE_COMM_NAME": "n"}
+    assert "HOTLEASE_COMM_SIZE is not set" in run_alone(program, **some)
+    assert "HOTLEASE_COMM_SIZE is 'many'" in run_alone(program, HOTLEASE_COMM_SIZE="many", HOTLEASE_COMM_SECRET="s" * 16, **some).replace('"', "'")
+    assert "HOTLEASE_COMM_SECRET" in run_alone(program, HOTLEASE_COMM_SIZE="2", **some)
+
+
+def test_a_communicator_is_joined_by_name_and_grows(tmp_path):
+    """Members of a rendezvous of their own, without the launcher."""
+    program = """
+import sys
+from hotlease import MPI
+role, size = sys.argv[1], int(sys.argv[2])
+comm = MPI.join("growing", size, newcomer=role == "newcomer")
+if role == "member":
+    comm = comm.Grow(1)
+assert comm.size == 3 and comm.allreduce(1) == 3
+print(comm.Get_name(), comm.rank)
+"""
+    secret = tmp_path / "secret"
+    secret.write_bytes(os.urandom(32).hex().encode())
+    env = {**os.environ, "HOTLEASE_COMM_SECRET_FILE": str(secret)}
+    listen = [_programs.find("hotlease"), "--json", "comm", "rendezvous", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(listen, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as rendezvous:
+        try:
+            env["HOTLEASE_COMM_RENDEZVOUS"] = rendezvous.stdout.readline().split('"listen":"')[1].split('"')[0]
+            members = [
+                subprocess.Popen([sys.executable, "-c", program, *each], stdout=subprocess.PIPE, text=True, env=env)
+                for each in (("member", "2"), ("member", "2"), ("newcomer", "3"))
+            ]
+            said = sorted(member.communicate(timeout=120)[0] for member in members)
+        finally:
+            rendezvous.terminate()
+    assert said == ["growing 0\n", "growing 1\n", "growing 2\n"]
+
+
+PAGE = (HERE.parents[2] / "docs/message-passing.md").read_text()
+BLOCK = re.compile(r"^```python\n(.*?)^```\n\n```\n\$ hotlease comm run -n (\d) (.*?)python \S+.*?\n(.*?)^```", re.M | re.S)
+PROGRAMS = BLOCK.findall(PAGE)
+
+
+@pytest.mark.parametrize("program, ranks, options, says", PROGRAMS)
+def test_programs_of_the_page_print_what_it_says(program, ranks, options, says):
+    done = run(ranks, program, *options.split())
+    told = [line for line in says.splitlines() if line.startswith("hotlease:")]
+    assert done.stderr.splitlines()[-len(told) :] == told if told else done.stderr == ""
+    assert sorted(done.stdout.splitlines()) == sorted(set(says.splitlines()) - set(told)), done.stderr
+
+
+def test_the_page_has_its_programs():
+    assert len(PROGRAMS) == PAGE.count("```python") == 3
+
+
+def launch(*arguments, **options):
+    command = [_programs.find("hotlease"), "comm", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+def test_the_launcher_labels_lines_and_gives_standard_input_to_rank_0():
+    script = 'echo "$HOTLEASE_COMM_RANK of $HOTLEASE_COMM_SIZE"; cat; test -n "$HOTLEASE_COMM_SECRET" || echo no secret'
+    done = launch("-n", "2", "--label", "sh", "-c", script, input="given\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == ["[0] 0 of 2", "[0] given", "[1] 1 of 2"]
+
+
+def test_the_launcher_ends_the_others_and_names_who_failed(tmp_path):
+    script = """
+rank=$HOTLEASE_COMM_RANK
+if [ $rank = 1 ]; then
+    until [ -e ready0 ] && [ -e ready2 ]; do sleep 0.02; done
+    exit 7
+fi
+trap 'WHAT' TERM
+touch ready$rank
+while :; do sleep 0.05; done
+"""
+    done = launch("-n", "3", "sh", "-c", script.replace("WHAT", "echo ended; exit 0"), cwd=tmp_path)
+    assert done.returncode == 7 and done.stdout == "ended\nended\n", done.stderr
+    assert "rank 1 exited with status 7; the others were ended" in done.stderr
+    stubborn = launch("-n", "3", "--grace", "100ms", "sh", "-c", script.replace("WHAT", ""), cwd=tmp_path)
+    assert stubborn.returncode == 7
+    missing = launch("-n", "2", "no-such-program")
+    assert missing.returncode == 1 and "cannot start no-such-program" in missing.stderr
+
+
+def test_signals_to_the_launcher_reach_all_members():
+    script = 'trap "echo told; exit 0" USR1; echo ready; while :; do sleep 0.05; done'
+    command = [_programs.find("hotlease"), "comm", "run", "-n", "2", "sh", "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        launcher.send_signal(signal.SIGUSR1)
+        assert launcher.communicate(timeout=60)[0] == "told\ntold\n" and launcher.returncode == 0
+
+
+def test_importing_hotlease_makes_none_of_it():
+    program = "import sys, hotlease; assert not [name for name in sys.modules if 'MPI' in name]; from hotlease import MPI; MPI.SUM"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
