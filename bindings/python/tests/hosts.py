@@ -127,9 +127,9 @@ class Hosts:
 
 
 class Site:
-    """A manager, agents that share two cores, and what a client has to know of them."""
+    """A manager, agents that share two cores or have both each, and what a client has to know of them."""
 
-    def __init__(self, hosts, nodes=("node",)):
+    def __init__(self, hosts, nodes=("node",), share=True):
         self.hosts = hosts
         state = hosts.runtime("manager") / "state"
         identity = hosts.identity("manager", "--host", hosts.address("manager"))
@@ -141,7 +141,7 @@ class Site:
         for number, node in enumerate(nodes):
             address = hosts.address(node)
             identity = hosts.identity("agent", "--host", address, "--tenant", "alice")
-            its = "".join(f"{core}," for core in cores[number :: len(nodes)])
+            its = "".join(f"{core}," for core in (cores[number :: len(nodes)] if share else cores))
             agent = ("agent", "--manager", self.url, "--identity", identity, "--listen", f"{address}:0")
             hosts.daemon(node, *agent, "--cores", its, "--in-memory")
         self.client = hosts.identity("client", "--tenant", "alice")

@@ -73,6 +73,8 @@ def test_the_public_module_is_typed(tmp_path):
         "scale: hotlease.NativeFunction = hotlease.native('libscale.so', 'scale', output=lambda given: len(given), dtype='f8')\n"
         "result = scale.submit(b'bytes').result()\n"
         "results = list(scale.map([b'bytes']))\n"
+        "totals: list[int] = hotlease.spmd(double.local, ranks=2)(3)\n"
+        "with hotlease.Gang(2) as gang: lengths: list[int] = gang.submit(len, 'abc').result()\n"
         "from hotlease import MPI\n"
         "comm: MPI.Intracomm = MPI.COMM_WORLD\n"
         "request: MPI.Request = comm.Isend([bytearray(8), MPI.DOUBLE], dest=(comm.rank + 1) % comm.Get_size())\n"

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotlease._executor import Executor, Future
     from hotlease._functions import Function, function
+    from hotlease._gang import Gang, Spmd, spmd
     from hotlease._native import NativeFunction, native
     from hotlease._showing import Line
     from hotlease.errors import (
@@ -40,6 +41,7 @@ __all__ = [
     "Function",
     "FunctionFailed",
     "Future",
+    "Gang",
     "LeaseEnded",
     "Line",
     "NativeFunction",
@@ -49,6 +51,7 @@ __all__ = [
     "OutputTooLarge",
     "OverheadWarning",
     "Refused",
+    "Spmd",
     "TaskError",
     "WorkerDied",
     "__version__",
@@ -56,6 +59,7 @@ __all__ = [
     "deadline",
     "function",
     "native",
+    "spmd",
 ]
 
 # Imported when they are first asked for: what they need takes several times as long as the rest, and a worker never asks.
@@ -67,6 +71,9 @@ _ELSEWHERE = {
     "function": "hotlease._functions",
     "NativeFunction": "hotlease._native",
     "native": "hotlease._native",
+    "Gang": "hotlease._gang",
+    "Spmd": "hotlease._gang",
+    "spmd": "hotlease._gang",
 }
 
 

@@ -91,8 +91,10 @@ class Executor(_core.Client, _bases.Executor):
         Bytes of address space of each worker. Default: no limit.
     gpus
         GPUs of each worker.
+    at_least
+        Workers without which there is no executor: with as many as `max_workers`, it gets all of them or none.
     patience
-        Seconds to wait for a worker to be free.
+        Seconds to wait for so many workers to be free.
     progress
         Shows tasks that have ended, of those that were submitted, as a bar of tqdm (``pip install hotlease[progress]``).
     timing
@@ -140,6 +142,7 @@ class Executor(_core.Client, _bases.Executor):
         max_pending: Optional[int] = None,
         memory: Optional[int] = None,
         gpus: Optional[int] = None,
+        at_least: int = 1,
         patience: float = 10.0,
         progress: bool = False,
         timing: Union[bool, int] = False,
@@ -153,6 +156,8 @@ class Executor(_core.Client, _bases.Executor):
             max_workers, manager = None, max_workers
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
+        if at_least <= 0:
+            raise ValueError("at_least must be greater than 0")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         if max_pending is not None and max_pending <= 0:
@@ -167,7 +172,7 @@ class Executor(_core.Client, _bases.Executor):
         asked: dict[str, Any] = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
         asked.update(checkpoint=checkpoint, max_pending=max_pending)
         options.update((name, value) for name, value in asked.items() if value is not None)
-        options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=1)
+        options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=at_least)
         options.update(idempotent=idempotent, patience=patience, retries=retries, memo=memo)
         options["timing"] = _TIMED if timing is True else int(timing)
         environment = dict(environment or {})

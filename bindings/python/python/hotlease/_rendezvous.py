@@ -1,0 +1,75 @@
+"""Where the ranks of a gang find each other: ``hotlease comm rendezvous``, which ends with this program."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+from typing import IO, Optional
+from urllib.parse import urlsplit
+
+from hotlease import _programs
+from hotlease.errors import NotRunning
+
+# It reads until this program has closed its end, or is gone. Only the other one writes.
+_WITH_ITS_PARENT = '"$@" & child=$!; exec >&-; read -r _; kill $child; wait $child'
+
+
+class Rendezvous:
+    """Serves until it is closed, for members that have its secret."""
+
+    def __init__(self, address: str) -> None:
+        self.secret = secrets.token_hex(32).encode()
+        try:
+            program = _programs.find("hotlease")
+        except FileNotFoundError as error:
+            raise NotRunning(f"ranks cannot find each other: {error}", False) from None
+        listen = f"[{address}]:0" if ":" in address else f"{address}:0"
+        errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", _WITH_ITS_PARENT, "sh", program, "--json", "comm", "rendezvous", "--listen", listen],
+            env={**os.environ, "HOTLEASE_COMM_SECRET": self.secret.decode()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            # Ctrl-C is this program's.
+            start_new_session=True,
+        )
+        said = _opened(self._process.stdout).readline()
+        if not said:
+            self.close()
+            errors.seek(0)
+            why = errors.read().decode(errors="replace").strip()
+            raise NotRunning(f"ranks cannot find each other at address={address!r}: {why}", False)
+        self.address = str(json.loads(said)["listen"])
+
+    def close(self) -> None:
+        """Ends it."""
+        _opened(self._process.stdin).close()
+        self._process.wait()
+        _opened(self._process.stdout).close()
+
+
+def _opened(stream: Optional[IO[bytes]]) -> IO[bytes]:
+    assert stream is not None
+    return stream
+
+
+def own_address(manager: Optional[str]) -> str:
+    """From which this host reaches a manager, and so its workers' hosts most likely."""
+    if not manager:
+        return "127.0.0.1"
+    # Of several, the first.
+    parts = urlsplit(manager.split(",")[0])
+    try:
+        found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # Sends nothing.
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise NotRunning(f"this host has no way to the manager {manager}: {error}", False) from error

@@ -1,0 +1,85 @@
+"""Functions that tests run on gangs, by reference: workers import this module."""
+
+import os
+import signal
+import time
+
+from hotlease import MPI
+
+
+def ring():
+    """The rank before this one, by a message."""
+    world = MPI.COMM_WORLD
+    return world.sendrecv(world.rank, (world.rank + 1) % world.size, source=(world.rank - 1) % world.size)
+
+
+def total(n, *, times=1):
+    return MPI.COMM_WORLD.allreduce(n + MPI.COMM_WORLD.rank) * times
+
+
+def where():
+    return MPI.COMM_WORLD.rank, os.getpid(), os.readlink("/proc/self/ns/net")
+
+
+def array_total(array):
+    import numpy
+
+    result = numpy.empty_like(array)
+    MPI.COMM_WORLD.Allreduce(array, result)
+    return result
+
+
+def fail_at(rank, path):
+    """The others wait for it, and tell in a file what they are told."""
+    if MPI.COMM_WORLD.rank == rank:
+        raise ValueError(f"not on {rank}")
+    try:
+        MPI.COMM_WORLD.recv(source=rank)
+    except MPI.Exception as error:
+        with open(path, "w") as file:
+            file.write(f"{error.kind} {error.rank}")
+        raise
+
+
+def fail_quietly_at(rank):
+    """The others never ask."""
+    if MPI.COMM_WORLD.rank == rank:
+        raise ValueError(f"not on {rank}")
+    time.sleep(600)
+
+
+def die_at(rank):
+    if MPI.COMM_WORLD.rank == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    MPI.COMM_WORLD.Barrier()
+
+
+def wait_for_nobody(path):
+    """Without end, once all are here."""
+    MPI.COMM_WORLD.Barrier()
+    with open(path, "a"):
+        pass
+    MPI.COMM_WORLD.recv(source=MPI.COMM_WORLD.rank)
+
+
+def leave_a_message():
+    """That nobody receives."""
+    MPI.COMM_WORLD.send("stale", (MPI.COMM_WORLD.rank + 1) % MPI.COMM_WORLD.size)
+
+
+def first_message():
+    world = MPI.COMM_WORLD
+    world.Barrier()
+    world.send("fresh", (world.rank + 1) % world.size)
+    return world.recv()
+
+
+def finalize():
+    """As programs of MPI end."""
+    rank = MPI.COMM_WORLD.rank
+    MPI.Finalize()
+    return rank
+
+
+def say():
+    print("here is", MPI.COMM_WORLD.rank)
