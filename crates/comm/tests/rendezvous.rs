@@ -162,6 +162,8 @@ fn another_secret_is_refused_and_told_on_both_sides() {
     let error = Communicator::join(&stranger).expect_err("another secret");
     assert!(matches!(error, Error::OtherSecret { .. }), "{error}");
     assert!(error.to_string().contains("HOTLEASE_COMM_SECRET"), "{error}");
+    // Whom it refuses it tells first.
+    group::until("it is counted", || server.refusals().last.is_some());
     let refusals = server.refusals();
     assert_eq!((refusals.other_secret, refusals.others), (1, 0), "{refusals:?}");
     let last = refusals.last.expect("one was refused");
