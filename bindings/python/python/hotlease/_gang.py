@@ -7,29 +7,28 @@ import functools
 import json
 import os
 import queue
-import subprocess
 import threading
 import time
 import types
 import uuid
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, Generic, Optional, ParamSpec, TypeVar, Union, overload
 
-from hotlease import _outcomes, _programs, _remote, _seat
+from hotlease import _programs, _remote, _seat
 from hotlease._executor import Executor, _executors
-from hotlease._rendezvous import Rendezvous, own_address
 from hotlease.errors import DeadlineExceeded, ExecutorBroken, LeaseEnded, TaskError, WorkerDied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from hotlease._showing import Part
 
 P = ParamSpec("P")
 R = TypeVar("R")
 # What becomes of a rank: a future with a result, or what it raised.
-Ended = Union[Future[Any], BaseException]
+Ended = Union["Future[Any]", BaseException]
 
 # How long ranks may go on after another one has failed: they are told within two seconds, unless they never ask.
 _GRACE = 5.0
@@ -92,6 +91,11 @@ class Gang:
         environment: Optional[dict[str, str]] = None,
         **options: Any,
     ) -> None:
+        # These take longer to import than all of this package, and only a gang needs them.
+        from concurrent.futures import ThreadPoolExecutor
+
+        from hotlease._rendezvous import Rendezvous, own_address
+
         if ranks <= 0:
             raise ValueError("ranks must be greater than 0")
         self._process = os.getpid()
@@ -201,6 +205,8 @@ class Gang:
 
     def _kill(self) -> None:
         """Ends the lease now, and with it what its workers do: another program says so, as an operator would."""
+        import subprocess
+
         given = {"HOTLEASE_MANAGER": self._manager, "HOTLEASE_IDENTITY": self._identity, "HOTLEASE_RUNTIME_DIR": self._runtime_dir}
         environment = {**os.environ, **{name: str(value) for name, value in given.items() if value is not None}}
         run = functools.partial(subprocess.run, env=environment, capture_output=True, text=True, timeout=_KILL)
@@ -253,6 +259,8 @@ class Gang:
             # A gang is whole: another one for the next call, rather than this one while workers are replaced.
             self._give_back()
         if was_cancelled and any(isinstance(each, LeaseEnded) for each in ended.values()):
+            from concurrent.futures import CancelledError
+
             raise CancelledError("the call was cancelled, and its workers killed")
         return _results(ended, self._size)
 
@@ -330,6 +338,8 @@ def _name(error: BaseException, rank: int, size: int) -> None:
         pass
     if isinstance(error, TaskError) and error.args:
         error.args = (f"{where}: {error.args[0]}", *error.args[1:])
+    from hotlease import _outcomes
+
     if isinstance(error.__cause__, _outcomes.RemoteTraceback):
         error.__cause__ = _outcomes.RemoteTraceback(f"{where}:\n{error.__cause__.text}")
 
