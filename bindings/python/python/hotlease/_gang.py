@@ -117,6 +117,7 @@ class Gang:
             self._give_back()
             raise
         self._calls = ThreadPoolExecutor(1, "hotlease-gang")
+        _end_with_the_program()
         _gangs.add(self)
 
     @property
@@ -452,5 +453,7 @@ def _at_exit() -> None:
         gang.shutdown()
 
 
-# Runs before what was registered before: that of pools, which waits for their threads.
-threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
+@functools.cache
+def _end_with_the_program() -> None:
+    # Runs before what was registered before: that of pools, which waits for their threads, and was when they were imported.
+    threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
