@@ -36,6 +36,7 @@ Environment:
   HOTLEASE_COMM_SECRET  what members of communicators and their rendezvous share; HOTLEASE_COMM_SECRET_FILE: its file
   HOTLEASE_COMM_RENDEZVOUS, HOTLEASE_COMM_NAME, HOTLEASE_COMM_SIZE, HOTLEASE_COMM_RANK
                         which communicator a member is of; `hotlease comm run` sets them
+  HOTLEASE_COMM_LINK    what members talk over: direct (memory inside a node, TCP between nodes), or tcp
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
   HOTLEASE_LOG_FORMAT   json: each line of the log is an object; else text
   HOTLEASE_WORKER       the worker's binary, where it is not found beside this one";

@@ -54,7 +54,8 @@ pub struct Options {
     /// Encrypt what members send each other (default: no; who they are is always proved, and what they tell the
     /// rendezvous, or it relays, is always encrypted).
     pub is_sealed: bool,
-    /// What members talk over (default: memory inside a node, TCP between nodes). A member that has chosen TCP shares memory with nobody.
+    /// What members talk over (default: that which `HOTLEASE_COMM_LINK` names, `direct` or `tcp`, or else direct). A member that has
+    /// chosen TCP shares memory with nobody.
     pub link: LinkChoice,
     /// The address at which other members reach this one (default: that with which it reached the rendezvous).
     pub address: Option<IpAddr>,
@@ -96,6 +97,15 @@ impl Options {
 
     pub(crate) fn is_checked(&self) -> bool {
         self.is_checked || std::env::var_os("HOTLEASE_COMM_CHECKED").is_some_and(|value| value == "1")
+    }
+
+    /// What members are to talk over.
+    pub(crate) fn link(&self) -> Result<LinkChoice, Error> {
+        match self.link {
+            LinkChoice::Direct => std::env::var_os("HOTLEASE_COMM_LINK")
+                .map_or(Ok(LinkChoice::Direct), |name| named(&name.to_string_lossy())),
+            link @ LinkChoice::Tcp => Ok(link),
+        }
     }
 
     /// The table that is to be used.
@@ -160,6 +170,18 @@ impl Options {
     }
 }
 
+/// A link by the name that the environment gives.
+fn named(name: &str) -> Result<LinkChoice, Error> {
+    match name {
+        "direct" => Ok(LinkChoice::Direct),
+        "tcp" => Ok(LinkChoice::Tcp),
+        _ => {
+            let what = format!("HOTLEASE_COMM_LINK is {name:?}; it is `direct` or `tcp`");
+            Err(Error::Options { what })
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,5 +206,16 @@ mod tests {
         refused(|options| options.eager_bytes = 1 << 20, "eager_bytes");
         refused(|options| options.failure_bound = Duration::ZERO, "failure_bound");
         refused(|options| options.join_timeout = Duration::ZERO, "join_timeout");
+    }
+
+    #[test]
+    fn links_have_names() {
+        assert_eq!(named("direct"), Ok(LinkChoice::Direct));
+        assert_eq!(named("tcp"), Ok(LinkChoice::Tcp));
+        let error = named("tpc").expect_err("there is none").to_string();
+        assert!(
+            error.contains("HOTLEASE_COMM_LINK") && error.contains("tpc"),
+            "{error}"
+        );
     }
 }

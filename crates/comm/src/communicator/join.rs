@@ -38,6 +38,7 @@ impl Communicator {
         options.check()?;
         // Before others wait for this member.
         let table = options.table()?;
+        options.link()?;
         let began = Instant::now();
         let meeting = if options.is_newcomer {
             Meeting::Growth
@@ -68,6 +69,7 @@ impl Communicator {
         } else {
             began + options.join_timeout
         };
+        let node = node(options)?;
         let plan = Plan {
             name: &options.name,
             secret: &options.secret,
@@ -77,7 +79,7 @@ impl Communicator {
             relay: met.relay,
             is_sealed: options.is_sealed,
             is_partial,
-            node: node(options),
+            node,
             deadline,
         };
         let joined = connect(&plan, met.port)?;
@@ -115,9 +117,10 @@ impl Communicator {
             .collect();
         let route = |joined: &Option<Joined>| joined.as_ref().map_or(Route::Itself, |joined| joined.route);
         let routes = joined.iter().map(route).collect();
+        let node = node(options)?;
         let nodes = (0..).zip(&joined).map(|(rank, joined)| match joined {
             Some(joined) => joined.node,
-            None if rank == me => node(options),
+            None if rank == me => node,
             None => NodeId::ALONE,
         });
         let nodes = numbers(&nodes.collect::<Vec<_>>());
@@ -159,11 +162,11 @@ impl Communicator {
 }
 
 /// Where this member is, as far as others are to know.
-fn node(options: &Options) -> NodeId {
-    match options.link {
+fn node(options: &Options) -> Result<NodeId, Error> {
+    Ok(match options.link()? {
         LinkChoice::Direct => here().unwrap_or(NodeId::ALONE),
         LinkChoice::Tcp => NodeId::ALONE,
-    }
+    })
 }
 
 /// Whether this member's node has more members than processors: then who is waited for would not run meanwhile.
