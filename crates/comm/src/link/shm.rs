@@ -103,7 +103,7 @@ impl Shm {
                     out: Out::Tcp,
                     inbound: In::Tcp,
                     bell: None,
-                    has_come: true,
+                    has_come: false,
                     has_gone: true,
                 });
             }

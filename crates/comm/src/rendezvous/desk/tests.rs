@@ -176,7 +176,8 @@ fn two_that_ask_for_each_other_are_relayed() {
     let other_secret = Guest::of(&server, secret(2)).asks(&between(1, 0));
     let mut other = Guest::of(&server, secret(1)).asks(&between(1, 0));
     assert_eq!([one.hears(), other.hears()], [Answer::Relayed, Answer::Relayed]);
-    assert_eq!(server.relayed(), 1);
+    // They are told before they are counted.
+    until_relayed(&server, 1);
     one.stream.write_all(b"through").expect("open");
     let mut through = [0; 7];
     other.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -185,9 +186,14 @@ fn two_that_ask_for_each_other_are_relayed() {
     drop(one);
     assert!(other.is_closed());
     drop((other, other_secret));
+    until_relayed(&server, 0);
+}
+
+/// Waits until so many pairs are counted.
+fn until_relayed(server: &Server, pairs: u32) {
     let began = Instant::now();
-    while server.relayed() > 0 {
-        assert!(began.elapsed() < PATIENCE, "it is still counted");
+    while server.relayed() != pairs {
+        assert!(began.elapsed() < PATIENCE, "{} are counted", server.relayed());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
