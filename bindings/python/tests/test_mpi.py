@@ -163,7 +163,10 @@ says(MPI.Exception, "the root is rank 3", lambda: comm.Bcast(array, 3))
 says(MPI.Exception, "no such reduction", lambda: comm.Allreduce(np.zeros(2, bool), np.zeros(2, bool)))
 says(NotImplementedError, "receive an answer", lambda: comm.Ssend(array, 0))
 says(AttributeError, "os.pwrite", lambda: MPI.File)
-assert not hasattr(comm, "Spawn") and not hasattr(MPI, "Win")
+says(AttributeError, "contiguous copy", lambda: MPI.INT.Create_vector(2, 1, 2))
+says(ValueError, "split type of 7", lambda: comm.Split_type(7))
+assert comm.Split_type(MPI.UNDEFINED) == MPI.COMM_NULL and comm.Split_type(MPI.COMM_TYPE_SHARED).size == 1
+assert not hasattr(MPI.INT, "Create_vector") and not hasattr(comm, "Spawn") and not hasattr(MPI, "Win")
 print("alone")
 """
     assert run_alone(program) == "alone\n"

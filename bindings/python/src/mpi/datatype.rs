@@ -1,7 +1,7 @@
 //! What elements are: `MPI.Datatype`, and what the formats of buffers mean.
 
 use hotlease_comm::Datatype as Kind;
-use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use std::num::NonZeroU32;
@@ -116,15 +116,14 @@ impl Datatype {
     }
 
     fn __getattr__(&self, name: &str) -> PyResult<()> {
-        if name.starts_with("Create_") {
-            return Err(PyNotImplementedError::new_err(format!(
+        Err(PyAttributeError::new_err(if name.starts_with("Create_") {
+            format!(
                 "hotlease has no Datatype.{name}: send a contiguous copy (numpy.ascontiguousarray), or pickled objects by the \
                  lower-case calls"
-            )));
-        }
-        Err(pyo3::exceptions::PyAttributeError::new_err(format!(
-            "'Datatype' has no attribute {name:?}"
-        )))
+            )
+        } else {
+            format!("'Datatype' has no attribute {name:?}")
+        }))
     }
 
     fn __repr__(&self) -> String {

@@ -222,11 +222,11 @@ class Comm(Collectives):
         return COMM_NULL if handle is None else Intracomm(handle)
 
     def Split_type(self, split_type: int, key: int = 0, info: object = None) -> Comm:
-        """For ``MPI.COMM_TYPE_SHARED`` a communicator of those on this machine."""
-        if split_type != COMM_TYPE_SHARED:
-            raise NotImplementedError("hotlease splits by MPI.COMM_TYPE_SHARED, or by any colour: Split")
+        """For ``MPI.COMM_TYPE_SHARED`` a communicator of those on this machine; ``COMM_NULL`` for ``MPI.UNDEFINED``."""
+        if split_type not in (COMM_TYPE_SHARED, UNDEFINED):
+            raise ValueError(f"a split type of {split_type}; it is MPI.COMM_TYPE_SHARED or MPI.UNDEFINED; by any colour: Split")
         machines = self.allgather(_machine())
-        return self.Split(machines.index(machines[self.rank]), key)
+        return self.Split(UNDEFINED if split_type == UNDEFINED else machines.index(machines[self.rank]), key)
 
     def Dup(self, info: object = None) -> Comm:
         """A communicator of the same members, in which nothing is received that was sent in this one."""

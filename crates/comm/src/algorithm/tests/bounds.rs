@@ -3,9 +3,10 @@
 //! A step is a message of one rank to another: nobody sends two, or receives two, at a time. Each bound is also reached.
 
 use super::cases::{nodes, ranks, recipes};
-use crate::algorithm::{Algorithm, Blocks, Recipe};
+use crate::algorithm::{Algorithm, Recipe};
 use crate::collective::{Call, Collective, Operation};
 use crate::cost::{Costs, LinkCost, Outcome, StoreCost, simulate};
+use crate::model::of_size;
 use crate::schedule::{Rank, Step};
 
 const BLOCK: usize = 64;
@@ -26,34 +27,7 @@ const OPERATIONS: [Operation; 11] = [
 
 /// With blocks of 64 elements, or as many elements as all such blocks have: all shares are equal.
 fn collective(operation: Operation, ranks: Rank, root: Rank) -> Collective<'static> {
-    let (blocks, count) = (Blocks::Equal(BLOCK), BLOCK * ranks as usize);
-    match operation {
-        Operation::Barrier => Collective::Barrier,
-        Operation::Broadcast => Collective::Broadcast { root, count },
-        Operation::Gather => Collective::Gather { root, blocks },
-        Operation::Gatherv => Collective::Gatherv {
-            root,
-            mine: BLOCK,
-            blocks,
-        },
-        Operation::Scatter => Collective::Scatter { root, blocks },
-        Operation::Scatterv => Collective::Scatterv {
-            root,
-            mine: BLOCK,
-            blocks,
-        },
-        Operation::Allgather => Collective::Allgather { blocks },
-        Operation::Reduce => Collective::Reduce { root, count },
-        Operation::Allreduce => Collective::Allreduce { count },
-        Operation::ReduceScatter => Collective::ReduceScatter { blocks },
-        Operation::Scan => Collective::Scan { count },
-        Operation::Exscan => Collective::Exscan { count },
-        Operation::Alltoall => Collective::Alltoall { count: BLOCK },
-        Operation::Alltoallv => Collective::Alltoallv {
-            sent: blocks,
-            received: blocks,
-        },
-    }
+    of_size(operation, root, ranks, BLOCK * ranks as usize)
 }
 
 /// Steps, and where objects are waited for: waits.
