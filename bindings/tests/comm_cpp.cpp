@@ -88,17 +88,15 @@ struct particle {
 };
 enum class color : std::uint16_t { red, green };
 
-static_assert(hotlease::datatype_of<double> == HOTLEASE_COMM_F64 &&
-              hotlease::datatype_of<const float> == HOTLEASE_COMM_F32);
-static_assert(hotlease::datatype_of<long> == HOTLEASE_COMM_I64 &&
-              hotlease::datatype_of<unsigned char> == HOTLEASE_COMM_U8);
-static_assert(hotlease::datatype_of<bool> == HOTLEASE_COMM_BOOL &&
-              hotlease::datatype_of<std::byte> == HOTLEASE_COMM_BYTES);
-static_assert(hotlease::datatype_of<std::complex<double>> == HOTLEASE_COMM_COMPLEX128);
-static_assert(hotlease::datatype_of<color> == HOTLEASE_COMM_U16);
-static_assert(hotlease::datatype_of<hotlease::with_index<float>> == HOTLEASE_COMM_F32_INDEX);
-static_assert(hotlease::datatype_of<hotlease::with_index<std::int64_t>> == HOTLEASE_COMM_I64_INDEX);
-static_assert(hotlease::datatype_of<particle> == HOTLEASE_COMM_RECORD(24));
+using hotlease::datatype_of;
+static_assert(datatype_of<double> == HOTLEASE_COMM_F64 && datatype_of<const float> == HOTLEASE_COMM_F32);
+static_assert(datatype_of<long> == HOTLEASE_COMM_I64 && datatype_of<unsigned char> == HOTLEASE_COMM_U8);
+static_assert(datatype_of<bool> == HOTLEASE_COMM_BOOL && datatype_of<std::byte> == HOTLEASE_COMM_BYTES);
+static_assert(datatype_of<std::complex<double>> == HOTLEASE_COMM_COMPLEX128);
+static_assert(datatype_of<color> == HOTLEASE_COMM_U16);
+static_assert(datatype_of<hotlease::with_index<float>> == HOTLEASE_COMM_F32_INDEX);
+static_assert(datatype_of<hotlease::with_index<std::int64_t>> == HOTLEASE_COMM_I64_INDEX);
+static_assert(datatype_of<particle> == HOTLEASE_COMM_RECORD(24));
 static_assert(!std::is_copy_constructible_v<communicator> &&
               std::is_nothrow_move_constructible_v<communicator>);
 static_assert(!std::is_copy_constructible_v<hotlease::request<>> &&
@@ -141,9 +139,20 @@ static void messages(communicator& all)
     EXPECT((owned.wait() == std::vector{4, 5} && moved.wait() == std::vector{4, 5}));
     sent.wait();
     EXPECT(!sent.valid());
-    EXPECT(
-        std::string(failure_of<hotlease::communication_error>([&] { sent.wait(); }).what()).find("already") !=
-        std::string::npos);
+
+    // Whichever ends first.
+    std::array<int, 2> places{};
+    std::vector<hotlease::request<hotlease::message>> several;
+    for (std::uint32_t tag : {0, 1})
+        several.push_back(all.irecv(places[tag], other, 20 + tag));
+    for (std::uint32_t tag : {1, 0}) {
+        all.send(8 + tag, other, 20 + tag);
+        EXPECT(hotlease::wait_any(several) == tag && several[tag].wait().tag == 20 + tag);
+        all.barrier(); // Nobody sends the next one before.
+    }
+    EXPECT((places == std::array{8, 9}) && !hotlease::wait_any(several));
+    const auto twice = failure_of<hotlease::communication_error>([&] { sent.wait(); });
+    EXPECT(std::string(twice.what()).find("already") != std::string::npos);
 }
 
 // ---- Requests that nobody waits for ------------------------------------------------------------------------
@@ -423,7 +432,7 @@ static void parts(communicator& all)
     EXPECT(half && half->size() == (all.size() + 1 - all.rank() % 2) / 2 && half->rank() == all.rank() / 2);
     EXPECT(all.split(all.rank() == 0 ? std::optional(1u) : std::nullopt).has_value() == (all.rank() == 0));
     communicator same = all.dup();
-    EXPECT(same.allreduce(1u, op::sum) == all.size() && same.rank() == all.rank() && same.name() == "members");
+    EXPECT(same.allreduce(1u, op::sum) == all.size() && same.rank() == all.rank() && same.name() == "members" && same.link() == all.link());
     all = std::move(same); // the other one finishes
     EXPECT(all.allreduce(1u, op::sum) == all.size());
     all.finish();
@@ -469,7 +478,6 @@ static void joining()
                hotlease::rendezvous("127.0.0.1:0", "short");
            }).kind() == hotlease::kind::invalid_argument);
 }
-
 int main()
 try {
     each(2, messages);

@@ -1,6 +1,6 @@
-/* NULL and nonsense give errors, not crashes: the functions of communicator.h, without a communicator. */
+/* NULL and nonsense give errors, not crashes: the functions of communicator.h and gang.h, without a communicator. */
 
-#include <hotlease/communicator.h>
+#include <hotlease/gang.h>
 
 #include "check.h"
 
@@ -50,6 +50,8 @@ int main(void)
     hotlease_comm_message message = {7, 7, 7};
     char bytes[8] = {0};
     int found = 77, one = 1;
+    size_t count = 0;
+    hotlease_context context = {.struct_size = sizeof context};
     const hotlease_comm_datatype type = HOTLEASE_COMM_I64;
     const hotlease_comm_operator* sum = HOTLEASE_COMM_SUM;
 
@@ -73,6 +75,8 @@ int main(void)
     REFUSED(hotlease_comm_irecv(NULL, bytes, 8, 0, 0, &request, &error), "comm is NULL");
     REFUSED(hotlease_comm_wait(NULL, &message, &error), "request is NULL");
     REFUSED(hotlease_comm_wait_all(NULL, 1, NULL, &error), "requests is NULL");
+    REFUSED(hotlease_comm_wait_any(NULL, 1, &count, &error), "requests is NULL");
+    REFUSED(hotlease_comm_wait_any(NULL, 0, NULL, &error), "index is NULL");
     REFUSED(hotlease_comm_barrier(NULL, &error), "comm is NULL");
     REFUSED(hotlease_comm_ibarrier(NULL, &request, &error), "comm is NULL");
     REFUSED_BOTH(broadcast, bytes, 1, type, 0);
@@ -92,6 +96,19 @@ int main(void)
     REFUSED_BOTH(alltoallv, bytes, NULL, NULL, bytes, NULL, NULL, type);
     CHECK(comm == NULL && request == NULL && rendezvous == NULL && found == 77 && message.size == 7);
 
+    hotlease_gang* gang = NULL;
+    const hotlease_comm* all = NULL;
+    REFUSED(hotlease_gang_lease(NULL, NULL, NULL, &gang, &error), "code is NULL");
+    REFUSED(hotlease_gang_lease(NULL, NULL, NULL, NULL, &error), "gang is NULL");
+    REFUSED(hotlease_gang_call(NULL, "f", NULL, 0, NULL, 0, NULL, &error), "gang is NULL");
+    REFUSED(hotlease_gang_call_each(NULL, "f", NULL, NULL, NULL, 0, NULL, &error), "gang is NULL");
+    REFUSED(hotlease_gang_end(NULL, NULL, &error), "gang is NULL");
+    REFUSED(hotlease_context_communicator(NULL, &all, &error), "context is NULL");
+    REFUSED(hotlease_context_communicator(&context, NULL, &error), "communicator is NULL");
+    REFUSED(hotlease_context_communicator(&context, &all, &error), "runs alone");
+    CHECK(gang == NULL && all == NULL && hotlease_gang_ranks(NULL) == 0);
+    hotlease_gang_free(NULL);
+
     /* What an operator was given along is released whatever comes. */
     REFUSED(hotlease_comm_operator_create(NULL, &one, release, 0, &made, &error), "function is NULL");
     REFUSED(hotlease_comm_operator_create(function, &one, release, 0, NULL, &error), "made is NULL");
@@ -103,6 +120,7 @@ int main(void)
     hotlease_comm_operator_free((hotlease_comm_operator*)HOTLEASE_COMM_SUM);
 
     CHECK(hotlease_comm_rank(NULL) == 0 && hotlease_comm_size(NULL) == 0);
+    CHECK(strcmp(hotlease_comm_link(NULL), "") == 0);
     CHECK(strcmp(hotlease_comm_name(NULL), "") == 0 && strcmp(hotlease_comm_rendezvous_address(NULL), "") == 0);
     CHECK(hotlease_comm_test(NULL) == 1 && hotlease_comm_cancel(NULL) == 0);
     CHECK(hotlease_error_rank(NULL) == -1 && strcmp(hotlease_error_cause(NULL), "") == 0);

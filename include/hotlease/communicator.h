@@ -11,7 +11,8 @@
  *     hotlease_comm_allreduce(all, &mine, &sum, 1, HOTLEASE_COMM_F64, HOTLEASE_COMM_SUM, NULL);
  *     hotlease_comm_finish(all, NULL);
  *
- * (Without the checks that a program has: see docs/message-passing-in-c.md. C++: communicator.hpp.) No platform is
+ * (Without the checks that a program has: see docs/message-passing-in-c.md. C++: communicator.hpp. Functions on workers that are
+ * leased together get their communicator from their context: gang.h.) No platform is
  * needed, only a rendezvous where members find each other: `hotlease comm rendezvous`, or
  * hotlease_comm_rendezvous_start in any program.
  *
@@ -86,19 +87,23 @@ typedef struct hotlease_comm_options {
     uint64_t join_timeout_ms;  /* until every member is connected; 0: 30000 */
     uint64_t failure_bound_ms; /* in which a member's failure is known to all others, at least 100; 0: 2000 */
     uint64_t linger_ms;        /* how long finishing waits for others to read what this member sent; 0: 30000 */
-    int64_t spin_us;           /* looks for news before sleeping until there are some; 0: 20, -1: not at all */
-    uint64_t eager_bytes;      /* longest message that is sent unasked, up to 65536; 0: 16384 */
+    int64_t spin_us;           /* looks for news before sleeping until there are some; 0: 20, -1: not at all. Where members share processors,
+                                  each for its share, giving way in between */
+    uint64_t eager_bytes;      /* longest message that is sent unasked, up to 262144; 0: that */
     uint64_t early_bytes;      /* for large messages that come while this one waits in a send; 0: 256 MiB */
     const char* address;       /* at which others reach this member; NULL: as it reached the rendezvous */
     uint32_t newcomer;         /* 1: joins one that grows to `size` (hotlease_comm_grow); 0: one that begins */
     uint32_t checked;          /* 1, at all members: they compare what they call before each collective, and
                                   where two differ all get an error that says who, what and where
                                   (hotlease_comm_at); 0: they do not, unless HOTLEASE_COMM_CHECKED is 1 */
+    const char* link;          /* what members talk over, the same for all: "direct", "tcp", "ofi", "redis://host:6379",
+                                  "s3://bucket", "dynamodb://table", "auto:direct,redis://cache:6379" (the model
+                                  chooses); NULL: HOTLEASE_COMM_LINK, or direct */
 } hotlease_comm_options;
 
 /* Meets the other members at the rendezvous, and connects with all of them; `options` may be NULL: all of the
  * environment. HOTLEASE_NOT_TOGETHER names who is missing when the time is over, or the rank or size that is
- * another's; HOTLEASE_UNAVAILABLE: no rendezvous, or a member that is not reached; HOTLEASE_REFUSED: another
+ * another's; HOTLEASE_UNAVAILABLE: no rendezvous or store, or a member that is not reached; HOTLEASE_REFUSED: another
  * secret. */
 hotlease_status hotlease_comm_join(const hotlease_comm_options* options, hotlease_comm** comm,
                                    hotlease_error** error);
@@ -106,6 +111,9 @@ hotlease_status hotlease_comm_join(const hotlease_comm_options* options, hotleas
 uint32_t hotlease_comm_rank(const hotlease_comm* comm);
 uint32_t hotlease_comm_size(const hotlease_comm* comm);
 const char* hotlease_comm_name(const hotlease_comm* comm);
+/* What members talk over, without credentials: "direct", "redis://cache:6379". Where `link` was "auto", what was
+ * chosen. "" for NULL. */
+const char* hotlease_comm_link(const hotlease_comm* comm);
 
 /* `color` of who takes part in no part. */
 #define HOTLEASE_COMM_NONE (-1)
@@ -186,6 +194,11 @@ hotlease_status hotlease_comm_wait(hotlease_comm_request* request, hotlease_comm
  * ended. */
 hotlease_status hotlease_comm_wait_all(hotlease_comm_request** requests, size_t count,
                                        hotlease_comm_message* messages, hotlease_error** error);
+/* Waits until one of them has ended, and frees none: `*index` is the first one's, for which hotlease_comm_wait
+ * returns at once, and which is to be waited for, and become NULL, before the next call. Entries that are NULL
+ * are passed over; if all are, `*index` is `count`. */
+hotlease_status hotlease_comm_wait_any(hotlease_comm_request* const* requests, size_t count, size_t* index,
+                                       hotlease_error** error);
 /* Cancels the operation if that is possible: a receive that nothing has come for, or a send that has not
  * begun. 1 if it was; hotlease_comm_wait returns HOTLEASE_CANCELLED then. 0 if not, and for NULL. */
 int hotlease_comm_cancel(hotlease_comm_request* request);

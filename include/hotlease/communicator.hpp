@@ -51,6 +51,9 @@ class communicator : public detail::with_collectives {
 public:
     // Meets the others at the rendezvous, and connects with all of them.
     explicit communicator(const communicator_options& options = {}) : communicator(detail::join(options)) {}
+    // The one of the ranks that run this function, from its context: see hotlease_context_communicator in gang.h.
+    // The workers keep it, so it neither finishes nor gives up by this object.
+    explicit communicator(const hotlease_context* context) : with_collectives(detail::of_gang(context)) {}
 
     // From comm/join.hpp: rank, size, name, finish, abort. From comm/messages.hpp: send, recv, recv_value,
     // recv_vector, sendrecv, probe, iprobe; isend, irecv, irecv_vector. From comm/collectives.hpp: barrier,

@@ -63,7 +63,8 @@ typedef struct hotlease_context {
     /* Working memory of the slot: 64-byte aligned, contents undefined at entry. */
     void* scratch;
     uint64_t scratch_bytes;
-    /* Message passing between functions: NULL in this version. */
+    /* What hotlease_context_communicator (gang.h) makes the communicator of the functions of a gang of; NULL: this
+     * one runs alone. */
     void* communicator;
 } hotlease_context;
 

@@ -207,6 +207,8 @@ typedef struct hotlease_options {
     uint32_t gpus;               /* of each worker: counted devices; its functions find their numbers in the environment
                                     variable HOTLEASE_GPUS; 0: none */
     uint32_t reserved;           /* 0 */
+    const char* sandbox;         /* what functions are isolated by: "process", "namespace", "container" or "microvm";
+                                    "" or NULL: what the site has for this tenant */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */

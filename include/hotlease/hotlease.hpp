@@ -120,7 +120,54 @@ struct options {
     std::chrono::milliseconds move_within = std::chrono::seconds(5); // looks for another lease when one was lost
     std::chrono::milliseconds patience = std::chrono::milliseconds::zero(); // waits for room
     std::uint32_t gpus = 0; // of each worker; their numbers are in $HOTLEASE_GPUS
+    std::string sandbox = {}; // what isolates functions, "namespace" for instance; empty: what the site has
 };
+
+namespace detail {
+
+template <class Time>
+std::uint64_t at_least_0(Time time)
+{
+    return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
+}
+
+// As C has them; the texts are those of `options`.
+inline hotlease_options asked(const options& options)
+{
+    hotlease_options in_c{};
+    in_c.struct_size = sizeof in_c;
+    in_c.workers = options.workers;
+    in_c.slots = options.slots;
+    in_c.polling = static_cast<std::uint32_t>(options.polling);
+    in_c.completion = static_cast<std::uint32_t>(options.completion);
+    in_c.hot_budget_us = at_least_0(options.hot_budget);
+    in_c.ttl_ms = at_least_0(options.ttl);
+    in_c.memory_bytes = options.memory_bytes;
+    in_c.timeout_us = at_least_0(options.timeout);
+    in_c.depth = options.depth;
+    in_c.request_bytes = options.request_bytes;
+    in_c.reply_bytes = options.reply_bytes;
+    in_c.retries = options.retries > 0 ? static_cast<std::int32_t>(options.retries) : -1;
+    in_c.no_new_lease = options.renew_lease ? 0 : 1;
+    in_c.shared = options.shared ? 1 : 0;
+    in_c.no_core_wait = options.wait_for_core ? 0 : 1;
+    in_c.label = options.label.empty() ? nullptr : options.label.c_str();
+    in_c.runtime_dir = options.runtime_dir.empty() ? nullptr : options.runtime_dir.c_str();
+    in_c.manager = options.manager.empty() ? nullptr : options.manager.c_str();
+    in_c.identity = options.identity.empty() ? nullptr : options.identity.c_str();
+    in_c.transport = options.transport.empty() ? nullptr : options.transport.c_str();
+    in_c.sandbox = options.sandbox.empty() ? nullptr : options.sandbox.c_str();
+    in_c.registered_bytes = options.registered_bytes;
+    in_c.registered_buffers = options.registered_buffers;
+    in_c.spread_least = options.spread_least;
+    in_c.direct = options.direct ? 1 : 0;
+    in_c.move_within_ms = at_least_0(options.move_within);
+    in_c.patience_ms = at_least_0(options.patience);
+    in_c.gpus = options.gpus;
+    return in_c;
+}
+
+} // namespace detail
 
 // What a lease has used.
 struct usage {
@@ -136,35 +183,7 @@ class invoker {
 public:
     explicit invoker(const code& code, const options& options = {})
     {
-        hotlease_options asked{};
-        asked.struct_size = sizeof asked;
-        asked.workers = options.workers;
-        asked.slots = options.slots;
-        asked.polling = static_cast<std::uint32_t>(options.polling);
-        asked.completion = static_cast<std::uint32_t>(options.completion);
-        asked.hot_budget_us = at_least_0(options.hot_budget);
-        asked.ttl_ms = at_least_0(options.ttl);
-        asked.memory_bytes = options.memory_bytes;
-        asked.timeout_us = at_least_0(options.timeout);
-        asked.depth = options.depth;
-        asked.request_bytes = options.request_bytes;
-        asked.reply_bytes = options.reply_bytes;
-        asked.retries = options.retries > 0 ? static_cast<std::int32_t>(options.retries) : -1;
-        asked.no_new_lease = options.renew_lease ? 0 : 1;
-        asked.shared = options.shared ? 1 : 0;
-        asked.no_core_wait = options.wait_for_core ? 0 : 1;
-        asked.label = options.label.empty() ? nullptr : options.label.c_str();
-        asked.runtime_dir = options.runtime_dir.empty() ? nullptr : options.runtime_dir.c_str();
-        asked.manager = options.manager.empty() ? nullptr : options.manager.c_str();
-        asked.identity = options.identity.empty() ? nullptr : options.identity.c_str();
-        asked.transport = options.transport.empty() ? nullptr : options.transport.c_str();
-        asked.registered_bytes = options.registered_bytes;
-        asked.registered_buffers = options.registered_buffers;
-        asked.spread_least = options.spread_least;
-        asked.direct = options.direct ? 1 : 0;
-        asked.move_within_ms = at_least_0(options.move_within);
-        asked.patience_ms = at_least_0(options.patience);
-        asked.gpus = options.gpus;
+        const hotlease_options asked = detail::asked(options);
         detail::alive(code.handle(), "hotlease::code was moved from");
         hotlease_invoker* allocated = nullptr;
         detail::check([&](hotlease_error** failure) {
@@ -177,7 +196,7 @@ public:
     {
         hotlease_function_options how{};
         how.struct_size = sizeof how;
-        how.timeout_us = at_least_0(options.timeout);
+        how.timeout_us = detail::at_least_0(options.timeout);
         how.output_bytes = options.output_bytes;
         how.idempotent = !options.idempotent ? 0 : *options.idempotent ? 1 : -1;
         hotlease_function* found = nullptr;
@@ -234,11 +253,6 @@ public:
 
 private:
     void alive() const { detail::alive(handle_.get(), "hotlease::invoker was moved from"); }
-    template <class Time>
-    static std::uint64_t at_least_0(Time time)
-    {
-        return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
-    }
     detail::unique<hotlease_invoker, hotlease_invoker_free> handle_;
 };
 

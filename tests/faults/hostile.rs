@@ -187,6 +187,7 @@ fn nonsense(random: &mut StdRng) -> Vec<u8> {
                     tenant: text(random),
                     usage: usage(random),
                     functions: functions(random),
+                    start: None,
                     ..LeaseInfo::default()
                 })
                 .collect(),

@@ -131,10 +131,55 @@ fn an_explanation_says_why_what_else_and_what_a_rank_does() {
     assert_eq!(chosen[0]["algorithm"], "rabenseifner between nodes", "{answer}");
     assert_eq!(
         algorithms.len(),
-        8,
-        "four, between all ranks and between nodes: {answer}"
+        10,
+        "five, between all ranks and between nodes: {answer}"
     );
     assert_eq!(answer["rounds"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn links_are_named_as_members_are_given_them() {
+    let plan = |links| {
+        objects(&[
+            "plan",
+            "--ranks",
+            "4",
+            "--op",
+            "allreduce",
+            "--size",
+            "64K",
+            "--links",
+            links,
+        ])
+    };
+    assert_eq!(
+        plan("direct,redis://cache:6379/2,s3://bucket?region=here"),
+        plan("tcp,redis,s3")
+    );
+}
+
+#[test]
+fn ten_thousand_ranks_are_simulated_where_they_may_be_the_fastest() {
+    let rows = objects(&[
+        "simulate",
+        "--ranks",
+        "10000",
+        "--op",
+        "allgather",
+        "--size",
+        "8K",
+        "--latency",
+        "16us",
+        "--bandwidth",
+        "1G",
+    ]);
+    assert_eq!(rows[0]["algorithm"], "bruck", "{rows:?}");
+    // A hundred million messages each, of which one rank's alone take a thousand times as long.
+    assert_eq!(
+        rows[0]["not_simulated"],
+        serde_json::json!(["ring", "linear"]),
+        "{rows:?}"
+    );
 }
 
 #[test]
@@ -218,6 +263,11 @@ fn what_makes_no_sense_is_said() {
             vec!["explain", "--ranks", "4", "--op", "barrier", "--link", "ofi"],
             1,
             "the prices say nothing about ofi",
+        ),
+        (
+            vec!["plan", "--ranks", "4", "--op", "barrier", "--links", "redis://"],
+            2,
+            "it names no host",
         ),
         (vec!["simulate", "--latency", "16us"], 2, "--bandwidth"),
     ] {

@@ -8,5 +8,6 @@ mod native;
 mod printed;
 mod prints;
 mod requests;
+mod starts;
 mod tasks;
 mod versions;

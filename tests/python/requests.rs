@@ -70,6 +70,8 @@ fn package() -> TempDir {
     let module = folder.path().join("hotlease");
     std::fs::create_dir(&module).expect("a folder");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bindings/python/python/hotlease");
+    // A sandbox that is shown them has nothing of what is beside them.
+    let sources = sources.canonicalize().expect("the package's sources");
     for source in std::fs::read_dir(sources)
         .expect("the package's sources")
         .flatten()

@@ -23,17 +23,27 @@ use std::ffi::{CString, c_char};
 /// `hotlease_comm`.
 pub struct CommHandle {
     communicator: Communicator,
-    /// Kept for whoever asks for it.
+    /// Kept for whoever asks for them.
     name: CString,
+    link: CString,
 }
 
 impl CommHandle {
-    fn give(communicator: Communicator) -> *mut Self {
-        Box::into_raw(Box::new(Self {
+    pub(crate) fn of(communicator: Communicator) -> Self {
+        Self {
             // It came as a C string, so it has no zero byte; that of another language's member does not join with it.
             name: CString::new(communicator.name()).unwrap_or_default(),
+            link: CString::new(communicator.link().to_string()).unwrap_or_default(),
             communicator,
-        }))
+        }
+    }
+
+    pub(crate) fn into_communicator(self) -> Communicator {
+        self.communicator
+    }
+
+    fn give(communicator: Communicator) -> *mut Self {
+        Box::into_raw(Box::new(Self::of(communicator)))
     }
 }
 
@@ -89,6 +99,13 @@ pub unsafe extern "C" fn hotlease_comm_size(comm: *const CommHandle) -> u32 {
 pub unsafe extern "C" fn hotlease_comm_name(comm: *const CommHandle) -> *const c_char {
     // SAFETY: NULL or valid, as the header demands.
     unsafe { comm.as_ref() }.map_or(c"".as_ptr(), |comm| comm.name.as_ptr())
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_link(comm: *const CommHandle) -> *const c_char {
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { comm.as_ref() }.map_or(c"".as_ptr(), |comm| comm.link.as_ptr())
 }
 
 /// See `communicator.h`.

@@ -3,7 +3,7 @@
 use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, sized, wanted};
 use crate::code::CodeHandle;
 use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
-use hotlease_client::{Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread};
+use hotlease_client::{Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread, UsageTotals};
 use std::ffi::{CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -48,6 +48,7 @@ pub struct Options {
     patience_ms: u64,
     gpus: u32,
     reserved: u32,
+    sandbox: *const c_char,
 }
 
 /// `hotlease_usage`.
@@ -61,12 +62,24 @@ pub struct Usage {
     invocations: u64,
 }
 
+impl Usage {
+    pub(crate) fn of(used: &UsageTotals) -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            allocated_ns: used.allocated_ns,
+            hot_ns: used.hot_ns,
+            compute_ns: used.compute_ns,
+            invocations: used.invocations,
+        }
+    }
+}
+
 impl Options {
     /// The client library's options; 0 is the default everywhere.
     ///
     /// # Safety
     /// The texts are NULL or valid.
-    unsafe fn understood(&self) -> Result<LeaseOptions, Failure> {
+    pub(crate) unsafe fn understood(&self) -> Result<LeaseOptions, Failure> {
         let mut options = LeaseOptions::default();
         let narrow = |value: u32, name: &str| {
             u16::try_from(value)
@@ -152,6 +165,10 @@ impl Options {
         if let Some(label) = unsafe { optional_text(self.label, "options->label") }? {
             label.clone_into(&mut options.label);
         }
+        // SAFETY: the caller's promise.
+        if let Some(sandbox) = unsafe { optional_text(self.sandbox, "options->sandbox") }? {
+            sandbox.clone_into(&mut options.sandbox);
+        }
         for (path, option) in [
             (self.runtime_dir, &mut options.runtime_dir),
             (self.identity, &mut options.identity),
@@ -226,15 +243,8 @@ pub unsafe extern "C" fn hotlease_deallocate(
         }
         let used = invoker.invoker.clone().deallocate()?;
         if !usage.is_null() {
-            let used = Usage {
-                struct_size: size_of::<Usage>(),
-                allocated_ns: used.allocated_ns,
-                hot_ns: used.hot_ns,
-                compute_ns: used.compute_ns,
-                invocations: used.invocations,
-            };
             // SAFETY: not NULL, and valid for the size that it states, as the header demands.
-            unsafe { fill_sized(usage, &used, "usage") }?;
+            unsafe { fill_sized(usage, &Usage::of(&used), "usage") }?;
         }
         Ok(())
     };

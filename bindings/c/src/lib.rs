@@ -1,11 +1,11 @@
-//! The C ABI of the client library and of message passing: `include/hotlease/hotlease.h` and `communicator.h` say what each
+//! The C ABI of the client library and of message passing: `include/hotlease/hotlease.h`, `communicator.h` and `gang.h` say what each
 //! function promises.
 //!
 //! * [`status`] — kinds of failure, and the error object; no panic and no `Result` gets past it.
 //! * [`argument`] — what a C caller passed, checked for what can be checked.
 //! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`], [`model`] — one handle each; [`map`],
 //!   [`mixed`], [`parts`] — further ways to call.
-//! * [`comm`] — message passing.
+//! * [`comm`] — message passing; [`gang`] — functions that run at the same time, and their communicator.
 //!
 //! Every handle is a `Box` given to the caller as a raw pointer and taken back by its `_free` function. The
 //! caller's part of each `unsafe` contract is the same and stands at the top of the header: pointers are
@@ -18,6 +18,7 @@ mod buffer;
 mod code;
 mod comm;
 mod function;
+mod gang;
 mod invocation;
 mod invoker;
 mod map;

@@ -4,6 +4,7 @@ use crate::argument::put;
 use crate::comm::failure;
 use hotlease_client::Error;
 use hotlease_client::NetError;
+use hotlease_gang::Error as GangError;
 use hotlease_wire::{Ran, Refusal};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,6 +47,8 @@ pub(crate) enum Failure {
     Client(Error),
     /// Message passing does.
     Comm(hotlease_comm::Error),
+    /// A gang does, or what it gives to its functions.
+    Gang(hotlease_gang::Error),
     /// An argument that must be something is NULL.
     Null(&'static str),
     /// Another fault of an argument.
@@ -65,6 +68,7 @@ impl Failure {
         match self {
             Self::Client(error) => status_of(error),
             Self::Comm(error) => failure::status_of(error),
+            Self::Gang(error) => status_of_gang(error),
             Self::Null(_) | Self::Argument(_) => Status::InvalidArgument,
             Self::Panic(_) => Status::Internal,
         }
@@ -74,10 +78,23 @@ impl Failure {
         match self {
             Self::Client(error) => error.to_string(),
             Self::Comm(error) => error.to_string(),
+            Self::Gang(error) => error.to_string(),
             Self::Null(name) => format!("{name} is NULL"),
             Self::Argument(what) => what.clone(),
             Self::Panic(what) => format!("a defect of hotlease itself, please report it: {what}"),
         }
+    }
+}
+
+fn status_of_gang(error: &GangError) -> Status {
+    match error {
+        GangError::Lease(error) | GangError::Rank { source: error, .. } => status_of(error),
+        GangError::Comm(error) => failure::status_of(error),
+        GangError::Ended => Status::LeaseEnded,
+        GangError::Over => Status::Finished,
+        GangError::Foreign => Status::Local,
+        // What is left cannot be as it was asked for; a later version may know more, and says it.
+        _ => Status::InvalidArgument,
     }
 }
 
@@ -221,6 +238,8 @@ pub unsafe extern "C" fn hotlease_error_ran(error: *const ErrorHandle) -> c_int 
             Ran::Yes => 1,
             Ran::Unknown => 2,
         },
+        // Other ranks may have run whatever became of this one.
+        Some(Failure::Gang(GangError::Rank { source, .. })) => 1 + c_int::from(source.ran() != Ran::Yes),
         Some(Failure::Panic(_)) => 2,
         _ => 0,
     }
@@ -232,6 +251,7 @@ pub unsafe extern "C" fn hotlease_error_billed(error: *const ErrorHandle) -> c_i
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
         Some(Failure::Client(error)) => error.billed().into(),
+        Some(Failure::Gang(GangError::Rank { .. })) => 1,
         Some(Failure::Panic(_)) => 1,
         _ => 0,
     }
@@ -252,7 +272,13 @@ pub unsafe extern "C" fn hotlease_error_retryable(error: *const ErrorHandle) -> 
 pub unsafe extern "C" fn hotlease_error_code(error: *const ErrorHandle) -> i32 {
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Client(Error::Function { code, .. })) => *code,
+        Some(
+            Failure::Client(Error::Function { code, .. })
+            | Failure::Gang(GangError::Rank {
+                source: Error::Function { code, .. },
+                ..
+            }),
+        ) => *code,
         _ => 0,
     }
 }
@@ -262,7 +288,13 @@ pub unsafe extern "C" fn hotlease_error_code(error: *const ErrorHandle) -> i32 {
 pub unsafe extern "C" fn hotlease_error_needed(error: *const ErrorHandle) -> u64 {
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Client(Error::OutputTooLarge { produced, .. })) => *produced,
+        Some(
+            Failure::Client(Error::OutputTooLarge { produced, .. })
+            | Failure::Gang(GangError::Rank {
+                source: Error::OutputTooLarge { produced, .. },
+                ..
+            }),
+        ) => *produced,
         Some(Failure::Comm(hotlease_comm::Error::Truncated { sent, .. })) => *sent,
         _ => 0,
     }

@@ -14,7 +14,7 @@ import tempfile
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROGRAMS = {"hotlease": "hotlease-cli", "hotlease-worker": "hotlease-worker"}
+PROGRAMS = {"hotlease": "hotlease-cli", "hotlease-worker": "hotlease-worker", "hotlease-nursery": "hotlease-nursery"}
 SOURCES = "bindings/python/python/hotlease"
 
 

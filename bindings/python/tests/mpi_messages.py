@@ -170,7 +170,8 @@ def counts_that_differ_are_told():
         group.Barrier()
     except MPI.Exception as caught:
         error = caught
-    assert error is not None and error.kind in ("Mismatch", "Broken"), error
+    # Rank 0 may have sent its part, and be told at the barrier by whoever left first.
+    assert error is not None and error.kind in ("Mismatch", "Broken", "MemberLeft"), error
     group.Free()
 
 

@@ -4,7 +4,8 @@ import os
 import signal
 import time
 
-from hotlease import MPI
+import hotlease
+from hotlease import MPI, _seat
 
 
 def ring():
@@ -83,3 +84,13 @@ def finalize():
 
 def say():
     print("here is", MPI.COMM_WORLD.rank)
+
+
+def offered():
+    """The communicator of the context."""
+    return hotlease.communicator() is MPI.COMM_WORLD, hotlease.communicator().allreduce(1)
+
+
+def kept():
+    """Which communicator the calls of this gang are made of."""
+    return _seat._kept[2].name

@@ -136,7 +136,9 @@ _KILLED = """
         asked = executor.options(idempotent={idempotent})
         later = concurrent.futures.Future()
         path = str(folder / "runs")
-        total = asked.submit(passing.looked_at, asked.submit(passing.made, 20, 3, None, path), later)
+        # Not before nobody has its future: its result would come here.
+        total = asked.submit(passing.looked_at, asked.submit(passing.made, 20, 3, gate, path), later)
+        pathlib.Path(gate).touch()
         eventually(lambda: executor._pending() == 1, "the array is made")
         try:
             kill(path)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import hotlease
 from hotlease import _programs
 
 PROGRAM = """
@@ -100,3 +101,15 @@ with hotlease.Executor(1, label="unimported") as executor:
 
 def test_there_are_no_more_spares_than_cores(ran):
     assert len(_spares()) <= len(os.sched_getaffinity(0))
+
+
+def test_an_executor_says_where_its_start_went_and_why_it_was_not_warm(platform, tmp_path):
+    # A program of its own: no spare can be there for it.
+    with hotlease.Executor(1, variables={"HOTLEASE_TEST_START": str(tmp_path)}) as executor:
+        start = executor.cold_start()
+        assert executor.submit(int).result(60) == 0
+    assert (start.warm, start.cold) == (0, 1) and start.why.startswith("the first lease"), start
+    assert start.image is None and start.boot is None, start
+    steps = (start.grant, start.sandbox, start.interpreter, start.imports, start.connect)
+    assert all(step is not None and step > 0 for step in steps), start
+    assert sum(steps) <= start.total, start

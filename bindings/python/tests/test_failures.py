@@ -67,7 +67,8 @@ def test_what_waited_behind_a_death_is_run(executor, tmp_path):
     dying = executor.submit(tasks.die, 1)
     others = [executor.submit(tasks.add, n) for n in range(500)]
     gate.touch()
-    assert isinstance(dying.exception(60), hotlease.WorkerDied)
+    # On a busy machine its agent may be too late to say why.
+    assert isinstance(dying.exception(60), (hotlease.WorkerDied, hotlease.OutcomeUnknown))
     assert [future.result(60) for future in others] == list(range(500))
 
 

@@ -6,6 +6,7 @@ import signal
 import tempfile
 import textwrap
 import threading
+import time
 
 import pytest
 import ranks
@@ -50,7 +51,36 @@ def test_calls_have_the_same_workers_and_see_nothing_of_each_other(gang):
     assert pids(gang) == before
 
 
-def test_what_a_rank_raises_is_raised_and_the_others_are_told(gang, tmp_path):
+def test_calls_have_the_connections_of_those_before_until_one_fails(gang, tmp_path):
+    before = gang.run(ranks.kept)
+    assert len(set(before)) == 1, "all ranks have the same"
+    assert gang.run(ranks.total, 1) == [3, 3]
+    assert gang.run(ranks.kept) == before
+    with pytest.raises(ValueError):
+        gang.run(ranks.fail_at, 0, str(tmp_path / "told"))
+    after = gang.run(ranks.kept)
+    assert len(set(after)) == 1 and after != before
+
+
+def test_a_worker_that_stood_still_between_calls_fails_none(gang):
+    workers = pids(gang)
+    os.kill(workers[1], signal.SIGSTOP)
+    # For longer than members of a communicator are waited for: the others hold it to be lost by then, or will.
+    time.sleep(3)
+    os.kill(workers[1], signal.SIGCONT)
+    assert gang.run(ranks.total, 1) == [3, 3]
+    assert pids(gang) == workers
+
+
+def test_a_function_on_a_gang_is_offered_its_communicator(gang):
+    assert gang.run(ranks.offered) == [(True, 2)] * 2
+    with pytest.raises(RuntimeError, match="hotlease.spmd"):
+        hotlease.communicator()
+
+
+def test_what_a_rank_raises_is_raised_and_the_others_are_told(gang, monkeypatch, tmp_path):
+    # However busy the machine is.
+    monkeypatch.setattr(_gang, "_GRACE", 60.0)
     with pytest.raises(ValueError, match="not on 1") as raised:
         gang.run(ranks.fail_at, 1, str(tmp_path / "told"))
     assert raised.value.hotlease_rank == 1
@@ -141,8 +171,9 @@ def test_a_gang_is_whole_or_not_at_all(alone):
             hotlease.Gang(2, patience=0)
         assert raised.value.ran is False
         # What was free is still.
-        with hotlease.Executor(1, patience=30):
-            pass
+        with hotlease.Executor(1, patience=30) as executor:
+            with pytest.raises(RuntimeError, match="no ranks run here"):
+                executor.submit(hotlease.communicator).result(60)
 
 
 def test_a_host_without_such_an_address_is_told(alone):

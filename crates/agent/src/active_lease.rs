@@ -7,15 +7,15 @@ use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
 use crate::node::Node;
 use crate::worker::{OrderError, Worker};
 use hotlease_lease::agent::Event;
-use hotlease_sandbox::Program;
+use hotlease_sandbox::{Kind, Program};
 use hotlease_wire::control::Polling;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::limits::CODES_PER_LEASE_MAX;
 use hotlease_wire::session::{StartPhases, UsageTotals};
 use hotlease_wire::{EndReason, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Bytes of all libraries of one lease.
@@ -34,8 +34,14 @@ pub(crate) struct Terms {
     pub memory_bytes: u64,
     /// Whether its workers share their cores.
     pub shared: bool,
+    /// When it was asked for.
+    pub asked: Instant,
+    /// How long of its granting it waited for its environment, if it names one.
+    pub image: Option<Duration>,
     /// Whether its client asked for it itself.
     pub direct: bool,
+    /// What its workers are isolated by.
+    pub sandbox: Kind,
     /// What its workers are, in place of native ones.
     pub program: Option<Arc<Program>>,
 }
@@ -56,6 +62,9 @@ pub(crate) struct ActiveLease {
     pub terms: Terms,
     /// In the order of their loading. Locked while workers load: each library is loaded by a worker once.
     pub codes: tokio::sync::Mutex<Vec<LoadedCode>>,
+    /// How long its first library took to load.
+    pub loading: OnceLock<Duration>,
+    granted: Instant,
     incarnations: Mutex<Vec<Arc<Incarnation>>>,
     attribution: Mutex<Attribution>,
     ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
@@ -76,11 +85,21 @@ impl ActiveLease {
             id,
             terms,
             codes: tokio::sync::Mutex::new(codes),
+            loading: OnceLock::new(),
+            granted: Instant::now(),
             incarnations: Mutex::default(),
             attribution: Mutex::new(attribution),
             ended: watch::Sender::new(None),
             ending: AtomicBool::new(false),
         }
+    }
+
+    /// From the request's arrival until it was granted.
+    pub fn granting(&self) -> Duration {
+        let waited = self.terms.image.unwrap_or_default();
+        self.granted
+            .duration_since(self.terms.asked)
+            .saturating_sub(waited)
     }
 
     /// Whether this is the first to know that it is being ended.
@@ -140,14 +159,22 @@ impl ActiveLease {
         let mut total = StartPhases::default();
         for incarnation in self.incarnations() {
             match incarnation.settled().await {
-                State::Gone { cause, output } if !incarnation.was_up() => return Err(died((cause, output))),
+                State::Gone { cause, output } if !incarnation.start.was_up() => {
+                    return Err(died((cause, output)));
+                }
                 _ => {}
             }
-            let phases = incarnation.phases();
+            let phases = incarnation.start.phases();
             total.pooled += phases.pooled;
             total.started += phases.started;
-            total.start_us = total.start_us.max(phases.start_us);
+            total.grant_us = phases.grant_us;
+            if phases.start_us >= total.start_us {
+                (total.start_us, total.steps) = (phases.start_us, phases.steps);
+            }
             total.configure_us = total.configure_us.max(phases.configure_us);
+            if total.cold.is_empty() {
+                total.cold = phases.cold;
+            }
         }
         Ok(total)
     }
@@ -236,6 +263,7 @@ impl ActiveLease {
             let base = new.base;
             self.attribution().loaded(base, Arc::clone(&new.code));
             codes.push(new);
+            let _ = self.loading.set(begun.elapsed());
             return Ok((base, begun.elapsed().as_micros() as u64));
         };
         for incarnation in took {

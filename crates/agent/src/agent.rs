@@ -3,12 +3,14 @@
 use crate::caller::Tenants;
 use crate::config::{AGENT_SOCKET, Network, SESSION_SOCKET};
 use crate::cores;
+use crate::images::Images;
 use crate::listener::{GrpcListener, SessionListener, SocketFile};
 use crate::lock::{DirectoryLock, keep_identity, kept_identity};
 use crate::membership::Membership;
 use crate::network;
 use crate::node::{Identity, Node};
 use crate::pool::Pool;
+use crate::sandboxes::{self, Sandboxes};
 use crate::service::Service;
 use crate::session::SESSIONS_MAX;
 use crate::sharing::{self, SharingTerms};
@@ -113,6 +115,11 @@ impl Agent {
             Some(binary) => Launcher::new(binary)?,
             None => Launcher::new(&Launcher::find()?)?,
         };
+        let launcher = launcher
+            .with_policy(config.sandbox_policy.clone())
+            .with_container(config.sandbox_container.clone());
+        sandboxes::check(&launcher, config.sandbox).await?;
+        let images = Arc::new(Images::open(&config.environments, launcher.clone()).await?);
         hotlease_net::raise_descriptor_limit();
         let lock = DirectoryLock::take(&config.runtime_dir)?;
         let (agent, journal) = match &config.state_dir {
@@ -170,6 +177,11 @@ impl Agent {
             },
             direct: config.direct,
             direct_gpus: config.direct_gpus,
+            sandboxes: Sandboxes {
+                default: config.sandbox,
+                own_user: nix::unistd::geteuid().as_raw(),
+            },
+            images,
         };
         tracing::info!(%agent, cores = ?identity.cores, gpus = identity.gpus, worker = %launcher.binary().display(), "agent starts");
         let node = Arc::new(Node::new(
@@ -403,6 +415,10 @@ impl Parts {
             .is_err()
         {
             tracing::error!(workers = node.launcher().living(), "workers cannot be killed");
+        }
+        let unmounted = node.identity.images.all_unmounted();
+        if timeout(WORKERS_GONE_LIMIT, unmounted).await.is_err() {
+            tracing::error!("environments are still mounted; the next agent unmounts them");
         }
         finish("gRPC", grpc).await;
         background.shutdown().await;

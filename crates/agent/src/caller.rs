@@ -1,8 +1,8 @@
 //! Who opens a session, and for whom that counts.
 //!
-//! So far the only sandbox is a process of the agent's own user, so code of a tenant runs with all rights of
-//! that user. An agent therefore serves only tenants that its operator has named, besides users of its own
-//! machine, of whom only its own user and root get in.
+//! In a sandbox of kind `process` code of a tenant runs with all rights of the agent's own user. An agent therefore
+//! serves only tenants that its operator has named, besides users of its own machine, of whom only its own user and
+//! root get in. What sandbox they get is for [`crate::sandboxes`].
 
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::LeaseId;

@@ -1,6 +1,8 @@
 //! What an agent is told at its start.
 
+use hotlease_image::Way;
 use hotlease_net::{Address, Identity, Limits};
+use hotlease_sandbox::{Container, Kind, Policy};
 use hotlease_wire::limits::PLACES_PER_CORE_DEFAULT;
 use std::fmt;
 use std::net::SocketAddr;
@@ -53,6 +55,33 @@ impl Network {
     }
 }
 
+/// Where the environments are that leases may name, and how the node keeps them.
+#[derive(Debug, Clone)]
+pub struct Environments {
+    /// Folders of images on a file system that all nodes see, asked in this order (default: none, and leases cannot name
+    /// environments).
+    pub stores: Vec<PathBuf>,
+    /// Where the node keeps images: a folder that is ours alone, on a disk of its own. Needed with `stores`, and made where it
+    /// is missing.
+    pub cache: PathBuf,
+    /// How much it keeps, bytes; what was not used for longest goes first (default: 32 GiB).
+    pub cache_bytes: u64,
+    /// How images are mounted that tenants other than the agent's own user name. With another way than `Fuse` the kernel of a root
+    /// agent reads what a stranger has packed (default: `Fuse`).
+    pub mount: Way,
+}
+
+impl Default for Environments {
+    fn default() -> Self {
+        Self {
+            stores: Vec::new(),
+            cache: PathBuf::new(),
+            cache_bytes: 32 << 30,
+            mount: Way::Fuse,
+        }
+    }
+}
+
 /// What an agent is told at its start. Change what [`AgentConfig::new`] sets as needed.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
@@ -63,6 +92,15 @@ pub struct AgentConfig {
     pub manager_socket: Option<PathBuf>,
     /// The program that workers run (default: found as [`hotlease_sandbox::Launcher::find`] says).
     pub worker_binary: Option<PathBuf>,
+    /// The kind of sandbox for leases that name none, and the weakest for tenants other than the agent's own user (default:
+    /// `process`).
+    pub sandbox: Kind,
+    /// What sandboxes see and may use (default: the strict one).
+    pub sandbox_policy: Policy,
+    /// The environments that leases may name (default: none).
+    pub environments: Environments,
+    /// What makes those of kind `container`, and of what (default: `crun`, of the host's system folders).
+    pub sandbox_container: Container,
     /// Which cores it offers (default: all that it may run on).
     pub cores: CoreChoice,
     /// Workers kept started and unassigned (default: as many as cores are offered).
@@ -103,6 +141,10 @@ impl AgentConfig {
             manager_socket: Some(runtime_dir.join("manager.sock")),
             runtime_dir,
             worker_binary: None,
+            sandbox: Kind::Process,
+            sandbox_policy: Policy::default(),
+            environments: Environments::default(),
+            sandbox_container: Container::default(),
             cores: CoreChoice::All,
             pool: None,
             spares: 0,

@@ -97,11 +97,14 @@ impl Node {
 
     /// A lease is over. If its workers were interpreters, and all came up, the next lease finds some like them.
     pub(crate) fn leave_spares(&self, lease: &ActiveLease) {
+        self.starts.keep(lease);
         if let Some(program) = &lease.terms.program {
             let workers = lease.incarnations();
-            if workers.iter().all(|worker| worker.was_up()) {
+            if workers.iter().all(|worker| worker.start.was_up()) {
+                self.starts
+                    .left(&lease.terms.tenant, lease.terms.sandbox, program, workers.len());
                 self.spares
-                    .leave_behind(&lease.terms.tenant, program, workers.len());
+                    .leave_behind(&lease.terms.tenant, lease.terms.sandbox, program, workers.len());
             }
         }
     }

@@ -9,15 +9,17 @@ use crate::cause::{Evidence, KillReason};
 use crate::failures::{self, Told};
 use crate::node::Node;
 use crate::python;
+use crate::start::{Came, Start};
 use crate::usage;
 use crate::worker::{OrderError, START_LIMIT, Sent, Worker};
 use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
 use hotlease_lease::agent::Event;
 use hotlease_lease::ledger::FunctionTotals;
+use hotlease_sandbox::Kind;
 use hotlease_wire::control::{Order, SharedCore};
 use hotlease_wire::frame::InvocationId;
 use hotlease_wire::ids::{Epoch, WorkerIndex};
-use hotlease_wire::session::{LastBegun, StartPhases, UsageTotals};
+use hotlease_wire::session::{LastBegun, UsageTotals};
 use hotlease_wire::{Cause, Refusal};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -57,8 +59,8 @@ pub(crate) struct Incarnation {
     pid: OnceLock<u32>,
     state: watch::Sender<State>,
     killed: watch::Sender<Option<KillReason>>,
-    phases: Mutex<StartPhases>,
-    was_up: OnceLock<()>,
+    /// How it came up.
+    pub start: Start,
     told: Mutex<Told>,
 }
 
@@ -83,8 +85,7 @@ impl Incarnation {
             pid: OnceLock::new(),
             state: watch::Sender::new(State::Starting),
             killed: watch::Sender::new(None),
-            phases: Mutex::default(),
-            was_up: OnceLock::new(),
+            start: Start::default(),
         }
     }
 
@@ -111,11 +112,6 @@ impl Incarnation {
         let mut state = self.state.subscribe();
         let _ = state.wait_for(|state| reached(state)).await;
         self.state()
-    }
-
-    /// Whether it ever served.
-    pub fn was_up(&self) -> bool {
-        self.was_up.get().is_some()
     }
 
     /// Kills it. The first reason counts.
@@ -155,9 +151,12 @@ impl Incarnation {
         crash.and_then(|crash| crash.invocation).or(only)
     }
 
-    /// Where its start's time went.
-    pub fn phases(&self) -> StartPhases {
-        *self.phases.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The longest first call of its slots.
+    pub fn first_call_ns(&self) -> Option<u64> {
+        let block = self.usage.get()?;
+        (0..block.slots())
+            .filter_map(|slot| block.first_call_ns(slot))
+            .max()
     }
 
     /// Its process id, 0 before there is one.
@@ -289,29 +288,27 @@ impl Incarnation {
     ) -> (Option<Arc<Worker>>, Result<(), NotUp>) {
         let program = lease.terms.program.as_ref();
         // A pooled worker may have died unseen; that is no reason to fail.
-        let pooled = match program {
-            None => node.pool.take(),
-            Some(program) => node.spares.take(&lease.terms.tenant, program),
-        };
+        let sandbox = lease.terms.sandbox;
+        let (pooled, mut came) = lease.waiting_worker(node);
         if let Some(worker) = pooled {
-            let pooled = worker.is_ready();
             let worker = Arc::new(worker);
-            let up = self.bring_up(node, lease, &worker, pooled).await;
+            let up = self.bring_up(node, lease, &worker, &came).await;
             let crashed = self.usage.get().is_some_and(|block| block.crash().is_some());
             if up.is_ok() || crashed || self.is_killed() || !worker.is_closed() {
                 return (Some(worker), up);
             }
             worker.exited().await;
+            came = Came::Cold("the worker that waited for it had died".into());
         }
         let started = tokio::select! {
             biased;
             () = self.until_killed() => return (None, Err(NotUp::Ended)),
-            started = Worker::start(node.launcher(), program) => started,
+            started = Worker::start(node.launcher(), sandbox, program) => started,
         };
         match started {
             Ok(worker) => {
                 let worker = Arc::new(worker);
-                let up = self.bring_up(node, lease, &worker, false).await;
+                let up = self.bring_up(node, lease, &worker, &came).await;
                 (Some(worker), up)
             }
             Err(why) => (None, Err(NotUp::Because(why))),
@@ -338,12 +335,12 @@ impl Incarnation {
         node: &Arc<Node>,
         lease: &ActiveLease,
         worker: &Arc<Worker>,
-        pooled: bool,
+        came: &Came,
     ) -> Result<(), NotUp> {
         tokio::select! {
             biased;
             () = self.until_killed() => Err(NotUp::Ended),
-            up = self.configure(node, lease, worker, pooled) => up,
+            up = self.configure(node, lease, worker, came) => up,
         }
     }
 
@@ -352,7 +349,7 @@ impl Incarnation {
         node: &Arc<Node>,
         lease: &ActiveLease,
         worker: &Arc<Worker>,
-        pooled: bool,
+        came: &Came,
     ) -> Result<(), NotUp> {
         let limit = lease
             .terms
@@ -360,7 +357,13 @@ impl Incarnation {
             .as_ref()
             .map_or(START_LIMIT, |_| python::START_LIMIT);
         worker.ready(limit).await.map_err(NotUp::Because)?;
-        let started = Instant::now();
+        let ready = Instant::now();
+        if lease.terms.sandbox != Kind::Process {
+            // Before code of the tenant runs in it.
+            let memory_bytes = lease.terms.memory_bytes;
+            let limited = worker.limit(memory_bytes, self.cores.clone()).await;
+            limited.map_err(NotUp::Because)?;
+        }
         if self.usage.get().is_none() {
             let slots = self.cores.len() as u16;
             let block = UsageBlock::create(slots).map_err(|error| NotUp::Because(error.to_string()))?;
@@ -408,16 +411,8 @@ impl Incarnation {
             let loaded = loaded.done(ORDER_LIMIT).await;
             loaded.map_err(|error| not_up("load the lease's libraries", error))?;
         }
-        let phases = StartPhases {
-            pooled: pooled.into(),
-            started: (!pooled).into(),
-            start_us: started.duration_since(self.begun).as_micros() as u64,
-            configure_us: started.elapsed().as_micros() as u64,
-        };
-        tracing::debug!(lease = %lease.id, worker = %self.index, epoch = %self.epoch, pid = worker.pid(), ?phases, "worker up");
-        *self.phases.lock().unwrap_or_else(PoisonError::into_inner) = phases;
+        self.start.up(lease, worker, came, (self.begun, ready));
         let _ = self.pid.set(worker.pid());
-        let _ = self.was_up.set(());
         self.state.send_replace(State::Up(Arc::clone(worker)));
         drop(codes);
         // Never refused: it only reports.

@@ -37,6 +37,7 @@ mod direct;
 mod error;
 mod failures;
 mod giving_back;
+mod images;
 mod incarnation;
 mod journalling;
 mod listener;
@@ -48,17 +49,21 @@ mod node;
 mod outbox;
 mod pool;
 mod python;
+mod sandboxes;
 mod service;
 mod session;
 mod sharing;
 mod socket;
 mod spares;
+mod start;
+mod starts;
 mod usage;
 mod watchdog;
 mod worker;
 
 pub use agent::Agent;
 pub use config::{
-    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, Network, SESSION_SOCKET,
+    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, Environments, Network,
+    SESSION_SOCKET,
 };
 pub use error::AgentError;

@@ -72,10 +72,17 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     {
         let tables = node.tables();
         for ended in tables.book.ended().filter(|ended| concerns(&ended.tenant)) {
-            leases.push(ended_lease(node, ended));
+            leases.push(LeaseInfo {
+                start: node.starts.of_ended(ended.id),
+                ..ended_lease(node, ended)
+            });
         }
         for lease in tables.book.leases().filter(|lease| concerns(&lease.tenant)) {
-            leases.push(active_lease(node, &tables, lease));
+            let active = tables.leases.get(&lease.id);
+            leases.push(LeaseInfo {
+                start: active.map(|active| active.start()),
+                ..active_lease(node, &tables, lease)
+            });
         }
     }
     // The resident memory of each worker comes from a file, so not under the lock.
@@ -140,6 +147,7 @@ fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
         shared: false,
         gpus: Vec::new(),
         functions: rows(&total.functions),
+        start: None,
     }
 }
 
@@ -223,6 +231,7 @@ fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
         shared: lease.sharing == Sharing::Shared,
         gpus: lease.gpus(),
         functions: Vec::new(),
+        start: None,
     }
 }
 
@@ -241,6 +250,7 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
         shared: lease.sharing == Sharing::Shared,
         gpus: lease.gpus.clone(),
         functions: Vec::new(),
+        start: None,
     }
 }
 

@@ -4,27 +4,31 @@
 mod attachment;
 mod bearing;
 mod describing;
+mod isolating;
 mod lending;
 
 pub(crate) use attachment::Attachment;
 
 use crate::active_lease::{ActiveLease, Terms};
-use crate::caller::{Caller, Origin, Tenants};
+use crate::caller::{Origin, Tenants};
 use crate::cause::KillReason;
 use crate::code::CodeCache;
 use crate::direct::{self, Asker};
+use crate::images::Images;
 use crate::incarnation::{Incarnation, State as WorkerState};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::python;
+use crate::sandboxes::Sandboxes;
 use crate::sharing::{self, CoreClaims, SharingTerms};
 use crate::spares::Spares;
+use crate::starts::Starts;
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
     Action, Event, FinalTotal, GrantRequest, LeaseBook, Outstanding, SessionId, Sharing,
 };
 use hotlease_net::Address;
-use hotlease_sandbox::{KIND, Launcher};
+use hotlease_sandbox::Launcher;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
@@ -79,6 +83,10 @@ pub(crate) struct Identity {
     pub direct: Option<u32>,
     /// The same of GPUs.
     pub direct_gpus: u32,
+    /// Which kinds of sandbox its leases get.
+    pub sandboxes: Sandboxes,
+    /// Environments that they name.
+    pub images: Arc<Images>,
 }
 
 /// What changes. Locked for moments only: nothing waits under the lock, and carrying out an action means
@@ -107,6 +115,8 @@ pub(crate) struct Node {
     /// Warm workers: native ones, and interpreters.
     pub pool: Arc<Pool>,
     pub spares: Arc<Spares>,
+    /// How leases began.
+    pub starts: Starts,
     /// Of shared cores.
     pub claims: CoreClaims,
     /// What leases have used, over crashes; none: in memory only.
@@ -142,6 +152,7 @@ impl Node {
             codes: CodeCache::new(),
             pool,
             spares,
+            starts: Starts::default(),
             claims: CoreClaims::default(),
             journal: journal.map(Arc::new),
             launcher,
@@ -345,12 +356,14 @@ impl Node {
         origin: Origin,
         asker: Asker,
     ) -> Result<Grant, Refusal> {
+        let since = Instant::now();
         self.identity.tenants.admit(&request.tenant, origin)?;
+        let isolation = self.isolation_of(&request, origin).await?;
         let mut active = self.active_leases();
         let until = tokio::time::Instant::now() + FREEING_LIMIT;
         let mut first = true;
         loop {
-            let refusal = match self.grant(request.clone(), asker) {
+            let refusal = match self.grant(request.clone(), asker, (&isolation, since)) {
                 Err(
                     refusal
                     @ (Refusal::NoCapacity { .. } | Refusal::NoPlaces { .. } | Refusal::NoGpus { .. }),
@@ -378,11 +391,13 @@ impl Node {
     }
 
     /// Grants a lease, and starts its workers without waiting for them.
-    fn grant(self: &Arc<Self>, request: AcquireRequest, asker: Asker) -> Result<Grant, Refusal> {
+    fn grant(
+        self: &Arc<Self>,
+        request: AcquireRequest,
+        asker: Asker,
+        (isolation, since): (&isolating::Isolation, Instant),
+    ) -> Result<Grant, Refusal> {
         let bad = |what: &str| Refusal::BadRequest { what: what.into() };
-        if !request.sandbox.is_empty() && request.sandbox != KIND {
-            return Err(bad("the only kind of sandbox is \"process\""));
-        }
         let (sharing, polling) = sharing::asked(&request)?;
         let asked = GrantRequest {
             id: LeaseId(rand::random()),
@@ -399,14 +414,19 @@ impl Node {
             },
         };
         let id = asked.id;
+        let of_python = |python| self.program(python, &request.tenant, isolation);
+        let program = request.python.map(of_python).transpose()?;
         let terms = Terms {
             tenant: request.tenant,
             polling,
             hot_budget_ns: request.hot_budget_us.saturating_mul(1000),
             memory_bytes: request.memory_bytes,
             shared: sharing == Sharing::Shared,
+            asked: since,
+            image: isolation.waited(),
             direct: asker == Asker::Client,
-            program: request.python.map(python::program).transpose()?.map(Arc::new),
+            sandbox: isolation.sandbox,
+            program,
         };
         let built_in = match &terms.program {
             Some(_) if request.slots_per_worker != 1 => return Err(bad("a Python worker has one slot")),
@@ -435,64 +455,5 @@ impl Node {
         let lease = tables.book.active(id)?;
         tracing::info!(lease = %id, tenant = lease.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), "lease granted");
         Ok(self.describe(lease))
-    }
-
-    /// Where it serves other hosts; empty: nowhere.
-    pub fn endpoint(&self) -> String {
-        let endpoint = self.identity.endpoint.as_ref();
-        endpoint.map(ToString::to_string).unwrap_or_default()
-    }
-
-    /// Binds a session to the lease that its token names.
-    pub fn attach(
-        self: &Arc<Self>,
-        token: &[u8],
-        caller: Caller,
-        outbox: &Arc<Outbox>,
-    ) -> Result<Attachment, Refusal> {
-        let claims = self.opened(token)?;
-        if let Caller::Bearer { lease, .. } = &caller
-            && *lease != claims.lease
-        {
-            return Err(Refusal::BadToken);
-        }
-        let tenant = self.identity.tenants.of_session(caller, &claims.tenant);
-        let mut tables = self.tables();
-        tables.last_session += 1;
-        let session = SessionId(tables.last_session);
-        let (lease, epoch, delegation) = (claims.lease, claims.epoch, claims.delegation);
-        let attach = match delegation {
-            0 => Event::Attach {
-                session,
-                lease,
-                epoch,
-                tenant,
-                until: Duration::from_millis(claims.attach_until_ms),
-            },
-            delegation => Event::AttachPeer {
-                session,
-                lease,
-                epoch,
-                tenant,
-                delegation,
-            },
-        };
-        self.step_locked(&mut tables, attach)?;
-        let lease = tables.leases.get(&claims.lease).cloned();
-        let lease = lease.ok_or(Refusal::UnknownLease)?;
-        tables.outboxes.insert(session, Arc::clone(outbox));
-        tracing::debug!(lease = %lease.id, session = session.0, delegation, "session attached");
-        Ok(Attachment {
-            node: Arc::clone(self),
-            session,
-            lease,
-            rights: claims.rights,
-            delegation,
-        })
-    }
-
-    /// Refused unless the lease is neither ending nor over.
-    pub fn is_active(&self, lease: LeaseId) -> Result<(), Refusal> {
-        self.tables().book.active(lease).map(|_| ())
     }
 }

@@ -2,7 +2,7 @@
 //! process to start. One that was used never comes back.
 
 use crate::worker::Worker;
-use hotlease_sandbox::Launcher;
+use hotlease_sandbox::{Kind, Launcher};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -62,6 +62,16 @@ impl Pool {
         drop(idle);
         self.taken.notify_one();
         worker
+    }
+
+    /// Why there was none to take.
+    pub fn why_none(&self) -> String {
+        match self.idle().target {
+            0 => "the node keeps no warm pool of native workers".into(),
+            target => format!(
+                "all {target} workers of the node's warm pool were taken, and the next ones are being started"
+            ),
+        }
     }
 
     /// Process ids and resident memory of the workers that are ready.
@@ -162,7 +172,7 @@ impl Pool {
 
     /// Adds one, and waits until it is ready so that starts do not pile up.
     async fn start_one(&self, lives: &mut JoinSet<()>) -> Result<(), String> {
-        let worker = Worker::start(&self.launcher, None).await?;
+        let worker = Worker::start(&self.launcher, Kind::Process, None).await?;
         let (settled, closed) = worker.milestones();
         {
             let mut idle = self.idle();

@@ -2,12 +2,12 @@
 //! them have from the beginning.
 
 use crate::code::Code;
-use hotlease_sandbox::Program;
+use hotlease_sandbox::{Held, Program};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::PythonRuntime;
 use hotlease_wire::python::{BYTES_MAX, EXPECTED, PATH};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 /// How long an interpreter may take to be ready: it imports from disks that may be slow, or cold. A client waits 10 s for
@@ -15,9 +15,19 @@ use std::time::Duration;
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(9);
 
 /// What an interpreter runs. Not `-m`: functions of the client's own `__main__` should find nothing of ours there. Nothing is
-/// imported from the folder where the client stands before its own path says so.
-const PROGRAM: &str =
-    "import sys; sys.path[:1] == [''] and sys.path.pop(0); from hotlease._slot import main; main()";
+/// imported from the folder where the client stands before its own path says so. `begun`: when its imports began; it takes that away.
+const PROGRAM: &str = "\
+import sys
+begun = __import__('time').monotonic_ns()
+sys.path[:1] == [''] and sys.path.pop(0)
+try:
+    from hotlease._slot import main
+except ModuleNotFoundError as error:
+    if error.name != 'hotlease':
+        raise
+    sys.exit(f'{sys.executable} has no package hotlease: install the client\\'s version there')
+main()
+";
 
 /// The environment variable that tells an interpreter that it waits for a lease, and has time for more imports.
 pub(crate) const SPARE: &str = "HOTLEASE_PYTHON_SPARE";
@@ -25,8 +35,9 @@ pub(crate) const SPARE: &str = "HOTLEASE_PYTHON_SPARE";
 /// Variables of the environment.
 const VARIABLES_MAX: usize = 1024;
 
-/// The program of such a lease's workers. It may be anything that the tenant can run: so may its libraries.
-pub(crate) fn program(asked: PythonRuntime) -> Result<Program, Refusal> {
+/// The program of such a lease's workers. It may be anything that the tenant can run: so may its libraries. `image`: where
+/// workers see the one that the request names.
+pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Program, Refusal> {
     let bad = |what: &str| Err(Refusal::BadRequest { what: what.into() });
     let PythonRuntime {
         interpreter,
@@ -36,6 +47,7 @@ pub(crate) fn program(asked: PythonRuntime) -> Result<Program, Refusal> {
         python,
         hotlease,
         cloudpickle,
+        image: _,
     } = asked;
     let words = environment.iter().flat_map(|(name, value)| [name, value]);
     let versions = [&python, &hotlease, &cloudpickle];
@@ -58,9 +70,13 @@ pub(crate) fn program(asked: PythonRuntime) -> Result<Program, Refusal> {
     {
         return bad("the environment or the import path of Python workers has a name that cannot be");
     }
-    if !interpreter.starts_with('/') {
-        return bad("the Python interpreter must be an absolute path");
-    }
+    let interpreter = match image {
+        None if !interpreter.starts_with('/') => {
+            return bad("the Python interpreter must be an absolute path");
+        }
+        None => PathBuf::from(interpreter),
+        Some(image) => image.join(within_image(&interpreter)?),
+    };
     if versions
         .iter()
         .any(|version| version.contains(char::is_whitespace))
@@ -77,11 +93,25 @@ pub(crate) fn program(asked: PythonRuntime) -> Result<Program, Refusal> {
     environment.push((EXPECTED.into(), expected.into()));
     environment.push((PATH.into(), path.join(":").into()));
     Ok(Program {
-        path: PathBuf::from(interpreter),
+        path: interpreter,
         arguments: vec!["-c".into(), PROGRAM.into()],
         environment,
         directory: PathBuf::from(directory),
+        mounts: Vec::new(),
+        held: Held::default(),
     })
+}
+
+/// The path of an interpreter in an image, as a request has it.
+pub(crate) fn within_image(interpreter: &str) -> Result<&Path, Refusal> {
+    let path = Path::new(interpreter);
+    let is_within = path.components().all(|part| matches!(part, Component::Normal(_)));
+    match is_within && !interpreter.is_empty() {
+        true => Ok(path),
+        false => Err(Refusal::BadRequest {
+            what: "the Python interpreter of an environment must be a path in it, such as bin/python".into(),
+        }),
+    }
 }
 
 /// The library that their workers need not load.
@@ -114,7 +144,7 @@ mod tests {
                 environment,
                 ..asked()
             };
-            program(asked).expect("good")
+            program(asked, None).expect("good")
         };
         let first = made();
         assert!(
@@ -125,10 +155,11 @@ mod tests {
 
     #[test]
     fn versions_and_import_path_reach_the_worker_and_nonsense_does_not() {
-        let made = program(PythonRuntime {
+        let request = PythonRuntime {
             path: vec!["/a".into(), "/b".into()],
             ..asked()
-        });
+        };
+        let made = program(request, None);
         let made = made.expect("good");
         let value = |name: &str| {
             let found = made.environment.iter().find(|(theirs, _)| theirs == name);
@@ -150,7 +181,30 @@ mod tests {
         for (number, spoil) in spoiled.into_iter().enumerate() {
             let mut request = asked();
             spoil(&mut request);
-            assert!(program(request).is_err(), "request {number} was let through");
+            assert!(
+                program(request, None).is_err(),
+                "request {number} was let through"
+            );
+        }
+    }
+    #[test]
+    fn an_image_s_interpreter_is_in_the_image() {
+        let of = |interpreter: &str| {
+            let request = PythonRuntime {
+                interpreter: interpreter.into(),
+                ..asked()
+            };
+            program(request, Some(Path::new("/data/ann/venv"))).map(|program| program.path)
+        };
+        assert_eq!(of("bin/python"), Ok("/data/ann/venv/bin/python".into()));
+        for outside in [
+            "",
+            "/usr/bin/python3",
+            "../bin/python",
+            "bin/../../x",
+            "./bin/python",
+        ] {
+            assert!(of(outside).is_err(), "{outside:?} was let through");
         }
     }
 }

@@ -366,7 +366,10 @@ async fn connect(
         };
         drop(theirs);
         match introduced.done(ORDER_LIMIT).await {
-            Ok(()) => return Ok((incarnation.epoch, ours)),
+            Ok(()) => {
+                incarnation.start.connected();
+                return Ok((incarnation.epoch, ours));
+            }
             Err(OrderError::Failed(what)) => return Err(Refusal::Unavailable { what }),
             Err(OrderError::Silent) => {
                 return Err(Refusal::Timeout {

@@ -7,7 +7,7 @@
 
 use crate::python::SPARE;
 use crate::worker::Worker;
-use hotlease_sandbox::{Launcher, Program};
+use hotlease_sandbox::{Kind, Launcher, Program};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,22 +31,23 @@ pub(crate) struct Spares {
 
 /// Whose interpreter, and which.
 #[derive(Clone)]
-struct Kind {
+struct Spare {
     tenant: String,
+    sandbox: Kind,
     program: Arc<Program>,
 }
 
-impl Kind {
-    fn is(&self, tenant: &str, program: &Program) -> bool {
-        self.tenant == tenant && *self.program == *program
+impl Spare {
+    fn is(&self, tenant: &str, sandbox: Kind, program: &Program) -> bool {
+        self.tenant == tenant && self.sandbox == sandbox && *self.program == *program
     }
 }
 
 struct Table {
     /// Ready or starting, oldest first. With `wanted` at most `limit`.
-    kept: VecDeque<(Kind, Worker, Instant)>,
+    kept: VecDeque<(Spare, Worker, Instant)>,
     /// To be started.
-    wanted: VecDeque<Kind>,
+    wanted: VecDeque<Spare>,
     limit: usize,
     closed: bool,
 }
@@ -73,10 +74,11 @@ impl Spares {
     }
 
     /// One that is ready or, failing that, one that soon will be.
-    pub fn take(&self, tenant: &str, program: &Program) -> Option<Worker> {
+    pub fn take(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<Worker> {
         let mut table = self.table();
-        let fits =
-            |(kind, worker, _): &(Kind, Worker, Instant)| kind.is(tenant, program) && !worker.is_closed();
+        let fits = |(kind, worker, _): &(Spare, Worker, Instant)| {
+            kind.is(tenant, sandbox, program) && !worker.is_closed()
+        };
         let ready = table
             .kept
             .iter()
@@ -86,16 +88,17 @@ impl Spares {
     }
 
     /// A lease with so many workers is over.
-    pub fn leave_behind(&self, tenant: &str, program: &Arc<Program>, workers: usize) {
+    pub fn leave_behind(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, workers: usize) {
         let mut table = self.table();
         let kinds = table.kept.iter().map(|(kind, ..)| kind);
         let there = kinds
             .chain(&table.wanted)
-            .filter(|kind| kind.is(tenant, program))
+            .filter(|kind| kind.is(tenant, sandbox, program))
             .count();
         for _ in there..workers.min(table.limit) {
-            table.wanted.push_back(Kind {
+            table.wanted.push_back(Spare {
                 tenant: tenant.to_owned(),
+                sandbox,
                 program: Arc::clone(program),
             });
         }
@@ -103,6 +106,11 @@ impl Spares {
         drop(table);
         drop(surplus);
         self.changed.notify_one();
+    }
+
+    /// How many it keeps at most.
+    pub fn limit(&self) -> usize {
+        self.table().limit
     }
 
     /// Process ids and resident memory.
@@ -166,10 +174,10 @@ impl Spares {
         }
     }
 
-    async fn start(&self, kind: Kind) {
+    async fn start(&self, kind: Spare) {
         let mut program = Program::clone(&kind.program);
         program.environment.push((SPARE.into(), "1".into()));
-        let worker = match Worker::start(&self.launcher, Some(&Arc::new(program))).await {
+        let worker = match Worker::start(&self.launcher, kind.sandbox, Some(&Arc::new(program))).await {
             Ok(worker) => worker,
             // Not tried again: whoever asks for such a worker will hear why there is none.
             Err(why) => return tracing::debug!(why, "no spare interpreter"),
@@ -189,7 +197,7 @@ impl Spares {
 impl Table {
     /// What is too much, the oldest first: who ran last comes back soonest.
     #[must_use]
-    fn trim(&mut self) -> Vec<(Kind, Worker, Instant)> {
+    fn trim(&mut self) -> Vec<(Spare, Worker, Instant)> {
         let surplus = (self.kept.len() + self.wanted.len()).saturating_sub(self.limit);
         let started = surplus.min(self.kept.len());
         self.wanted.drain(..surplus - started);
@@ -202,12 +210,16 @@ mod tests {
     use super::*;
     use std::path::Path;
 
+    const PROCESS: Kind = Kind::Process;
+
     fn program(word: &str) -> Arc<Program> {
         Arc::new(Program {
             path: "/bin/sleep".into(),
             arguments: vec![word.into()],
             environment: Vec::new(),
             directory: "/".into(),
+            mounts: Vec::new(),
+            held: hotlease_sandbox::Held::default(),
         })
     }
 
@@ -233,13 +245,23 @@ mod tests {
     async fn a_spare_is_for_its_tenant_and_its_program_only() {
         let (spares, launcher, keeper) = some();
         let (this, other) = (program("1000"), program("1001"));
-        spares.leave_behind("ann", &this, 1);
+        spares.leave_behind("ann", PROCESS, &this, 1);
         until(|| spares.listing().len() == 1).await;
-        assert!(spares.take("bob", &this).is_none(), "another tenant got it");
-        assert!(spares.take("ann", &other).is_none(), "another program got it");
-        let taken = spares.take("ann", &program("1000"));
         assert!(
-            taken.is_some() && spares.take("ann", &this).is_none(),
+            spares.take("bob", PROCESS, &this).is_none(),
+            "another tenant got it"
+        );
+        assert!(
+            spares.take("ann", PROCESS, &other).is_none(),
+            "another program got it"
+        );
+        assert!(
+            spares.take("ann", Kind::Namespace, &this).is_none(),
+            "another kind of sandbox got it"
+        );
+        let taken = spares.take("ann", PROCESS, &program("1000"));
+        assert!(
+            taken.is_some() && spares.take("ann", PROCESS, &this).is_none(),
             "it is there once"
         );
         drop(taken);
@@ -254,7 +276,7 @@ mod tests {
     async fn there_are_never_more_than_the_limit_and_none_once_the_node_is_drained() {
         let (spares, launcher, keeper) = some();
         for word in ["1000", "1001", "1002", "1003"] {
-            spares.leave_behind("ann", &program(word), 5);
+            spares.leave_behind("ann", PROCESS, &program(word), 5);
             let table = spares.table();
             assert!(table.kept.len() + table.wanted.len() <= 2);
         }
@@ -265,11 +287,11 @@ mod tests {
                 .table()
                 .kept
                 .iter()
-                .all(|(kind, ..)| kind.is("ann", &newest))
+                .all(|(kind, ..)| kind.is("ann", PROCESS, &newest))
         );
         spares.keep(0);
         until(|| launcher.living() == 0 && spares.table().wanted.is_empty()).await;
-        spares.leave_behind("ann", &program("1000"), 1);
+        spares.leave_behind("ann", PROCESS, &program("1000"), 1);
         assert!(spares.table().wanted.is_empty(), "a drained node keeps one");
         spares.close();
         keeper.await.expect("the keeper ends");
@@ -281,9 +303,9 @@ mod tests {
         let mut spares = Spares::new(launcher.clone(), 2);
         spares.life = Duration::from_millis(50);
         let spares = Arc::new(spares);
-        spares.leave_behind("ann", &program("0"), 1);
+        spares.leave_behind("ann", PROCESS, &program("0"), 1);
         let keeper = tokio::spawn(Arc::clone(&spares).keep_them());
-        spares.leave_behind("ann", &program("1000"), 1);
+        spares.leave_behind("ann", PROCESS, &program("1000"), 1);
         until(|| spares.table().wanted.is_empty() && launcher.living() > 0).await;
         until(|| launcher.living() == 0).await;
         spares.close();

@@ -5,13 +5,14 @@
 
 use crate::socket::AsyncSocket;
 use hotlease_fabric::socket::Socket;
-use hotlease_sandbox::{Exit, Launcher, Process, Program, SandboxError};
+use hotlease_sandbox::{Exit, Kind, Launcher, Process, Program, SandboxError};
 use hotlease_wire::control::{Answer, Order};
 use hotlease_wire::limits::PROTOCOL_VERSION;
+use hotlease_wire::session::StartSteps;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
@@ -71,6 +72,8 @@ struct Control {
     socket: AsyncSocket,
     unanswered: Mutex<Unanswered>,
     readiness: watch::Sender<Readiness>,
+    /// When it became ready, and how long its imports had taken by its own word.
+    ready: OnceLock<(Instant, Duration)>,
 }
 
 struct Unanswered {
@@ -88,30 +91,45 @@ impl Control {
 pub(crate) struct Worker {
     process: Arc<Process>,
     control: Arc<Control>,
+    /// When its program was running.
+    begun: Instant,
 }
 
 impl Worker {
     /// Starts one, `program` or a native one; it becomes ready on its own. Off the runtime's threads, because starting blocks.
-    pub async fn start(launcher: &Launcher, program: Option<&Arc<Program>>) -> Result<Self, String> {
+    pub async fn start(
+        launcher: &Launcher,
+        sandbox: Kind,
+        program: Option<&Arc<Program>>,
+    ) -> Result<Self, String> {
         let _turn = STARTS.acquire().await;
         let (launcher, program) = (launcher.clone(), program.cloned());
         let started =
-            tokio::task::spawn_blocking(move || Self::start_blocking(&launcher, program.as_deref())).await;
+            tokio::task::spawn_blocking(move || Self::start_blocking(&launcher, sandbox, program.as_deref()))
+                .await;
         match started {
             Ok(worker) => worker.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    fn start_blocking(launcher: &Launcher, program: Option<&Program>) -> Result<Self, SandboxError> {
+    fn start_blocking(
+        launcher: &Launcher,
+        sandbox: Kind,
+        program: Option<&Program>,
+    ) -> Result<Self, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (ours, theirs) = Socket::pair().map_err(failed("control socket"))?;
         let socket = AsyncSocket::new(ours).map_err(failed("control socket"))?;
-        let process = match program {
-            None => launcher.start(theirs.into())?,
-            Some(program) => launcher.start_program(program, theirs.into())?,
-        };
-        let process = Arc::new(process);
+        let process = Arc::new(launcher.start(sandbox, program, theirs.into())?);
+        if let Some(held) = program.map(|program| program.held.clone()) {
+            let gone = process.gone();
+            tokio::spawn(async move {
+                gone.await;
+                drop(held);
+            });
+        }
+        let begun = Instant::now();
         let control = Arc::new(Control {
             socket,
             unanswered: Mutex::new(Unanswered {
@@ -119,9 +137,14 @@ impl Worker {
                 open: true,
             }),
             readiness: watch::Sender::new(Readiness::Starting),
+            ready: OnceLock::new(),
         });
         tokio::spawn(read_answers(Arc::clone(&control), Arc::downgrade(&process)));
-        Ok(Self { process, control })
+        Ok(Self {
+            process,
+            control,
+            begun,
+        })
     }
 
     /// Waits until it takes orders; an error says why it never will.
@@ -145,6 +168,27 @@ impl Worker {
     /// Whether it takes orders now.
     pub fn is_ready(&self) -> bool {
         *self.control.readiness.borrow() == Readiness::Ready
+    }
+
+    /// Where the time of its start went, once it is ready.
+    pub fn steps(&self) -> StartSteps {
+        let Some((ready, imports)) = self.control.ready.get().copied() else {
+            return StartSteps::default();
+        };
+        let phases = self.process.phases();
+        let whole = ready.saturating_duration_since(self.begun);
+        // A machine boots after it was started.
+        let running = whole.saturating_sub(phases.boot.unwrap_or_default());
+        // By its own word, which may be anything.
+        let imports = imports.min(running);
+        let us = |time: Duration| time.as_micros() as u64;
+        StartSteps {
+            image_us: phases.image.map(us),
+            sandbox_us: phases.sandbox.map(us),
+            boot_us: phases.boot.map(us),
+            interpreter_us: Some(us(running - imports)),
+            imports_us: (!imports.is_zero()).then(|| us(imports)),
+        }
     }
 
     /// Whether it is gone or going.
@@ -194,6 +238,16 @@ impl Worker {
         self.process.kill();
     }
 
+    /// Limits its sandbox, if it has one of its own, to this memory (0: no limit) and these cores.
+    pub async fn limit(&self, memory_bytes: u64, cores: Vec<u32>) -> Result<(), String> {
+        let process = Arc::clone(&self.process);
+        let limited = tokio::task::spawn_blocking(move || process.limit(memory_bytes, &cores)).await;
+        match limited {
+            Ok(limited) => limited.map_err(|error| format!("its sandbox cannot be limited: {error}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     /// Waits until it is gone and reaped.
     pub async fn exited(&self) -> Arc<Exit> {
         self.process.exited().await
@@ -217,7 +271,10 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
             Ok(None) => break None,
             Err(error) => break Some(error.to_string()),
         };
-        if let Answer::Ready { version } = answer {
+        if let Answer::Ready { version, imports_us } = answer {
+            let _ = control
+                .ready
+                .set((Instant::now(), Duration::from_micros(imports_us)));
             let first = control.readiness.send_if_modified(|readiness| {
                 let first = *readiness == Readiness::Starting && version == PROTOCOL_VERSION;
                 if first {

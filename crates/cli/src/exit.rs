@@ -36,7 +36,10 @@ Environment:
   HOTLEASE_COMM_SECRET  what members of communicators and their rendezvous share; HOTLEASE_COMM_SECRET_FILE: its file
   HOTLEASE_COMM_RENDEZVOUS, HOTLEASE_COMM_NAME, HOTLEASE_COMM_SIZE, HOTLEASE_COMM_RANK
                         which communicator a member is of; `hotlease comm run` sets them
-  HOTLEASE_COMM_LINK    what members talk over: direct (memory inside a node, TCP between nodes), or tcp
+  HOTLEASE_COMM_LINK    what members talk over: direct (memory inside a node, TCP between nodes), tcp,
+                        ofi or ofi:PROVIDER (libfabric), redis://HOST:PORT or s3://BUCKET
+  HOTLEASE_ENV_STORE    folders with images of environments, with : between them
+  HOTLEASE_ENV_CACHE    where this node keeps images; HOTLEASE_ENV_CACHE_BYTES: how much of them
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
   HOTLEASE_LOG_FORMAT   json: each line of the log is an object; else text
   HOTLEASE_WORKER       the worker's binary, where it is not found beside this one";
@@ -78,6 +81,16 @@ pub(crate) enum CommandError {
         how: String,
         /// What became of the others.
         others: &'static str,
+        /// What to exit with.
+        status: u8,
+    },
+    /// The command of `hotlease env run` failed.
+    #[error("{program} {how}")]
+    Program {
+        /// Which.
+        program: String,
+        /// In words.
+        how: String,
         /// What to exit with.
         status: u8,
     },
@@ -140,7 +153,9 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
             CommandError::Usage(_) => USAGE,
             CommandError::NotRunning { .. } => NOT_RUNNING,
             CommandError::RunsAlready { .. } => RUNS_ALREADY,
-            CommandError::NotStarted { status, .. } | CommandError::Member { status, .. } => *status,
+            CommandError::NotStarted { status, .. }
+            | CommandError::Member { status, .. }
+            | CommandError::Program { status, .. } => *status,
         };
     }
     if let Some(error) = find::<ClientError>(error) {

@@ -18,8 +18,8 @@ mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    admin, agent, agents, bill, comm, doctor, down, functions, identity, leases, manager, ps, run, top, up,
-    version,
+    admin, agent, agents, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, ps,
+    run, sandbox, top, up, version,
 };
 use output::Output;
 use std::process::ExitCode;
@@ -49,13 +49,16 @@ enum Command {
     Ps(ps::PsArgs),
     Top(top::TopArgs),
     Leases(leases::LeasesArgs),
+    Explain(explain::ExplainArgs),
     Agents(agents::AgentsArgs),
     Bill(bill::BillArgs),
     Functions(functions::FunctionsArgs),
+    Env(env::EnvArgs),
     Identity(identity::IdentityArgs),
     Admin(admin::AdminArgs),
     Doctor(doctor::DoctorArgs),
     Comm(comm::CommArgs),
+    Sandbox(sandbox::SandboxArgs),
     Bench(bench::BenchArgs),
     Version(version::VersionArgs),
 }
@@ -79,13 +82,16 @@ impl Command {
             Self::Ps(args) => ps::carry_out(args, output),
             Self::Top(args) => top::carry_out(args, output),
             Self::Leases(args) => leases::carry_out(args, output),
+            Self::Explain(args) => explain::carry_out(args, output),
             Self::Agents(args) => agents::carry_out(args, output),
             Self::Bill(args) => bill::carry_out(args, output),
             Self::Functions(args) => functions::carry_out(args, output),
+            Self::Env(args) => env::carry_out(args, output),
             Self::Identity(args) => identity::carry_out(args, output),
             Self::Admin(args) => admin::carry_out(args, output),
             Self::Doctor(args) => doctor::carry_out(args, output),
             Self::Comm(args) => comm::carry_out(args, output),
+            Self::Sandbox(args) => sandbox::carry_out(args, output),
             Self::Bench(args) => bench::carry_out(args, output),
             Self::Version(args) => version::carry_out(args, output),
         }

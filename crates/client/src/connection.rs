@@ -17,6 +17,7 @@ use hotlease_fabric::ofi::{OfiError, Peer, Port, PortOptions, Provider};
 use hotlease_fabric::socket::Socket;
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Refusal;
+use hotlease_wire::comm::seat::Seat;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::ids::{Epoch, LeaseId, SlotIndex, WorkerIndex};
 use std::net::IpAddr;
@@ -274,6 +275,15 @@ impl Connection {
             .map_err(|error| failed(&error))?;
         let requests = TransportRing::Ofi(Box::new(requests));
         Ok(ClientChannel::over(replies, generation, requests))
+    }
+
+    /// Tells a slot its place in a gang.
+    pub(crate) async fn seat(&self, slot: SlotIndex, seat: Seat) -> Result<(), Error> {
+        let request = ConnectionRequest::Seat { slot, seat };
+        match self.link.ask(&request, &[], WORKER, REQUEST_LIMIT).await {
+            Ok((ConnectionReply::Done, _)) => Ok(()),
+            other => Err(unexpected("Seat", other)),
+        }
     }
 
     /// Makes a channel of exchanged rings; it is closed with the connection. `code`: with the index of

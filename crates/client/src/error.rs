@@ -401,6 +401,8 @@ mod tests {
         known.extend(network.iter().map(|name| format!("Network({name})")));
         let of_others = [
             ("Comm", include_str!("../../comm/src/error.rs"), "Error"),
+            ("Gang", include_str!("../../gang/src/error.rs"), "Error"),
+            ("Image", include_str!("../../image/src/error.rs"), "ImageError"),
             ("Flow", include_str!("../../flow/src/event.rs"), "Refusal<P>"),
             (
                 "Checkpoint",

@@ -322,6 +322,7 @@ impl FakeWorker {
                     continue;
                 }
                 ConnectionRequest::RegisterFabric { region, .. } => self.learn(region.0),
+                ConnectionRequest::Seat { .. } => {}
             }
             socket.send(&ConnectionReply::Done, &[]).unwrap();
         }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Where the time of a cold start went, as the client saw it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ColdPhases {
     /// Manager and agent granted the lease; the agent starts workers meanwhile.
@@ -37,7 +37,7 @@ pub struct ColdPhases {
     pub connect: Duration,
     /// What was left then of connecting to the workers and exchanging rings with all slots.
     pub open: Duration,
-    /// What the agent says about the workers.
+    /// What the agent says about the workers, and why they had to be started.
     pub start: StartPhases,
 }
 
@@ -281,7 +281,7 @@ impl Lease {
     ) -> Result<(Vec<Opened>, u16, ColdPhases), Error> {
         let mut lap = stopwatch();
         let mut phases = ColdPhases {
-            start: session.attached.start,
+            start: StartPhases::clone(&session.attached.start),
             ..ColdPhases::default()
         };
 

@@ -70,6 +70,7 @@ mod redirect;
 mod registrations;
 mod request;
 mod retry;
+mod seating;
 mod session;
 mod staging;
 #[cfg(test)]
@@ -91,10 +92,12 @@ pub use offer::{Invitation, Offer};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
 pub use pipeline::{Awaited, Pipeline};
 pub use python::Python;
+pub use seating::Seated;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};
 pub use hotlease_wire::code::Interface;
+pub use hotlease_wire::comm::seat::{Seat, SeatSecret};
 pub use hotlease_wire::ids::{CodeHash, LeaseId};
 pub use hotlease_wire::limits::PARTS_MAX;
-pub use hotlease_wire::session::{StartPhases, UsageTotals};
+pub use hotlease_wire::session::{StartPhases, StartSteps, UsageTotals};
 pub use hotlease_wire::{Cause, EndReason, Ran, Refusal};

@@ -76,6 +76,9 @@ pub struct LeaseOptions {
     pub memory_bytes: u64,
     /// GPUs of each worker: counted devices, whose numbers its functions find in `$HOTLEASE_GPUS`. Default: 0; at most 64.
     pub gpus: u16,
+    /// What its functions are isolated by: `process`, `namespace`, `container` or `microvm`; empty: what the site has for this
+    /// tenant. Not every node has each kind, and a site may refuse a weaker one than its own. Default: empty.
+    pub sandbox: String,
     /// Whose the cores are. Default: exclusive.
     pub sharing: Sharing,
     /// On shared cores: whether an invocation that no slot has a core for waits until one has, or until its deadline.
@@ -183,6 +186,7 @@ impl Default for LeaseOptions {
             slots: 1,
             memory_bytes: 0,
             gpus: 0,
+            sandbox: String::new(),
             sharing: Sharing::default(),
             wait_for_core: true,
             polling: Polling::default(),
@@ -354,7 +358,7 @@ impl LeaseOptions {
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
             hot_budget_us: u64::try_from(self.hot_budget.as_micros()).unwrap_or(u64::MAX),
             polling: polling.into(),
-            sandbox: String::new(),
+            sandbox: self.sandbox.clone(),
             tenant: String::new(),
             label: self.label.clone(),
             job: self.job.clone(),

@@ -106,7 +106,7 @@ impl Parts {
 
     /// Where the time of the latest cold start went.
     pub(crate) fn phases(&self) -> ColdPhases {
-        *locked(&self.phases)
+        locked(&self.phases).clone()
     }
 
     /// Takes lent slots back, unless their lease is over.

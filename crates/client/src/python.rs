@@ -12,8 +12,12 @@ use std::path::PathBuf;
 /// them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Python {
-    /// The interpreter, an absolute path on the workers' host; the package must be installed there, too.
+    /// The interpreter, an absolute path on the workers' host; the package must be installed there, too. Of an image: its path in it,
+    /// such as `bin/python`.
     pub interpreter: PathBuf,
+    /// An environment that `hotlease env pack` has made, by its hash: the agent fetches and mounts it, and workers run from it. Then
+    /// the workers' host needs nothing but what the environment says. Default: none.
+    pub image: Option<String>,
     /// Environment beyond what workers inherit anyhow (`PATH`, `HOME`, `LANG` and a few more of the agent's).
     pub environment: BTreeMap<String, String>,
     /// Appended to the import path, where it is not in there.
@@ -36,8 +40,10 @@ impl Python {
                 "slots must be 1 where workers are Python interpreters, not {slots}: ask for more workers"
             ));
         }
-        if !self.interpreter.is_absolute() || self.interpreter.to_str().is_none() {
-            return fail("python.interpreter must be an absolute path, in UTF-8".into());
+        if self.interpreter.to_str().is_none() || self.interpreter.is_absolute() == self.image.is_some() {
+            return fail(
+                "python.interpreter must be an absolute path, or one in python.image, in UTF-8".into(),
+            );
         }
         if self.directory.to_str().is_none() {
             return fail("python.directory must be in UTF-8".into());
@@ -54,6 +60,7 @@ impl Python {
             python: self.version.clone(),
             hotlease: self.hotlease.clone(),
             cloudpickle: self.cloudpickle.clone(),
+            image: self.image.clone().unwrap_or_default(),
         }
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct Attached {
     pub(crate) lease: LeaseId,
     /// Slots of each worker.
     pub(crate) slots: Vec<usize>,
-    pub(crate) start: StartPhases,
+    pub(crate) start: Box<StartPhases>,
     /// The slots that the holder of the lease lends us; none: we hold it.
     pub(crate) lent: Option<Vec<Place>>,
 }
@@ -183,7 +183,7 @@ impl Session {
                 Attached {
                     lease,
                     slots: workers.iter().map(Vec::len).collect(),
-                    start,
+                    start: Box::new(start),
                     lent,
                 },
                 ttl_ms,

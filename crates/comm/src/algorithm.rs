@@ -20,6 +20,7 @@ mod reduce;
 mod reduce_scatter;
 mod scan;
 mod scatter;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -135,7 +136,14 @@ impl Operation {
     pub const fn algorithms(self) -> &'static [Algorithm] {
         use Algorithm::*;
         match self {
-            Operation::Barrier => &[Dissemination, Binomial, Objects, ObjectsRoot, ObjectsDoubling],
+            Operation::Barrier => &[
+                Dissemination,
+                Binomial,
+                Linear,
+                Objects,
+                ObjectsRoot,
+                ObjectsDoubling,
+            ],
             Operation::Broadcast => &[Binomial, Linear, ScatterAllgather, Chain, Objects],
             Operation::Gather | Operation::Scatter => &[Binomial, Linear, Objects],
             Operation::Gatherv | Operation::Scatterv => &[Linear, Objects],
@@ -148,12 +156,13 @@ impl Operation {
                 Objects,
                 ObjectsRoot,
             ],
-            Operation::Reduce => &[Binomial, Rabenseifner, Objects],
+            Operation::Reduce => &[Binomial, Rabenseifner, Linear, Objects],
             Operation::Allreduce => &[
                 RecursiveDoubling,
                 Rabenseifner,
                 Ring,
                 ReduceBroadcast,
+                Linear,
                 Objects,
                 ObjectsRoot,
                 ObjectsScattered,

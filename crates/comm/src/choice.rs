@@ -89,10 +89,13 @@ pub struct Question<'a> {
     pub link: LinkKind,
     /// How many nodes the ranks are on; 0: not known.
     pub nodes: usize,
+    /// Whether a node has more members than processors.
+    pub is_crowded: bool,
 }
 
 impl<'a> Question<'a> {
-    /// Of a call that [`Call::check`] has nothing against. Counts the nodes: who asks often does that once.
+    /// Of a call that [`Call::check`] has nothing against, where each member has a processor. Counts the nodes: who asks often does that
+    /// once.
     pub fn new(call: &'a Call<'a>, element: usize, link: LinkKind) -> Self {
         let nodes = call
             .nodes
@@ -103,6 +106,7 @@ impl<'a> Question<'a> {
             element,
             link,
             nodes,
+            is_crowded: false,
         }
     }
 }
@@ -253,8 +257,13 @@ impl Table {
             }
         }
         let (ranks, bytes, link) = (question.call.ranks, question.bytes, question.link);
+        let crowd = if question.is_crowded {
+            " that share processors"
+        } else {
+            ""
+        };
         let summary = format!(
-            "{operation} of {bytes} bytes by {ranks} ranks over {link}: {}{}",
+            "{operation} of {bytes} bytes by {ranks} ranks{crowd} over {link}: {}{}",
             choice.recipe.algorithm,
             match (choice.rule, choice.recipe.by_nodes) {
                 (None, _) => ", as no rule fits",
@@ -304,8 +313,10 @@ impl fmt::Display for Table {
                 }
             }
             writeln!(f, "algorithm = \"{}\"", rule.algorithm)?;
-            if rule.by_nodes {
-                writeln!(f, "by_nodes = true")?;
+            for (name, is_set) in [("by_nodes", rule.by_nodes), ("crowded", rule.crowded)] {
+                if is_set {
+                    writeln!(f, "{name} = true")?;
+                }
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ pub use ask::{Ask, Given, InPlace};
 pub(crate) use checked::{Card, differ};
 
 use crate::error::Error;
+use crate::options::LinkChoice;
 use crate::route::Route;
 use crate::schedule::Rank;
 use group::Group;
@@ -89,6 +90,11 @@ impl Communicator {
         &self.member.options.name
     }
 
+    /// What its members talk over. Where that was to be `auto`, what was chosen for as many as have met.
+    pub fn link(&self) -> &LinkChoice {
+        &self.member.choice
+    }
+
     /// On which way each member is reached, by rank.
     pub fn routes(&self) -> Vec<Route> {
         let outer = self.group.members.iter();
@@ -100,7 +106,8 @@ impl Communicator {
     /// nobody waits for. Messages that this member has not received are lost.
     ///
     /// # Errors
-    /// [`Error::NotRead`] if somebody has not read everything in time.
+    /// [`Error::NotRead`] if somebody has not read everything in time, [`Error::Store`] if the store that members talk through could not
+    /// be used to the end.
     pub fn finish(mut self) -> Result<(), Error> {
         self.part(false)
     }

@@ -6,11 +6,15 @@
 //!
 //! Alexandrov, Ionescu, Schauser, Scheiman: LogGP (1995); Hoefler, Schneider, Lumsdaine: LogGOPSim (2010).
 
+mod transit;
+
 use crate::algorithm::Part;
 use crate::error::Error;
 use crate::schedule::{Rank, Round, Step};
-use std::collections::{HashMap, VecDeque};
+use foldhash::{HashMap, HashMapExt};
+use std::collections::VecDeque;
 use std::ops::Range;
+use transit::{Arrival, Transit};
 
 /// What a link between two ranks costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -162,13 +166,6 @@ enum Event {
     Compute { seconds: f64 },
 }
 
-/// Comes in at a time, and occupies the port in for a while.
-#[derive(Clone, Copy)]
-struct Arrival {
-    at: f64,
-    occupies: f64,
-}
-
 #[derive(Clone, Copy)]
 struct Object {
     readable: f64,
@@ -200,7 +197,7 @@ struct Simulation<'a, B> {
     build: B,
     window: usize,
     states: Vec<State>,
-    under_way: HashMap<(Rank, Rank), VecDeque<Arrival>>,
+    under_way: Transit,
     objects: HashMap<(Rank, u32), Object>,
     readers: HashMap<(Rank, u32), Vec<Rank>>,
     runnable: Vec<Rank>,
@@ -220,7 +217,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
                     ..State::default()
                 })
                 .collect(),
-            under_way: HashMap::new(),
+            under_way: Transit::default(),
             objects: HashMap::new(),
             readers: HashMap::new(),
             runnable: (0..ranks).rev().collect(),
@@ -242,8 +239,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
         }
         let left = self
             .under_way
-            .keys()
-            .next()
+            .any()
             .map(|(from, to)| format!("a message of rank {from} to rank {to}"));
         let unread = self
             .objects
@@ -282,15 +278,11 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
             Event::Send { to, bytes } => self.send(rank, to, bytes),
             Event::Publish { key, readers, bytes } => self.publish(rank, key, readers, bytes),
             Event::Receive { from } => {
-                let Some(queue) = self.under_way.get_mut(&(from, rank)) else {
+                let Some(arrival) = self.under_way.take(from, rank) else {
                     self.states[place].waits = Some((from, None));
                     return Ok(false);
                 };
-                // A queue is there only while something is in it.
-                self.states[place].arrivals.extend(queue.pop_front());
-                if queue.is_empty() {
-                    self.under_way.remove(&(from, rank));
-                }
+                self.states[place].arrivals.push(arrival);
             }
             Event::Fetch { of, key } => {
                 if !self.fetch(rank, of, key) {
@@ -320,7 +312,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
             at: start + cost.latency_s + transfer,
             occupies,
         };
-        self.under_way.entry((rank, to)).or_default().push_back(arrival);
+        self.under_way.put(rank, to, arrival);
         if self.states[to as usize].waits == Some((rank, None)) {
             self.states[to as usize].waits = None;
             self.runnable.push(to);

@@ -8,22 +8,24 @@
 
 mod direct;
 pub(crate) mod keeper;
+mod patience;
 mod pulse;
 
+pub(crate) use patience::Patience;
+
 use crate::error::{During, Error};
+use crate::link::store::Head;
 use crate::link::{Body, Link, Sink, Sleeper};
 use crate::memory::Piece;
-use crate::protocol::{Action, Protocol, Start, Status};
+use crate::protocol::{Action, Parting, Protocol, Start, Status};
 use crate::schedule::Rank;
 use crate::slots::Key;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Address, Frame};
+use patience::{Habit, Idle, Next};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
-
-/// Polls between two looks at the clock.
-const CLOCK_POLLS: u32 = 32;
+use std::time::Instant;
 
 /// See the module.
 pub(crate) struct Engine {
@@ -36,8 +38,7 @@ pub(crate) struct Engine {
     /// For those that wait while another one sleeps.
     turn: Condvar,
     sleeper: Arc<dyn Sleeper>,
-    /// How long to look for news before sleeping.
-    spin: Duration,
+    patience: Patience,
 }
 
 pub(crate) struct State {
@@ -51,6 +52,7 @@ pub(crate) struct State {
     sending: usize,
     /// What was new when they were told last.
     told: u64,
+    habit: Habit,
 }
 
 impl Sink for Protocol {
@@ -60,6 +62,22 @@ impl Sink for Protocol {
 
     fn body(&mut self, from: Rank, bytes: u64) {
         Protocol::body(self, from, bytes);
+    }
+
+    fn object(&mut self, get: Key, head: Head, first: Vec<u8>) {
+        Protocol::object(self, get, head, first);
+    }
+
+    fn rested(&mut self, get: Key, is_written: bool) {
+        Protocol::rested(self, get, is_written);
+    }
+
+    fn parted(&mut self, from: Rank, parting: Parting) {
+        Protocol::parted(self, from, parting);
+    }
+
+    fn quit(&mut self, from: Rank, context: u64, sent: u64, done: u32) {
+        Protocol::quit(self, from, context, sent, done);
     }
 }
 
@@ -85,8 +103,12 @@ impl State {
                 any = true;
                 self.protocol.lost(rank, loss);
             }
+            if let Some(why) = self.link.severed() {
+                any = true;
+                self.protocol.sever(why);
+            }
             if !any {
-                return;
+                return self.link.go();
             }
         }
     }
@@ -106,6 +128,7 @@ impl State {
                 body,
                 send,
             } => link.send(to, &frame, Body::Later { piece: body, send }),
+            Action::Store(order) => link.store(order),
             Action::Close { rank } => link.close(rank),
         }
     }
@@ -138,7 +161,7 @@ impl State {
 }
 
 impl Engine {
-    pub(crate) fn new(protocol: Protocol, link: Box<dyn Link>, spin: Duration) -> Self {
+    pub(crate) fn new(protocol: Protocol, link: Box<dyn Link>, patience: Patience) -> Self {
         Self {
             sleeper: link.sleeper(),
             state: Mutex::new(State {
@@ -148,11 +171,12 @@ impl Engine {
                 waiting: 0,
                 sending: 0,
                 told: 0,
+                habit: Habit::default(),
             }),
             queued: AtomicU32::new(0),
             queue: Mutex::new(()),
             turn: Condvar::new(),
-            spin,
+            patience,
         }
     }
 
@@ -188,6 +212,13 @@ impl Engine {
         }
         drop(state);
         self.lock_in_turn()
+    }
+
+    /// Lets other members of this node run, and other threads have the state.
+    fn give_way<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        drop(state);
+        std::thread::yield_now();
+        self.lock()
     }
 
     /// Something is new: tells those that wait for it.
@@ -288,8 +319,7 @@ impl Engine {
         deadline: Option<Instant>,
         mut is_so: impl FnMut(&mut State) -> Option<T>,
     ) -> (MutexGuard<'a, State>, Option<T>) {
-        let mut idle_polls = 0_u32;
-        let mut idle_since: Option<Instant> = None;
+        let mut idle = Idle::default();
         let mut has_polled = false;
         loop {
             if let Some(found) = is_so(&mut state) {
@@ -320,28 +350,18 @@ impl Engine {
             let any = if is_late { state.poll_all() } else { state.poll() };
             if any {
                 self.tell(&mut state);
-                (idle_polls, idle_since) = (0, None);
+                idle.end(&mut state.habit);
                 state = self.let_in(state);
                 continue;
             }
             if is_late {
                 continue;
             }
-            idle_polls += 1;
-            // Not yielding in between: where others want the processor, Linux takes a yield for a whole time slice given away (measured:
-            // 800 us for each message, where sleeping takes 18).
-            let is_patient = !self.spin.is_zero()
-                && (!idle_polls.is_multiple_of(CLOCK_POLLS)
-                    || idle_since.get_or_insert_with(Instant::now).elapsed() < self.spin);
-            if is_patient {
-                // Without `pause`, which takes as long here as a line from one core to the other.
-                state = self.let_in(state);
-                continue;
-            }
-            if state.relieve() {
-                self.tell(&mut state);
-            } else {
-                state = self.sleep(state, deadline);
+            match idle.next(&self.patience, &mut state.habit) {
+                Next::Look => state = self.let_in(state),
+                Next::GiveWay => state = self.give_way(state),
+                Next::Sleep if state.relieve() => self.tell(&mut state),
+                Next::Sleep => state = self.sleep(state, deadline),
             }
         }
     }

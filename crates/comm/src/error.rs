@@ -28,6 +28,8 @@ pub enum During {
         /// Which tag, if it was named.
         tag: Option<u32>,
     },
+    /// The end.
+    Finish,
     /// A collective, by its number at this communicator, from 0.
     Collective {
         /// Which.
@@ -51,6 +53,7 @@ impl fmt::Display for During {
                     None => f.write_str(", any tag"),
                 }
             }
+            Self::Finish => f.write_str("finish"),
             Self::Collective { number } => write!(f, "collective number {number}"),
             Self::Meeting => f.write_str("meeting again"),
         }
@@ -155,6 +158,14 @@ pub enum Error {
         /// What happened the last time.
         why: String,
     },
+    /// libfabric cannot be used.
+    #[error("communicator `{name}` cannot talk over libfabric: {why}")]
+    NoFabric {
+        /// Of the communicator.
+        name: String,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// A message is larger than the memory to receive it.
     #[error(
         "the message of rank {source_rank} with tag {tag} has {sent} bytes, the memory to receive it {room}; it waits to be received with enough"
@@ -230,6 +241,26 @@ pub enum Error {
         rank: Rank,
         /// How long it was waited for.
         waited: Duration,
+    },
+    /// The store that members talk through cannot be used at the start.
+    #[error("communicator `{name}`: {store}, within {waited:?}: {why}")]
+    NoStore {
+        /// Of the communicator.
+        name: String,
+        /// Which store, without credentials.
+        store: String,
+        /// For how long it was tried.
+        waited: Duration,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// The store that members talk through cannot be used any more. Nothing succeeds at this communicator after that.
+    #[error("{during}: {why}")]
+    Store {
+        /// What was being done.
+        during: During,
+        /// Which store, what happened, and what to do.
+        why: String,
     },
     /// This communicator has finished.
     #[error("this communicator has finished")]

@@ -1,7 +1,7 @@
 //! L2: message passing between functions, or any processes: communicators, and what their members say to each other.
 //!
 //! ```text
-//!   Communicator ──▶ Protocol: matching, credit, large messages, schedules ──▶ Link: shared memory inside a node, TCP
+//!   Communicator ──▶ Protocol: matching, credit, large messages, schedules ──▶ Link: memory, TCP, libfabric, a store
 //!     any thread        pure: calls and frames in, actions out                 frames and bodies
 //!        └─ waits, and drives the engine meanwhile
 //! ```
@@ -126,9 +126,9 @@ pub use hotlease_wire::comm::Loss;
 pub use hotlease_wire::comm::rendezvous::Refused;
 pub use matching::Pattern;
 pub use operator::{Operands, Operator, Reduction, UserFunction};
-pub use options::{LinkChoice, Options};
+pub use options::{Auto, LinkChoice, Options};
 pub use protocol::Status;
-pub use request::{Pending, Received, Receiving, Request, wait_all};
+pub use request::{Pending, Received, Receiving, Request, Watch, wait_all, wait_any};
 pub use route::Route;
 pub use schedule::{Area, Rank, Round, Schedule, Span, Step};
 pub use secret::{SECRET_BYTES_MIN, Secret};

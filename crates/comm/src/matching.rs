@@ -63,6 +63,8 @@ pub struct Matching<P, M> {
     kept: Vec<VecDeque<Kept<M>>>,
     arrivals: u64,
     posted_max: usize,
+    /// How many wait for each rank, and for any.
+    waiting: (Vec<usize>, usize),
 }
 
 impl<P, M> Matching<P, M> {
@@ -73,6 +75,7 @@ impl<P, M> Matching<P, M> {
             kept: Vec::new(),
             arrivals: 0,
             posted_max,
+            waiting: (Vec::new(), 0),
         }
     }
 
@@ -82,7 +85,9 @@ impl<P, M> Matching<P, M> {
             .posted
             .iter()
             .position(|(pattern, _)| pattern.takes(envelope))?;
-        self.posted.remove(place).map(|(_, posted)| posted)
+        let (pattern, posted) = self.posted.remove(place)?;
+        *self.waiting_of(pattern) -= 1;
+        Some(posted)
     }
 
     /// Whether a posted receive would take it.
@@ -152,7 +157,27 @@ impl<P, M> Matching<P, M> {
             return Err(posted);
         }
         self.posted.push_back((pattern, posted));
+        *self.waiting_of(pattern) += 1;
         Ok(())
+    }
+
+    fn waiting_of(&mut self, pattern: Pattern) -> &mut usize {
+        let (of_rank, of_any) = &mut self.waiting;
+        match pattern.source.map(|source| source as usize) {
+            Some(source) => {
+                if of_rank.len() <= source {
+                    of_rank.resize(source + 1, 0);
+                }
+                &mut of_rank[source]
+            }
+            None => of_any,
+        }
+    }
+
+    /// How many receives wait that take messages of this rank, of some tag.
+    pub fn waiting_for(&self, source: Rank) -> usize {
+        let (of_rank, of_any) = &self.waiting;
+        of_rank.get(source as usize).copied().unwrap_or(0) + of_any
     }
 
     /// Takes out the posted receives of which this is true, in their order.
@@ -169,6 +194,9 @@ impl<P, M> Matching<P, M> {
             .into_iter()
             .partition(|(pattern, posted)| is_meant(pattern, posted));
         self.posted = others.into();
+        for (pattern, _) in &meant {
+            *self.waiting_of(*pattern) -= 1;
+        }
         meant
     }
 

@@ -25,6 +25,7 @@
 //! # Ok::<(), hotlease_comm::Error>(())
 //! ```
 
+mod candidates;
 mod prices;
 mod traffic;
 
@@ -36,8 +37,9 @@ use crate::error::Error;
 use crate::schedule::Rank;
 use std::fmt;
 use std::str::FromStr;
-use traffic::{Traffic, survey};
+use traffic::{Survey, Traffic, survey};
 
+pub use candidates::{Candidate, candidates};
 pub use prices::{
     Function, Links, Mediator, MessageTimes, Origin, Prices, RankTimes, Requests, Server, StoreTimes,
 };
@@ -48,6 +50,8 @@ pub const RANKS_MAX: Rank = 100_000;
 const BYTES_MAX: u128 = 1 << 40;
 /// More messages or requests than this are not simulated: it would take minutes.
 const TRANSFERS_MAX: u64 = 500_000_000;
+/// More than this only of what can be the fastest: ten thousand ranks take seconds so.
+const TRANSFERS_EASY: u64 = 2_000_000;
 /// Nor are more at a time: they would not fit in memory.
 const AT_ONCE_MAX: u64 = 20_000_000;
 
@@ -97,6 +101,10 @@ impl Scenario<'_> {
         self.call.collective.operation()
     }
 
+    fn unknown(&self, link: LinkKind) -> Error {
+        self.no_estimate(format!("the prices say nothing about {link}"))
+    }
+
     fn no_estimate(&self, why: String) -> Error {
         Error::Model {
             operation: self.operation(),
@@ -137,6 +145,13 @@ pub fn of_size(operation: Operation, root: Rank, ranks: Rank, elements: usize) -
             received: blocks,
         },
     }
+}
+
+/// The same for so many bytes, and how many of them an element has: those of the longest number that they consist of.
+pub fn of_bytes(operation: Operation, root: Rank, ranks: Rank, bytes: usize) -> (Collective<'static>, usize) {
+    let fits = |element: &usize| bytes.is_multiple_of(*element);
+    let element = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
+    (of_size(operation, root, ranks, bytes / element), element)
 }
 
 /// What a collective is charged for, in the currency of the [`Prices`].
@@ -276,8 +291,9 @@ pub fn estimate_by(
     prices: &Prices,
 ) -> Result<Estimate, Error> {
     scenario.check()?;
-    let unknown = || scenario.no_estimate(format!("the prices say nothing about {link}"));
-    let (transfers, at_once) = survey(&scenario.call, recipe)?;
+    let Survey {
+        transfers, at_once, ..
+    } = survey(&scenario.call, recipe, &|_| 0.0)?;
     if transfers > TRANSFERS_MAX || at_once > AT_ONCE_MAX {
         return Err(scenario.no_estimate(format!(
             "{} has about {transfers} messages or requests, {at_once} of them at a time, which is too much to simulate",
@@ -311,7 +327,7 @@ pub fn estimate_by(
             )
         }
         None => {
-            let store = prices.link.store(link).ok_or_else(unknown)?;
+            let store = prices.link.store(link).ok_or_else(|| scenario.unknown(link))?;
             let (outcome, traffic) = run(scenario, recipe, prices, Default::default(), store.times.cost())?;
             let servers = store
                 .server
@@ -375,60 +391,6 @@ fn run(
         Ok(part)
     })?;
     Ok((outcome, traffic))
-}
-
-/// One way to do it, beside the others.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
-    /// Which.
-    pub recipe: Recipe,
-    /// Whether the table chooses it.
-    pub chosen: bool,
-    /// What it takes and costs; or why that is not known: it has too many messages.
-    pub estimate: Result<Estimate, Error>,
-}
-
-/// Everything that could be done on a link; best first.
-///
-/// # Errors
-///
-/// As [`estimate`], but for what is too large to be simulated, which stands with its candidate.
-pub fn candidates(
-    scenario: &Scenario,
-    link: LinkKind,
-    table: &Table,
-    prices: &Prices,
-) -> Result<Vec<Candidate>, Error> {
-    scenario.check()?;
-    let question = Question::new(&scenario.call, scenario.element, link);
-    let chosen = table.choose(&question).recipe;
-    let mut recipes = question.candidates();
-    if !recipes.contains(&chosen) {
-        recipes.push(chosen);
-    }
-    if !prices.link.knows(link) {
-        return Err(scenario.no_estimate(format!("the prices say nothing about {link}")));
-    }
-    let mut candidates = Vec::new();
-    for recipe in recipes {
-        let estimate = match estimate_by(scenario, link, recipe, prices) {
-            Err(error) if !matches!(error, Error::Model { .. }) => return Err(error),
-            known => known,
-        };
-        candidates.push(Candidate {
-            recipe,
-            chosen: recipe == chosen,
-            estimate,
-        });
-    }
-    let seconds = |candidate: &Candidate| {
-        candidate
-            .estimate
-            .as_ref()
-            .map_or(f64::INFINITY, Estimate::seconds)
-    };
-    candidates.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-    Ok(candidates)
 }
 
 #[cfg(test)]

@@ -1,9 +1,16 @@
 //! How a communicator is made.
 
+mod auto;
 mod environment;
+mod link;
+
+pub use auto::Auto;
+pub use link::LinkChoice;
+pub(crate) use link::StoreAddress;
 
 use crate::choice::Table;
 use crate::error::Error;
+use crate::model::Prices;
 use crate::schedule::Rank;
 use crate::secret::Secret;
 use hotlease_wire::comm::frame::EAGER_BYTES_MAX;
@@ -13,16 +20,6 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What members talk over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum LinkChoice {
-    /// Shared memory between members of one node, TCP between others.
-    #[default]
-    Direct,
-    /// TCP between all.
-    Tcp,
-}
 
 /// What a member asks for. Name, size and secret are the same at all of them.
 #[derive(Debug, Clone)]
@@ -41,10 +38,13 @@ pub struct Options {
     pub join_timeout: Duration,
     /// In which time the failure of a member is known to all others (default: 2 s).
     pub failure_bound: Duration,
-    /// How long to look for news before sleeping until there are some (default: 20 us; not at all where a node has more members than
-    /// processors).
+    /// How long to look for news before sleeping until there are some (default: 20 us). Where a node has more members than processors, as
+    /// many times longer as members share a processor, and each gives it away between two looks (`sched_yield`), as long as that takes
+    /// microseconds: where somebody else computes beside the members they sleep at once. Zero: never. Whoever waits longer than
+    /// this needs no processor.
     pub spin: Duration,
-    /// The longest message that is sent without asking the receiver, bytes, at most 65536 (default: 16384).
+    /// The longest message that is sent without asking the receiver, if that has taken enough of those before, bytes, at most 262144
+    /// (default: 262144).
     pub eager_bytes: u64,
     /// Memory for large messages that come while this member waits in a send, so that two that send to each other first
     /// both go on, bytes (default: 256 MiB). What does not fit waits for its receive.
@@ -54,8 +54,8 @@ pub struct Options {
     /// Encrypt what members send each other (default: no; who they are is always proved, and what they tell the
     /// rendezvous, or it relays, is always encrypted).
     pub is_sealed: bool,
-    /// What members talk over (default: that which `HOTLEASE_COMM_LINK` names, `direct` or `tcp`, or else direct). A member that has
-    /// chosen TCP shares memory with nobody.
+    /// What members talk over, the same for all (default: that which `HOTLEASE_COMM_LINK` names, or else direct: memory inside a node,
+    /// TCP between nodes).
     pub link: LinkChoice,
     /// The address at which other members reach this one (default: that with which it reached the rendezvous).
     pub address: Option<IpAddr>,
@@ -69,6 +69,9 @@ pub struct Options {
     /// Which algorithm is used when. The same at all members (default: the table in the file that `HOTLEASE_COMM_TABLE` names, or else
     /// the built-in one).
     pub table: Option<Arc<Table>>,
+    /// By what `auto` chooses the link. The same at all members (default: those of the file that `HOTLEASE_COMM_PRICES` names, or
+    /// else the built-in ones).
+    pub prices: Option<Arc<Prices>>,
 }
 
 impl Options {
@@ -83,15 +86,16 @@ impl Options {
             join_timeout: Duration::from_secs(30),
             failure_bound: Duration::from_secs(2),
             spin: Duration::from_micros(20),
-            eager_bytes: 16 * 1024,
+            eager_bytes: EAGER_BYTES_MAX,
             early_bytes: 256 << 20,
             linger: Duration::from_secs(30),
             is_sealed: false,
-            link: LinkChoice::Direct,
+            link: LinkChoice::default(),
             address: None,
             is_newcomer: false,
             is_checked: false,
             table: None,
+            prices: None,
         }
     }
 
@@ -99,13 +103,19 @@ impl Options {
         self.is_checked || std::env::var_os("HOTLEASE_COMM_CHECKED").is_some_and(|value| value == "1")
     }
 
-    /// What members are to talk over.
-    pub(crate) fn link(&self) -> Result<LinkChoice, Error> {
-        match self.link {
-            LinkChoice::Direct => std::env::var_os("HOTLEASE_COMM_LINK")
-                .map_or(Ok(LinkChoice::Direct), |name| named(&name.to_string_lossy())),
-            link @ LinkChoice::Tcp => Ok(link),
+    /// These, with the link of the environment where they name none, and all that it depends on.
+    pub(crate) fn settled(&self) -> Result<Self, Error> {
+        let mut options = self.clone();
+        if let (LinkChoice::Direct, Some(text)) = (&self.link, std::env::var_os("HOTLEASE_COMM_LINK")) {
+            options.link = named(&text.to_string_lossy())?;
         }
+        options.table = Some(options.table()?);
+        if let LinkChoice::Auto(auto) = options.link {
+            options.link = LinkChoice::Auto(auto.with_links()?);
+            options.prices = Some(options.prices()?);
+        }
+        options.check()?;
+        Ok(options)
     }
 
     /// The table that is to be used.
@@ -113,18 +123,35 @@ impl Options {
         if let Some(table) = &self.table {
             return Ok(Arc::clone(table));
         }
-        let Some(path) = std::env::var_os("HOTLEASE_COMM_TABLE") else {
-            return Ok(Arc::new(Table::built_in().clone()));
-        };
-        let path = Path::new(&path);
-        let wrong = |why: String| Error::Table {
-            why: format!("{}, named by HOTLEASE_COMM_TABLE: {why}", path.display()),
-        };
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        match Table::parse(&text) {
-            Err(Error::Table { why }) => Err(wrong(why)),
-            parsed => parsed.map(Arc::new),
+        let found = named_file("HOTLEASE_COMM_TABLE", Table::parse).map_err(|why| Error::Table { why })?;
+        Ok(Arc::new(found.unwrap_or_else(|| Table::built_in().clone())))
+    }
+
+    /// The prices that are to be used.
+    fn prices(&self) -> Result<Arc<Prices>, Error> {
+        if let Some(prices) = &self.prices {
+            return Ok(Arc::clone(prices));
         }
+        let found = named_file("HOTLEASE_COMM_PRICES", Prices::parse).map_err(|why| Error::Prices { why })?;
+        Ok(Arc::new(found.unwrap_or_else(|| Prices::built_in().clone())))
+    }
+
+    /// What so many members talk over.
+    pub(crate) fn chosen(&self, size: Rank) -> Result<LinkChoice, Error> {
+        match &self.link {
+            LinkChoice::Auto(auto) => auto.choose(size, &*self.table()?, &*self.prices()?),
+            link => Ok(link.clone()),
+        }
+    }
+
+    /// What all members have to say alike of it, so that they choose alike.
+    pub(crate) fn agreed(&self) -> Result<String, Error> {
+        let LinkChoice::Auto(auto) = &self.link else {
+            return Ok(self.link.agreed());
+        };
+        let figures = format!("{:?} {:?}", self.table()?, self.prices()?);
+        let digest = blake3::hash(figures.as_bytes()).to_hex();
+        Ok(format!("{} by the figures {}", auto.agreed(), &digest[..8]))
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -154,6 +181,18 @@ impl Options {
                 "`eager_bytes` of {bytes}; it can be {EAGER_BYTES_MAX} at most"
             ));
         }
+        if let LinkChoice::Auto(auto) = &self.link {
+            auto.check()?;
+        }
+        if self.is_sealed && self.link.is_fabric() {
+            return wrong("`is_sealed` over libfabric, which encrypts nothing; over `tcp` it does".into());
+        }
+        if self.is_sealed && self.link.is_mediated() {
+            let link = &self.link;
+            return wrong(format!(
+                "`is_sealed` over {link}: only direct connections are encrypted here; use a store with TLS"
+            ));
+        }
         if self.failure_bound < Duration::from_millis(100) {
             let bound = self.failure_bound;
             return wrong(format!(
@@ -170,16 +209,28 @@ impl Options {
     }
 }
 
-/// A link by the name that the environment gives.
-fn named(name: &str) -> Result<LinkChoice, Error> {
-    match name {
-        "direct" => Ok(LinkChoice::Direct),
-        "tcp" => Ok(LinkChoice::Tcp),
-        _ => {
-            let what = format!("HOTLEASE_COMM_LINK is {name:?}; it is `direct` or `tcp`");
-            Err(Error::Options { what })
-        }
-    }
+/// What a file says that a variable names, if it does; or what is wrong with it.
+fn named_file<T>(variable: &str, parse: fn(&str) -> Result<T, Error>) -> Result<Option<T>, String> {
+    let Some(path) = std::env::var_os(variable) else {
+        return Ok(None);
+    };
+    let path = Path::new(&path);
+    let wrong = |why: String| format!("{}, named by {variable}: {why}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    parse(&text).map(Some).map_err(|error| match error {
+        Error::Table { why } | Error::Prices { why } => wrong(why),
+        error => wrong(error.to_string()),
+    })
+}
+
+/// The link of the environment.
+fn named(text: &str) -> Result<LinkChoice, Error> {
+    text.parse().map_err(|error| match error {
+        Error::Options { what } => Error::Options {
+            what: format!("HOTLEASE_COMM_LINK, {what}"),
+        },
+        error => error,
+    })
 }
 
 #[cfg(test)]
@@ -206,15 +257,39 @@ mod tests {
         refused(|options| options.eager_bytes = 1 << 20, "eager_bytes");
         refused(|options| options.failure_bound = Duration::ZERO, "failure_bound");
         refused(|options| options.join_timeout = Duration::ZERO, "join_timeout");
+        let sealed_store = |options: &mut Options| {
+            options.is_sealed = true;
+            options.link = "redis://h".parse().expect("a link");
+        };
+        refused(sealed_store, "is_sealed");
+        refused(
+            |options| (options.is_sealed, options.link) = (true, LinkChoice::OFI),
+            "is_sealed",
+        );
+        let sealed_perhaps = |options: &mut Options| {
+            options.is_sealed = true;
+            options.link = "auto:direct,redis://h".parse().expect("a link");
+        };
+        refused(sealed_perhaps, "is_sealed");
+        let sealed_fabric = |options: &mut Options| {
+            options.is_sealed = true;
+            options.link = "auto:direct,ofi".parse().expect("a link");
+        };
+        refused(sealed_fabric, "is_sealed");
+        fn auto(links: Vec<LinkChoice>) -> LinkChoice {
+            let auto = Auto::default();
+            LinkChoice::Auto(Auto { links, ..auto })
+        }
+        let nested = |options: &mut Options| options.link = auto(vec![auto(Vec::new())]);
+        refused(nested, "`auto` is none");
     }
 
     #[test]
-    fn links_have_names() {
-        assert_eq!(named("direct"), Ok(LinkChoice::Direct));
+    fn what_is_wrong_with_the_link_of_the_environment_is_said() {
         assert_eq!(named("tcp"), Ok(LinkChoice::Tcp));
         let error = named("tpc").expect_err("there is none").to_string();
         assert!(
-            error.contains("HOTLEASE_COMM_LINK") && error.contains("tpc"),
+            error.contains("HOTLEASE_COMM_LINK") && error.contains("`tcp`"),
             "{error}"
         );
     }

@@ -3,9 +3,9 @@
 //! Calls and frames go in, [`Action`]s come out; what is moved is memory that both name ([`Piece`]). Sends and receives end
 //! by [`Protocol::complete`], which tells a request, or the collective that they are a step of.
 //!
-//! A message is sent at once if it is small and there is credit for it; else it waits for credit, in order, and if it is
-//! large for the receiver's grant ([`hotlease_wire::comm::frame`]). What a receiver keeps of messages that nobody has asked
-//! for is bounded: each costs credit, which comes back when it is taken.
+//! A message is sent at once if it is not too long for that and there is credit for it. Else a small one waits for credit, in order, and a
+//! larger one for the receiver's grant ([`hotlease_wire::comm::frame`]). What a receiver keeps of messages that nobody has
+//! asked for is bounded: each costs credit, which comes back when it is taken.
 
 mod collectives;
 mod contexts;
@@ -13,14 +13,17 @@ mod credit;
 mod members;
 mod receiving;
 mod sending;
+mod stored;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use collectives::{Check, Job, Start};
 pub(crate) use contexts::CONTEXTS_MAX;
 pub(crate) use receiving::Kept;
+pub(crate) use stored::Parting;
 
 use crate::error::{During, Error};
+use crate::link::store::Order;
 use crate::matching::Matching;
 use crate::memory::{Memory, Piece};
 use crate::schedule::Rank;
@@ -34,6 +37,7 @@ use receiving::{Landing, Posted};
 use sending::{Sending, Waiting};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use stored::Stored;
 
 /// Operations that may be pending at a time, of each kind.
 pub(crate) const PENDING_MAX: usize = 1 << 20;
@@ -70,6 +74,8 @@ pub(crate) enum Action {
         body: Piece,
         send: Key,
     },
+    /// Of members that talk through a store.
+    Store(Order),
     /// To close the connection with a member that has failed.
     Close { rank: Rank },
 }
@@ -85,7 +91,9 @@ enum Request {
 /// What may be set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// The longest message that is sent with its frame.
+    /// The longest message that waits for credit to be sent with its frame.
+    pub(crate) small_bytes: u64,
+    /// The longest message that is sent with its frame, if there is credit for it.
     pub(crate) eager_bytes: u64,
     /// For large messages that come before anybody asks for them, while this member waits in a send.
     pub(crate) early_bytes: u64,
@@ -117,8 +125,8 @@ struct Context {
     matching: [Matching<Posted, Kept>; 2],
     /// The next collective.
     number: u32,
-    /// Who had an error in a collective.
-    broken: Option<Rank>,
+    /// Who had an error in a collective, and in which: it and those after it have ended.
+    broken: Option<(Rank, u32)>,
     /// This member's.
     stay: Stay,
     /// Others that have left it.
@@ -156,6 +164,10 @@ pub(crate) struct Protocol {
     has_finished: bool,
     /// Who holds that this member has failed, and why.
     outcast: Option<(Rank, Loss)>,
+    /// Of members that talk through a store.
+    stored: Option<Stored>,
+    /// Why that store cannot be used any more.
+    severed: Option<Arc<str>>,
     /// Rises with everything that somebody may wait for.
     news: u64,
 }
@@ -191,6 +203,8 @@ impl Protocol {
             early_bytes: 0,
             has_finished: false,
             outcast: None,
+            stored: None,
+            severed: None,
             news: 0,
         }
     }
@@ -231,6 +245,11 @@ impl Protocol {
                 Request::Pending(_) | Request::Forgotten => None,
             },
         }
+    }
+
+    /// Whether a request has ended, or was before.
+    pub(crate) fn has_ended(&self, key: Key) -> bool {
+        !matches!(self.requests.get(key), Some(Request::Pending(_)))
     }
 
     /// Ends a request whose memory is taken back, as far as it can be ended: a receive that nothing has come for, a send that has

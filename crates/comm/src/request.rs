@@ -2,12 +2,17 @@
 
 use crate::communicator::group::Group;
 use crate::element::Element;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::memory::Memory;
-use crate::protocol::Status;
+use crate::protocol::{Protocol, Status};
 use crate::slots::Key;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// How long [`wait_any`] waits for one of several engines before it asks the next one.
+const TURN: Duration = Duration::from_millis(1);
 
 /// A send, a receive into lent memory, or a collective, that has begun.
 ///
@@ -64,6 +69,15 @@ impl Request {
         Some(self.inner(result))
     }
 
+    /// What [`wait_any`] waits for.
+    pub fn watch(&self) -> Watch {
+        Watch {
+            group: Arc::clone(&self.group),
+            key: self.key,
+            is_send: self.is_send,
+        }
+    }
+
     /// Cancels it if that is possible: a receive that nothing has come for, or a send that has not begun. Whether it was;
     /// [`wait`](Self::wait) says [`Error::Cancelled`] then.
     pub fn cancel(&mut self) -> bool {
@@ -87,6 +101,89 @@ impl Drop for Request {
 pub fn wait_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Status>, Error> {
     let results: Vec<_> = requests.into_iter().map(Request::wait).collect();
     results.into_iter().collect()
+}
+
+/// An operation to wait for in [`wait_any`]. Does not keep it from going on or being forgotten; may be used by any thread.
+#[derive(Clone)]
+pub struct Watch {
+    group: Arc<Group>,
+    key: Option<Key>,
+    is_send: bool,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Watch({:?})", self.key)
+    }
+}
+
+impl Watch {
+    fn has_ended(&self, protocol: &Protocol) -> bool {
+        self.key.is_none_or(|key| protocol.has_ended(key))
+    }
+}
+
+/// Waits until at least one of these operations has ended, so long at most: the first of them in the order given, whose request
+/// then has its result at once. `None` if none has, or none was given. A result that was taken counts as an end.
+///
+/// Operations of communicators that were joined separately are asked in turn, a millisecond each.
+///
+/// ```no_run
+/// # fn example(all: &hotlease_comm::Communicator) -> Result<(), hotlease_comm::Error> {
+/// use hotlease_comm::{Pattern, wait_any};
+/// use std::time::Duration;
+/// let mut receives = vec![all.irecv(64, Pattern::of(1, 0))?, all.irecv(64, Pattern::of(2, 0))?];
+/// while !receives.is_empty() {
+///     let watches: Vec<_> = receives.iter().map(|receive| receive.watch()).collect();
+///     if let Some(first) = wait_any(&watches, Duration::from_secs(1)) {
+///         println!("{:?}", receives.remove(first).wait()?);
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+pub fn wait_any(watches: &[Watch], at_most: Duration) -> Option<usize> {
+    let engine = &watches.first()?.group.engine;
+    let deadline = Instant::now() + at_most;
+    let is_one = |watch: &&Watch| Arc::ptr_eq(&watch.group.engine, engine);
+    if watches.iter().all(|watch| is_one(&watch)) {
+        return ended_by(watches.iter().enumerate(), engine, deadline);
+    }
+    let mut engines: Vec<&Arc<Engine>> = Vec::new();
+    for watch in watches {
+        if !engines
+            .iter()
+            .any(|engine| Arc::ptr_eq(engine, &watch.group.engine))
+        {
+            engines.push(&watch.group.engine);
+        }
+    }
+    loop {
+        let now = Instant::now();
+        for engine in &engines {
+            let turn = deadline.min(Instant::now() + TURN);
+            let of_it = |(_, watch): &(usize, &Watch)| Arc::ptr_eq(&watch.group.engine, engine);
+            if let Some(first) = ended_by(watches.iter().enumerate().filter(of_it), engine, turn) {
+                return Some(first);
+            }
+        }
+        if now >= deadline {
+            return None;
+        }
+    }
+}
+
+/// The first of one engine's that has ended.
+fn ended_by<'a>(
+    watches: impl Iterator<Item = (usize, &'a Watch)> + Clone,
+    engine: &Engine,
+    deadline: Instant,
+) -> Option<usize> {
+    let is_send = watches.clone().any(|(_, watch)| watch.is_send);
+    engine.until(is_send, Some(deadline), |state| {
+        let mut all = watches.clone();
+        all.find(|(_, watch)| watch.has_ended(&state.protocol))
+            .map(|(index, _)| index)
+    })
 }
 
 /// A receive into memory of its own.
@@ -131,6 +228,11 @@ impl Receiving {
         Some(result.map(|status| received(status, memory)))
     }
 
+    /// What [`wait_any`] waits for.
+    pub fn watch(&self) -> Watch {
+        self.request.watch()
+    }
+
     /// Cancels it if nothing has come; whether it was.
     pub fn cancel(&mut self) -> bool {
         self.request.cancel()
@@ -156,6 +258,11 @@ impl<T: Element> Pending<T> {
     pub fn wait(self) -> Result<Vec<T>, Error> {
         self.request.wait()?;
         Ok(T::of_bits(take(&self.elements)))
+    }
+
+    /// What [`wait_any`] waits for.
+    pub fn watch(&self) -> Watch {
+        self.request.watch()
     }
 
     /// Its result, if it has ended; to be asked again otherwise. Makes progress.

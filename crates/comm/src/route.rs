@@ -14,15 +14,24 @@ pub enum Route {
     Punched,
     /// Through the rendezvous, encrypted: nothing else worked. As fast as its network is, shared with all whom it relays.
     Relayed,
+    /// Through a store, as all members of this communicator.
+    Stored,
+    /// Over libfabric.
+    Fabric {
+        /// By this provider of it.
+        provider: &'static str,
+    },
 }
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Fabric { provider } => return write!(f, "ofi:{provider}"),
             Self::Itself => "itself",
             Self::Direct => "direct",
             Self::Punched => "punched",
             Self::Relayed => "relayed",
+            Self::Stored => "stored",
         })
     }
 }

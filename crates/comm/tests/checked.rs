@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// All members are in checked mode; what each is told.
 fn errors(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) -> Vec<Error> {
     each_over(
-        LinkChoice::Direct,
+        &LinkChoice::Direct,
         size,
         |options| options.is_checked = true,
         |all| {

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
 
-use group::{LINKS, each, each_over};
+use group::{each, each_over, links, seal};
 use hotlease_comm::{
     Area, Communicator, Datatype, Error, Operator, Pattern, Rank, Reduction, Request, Round, Schedule, Span,
     Step, lend, lend_mut,
@@ -93,7 +93,7 @@ fn schedules_run_for_one_to_nine_ranks() {
     for size in 1..=9 {
         each(
             size,
-            |options| options.is_sealed = size == 4,
+            |options| seal(options, size == 4),
             |all| {
                 for count in [1, 1000, 3000, 200_000] {
                     let input = mine(all.rank(), count);
@@ -161,9 +161,9 @@ fn messages_that_nobody_asks_for_do_not_hold_up_a_collective() {
 
 #[test]
 fn counts_that_do_not_match_are_an_error_at_all_ranks() {
-    for link in LINKS {
+    for link in links() {
         let errors = each_over(
-            link,
+            &link,
             3,
             |_| (),
             |all| reduced(&all, if all.rank() == 1 { 7 } else { 8 }).expect_err("rank 1 has fewer"),

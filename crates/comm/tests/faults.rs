@@ -4,11 +4,12 @@
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
+mod struck;
 
-use group::{LINKS, options, rendezvous, until};
+use group::{links, options, rendezvous, until};
 use hotlease_comm::rendezvous::Server;
 use hotlease_comm::{
-    Area, Communicator, Error, LinkChoice, Loss, Pattern, Rank, Round, Schedule, Span, Step,
+    Area, Communicator, Error, LinkChoice, Loss, Options, Pattern, Rank, Round, Schedule, Span, Step,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -135,7 +136,8 @@ fn victim() {
     let mut options = hotlease_comm::Options::new("scene", SIZE, address, group::secret());
     options.rank = Some(VICTIM);
     options.failure_bound = BOUND;
-    options.link = link_of(&std::env::var("HOTLEASE_TEST_LINK").unwrap());
+    let link = std::env::var("HOTLEASE_TEST_LINK").unwrap();
+    options.link = link.parse().expect("one of the links");
     let all = Communicator::join(&options).expect("all come");
     let error = act(SCENES[number], &all, &|| false);
     // Whoever was stopped for too long is told so when it goes on, unless so much is on its way that there is no room for it.
@@ -147,12 +149,7 @@ fn victim() {
     assert!(is_told, "{error}");
 }
 
-fn link_of(name: &str) -> LinkChoice {
-    let is_meant = |link: &LinkChoice| format!("{link:?}") == name;
-    LINKS.into_iter().find(is_meant).expect("one of them")
-}
-
-fn start_victim(server: &Server, scene: Scene, link: LinkChoice) -> Child {
+fn start_victim(server: &Server, scene: Scene, link: &LinkChoice) -> Child {
     let number = SCENES
         .iter()
         .position(|other| *other == scene)
@@ -161,18 +158,18 @@ fn start_victim(server: &Server, scene: Scene, link: LinkChoice) -> Child {
         .args(["--exact", "victim", "--ignored", "--nocapture"])
         .env("HOTLEASE_TEST_RENDEZVOUS", server.address().to_string())
         .env("HOTLEASE_TEST_SCENE", number.to_string())
-        .env("HOTLEASE_TEST_LINK", format!("{link:?}"))
+        .env("HOTLEASE_TEST_LINK", link.to_string())
         .stdout(Stdio::null())
         .spawn()
         .expect("it starts")
 }
 
 /// Does it to the victim in the middle of a scene; how long each of the others took to be told, and what.
-fn strike(scene: Scene, signal: Signal, link: LinkChoice) -> Vec<(Duration, Error)> {
+fn strike(scene: Scene, signal: Signal, link: &LinkChoice) -> Vec<(Duration, Error)> {
     let server = rendezvous();
     let mut options = options(&server, "scene", SIZE);
     options.failure_bound = BOUND;
-    options.link = link;
+    options.link = link.clone();
     let mut victim = start_victim(&server, scene, link);
     let pid = Pid::from_raw(victim.id() as i32);
     let began = Instant::now();
@@ -223,10 +220,10 @@ fn strike(scene: Scene, signal: Signal, link: LinkChoice) -> Vec<(Duration, Erro
     told
 }
 
-fn hold(scene: Scene, signal: Signal, link: LinkChoice, losses: &[Loss]) {
+fn hold(scene: Scene, signal: Signal, link: &LinkChoice, losses: &[Loss]) {
     let told = strike(scene, signal, link);
     let longest = told.iter().map(|(took, _)| *took).max().expect("three");
-    eprintln!("{signal}, {scene:?}, {link:?}: all told in {longest:?}");
+    eprintln!("{signal}, {scene:?}, {link}: all told in {longest:?}");
     for (took, error) in told {
         let Error::MemberLost { rank, loss, .. } = &error else {
             panic!("{scene:?}: {error}");
@@ -240,8 +237,8 @@ fn hold(scene: Scene, signal: Signal, link: LinkChoice, losses: &[Loss]) {
 /// Over all links at once: most of it is waiting.
 fn hold_over_all(scene: Scene, signal: Signal, losses: &[Loss]) {
     scope(|scope| {
-        for link in LINKS {
-            scope.spawn(move || hold(scene, signal, link, losses));
+        for link in links() {
+            scope.spawn(move || hold(scene, signal, &link, losses));
         }
     });
 }
@@ -258,6 +255,36 @@ fn a_member_that_stands_still_is_told_to_all_with_rank_and_cause() {
     for scene in SCENES {
         hold_over_all(scene, Signal::SIGSTOP, &[Loss::Silent]);
     }
+}
+
+/// Not a test: all the members that something happens to in a collective.
+#[test]
+#[ignore = "started by the other tests"]
+fn victim_of_collectives() {
+    struck::victim();
+}
+
+/// Over every link, and the relay of the rendezvous, at once: most of it is waiting.
+fn hold_in_every_collective(signal: Signal, losses: &[Loss]) {
+    let hold = |link: &LinkChoice, change: &(dyn Fn(&mut Options) + Sync)| {
+        struck::hold("victim_of_collectives", signal, link, change, 3000, losses);
+    };
+    scope(|scope| {
+        for link in links() {
+            scope.spawn(move || hold(&link, &|_| ()));
+        }
+        scope.spawn(|| hold(&LinkChoice::Tcp, &group::hidden));
+    });
+}
+
+#[test]
+fn a_member_that_is_killed_in_any_collective_is_told_to_all_in_time() {
+    hold_in_every_collective(Signal::SIGKILL, &[Loss::Closed, Loss::Unrelayed]);
+}
+
+#[test]
+fn a_member_that_stands_still_in_any_collective_is_told_to_all_in_time() {
+    hold_in_every_collective(Signal::SIGSTOP, &[Loss::Silent]);
 }
 
 #[test]

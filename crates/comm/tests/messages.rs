@@ -3,9 +3,9 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
 
-use group::{each, pattern};
-use hotlease_comm::{Communicator, Error, Options, Pattern, wait_all};
-use std::time::Instant;
+use group::{PATIENCE, each, pattern, seal};
+use hotlease_comm::{Communicator, Error, Options, Pattern, Receiving, wait_all, wait_any};
+use std::time::{Duration, Instant};
 
 fn as_they_are(_: &mut Options) {}
 
@@ -14,13 +14,13 @@ fn messages_of_all_sizes_arrive_whole_plain_and_sealed() {
     for is_sealed in [false, true] {
         each(
             2,
-            |options| options.is_sealed = is_sealed,
+            |options| seal(options, is_sealed),
             |all| {
                 let other = 1 - all.rank();
-                for (tag, length) in [0, 1, 7, 16_384, 16_385, 65_536, 300_000, 5_000_000]
-                    .into_iter()
-                    .enumerate()
-                {
+                let lengths = [
+                    0, 1, 7, 481, 16_384, 16_385, 65_536, 262_144, 262_145, 300_000, 5_000_000,
+                ];
+                for (tag, length) in lengths.into_iter().enumerate() {
                     let mine = pattern(u64::from(all.rank()) + tag as u64, length);
                     let mut theirs = vec![0; length];
                     let of = Pattern::of(other, tag as u32);
@@ -37,6 +37,109 @@ fn messages_of_all_sizes_arrive_whole_plain_and_sealed() {
             },
         );
     }
+}
+
+#[test]
+fn messages_that_go_at_once_land_where_their_receiver_asks_in_time_or_late() {
+    const MESSAGES: u32 = 60;
+    let length = |number: u32| [300, 20_000, 100_000, 262_144][number as usize % 4];
+    for is_sealed in [false, true] {
+        each(
+            2,
+            |options| seal(options, is_sealed),
+            |all| {
+                let mut bytes = vec![0; 300_000];
+                for number in 0..MESSAGES {
+                    // Half of them wait for their answer, the others come while nobody asks.
+                    let (tag, length) = (number / 4, length(number));
+                    if all.rank() == 0 {
+                        all.send(&pattern(u64::from(number), length), 1, tag)
+                            .expect("sent");
+                        if number % 8 < 4 {
+                            all.receive(&mut [], Pattern::of(1, number)).expect("here");
+                        }
+                    } else {
+                        let status = all.receive(&mut bytes, Pattern::of(0, tag)).expect("here");
+                        let got = &bytes[..status.bytes as usize];
+                        assert!(
+                            got == pattern(u64::from(number), length),
+                            "message {number}, sealed: {is_sealed}"
+                        );
+                        if number % 8 < 4 {
+                            all.send(&[], 0, number).expect("sent");
+                        }
+                    }
+                }
+                all.finish().expect("everything is read");
+            },
+        );
+    }
+}
+
+#[test]
+fn whoever_waits_for_any_hears_of_the_one_that_ends_first() {
+    each(3, as_they_are, |all| {
+        let part = all.dup().expect("all are here");
+        if all.rank() > 0 {
+            // Told when.
+            all.receive(&mut [], Pattern::of(0, 7)).expect("asked");
+            part.send(&[all.rank() as u8], 0, 1).expect("taken");
+        } else {
+            let mut receives = vec![
+                part.irecv(1, Pattern::of(1, 1)).expect("begun"),
+                part.irecv(1, Pattern::of(2, 1)).expect("begun"),
+            ];
+            let watches = |receives: &[Receiving]| receives.iter().map(Receiving::watch).collect::<Vec<_>>();
+            assert_eq!(wait_any(&watches(&receives), Duration::from_millis(5)), None);
+            all.send(&[], 2, 7).expect("asked");
+            let both = watches(&receives);
+            assert_eq!(wait_any(&both, PATIENCE), Some(1), "the second ends first");
+            assert_eq!(receives.remove(1).wait().expect("ended").bytes, [2]);
+            assert_eq!(
+                wait_any(&both, PATIENCE),
+                Some(1),
+                "it has ended, and its result was taken"
+            );
+            all.send(&[], 1, 7).expect("asked");
+            assert_eq!(wait_any(&both[..1], PATIENCE), Some(0));
+            assert_eq!(receives.remove(0).wait().expect("ended").bytes, [1]);
+            assert_eq!(wait_any(&[], PATIENCE), None, "nothing to wait for");
+        }
+        all.finish().expect("everything is read");
+    });
+}
+
+#[test]
+fn any_may_be_of_members_that_were_joined_separately() {
+    let server = group::rendezvous();
+    let (first, second) = (
+        group::options(&server, "first", 2),
+        group::options(&server, "second", 2),
+    );
+    let join = |options: &Options| Communicator::join(options).expect("both come");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (first, second) = (join(&first), join(&second));
+            first.receive(&mut [], Pattern::ANY).expect("asked");
+            second.send(b"here", 1 - second.rank(), 1).expect("taken");
+            // Not parted before: that would end the other receive.
+            first.receive(&mut [], Pattern::ANY).expect("done");
+            first.finish().expect("everything is read");
+            second.finish().expect("everything is read");
+        });
+        let (first, second) = (join(&first), join(&second));
+        let receives = [&first, &second].map(|all| all.irecv(4, Pattern::ANY).expect("begun"));
+        let watches = receives.each_ref().map(Receiving::watch);
+        assert_eq!(wait_any(&watches, Duration::from_millis(5)), None);
+        first.send(&[], 1 - first.rank(), 0).expect("asked");
+        assert_eq!(wait_any(&watches, PATIENCE), Some(1));
+        let [never, here] = receives;
+        drop(never);
+        assert_eq!(here.wait().expect("ended").bytes, b"here");
+        first.send(&[], 1 - first.rank(), 0).expect("taken");
+        first.finish().expect("everything is read");
+        second.finish().expect("everything is read");
+    });
 }
 
 #[test]

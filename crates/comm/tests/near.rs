@@ -3,8 +3,8 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
 
-use group::{each_over, pattern};
-use hotlease_comm::{LinkChoice, Pattern};
+use group::{each, each_over, pattern};
+use hotlease_comm::{Ask, Collective, Datatype, LinkChoice, Pattern};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn a_group_of_several_nodes_talks_over_memory_inside_and_tcp_across() {
             options.link = LinkChoice::Tcp;
         }
     };
-    let results = each_over(LinkChoice::Direct, 4, choose, |all| {
+    let results = each_over(&LinkChoice::Direct, 4, choose, |all| {
         for round in 0..20_u32 {
             let length = [0, 8, 30, 5000, 300_000][round as usize % 5];
             let receives: Vec<_> = (0..4)
@@ -44,14 +44,13 @@ fn a_group_of_several_nodes_talks_over_memory_inside_and_tcp_across() {
 #[test]
 fn members_that_wait_leave_the_processors_to_others() {
     const SIZE: u32 = 9;
-    each_over(
-        LinkChoice::Direct,
+    each(
         SIZE,
         |_| (),
         |all| {
             let mut byte = [0; 1];
             if all.rank() == 0 {
-                // Everybody goes over to lanes, and waits on those then.
+                // Where there is memory everybody goes over to lanes, and waits on those then.
                 (1..SIZE).for_each(|rank| all.send(&[1], rank, 0).expect("sent"));
                 for rank in 1..SIZE {
                     all.receive(&mut byte, Pattern::of(rank, 0)).expect("here");
@@ -79,6 +78,28 @@ fn members_that_wait_leave_the_processors_to_others() {
     );
 }
 
+#[test]
+fn members_know_that_they_share_processors_whatever_they_talk_over() {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    if processors == 1 {
+        // Of how many others have, this says nothing.
+        return;
+    }
+    // So many members are threads of this process: not on the largest machines.
+    for (size, is_crowded) in [(2, false), (processors.min(15) + 1, processors < 16)] {
+        each(
+            size,
+            |_| (),
+            |all| {
+                let ask = Ask::new(Collective::Barrier, Datatype::U8);
+                let text = all.explain(&ask).expect("barriers have no arguments").to_string();
+                assert_eq!(text.contains("ranks that share processors"), is_crowded, "{text}");
+                all.barrier().expect("all are well");
+            },
+        );
+    }
+}
+
 /// Started again by itself: other tests of this process would have lanes too.
 #[test]
 fn nothing_is_left_of_a_group_that_has_ended() {
@@ -99,7 +120,7 @@ fn nothing_is_left_of_a_group_that_has_ended() {
     };
     let before = left();
     each_over(
-        LinkChoice::Direct,
+        &LinkChoice::Direct,
         3,
         |_| (),
         |all| {

@@ -5,9 +5,10 @@ mod group;
 
 use group::{each, options, rendezvous, secret};
 use hotlease_comm::rendezvous::{Limits, Server};
-use hotlease_comm::{Communicator, Error, Options, Pattern, Rank, Refused, Secret};
+use hotlease_comm::{Communicator, Error, LinkChoice, Operator, Options, Pattern, Rank, Refused, Secret};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,71 @@ fn eight_ranks_are_connected_in_milliseconds() {
     times.sort();
     eprintln!("set-up of 8 ranks on loopback, the slowest of each of five groups: {times:?}");
     assert!(times[0] < Duration::from_secs(5), "{times:?}");
+}
+
+/// Sockets of this process.
+fn sockets() -> usize {
+    let files = std::fs::read_dir("/proc/self/fd").expect("this is Linux");
+    let targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    targets
+        .filter(|target| target.to_string_lossy().starts_with("socket:"))
+        .count()
+}
+
+/// Not a test: a process with nothing else in it.
+#[test]
+#[ignore = "started by another test"]
+fn first_collectives() {
+    let server = rendezvous();
+    let mut options = options(&server, "first", 8);
+    options.link = LinkChoice::Tcp;
+    let together = std::sync::Barrier::new(8);
+    scope(|scope| {
+        let member = || {
+            let all = Communicator::join(&options).expect("all come");
+            together.wait();
+            let before = sockets();
+            together.wait();
+            let mut total = [0; 1];
+            all.allreduce(&[1], &mut total, &Operator::Sum)
+                .expect("all are well");
+            all.alltoall(&[0; 8], &mut [0; 8]).expect("all are well");
+            assert_eq!(total, [8]);
+            together.wait();
+            // Fewer: what was for the set-up may have ended.
+            assert!(sockets() <= before);
+            all.finish().expect("all are well");
+        };
+        (0..8).for_each(|_| drop(scope.spawn(member)));
+    });
+}
+
+#[test]
+fn a_first_collective_opens_no_connection() {
+    let mut program = Command::new(std::env::current_exe().expect("this program"));
+    program.args(["--exact", "first_collectives", "--ignored"]);
+    let output = program.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn one_that_is_closed_tells_who_waits_and_who_comes_later() {
+    let server = rendezvous();
+    let options = options(&server, "closed", 3);
+    scope(|scope| {
+        let waits = scope.spawn(|| joined(&options, 0));
+        while server.waiting() == 0 {
+            sleep(Duration::from_millis(1));
+        }
+        server.close();
+        for told in [waits.join().unwrap(), joined(&options, 1)] {
+            let error = told.expect_err("nobody is put together");
+            let is_told =
+                matches!(&error, Error::NotTogether { refused, .. } if *refused == Refused::Stopping);
+            assert!(is_told, "{error}");
+        }
+    });
 }
 
 #[test]
@@ -168,6 +234,18 @@ fn another_secret_is_refused_and_told_on_both_sides() {
     assert_eq!((refusals.other_secret, refusals.others), (1, 0), "{refusals:?}");
     let last = refusals.last.expect("one was refused");
     assert!(last.contains("another secret"), "{last}");
+}
+
+#[test]
+fn an_address_that_is_none_is_told_at_once() {
+    for address in ["", "localhost", "localhost:none"] {
+        let mut options = Options::new("nowhere", 2, address, secret());
+        // Longer than any test may take.
+        options.join_timeout = Duration::from_secs(3600);
+        let error = Communicator::join(&options).expect_err("no address");
+        assert!(matches!(error, Error::Options { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("{address:?}")), "{error}");
+    }
 }
 
 #[test]

@@ -55,6 +55,11 @@
 //! published. A peer that closes says goodbye. A peer that is silent is noticed by a send that does not
 //! leave, or by [`Port::probe`]; a provider cannot tell silence from nothing to say.
 //!
+//! # Messages
+//!
+//! Beside channels, whose rings lie in memory that is polled, there are plain messages ([`Messenger`]): many peers send to one
+//! endpoint, in order, without memory of their own there. Members of a communicator talk by them.
+//!
 //! # Threads and sleep
 //!
 //! One mutex guards a port's state; uncontended it costs nothing beside a fabric round trip. `progress` does
@@ -68,6 +73,7 @@
 //! registered memory are addresses, not secrets: software providers do not check them well. So a slot's
 //! port must not register memory that its clients may not see.
 
+mod address;
 pub mod endpoint;
 mod error;
 pub mod ffi;
@@ -75,6 +81,7 @@ mod handlers;
 mod library;
 mod link;
 mod message;
+mod messenger;
 mod operation;
 mod port;
 pub mod providers;
@@ -87,6 +94,7 @@ mod transfer;
 pub use error::OfiError;
 pub use library::Libfabric;
 pub use message::Counters;
+pub use messenger::Messenger;
 pub use port::{Access, Holdings, Peer, Port, PortOptions};
 pub use providers::{Provider, providers};
 pub use ring::{NearEnd, OfiRing};

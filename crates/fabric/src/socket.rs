@@ -249,9 +249,13 @@ mod tests {
     fn messages_and_descriptors_arrive_together() {
         let (a, b) = Socket::pair().unwrap();
         let file = sealed_copy("test", b"hello").unwrap();
-        a.send(&Answer::Ready { version: 7 }, &[file.as_fd()]).unwrap();
+        let ready = Answer::Ready {
+            version: 7,
+            imports_us: 0,
+        };
+        a.send(&ready, &[file.as_fd()]).unwrap();
         let (answer, fds) = b.receive::<Answer>().unwrap().expect("a message");
-        assert_eq!(answer, Answer::Ready { version: 7 });
+        assert_eq!(answer, ready);
         assert_eq!(crate::memory::read_sealed(fds[0].as_fd(), 5).unwrap(), b"hello");
         drop(a);
         assert!(b.receive::<Answer>().unwrap().is_none(), "end of file");

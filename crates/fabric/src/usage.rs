@@ -32,6 +32,8 @@ struct SlotCells {
     output_capacity: AtomicU64,
     /// Invocations that found no core.
     refused: AtomicU64,
+    /// How long the first invocation took.
+    first_ticks: AtomicU64,
 }
 
 /// What one function has used in one slot.
@@ -363,6 +365,14 @@ impl UsageBlock {
                 named => Some(used(row, u16::try_from(named - 1).ok())),
             });
         named.chain(others.iter().map(move |row| used(row, None)))
+    }
+
+    /// Agent: how long a slot's first invocation took, from its start until its reply was out, by the worker's own word; none
+    /// before.
+    pub fn first_call_ns(&self, slot: u16) -> Option<u64> {
+        let ticks = self.cells(slot).first_ticks.load(Relaxed);
+        let clock = TickClock::new(self.head().tick_hz.load(Relaxed));
+        (ticks != 0).then(|| clock.ns(ticks))
     }
 
     fn ns_of(&self, at_ticks: u64) -> u64 {

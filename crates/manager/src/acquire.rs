@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const TTL_MS_DEFAULT: u64 = 5_000;
 const TTL_MS_MIN: u64 = 100;
 const TTL_MS_MAX: u64 = 3_600_000;
-const SANDBOX_DEFAULT: &str = "process";
+const SANDBOXES: [&str; 4] = ["process", "namespace", "container", "microvm"];
 
 /// The request with its defaults filled in and the caller's own name on it; nothing in it is out of
 /// bounds any more.
@@ -60,12 +60,10 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
         0,
         GPUS_PER_WORKER_MAX.into(),
     )?;
-    if request.sandbox.is_empty() {
-        request.sandbox = SANDBOX_DEFAULT.into();
-    }
-    if request.sandbox != SANDBOX_DEFAULT {
+    // Empty: the agent's own site says which.
+    if !request.sandbox.is_empty() && !SANDBOXES.contains(&request.sandbox.as_str()) {
         return Err(bad(
-            "the sandbox kind is not known; this version has only \"process\"",
+            "the sandbox kind is none of process, namespace, container and microvm",
         ));
     }
     if Polling::try_from(request.polling).is_err() {

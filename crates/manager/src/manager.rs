@@ -15,6 +15,7 @@ use hotlease_wire::grpc::identity_server::IdentityServer;
 use hotlease_wire::grpc::manager_server::ManagerServer;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -62,6 +63,17 @@ impl Manager {
     /// Binds the socket and serves in background tasks of the current tokio runtime. When it returns,
     /// clients and agents can connect.
     pub async fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
+        Self::started(config).await
+    }
+
+    /// Behind a pointer, as code of an async function is made anew in each crate that awaits it, and this is all of the server:
+    /// it was most of the compiling of each test program that starts one.
+    #[inline(never)]
+    fn started(config: ManagerConfig) -> Pin<Box<dyn Future<Output = Result<Self, ManagerError>> + Send>> {
+        Box::pin(Self::bind_and_serve(config))
+    }
+
+    async fn bind_and_serve(config: ManagerConfig) -> Result<Self, ManagerError> {
         hotlease_net::raise_descriptor_limit();
         let listener = Listener::bind(&config.runtime_dir)?;
         let rest = listener.bind_beside(REST_SOCKET)?;

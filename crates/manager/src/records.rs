@@ -298,6 +298,7 @@ pub(crate) fn lease_info(record: LeaseRecord, used: Option<UsageTotals>) -> Leas
         // Their numbers only the agent knows.
         gpus: Vec::new(),
         functions: Vec::new(),
+        start: None,
     }
 }
 
@@ -401,6 +402,7 @@ mod tests {
             shared: false,
             gpus: Vec::new(),
             functions: Vec::new(),
+            start: None,
         };
         let agent = told.agent.parse().unwrap();
         let (record, row) = lease_record(agent, BootId([2; 8]), told.clone(), 5).unwrap();

@@ -1,8 +1,13 @@
 //! Starting workers.
 
+use crate::container::Container;
+use crate::kind::Kind;
 use crate::memory::OutOfMemory;
+use crate::namespace::{NURSERY_BINARY, Namespaces};
 use crate::process::Process;
+use hotlease_nursery::policy::{Mount, Policy};
 use nix::unistd::{AccessFlags, access};
+use std::any::Any;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -11,10 +16,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::watch;
 
-/// The name of this kind of sandbox in lease requests.
-pub const KIND: &str = "process";
 /// File name of the program that workers run.
 pub const WORKER_BINARY: &str = "hotlease-worker";
 
@@ -54,6 +58,20 @@ pub enum SandboxError {
         /// Why not.
         source: io::Error,
     },
+    /// This machine cannot make such sandboxes.
+    #[error("no sandbox of kind {kind} can be made on this node: {why}")]
+    Unavailable {
+        /// Which kind.
+        kind: Kind,
+        /// What is missing, and what to do about it.
+        why: String,
+    },
+    /// A sandbox was not made, or its program not started in it.
+    #[error("a sandbox could not be started: {what}")]
+    Sandbox {
+        /// Which step, and why.
+        what: String,
+    },
     /// The system refused.
     #[error("a worker process could not be started: {what}: {source}")]
     Start {
@@ -62,6 +80,32 @@ pub enum SandboxError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// What has to stay as it is as long as somebody may start a program, or runs it: whatever is in there is dropped with the last
+/// clone. All are equal: it says nothing of what is run.
+#[derive(Clone, Default)]
+pub struct Held(Option<Arc<dyn Any + Send + Sync>>);
+
+impl Held {
+    /// This.
+    pub fn new(what: Arc<dyn Any + Send + Sync>) -> Self {
+        Self(Some(what))
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Held {}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Held" } else { "nothing" })
+    }
 }
 
 /// A program of the tenant's that is a worker, in place of `hotlease-worker`.
@@ -75,13 +119,22 @@ pub struct Program {
     pub environment: Vec<(OsString, OsString)>,
     /// Where it runs; `/` if that is no folder here.
     pub directory: PathBuf,
+    /// What it needs to see beyond what the site's [`Policy`] shows. Without effect in kind `process`, which sees all.
+    pub mounts: Vec<Mount>,
+    /// What is needed as long as it runs, such as the mount that it is on. Not to be dropped before [`Process::gone`].
+    pub held: Held,
 }
 
-/// Starts workers of kind `process`. Cloneable; the clones count together.
+/// Starts workers in sandboxes. Cloneable; the clones count together.
 #[derive(Clone)]
 pub struct Launcher {
     binary: PathBuf,
     environment: Arc<Vec<(OsString, OsString)>>,
+    policy: Arc<Policy>,
+    nursery: PathBuf,
+    container: Container,
+    namespaces: Arc<Namespaces>,
+    containers: Arc<Namespaces>,
     living: watch::Sender<usize>,
     out_of_memory: Arc<OutOfMemory>,
 }
@@ -110,12 +163,101 @@ impl Launcher {
             .iter()
             .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
             .collect();
+        let policy = Arc::new(Policy::default());
+        let nursery = find_nursery(&path);
         Ok(Self {
             binary: path,
             environment: Arc::new(environment),
+            namespaces: Arc::new(Namespaces::new(nursery.clone(), Arc::clone(&policy), None)),
+            containers: Arc::new(Namespaces::new(
+                nursery.clone(),
+                Arc::clone(&policy),
+                Some(Container::default()),
+            )),
+            container: Container::default(),
+            nursery,
+            policy,
             living: watch::Sender::new(0),
             out_of_memory: Arc::new(OutOfMemory::watch()),
         })
+    }
+
+    /// With this policy of the site's in place of the strict one.
+    pub fn with_policy(mut self, policy: Policy) -> Self {
+        self.policy = Arc::new(policy);
+        self.anew()
+    }
+
+    /// With this program in place of the `hotlease-nursery` that is found: `$HOTLEASE_NURSERY`, else beside the worker's
+    /// program or the running one, else in `../libexec/hotlease` of that.
+    pub fn with_nursery(mut self, nursery: impl Into<PathBuf>) -> Self {
+        self.nursery = nursery.into();
+        self.anew()
+    }
+
+    /// With these containers in place of those of `crun`.
+    pub fn with_container(mut self, container: Container) -> Self {
+        self.container = container;
+        self.anew()
+    }
+
+    /// With nurseries that know what has changed.
+    fn anew(mut self) -> Self {
+        let nurseries = |container| {
+            Arc::new(Namespaces::new(
+                self.nursery.clone(),
+                Arc::clone(&self.policy),
+                container,
+            ))
+        };
+        (self.namespaces, self.containers) = (nurseries(None), nurseries(Some(self.container.clone())));
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
+    #[cfg(test)]
+    pub(crate) fn containers(&self) -> &Namespaces {
+        &self.containers
+    }
+
+    /// What sandboxes see and may use.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Sandboxes that are started from now on see what is mounted on the host now; those that run go on as they are. To be called after
+    /// something was mounted or unmounted that other namespaces of mounts do not hear of.
+    pub fn see_mounts_anew(&self) {
+        self.namespaces.renew();
+    }
+
+    /// Whether this machine can make such sandboxes; an error says what is missing, and what to install or allow. The first
+    /// time it makes one to find out, which takes some milliseconds.
+    pub fn available(&self, kind: Kind) -> Result<(), String> {
+        self.lacking(kind).map(drop)
+    }
+
+    /// Whether such sandboxes are made for code of people who do not trust each other, or the node.
+    pub fn confines(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Process => false,
+            Kind::Namespace | Kind::MicroVm => true,
+            Kind::Container => self.container.confines(),
+        }
+    }
+
+    /// As [`available`](Self::available), and what of the policy this machine cannot enforce.
+    pub fn lacking(&self, kind: Kind) -> Result<Vec<String>, String> {
+        match kind {
+            Kind::Process => Ok(Vec::new()),
+            Kind::Namespace => self.namespaces.lacking(),
+            Kind::Container => self.containers.lacking(),
+            Kind::MicroVm => Err("this version knows no virtual machines; ask for `namespace`".into()),
+        }
     }
 
     /// Where the worker program is: `$HOTLEASE_WORKER`, else beside the running program, else in
@@ -128,9 +270,7 @@ impl Launcher {
             path: WORKER_BINARY.into(),
             source,
         })?;
-        let directory = program.parent().unwrap_or(Path::new("/"));
-        let beside = directory.join(WORKER_BINARY);
-        let installed = directory.join("../libexec/hotlease").join(WORKER_BINARY);
+        let [beside, installed] = near(&program, WORKER_BINARY);
         if beside.is_file() {
             return Ok(beside);
         }
@@ -148,16 +288,40 @@ impl Launcher {
         &self.binary
     }
 
-    /// Starts a worker with `control` as its standard input. Takes some hundred microseconds, in which it
-    /// blocks; to be called within a tokio runtime.
-    pub fn start(&self, control: OwnedFd) -> Result<Process, SandboxError> {
-        let mut worker = Command::new(&self.binary);
-        worker.arg0(WORKER_BINARY).current_dir("/");
-        self.spawn(worker, &[], control)
+    /// Starts a worker with `control` as its standard input: `program`, or the launcher's own where there is none.
+    /// Takes some hundred microseconds to some milliseconds, in which it blocks; to be called within a tokio runtime.
+    pub fn start(
+        &self,
+        kind: Kind,
+        program: Option<&Program>,
+        control: OwnedFd,
+    ) -> Result<Process, SandboxError> {
+        let begin = Instant::now();
+        let mut process = self.start_of(kind, program, control)?;
+        process.phases = process.phases.of_start(begin.elapsed());
+        Ok(process)
     }
 
-    /// Starts this program instead, in the same way.
-    pub fn start_program(&self, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
+    fn start_of(
+        &self,
+        kind: Kind,
+        program: Option<&Program>,
+        control: OwnedFd,
+    ) -> Result<Process, SandboxError> {
+        match kind {
+            Kind::Process => {}
+            Kind::Namespace => return self.start_in(&self.namespaces, program, control),
+            Kind::Container => return self.start_in(&self.containers, program, control),
+            Kind::MicroVm => {
+                let why = self.available(kind).err().unwrap_or_default();
+                return Err(SandboxError::Unavailable { kind, why });
+            }
+        }
+        let Some(program) = program else {
+            let mut worker = Command::new(&self.binary);
+            worker.arg0(WORKER_BINARY).current_dir("/");
+            return self.spawn(worker, &[], control);
+        };
         let unusable = |errno: nix::errno::Errno| SandboxError::Program {
             path: program.path.clone(),
             source: errno.into(),
@@ -170,6 +334,21 @@ impl Launcher {
             false => Path::new("/"),
         });
         self.spawn(worker, &program.environment, control)
+    }
+
+    fn start_in(
+        &self,
+        sandboxes: &Namespaces,
+        program: Option<&Program>,
+        control: OwnedFd,
+    ) -> Result<Process, SandboxError> {
+        let started = sandboxes.start(program, &self.binary, &self.environment, control)?;
+        Process::attend_sandbox(started, self.living.clone(), &self.out_of_memory).map_err(|source| {
+            SandboxError::Start {
+                what: "watch",
+                source,
+            }
+        })
     }
 
     fn spawn(
@@ -211,4 +390,24 @@ impl Launcher {
         // Cannot fail: self holds the sender.
         let _ = self.living.subscribe().wait_for(|living| *living == 0).await;
     }
+}
+
+/// Where programs that belong together are: beside each other, or one in `bin` and the other in `libexec/hotlease`.
+fn near(program: &Path, name: &str) -> [PathBuf; 2] {
+    let directory = program.parent().unwrap_or(Path::new("/"));
+    [
+        directory.join(name),
+        directory.join("../libexec/hotlease").join(name),
+    ]
+}
+
+/// The nursery that belongs to this worker's program.
+fn find_nursery(worker: &Path) -> PathBuf {
+    if let Some(named) = std::env::var_os("HOTLEASE_NURSERY").filter(|name| !name.is_empty()) {
+        return named.into();
+    }
+    let own = std::env::current_exe().unwrap_or_default();
+    let places = [near(worker, NURSERY_BINARY), near(&own, NURSERY_BINARY)].concat();
+    let found = places.iter().find(|place| place.is_file());
+    found.unwrap_or(&places[0]).clone()
 }

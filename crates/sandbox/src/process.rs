@@ -1,7 +1,10 @@
 //! One started process: its output, its end.
 
 use crate::memory::{OutOfMemory, resident_bytes};
+use crate::namespace::{Limits, Started};
 use crate::output::Tail;
+use crate::phases::Phases;
+use hotlease_nursery::order::Ended;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::fmt;
@@ -54,7 +57,10 @@ impl fmt::Display for Exit {
 
 struct Shared {
     pid: u32,
+    /// Of what is to be killed.
     pidfd: AsyncFd<OwnedFd>,
+    /// What its sandbox has of its own.
+    limits: Option<Limits>,
     killed: AtomicBool,
     tail: Mutex<Tail>,
 }
@@ -70,6 +76,8 @@ impl Shared {
 pub struct Process {
     shared: Arc<Shared>,
     exit: watch::Receiver<Option<Arc<Exit>>>,
+    /// What its kind knows of its start.
+    pub(crate) phases: Phases,
 }
 
 impl fmt::Debug for Process {
@@ -118,15 +126,66 @@ impl Process {
                 return Err(error);
             }
         };
-        let shared = Arc::new(Shared {
+        Ok(Self::watch(
+            Shared {
+                pid,
+                pidfd,
+                limits: None,
+                killed: AtomicBool::new(false),
+                tail: Mutex::default(),
+            },
+            Life::Child(child),
+            output,
+            living,
+            out_of_memory,
+        ))
+    }
+
+    /// Takes charge of a program in a sandbox of its own.
+    pub(crate) fn attend_sandbox(
+        started: Started,
+        living: watch::Sender<usize>,
+        out_of_memory: &Arc<OutOfMemory>,
+    ) -> io::Result<Self> {
+        let Started {
+            pidfd,
+            pid,
+            output,
+            end,
+            limits,
+        } = started;
+        // What nobody watches must not run.
+        let killer = pidfd.try_clone()?;
+        let registered = || {
+            let output = pipe::Receiver::from_owned_fd(output)?;
+            let end = pipe::Receiver::from_owned_fd(end)?;
+            // SAFETY: an OwnedFd is open as long as it lives, and the AsyncFd owns it.
+            let pidfd = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }?;
+            Ok::<_, io::Error>((pidfd, output, end))
+        };
+        let (pidfd, output, end) = registered().inspect_err(|_| send_kill(&killer))?;
+        let shared = Shared {
             pid,
             pidfd,
+            limits: Some(limits),
             killed: AtomicBool::new(false),
             tail: Mutex::default(),
-        });
+        };
+        let life = Life::Sandbox(end);
+        Ok(Self::watch(shared, life, output, living, out_of_memory))
+    }
+
+    fn watch(
+        shared: Shared,
+        life: Life,
+        output: pipe::Receiver,
+        living: watch::Sender<usize>,
+        out_of_memory: &Arc<OutOfMemory>,
+    ) -> Self {
+        let shared = Arc::new(shared);
         let (sender, exit) = watch::channel(None);
         let attendant = Attendant {
-            child,
+            life,
             output: Some(output),
             shared: Arc::clone(&shared),
             out_of_memory: Arc::clone(out_of_memory),
@@ -137,7 +196,28 @@ impl Process {
             drop(counted);
             sender.send_replace(Some(Arc::new(exit)));
         });
-        Ok(Self { shared, exit })
+        Self {
+            shared,
+            exit,
+            phases: Phases::default(),
+        }
+    }
+
+    /// Limits all of its sandbox together to this memory (0: as the policy says) and these processors (none: all), as far
+    /// as the machine can. Without effect where it has no sandbox of its own. Blocks for a moment.
+    ///
+    /// # Errors
+    /// Its control group does not take them.
+    pub fn limit(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
+        match &self.shared.limits {
+            Some(limits) if !self.is_gone() => limits.set(memory_bytes, cores),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the time of its start went.
+    pub fn phases(&self) -> Phases {
+        self.phases
     }
 
     /// Its process id. May be reused by the system once it is gone.
@@ -170,6 +250,15 @@ impl Process {
         }
     }
 
+    /// Resolves when it is gone and reaped. Not bound to its life: it is killed when it is dropped, and gone a moment later.
+    pub fn gone(&self) -> impl Future<Output = ()> + use<> {
+        let mut exit = self.exit.clone();
+        async move {
+            // An error means that the runtime is shutting down.
+            let _ = exit.wait_for(Option::is_some).await;
+        }
+    }
+
     /// The last of what it has printed so far.
     pub fn output(&self) -> String {
         self.shared.tail().text()
@@ -192,8 +281,25 @@ impl Drop for Process {
     }
 }
 
+/// How the end of a process is known.
+enum Life {
+    /// It is ours to reap.
+    Child(Child),
+    /// The nursery reaps it, and writes its [`Ended`] here when nothing of it is left.
+    Sandbox(pipe::Receiver),
+}
+
+impl Life {
+    async fn over(&self, shared: &Shared) {
+        match self {
+            Self::Child(_) => drop(shared.pidfd.readable().await),
+            Self::Sandbox(end) => drop(end.readable().await),
+        }
+    }
+}
+
 struct Attendant {
-    child: Child,
+    life: Life,
     output: Option<pipe::Receiver>,
     shared: Arc<Shared>,
     out_of_memory: Arc<OutOfMemory>,
@@ -202,23 +308,21 @@ struct Attendant {
 impl Attendant {
     async fn until_exit(mut self) -> Exit {
         let mut chunk = [0; CHUNK_BYTES];
-        loop {
+        let ended = loop {
             tokio::select! {
                 biased;
-                _ = self.shared.pidfd.readable() => break,
+                () = self.life.over(&self.shared) => {
+                    if let Some(ended) = self.ended().await {
+                        break ended;
+                    }
+                }
                 () = readable(self.output.as_ref()) => {
                     if self.read_some(&mut chunk).is_none() {
                         self.output = None;
                     }
                 }
             }
-        }
-        // The leader is not reaped yet, so its group id cannot be anybody else's. Processes that a
-        // function started and that are still in the group must not outlive the lease.
-        let group = Pid::from_raw(self.shared.pid as i32);
-        // ESRCH: nobody left in the group.
-        let _ = killpg(group, Signal::SIGKILL);
-        let status = self.child.wait();
+        };
         let mut rest = REST_BYTES_MAX;
         while let Some(length @ 1..) = self.read_some(&mut chunk) {
             rest = rest.saturating_sub(length);
@@ -227,8 +331,46 @@ impl Attendant {
             }
         }
         Exit {
-            end: self.end(status),
+            end: self.end(ended),
             output: self.shared.tail().text(),
+        }
+    }
+
+    /// Its end, once everything that it started has ended, too; none if it was not the end.
+    async fn ended(&mut self) -> Option<Ended> {
+        // Killed with its nursery, or nobody knows by what.
+        const UNKNOWN: Ended = Ended {
+            status: -(Signal::SIGKILL as i32),
+            out_of_memory: Some(false),
+        };
+        match &mut self.life {
+            Life::Child(child) => {
+                // The leader is not reaped yet, so its group id cannot be anybody else's. Processes that a
+                // function started and that are still in the group must not outlive the lease.
+                let group = Pid::from_raw(self.shared.pid as i32);
+                // ESRCH: nobody left in the group.
+                let _ = killpg(group, Signal::SIGKILL);
+                Some(match child.wait() {
+                    Ok(status) => Ended {
+                        status: of_status(status),
+                        out_of_memory: None,
+                    },
+                    // Somebody else reaped our child; it is gone, and that is all we know.
+                    Err(_) => UNKNOWN,
+                })
+            }
+            Life::Sandbox(end) => {
+                let mut word = [0; 16];
+                match end.try_read(&mut word) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+                    Ok(length @ 1..) => Some(hotlease_wire::decode(&word[..length]).unwrap_or(UNKNOWN)),
+                    Ok(0) | Err(_) => {
+                        // The nursery is gone, and the kernel kills what it made.
+                        drop(self.shared.pidfd.readable().await);
+                        Some(UNKNOWN)
+                    }
+                }
+            }
         }
     }
 
@@ -245,22 +387,26 @@ impl Attendant {
         }
     }
 
-    fn end(&self, status: io::Result<ExitStatus>) -> End {
-        const KILL: i32 = Signal::SIGKILL as i32;
-        let end = match status {
-            Ok(status) => match status.code() {
-                Some(code) => End::Exited(code),
-                None => End::Signalled(status.signal().unwrap_or(KILL)),
-            },
-            // Somebody else reaped our child; it is gone, and that is all we know.
-            Err(_) => End::Signalled(KILL),
+    fn end(&self, ended: Ended) -> End {
+        let end = match ended.status {
+            status @ 0.. => End::Exited(status),
+            signal => End::Signalled(-signal),
         };
-        let unexplained = end == End::Signalled(KILL) && !self.shared.killed.load(Ordering::Relaxed);
-        match unexplained && self.out_of_memory.struck() {
+        let killed = self.shared.killed.load(Ordering::Relaxed);
+        let unexplained = end == End::Signalled(Signal::SIGKILL as i32) && !killed;
+        // A group's own count is no guess: that of the machine also has what was killed elsewhere meanwhile.
+        let struck = || ended.out_of_memory.unwrap_or_else(|| self.out_of_memory.struck());
+        match unexplained && struck() {
             true => End::OutOfMemory,
             false => end,
         }
     }
+}
+
+/// The exit status, or else the signal, negative.
+fn of_status(status: ExitStatus) -> i32 {
+    let signal = || -status.signal().unwrap_or(Signal::SIGKILL as i32);
+    status.code().unwrap_or_else(signal)
 }
 
 /// Waits for output, for ever if there will be none.

@@ -2,6 +2,7 @@
 //!
 //! * [`greeting`] — the first bytes of every connection, before anybody is known.
 //! * [`rendezvous`] — a member ↔ the rendezvous: join, and where the others are.
+//! * [`seat`] — the client of a gang → its slots: where they find each other.
 //! * [`frame`] — member ↔ member: messages, and what keeps them in bounds.
 //!
 //! A connection begins with the calling side's [`greeting::Greeting`] and the first message of a Noise handshake
@@ -17,6 +18,7 @@
 pub mod frame;
 pub mod greeting;
 pub mod rendezvous;
+pub mod seat;
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -63,6 +65,8 @@ pub enum Loss {
     Declared = 5,
     /// The connection through the rendezvous, which relays, was closed, without a word.
     Unrelayed = 6,
+    /// It cannot be reached over libfabric any more, though its process goes on.
+    Unreached = 7,
 }
 
 impl Loss {
@@ -75,6 +79,7 @@ impl Loss {
             Self::GaveUp,
             Self::Declared,
             Self::Unrelayed,
+            Self::Unreached,
         ];
         all.into_iter().find(|loss| *loss as u64 == number)
     }
@@ -90,6 +95,9 @@ impl fmt::Display for Loss {
             Self::Declared => "other members hold that it has failed",
             Self::Unrelayed => {
                 "its connection through the rendezvous was closed: its process has ended, or the rendezvous has"
+            }
+            Self::Unreached => {
+                "libfabric reaches it no more, though its process goes on: the network between the two has failed"
             }
         })
     }

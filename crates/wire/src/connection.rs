@@ -15,6 +15,7 @@
 //!                                   ◄─────── OpenedFabric{generation, request ring}
 //! ```
 
+use crate::comm::seat::Seat;
 use crate::fabric::{ChannelEnd, PortAddress, RemoteMemory};
 use crate::ids::{RegionId, SlotIndex};
 use crate::refusal::Refusal;
@@ -87,6 +88,14 @@ pub enum ConnectionRequest {
         region: RegionId,
         /// Where it is.
         memory: RemoteMemory,
+    },
+    /// Tell the functions of a slot of the gang that they run in, instead of what they were told before. Only the lease's holder may.
+    /// Answer: [`ConnectionReply::Done`].
+    Seat {
+        /// Which.
+        slot: SlotIndex,
+        /// Its place in the gang.
+        seat: Seat,
     },
 }
 

@@ -88,6 +88,8 @@ pub enum Answer {
     Ready {
         /// [`crate::limits::PROTOCOL_VERSION`].
         version: u32,
+        /// Of the time since its process was started, what it has spent on imports, microseconds; 0: it imports nothing.
+        imports_us: u64,
     },
     /// The order was carried out.
     Done,

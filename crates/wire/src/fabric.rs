@@ -187,6 +187,82 @@ pub struct PortAddress {
     pub address: Vec<u8>,
 }
 
+/// What is told to a peer that is to send messages here ([`Envelope`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inbox {
+    /// Of the endpoint that receives them.
+    pub address: PortAddress,
+    /// The receiver's number of this peer.
+    pub number: u32,
+    /// Drawn at random for this peer.
+    pub key: u64,
+    /// The longest message that is received, with its envelope.
+    pub message_bytes: u32,
+}
+
+impl Inbox {
+    /// Longest encoding, bytes.
+    pub const BYTES_MAX: usize = 640;
+    /// Longest address, bytes; longest name of a provider.
+    const ADDRESS_BYTES_MAX: usize = 512;
+    const NAME_BYTES_MAX: usize = 64;
+
+    /// Of bytes; total on any.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let inbox: Self = crate::decode(bytes)?;
+        let PortAddress { provider, address } = &inbox.address;
+        let has_room = inbox.message_bytes as usize > Envelope::BYTES;
+        if has_room && provider.len() <= Self::NAME_BYTES_MAX && address.len() <= Self::ADDRESS_BYTES_MAX {
+            Ok(inbox)
+        } else {
+            Err(DecodeError::Malformed { what: "inbox" })
+        }
+    }
+}
+
+/// What stands before each message of those that keep their order between two ends, instead of a [`Prefix`]:
+///
+/// ```text
+/// byte  0     8        12         16
+///       | key | number | sequence | content ...
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Envelope {
+    /// Of the [`Inbox`].
+    pub key: u64,
+    /// Of the [`Inbox`]: who sends it.
+    pub number: u32,
+    /// Which message of this sender it is, counted from 0: none is lost, and none overtakes another.
+    pub sequence: u32,
+}
+
+impl Envelope {
+    /// Encoded size.
+    pub const BYTES: usize = 16;
+
+    /// As bytes.
+    #[inline]
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let words = u128::from(self.key) | u128::from(self.number) << 64 | u128::from(self.sequence) << 96;
+        words.to_le_bytes()
+    }
+
+    /// Of a message, with its content. All bytes are some envelope; whether it is a right one its receiver knows.
+    #[inline]
+    pub fn decode(message: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let Some((head, content)) = message.split_first_chunk() else {
+            return Err(DecodeError::Malformed { what: "envelope" });
+        };
+        let words = u128::from_le_bytes(*head);
+        let envelope = Self {
+            key: words as u64,
+            number: (words >> 64) as u32,
+            sequence: (words >> 96) as u32,
+        };
+        Ok((envelope, content))
+    }
+}
+
 /// What the owner of a ring tells the peer that will write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelEnd {
@@ -231,6 +307,37 @@ mod tests {
         ] {
             assert_eq!(Prefix::decode(&prefix.encode()), Ok(prefix));
         }
+    }
+
+    #[test]
+    fn envelopes_and_inboxes_round_trip() {
+        let envelope = Envelope {
+            key: u64::MAX - 1,
+            number: 7,
+            sequence: u32::MAX,
+        };
+        let message = [&envelope.encode()[..], b"content"].concat();
+        assert_eq!(Envelope::decode(&message), Ok((envelope, &b"content"[..])));
+        assert!(Envelope::decode(&message[..Envelope::BYTES - 1]).is_err());
+        let mut inbox = Inbox {
+            address: PortAddress {
+                provider: "p".repeat(64),
+                address: vec![0xff; 512],
+            },
+            number: u32::MAX,
+            key: u64::MAX,
+            message_bytes: u32::MAX,
+        };
+        let bytes = crate::encode(&inbox);
+        assert!(bytes.len() <= Inbox::BYTES_MAX);
+        assert_eq!(Inbox::decode(&bytes).as_ref(), Ok(&inbox));
+        inbox.message_bytes = Envelope::BYTES as u32;
+        assert!(Inbox::decode(&crate::encode(&inbox)).is_err(), "no room");
+        (inbox.message_bytes, inbox.address.address) = (100, vec![0; 513]);
+        assert!(
+            Inbox::decode(&crate::encode(&inbox)).is_err(),
+            "too long an address"
+        );
     }
 
     #[test]

@@ -65,5 +65,7 @@ pub const FUNCTION_LABEL_BYTES_MAX: usize = 128;
 pub const TENANT_BYTES_MAX: usize = 64;
 /// Bytes of a lease's label.
 pub const LABEL_BYTES_MAX: usize = 64;
+/// Bytes of a seat: a name, an address and a secret.
+pub const SEAT_BYTES_MAX: usize = 1024;
 /// Version of the session, control and connection protocols; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 8;

@@ -380,6 +380,22 @@ pub enum Refusal {
         /// Most GPUs offered by one agent.
         offered: u32,
     },
+    /// The agent cannot, or may not, run this lease's code in such a sandbox.
+    #[error("no sandbox of kind {kind}: {why}")]
+    NoSandbox {
+        /// Which was asked for, or is the site's.
+        kind: String,
+        /// What is missing, and what to do about it.
+        why: String,
+    },
+    /// The agent cannot have, or mount, the environment that the lease names.
+    #[error("no environment for this lease: {why}")]
+    NoEnvironment {
+        /// Its hash.
+        environment: String,
+        /// What is wrong, and what to do about it.
+        why: String,
+    },
 }
 
 fn last_output(output: &str) -> String {

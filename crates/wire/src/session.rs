@@ -165,15 +165,36 @@ pub struct UsageTotals {
     pub invocations: u64,
 }
 
-/// Where a cold start's time went on the agent, microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Where a cold start's time went on the agent, microseconds; of several workers what the slowest one took.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StartPhases {
-    /// Workers that came from the warm pool.
+    /// Workers that came from the warm pool, or were spare interpreters.
     pub pooled: u32,
     /// Workers that had to be started.
     pub started: u32,
-    /// Starting processes until they were ready.
+    /// From the request's arrival until the lease was granted.
+    pub grant_us: u64,
+    /// Starting processes until they were ready: all the steps.
     pub start_us: u64,
+    /// Of that, what each step took.
+    pub steps: StartSteps,
     /// Assigning them to the lease.
     pub configure_us: u64,
+    /// Why workers had to be started, in words; empty: none had to.
+    pub cold: String,
+}
+
+/// The steps of a worker's start, one after the other, microseconds; none: it had no such step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StartSteps {
+    /// Fetching and mounting the image of its environment, before the lease was granted: neither in `grant_us` nor in `start_us`.
+    pub image_us: Option<u64>,
+    /// Making its sandbox, or taking one that was prepared, and starting its program in it.
+    pub sandbox_us: Option<u64>,
+    /// Booting a kernel of its own.
+    pub boot_us: Option<u64>,
+    /// From there until its program's first line: an interpreter's own start. Of a native worker, until it took orders.
+    pub interpreter_us: Option<u64>,
+    /// Imports, until it took orders.
+    pub imports_us: Option<u64>,
 }

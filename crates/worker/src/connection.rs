@@ -13,11 +13,14 @@ use hotlease_fabric::ofi::{OfiError, Peer};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Refusal;
+use hotlease_wire::comm::seat::Seat;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::Lent;
 use hotlease_wire::fabric::{ChannelEnd, PortAddress};
 use hotlease_wire::ids::{RegionId, SlotIndex};
-use hotlease_wire::limits::{CHANNELS_PER_SLOT_MAX, PEER_CONNECTIONS_MAX, REGION_BYTES_MAX, REGIONS_MAX};
+use hotlease_wire::limits::{
+    CHANNELS_PER_SLOT_MAX, PEER_CONNECTIONS_MAX, REGION_BYTES_MAX, REGIONS_MAX, SEAT_BYTES_MAX,
+};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -109,6 +112,7 @@ impl Connection {
                 ConnectionRequest::RegisterFabric { region, memory } => {
                     self.add_region(lease, region, memory.size, || Ok(Region::Fabric(memory)))
                 }
+                ConnectionRequest::Seat { slot, seat } => self.seat(lease, slot, seat),
             };
             let (reply, fds) =
                 answered.unwrap_or_else(|refusal| (ConnectionReply::Refused(refusal), Vec::new()));
@@ -237,6 +241,22 @@ impl Connection {
         let ring = TransportRing::Ofi(Box::new(replies));
         self.serve_channel(lease, index, WorkerChannel::over(requests, generation, ring));
         Ok((ConnectionReply::OpenedFabric { generation, end }, Vec::new()))
+    }
+
+    fn seat(&self, lease: &Lease, slot: SlotIndex, seat: Seat) -> Answered {
+        if self.is_peer() {
+            return Err(Refusal::NotPermitted {
+                what: "a gang is of whoever holds the lease, and this client was lent its slots".into(),
+            });
+        }
+        if !seat.is_bounded() {
+            return Err(too_many("bytes in a seat", SEAT_BYTES_MAX as u64));
+        }
+        let slots = lease.slots.len() as u16;
+        let mailbox = lease.slots.get(usize::from(slot.0));
+        let mailbox = mailbox.ok_or(Refusal::UnknownSlot { index: slot.0, slots })?;
+        mailbox.put(Letter::Seat(Box::new(seat)));
+        Ok((ConnectionReply::Done, Vec::new()))
     }
 
     fn register(&mut self, lease: &Lease, region: RegionId, size_bytes: u64, fds: Vec<OwnedFd>) -> Answered {

@@ -1,6 +1,7 @@
 //! What a function of the context interface is given; the layout of `hotlease_context` in
 //! `include/hotlease/function.h`.
 
+use crate::seat::{self, OwnSeat, Seat};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,6 +36,12 @@ impl FunctionContext {
     pub fn deadline_ns(&self) -> u64 {
         self.deadline_ns
     }
+
+    /// Its place in the gang that the function runs in; none: it runs in none.
+    pub fn seat(&self) -> Option<&Seat> {
+        // SAFETY: the slot's, which neither ends nor replaces it while a function runs.
+        unsafe { seat::at(self.communicator) }
+    }
 }
 
 /// One slot's, with everything that it points to.
@@ -44,6 +51,7 @@ pub struct Context {
     _state: Box<*mut c_void>,
     _scratch: Box<[Aligned]>,
     _tenant: CString,
+    seat: Option<OwnSeat>,
 }
 
 #[repr(C, align(64))]
@@ -75,6 +83,20 @@ impl Context {
             _state: state,
             _scratch: scratch,
             _tenant: tenant,
+            seat: None,
+        }
+    }
+
+    /// Tells functions of their gang, instead of what they were told before.
+    pub fn sit(&mut self, seat: &hotlease_wire::comm::seat::Seat) {
+        let seat = self.seat.insert(OwnSeat::new(seat));
+        self.layout.communicator = seat.layout();
+    }
+
+    /// A function has failed: the others of its gang wait for it no longer.
+    pub fn leave_gang(&mut self) {
+        if let Some(seat) = &mut self.seat {
+            seat.end();
         }
     }
 

@@ -27,6 +27,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 /// Stack of a slot's thread: what a program's main thread has, as functions expect.
 const STACK_BYTES: usize = 8 << 20;
@@ -52,6 +53,8 @@ pub struct Program {
     pub functions: Arc<FunctionTable>,
     /// Where slots run.
     pub threads: SlotThreads,
+    /// How long its imports took, until now.
+    pub imports: Duration,
 }
 
 /// Where slots run.
@@ -101,6 +104,7 @@ pub fn obey(socket: Socket, program: Program) -> Result<(), ControlError> {
     socket.send(
         &Answer::Ready {
             version: PROTOCOL_VERSION,
+            imports_us: program.imports.as_micros() as u64,
         },
         &[],
     )?;

@@ -42,6 +42,7 @@ impl Worker {
         let program = Program {
             functions: Arc::new(FunctionTable::of_host(function)),
             threads: SlotThreads::Handed(sender),
+            imports: self.imports,
         };
         let control = std::thread::Builder::new().name("hotlease-control".into());
         control.spawn(move || obey(self.socket, program))?;

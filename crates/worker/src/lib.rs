@@ -23,6 +23,7 @@
 //! | `mailbox` | how the main thread hands things to a slot |
 //! | `invoke` | calling a function through either interface, with its bounds |
 //! | `context` | what a function of the context interface is given |
+//! | `seat` | a slot's place in a gang |
 //! | `library` | loading function libraries |
 //! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
@@ -41,6 +42,7 @@ mod landing;
 mod library;
 mod lifeline;
 mod mailbox;
+mod seat;
 mod sleep;
 mod slot;
 mod watchdog;
@@ -50,11 +52,13 @@ pub use control::ControlError;
 pub use host::{HostedSlot, leave_after_this, reached_at};
 pub use invoke::{Outcome, Place};
 pub use library::{Library, Loaded};
+pub use seat::{Foreign, Keep, Seat};
 
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::control::Answer;
 use std::ffi::c_void;
 use std::io;
+use std::time::Duration;
 
 /// A function of the context interface, of the program that hosts a worker: context, input, its bytes, output, its
 /// capacity, and where to say how many bytes it produced. Gives 0, or its own error number.
@@ -64,6 +68,7 @@ pub type HostFunction =
 /// A process that has become a worker, and was not assigned to a lease yet.
 pub struct Worker {
     socket: Socket,
+    imports: Duration,
 }
 
 impl Worker {
@@ -73,7 +78,16 @@ impl Worker {
     /// If standard input is no control socket: the process was not started by an agent.
     pub fn take_over() -> io::Result<Self> {
         let socket = Socket::from(fault::take_control_socket()?);
-        Ok(Self { socket })
+        Ok(Self {
+            socket,
+            imports: Duration::ZERO,
+        })
+    }
+
+    /// Of the time since its process was started, what its program has spent on imports: told to whoever asks where the time of
+    /// the start went.
+    pub fn set_imports(&mut self, took: Duration) {
+        self.imports = took;
     }
 
     /// Prepares for crashes, and for the agent's end.

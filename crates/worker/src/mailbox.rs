@@ -5,6 +5,7 @@ use crate::invoke::{Region, Regions, SlotChannel};
 use crate::library::FunctionTable;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
+use hotlease_wire::comm::seat::Seat;
 use hotlease_wire::ids::RegionId;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,8 @@ pub enum Letter {
     Forget(ConnectionId, RegionId),
     /// The functions there are, now.
     Functions(Arc<FunctionTable>),
+    /// Functions run in this gang.
+    Seat(Box<Seat>),
     /// Drive this port: it is the slot's alone.
     Port(Arc<Port>),
     /// End the process with this status.
@@ -47,7 +50,7 @@ impl Letter {
                 regions.remove(forgotten);
                 false
             }
-            (Self::Functions(_), Self::Functions(_)) => true,
+            (Self::Functions(_), Self::Functions(_)) | (Self::Seat(_), Self::Seat(_)) => true,
             _ => false,
         }
     }

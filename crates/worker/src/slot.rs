@@ -18,7 +18,7 @@ use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
 use hotlease_fabric::ofi::Port;
 use hotlease_fabric::transport::TransportRing;
 use hotlease_fabric::usage::{Failure, FunctionRow, SlotMeter, UsageBlock};
-use hotlease_wire::frame::{Flags, InvocationId, Status};
+use hotlease_wire::frame::{InvocationId, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::RING_DEPTH_MAX;
 use std::sync::Arc;
@@ -293,6 +293,7 @@ impl<C: Core> Slot<C> {
                     self.rows.resize(functions.len(), None);
                     self.functions = functions;
                 }
+                Letter::Seat(seat) => self.context.sit(&seat),
                 Letter::Port(port) => {
                     // One that takes the place of a failed one.
                     self.ports.retain(|old| old.provider() != port.provider());
@@ -349,8 +350,9 @@ impl<C: Core> Slot<C> {
             return Err(Status::StaleEpoch);
         }
         // What a request names may be in a letter that was put before the client was told to use it. A region that
-        // was registered anew is also in the table, as it was before: with a key that is no longer good.
-        if header.flags != Flags::NONE && self.mailbox.has_mail() {
+        // was registered anew is also in the table, as it was before: with a key that is no longer good. So is the gang
+        // that it was before, which no request names.
+        if self.mailbox.has_mail() {
             self.read_mail();
         }
         let (function, arguments) = match self.look_up(position, request) {
@@ -425,10 +427,11 @@ impl<C: Core> Slot<C> {
         Ok(())
     }
 
-    /// For the node's log, once the reply is out.
+    /// For the node's log, and for the others of its gang, once the reply is out: theirs are behind it, so the client sees first what
+    /// failed first.
     #[cold]
     #[inline(never)]
-    fn note_failure(&self, request: &Request, status: Status, code: i32) {
+    fn note_failure(&mut self, request: &Request, status: Status, code: i32) {
         let header = &request.header;
         let failure = Failure {
             invocation: InvocationId::new(header.seq, header.reply_entry),
@@ -437,5 +440,6 @@ impl<C: Core> Slot<C> {
             code,
         };
         self.shared.usage.fail(self.index, failure);
+        self.context.leave_gang();
     }
 }

@@ -4,6 +4,7 @@
 #define HOTLEASE_COMM_JOIN_HPP
 
 #include <hotlease/comm/request.hpp>
+#include <hotlease/gang.h>
 
 #include <chrono>
 #include <cstdint>
@@ -53,14 +54,25 @@ struct communicator_options {
     std::chrono::milliseconds failure_bound = std::chrono::seconds(2);
     std::chrono::milliseconds linger = std::chrono::seconds(30);
     std::chrono::microseconds spin = std::chrono::microseconds(20);
-    std::uint64_t eager_bytes = 16 * 1024;
+    std::uint64_t eager_bytes = 256 * 1024;
     std::uint64_t early_bytes = 256 << 20;
     std::string address = {}; // at which others reach this member; empty: as it reached the rendezvous
     bool newcomer = false;    // joins a communicator that grows to `size`: communicator::grow
     bool checked = false;     // members compare what they call before each collective: hotlease::at
+    // "direct", "tcp", "ofi", "redis://host:6379", "s3://bucket", "dynamodb://table", "auto:..."; empty:
+    // HOTLEASE_COMM_LINK
+    std::string link = {};
 };
 
 namespace detail {
+
+inline const hotlease_comm* of_gang(const hotlease_context* context)
+{
+    const hotlease_comm* lent = nullptr;
+    communicate(
+        [&](hotlease_error** failure) { return hotlease_context_communicator(context, &lent, failure); });
+    return lent;
+}
 
 inline hotlease_comm* join(const communicator_options& options)
 {
@@ -89,6 +101,7 @@ inline hotlease_comm* join(const communicator_options& options)
     asked.address = text(options.address);
     asked.newcomer = options.newcomer ? 1 : 0;
     asked.checked = options.checked ? 1 : 0;
+    asked.link = text(options.link);
     hotlease_comm* joined = nullptr;
     communicate([&](hotlease_error** failure) { return hotlease_comm_join(&asked, &joined, failure); });
     return joined;
@@ -103,6 +116,7 @@ public:
         if (this != &other) {
             leave();
             handle_ = std::move(other.handle_);
+            is_lent_ = other.is_lent_;
             unwinding_ = other.unwinding_;
         }
         return *this;
@@ -112,6 +126,8 @@ public:
     std::uint32_t rank() const noexcept { return hotlease_comm_rank(handle_.get()); }
     std::uint32_t size() const noexcept { return hotlease_comm_size(handle_.get()); }
     std::string name() const { return hotlease_comm_name(handle_.get()); }
+    // What members talk over: "direct", "redis://cache:6379". Where it was "auto", what was chosen.
+    std::string link() const { return hotlease_comm_link(handle_.get()); }
     const hotlease_comm* handle() const noexcept { return handle_.get(); }
 
     // Finishes: waits until everything is sent, and until others have read it or are gone. No call is
@@ -119,13 +135,22 @@ public:
     void finish()
     {
         alive();
+        demand(!is_lent_, "communicator::finish: it is the gang's, whose workers keep it");
         communicate([&](hotlease_error** failure) { return hotlease_comm_finish(handle_.release(), failure); });
     }
-    // Gives up, as a member that has failed: the others learn it at once. No call is possible afterwards.
-    void abort() noexcept { hotlease_comm_abort(handle_.release()); }
+    // Gives up, as a member that has failed: the others learn it at once; on a gang when the function has
+    // returned its error. No call is possible afterwards.
+    void abort() noexcept
+    {
+        hotlease_comm* const handle = handle_.release();
+        if (!is_lent_)
+            hotlease_comm_abort(handle);
+    }
 
 protected:
     explicit with_handle(hotlease_comm* handle) : handle_(handle) {}
+    // Of a gang: its worker has it.
+    explicit with_handle(const hotlease_comm* lent) : handle_(const_cast<hotlease_comm*>(lent)), is_lent_(true) {}
     ~with_handle() { leave(); }
 
     // Calls a function with these arguments.
@@ -154,12 +179,13 @@ private:
     void alive() const { demand(handle_ != nullptr, "communicator: it has finished, or was moved from"); }
     void leave() noexcept
     {
-        if (std::uncaught_exceptions() > unwinding_)
+        if (is_lent_ || std::uncaught_exceptions() > unwinding_)
             abort();
         handle_.reset();
     }
 
     unique<hotlease_comm, hotlease_comm_free> handle_;
+    bool is_lent_ = false;
     int unwinding_ = std::uncaught_exceptions();
 };
 

@@ -120,6 +120,8 @@ public:
 
 private:
     friend class detail::with_handle;
+    template <class Other>
+    friend std::optional<std::size_t> wait_any(std::span<const request<Other>> requests);
     request(hotlease_comm_request* handle, detail::kept<Result> kept, std::shared_ptr<detail::thrown> failure)
         : kept_(std::move(kept)), handle_(handle), failure_(std::move(failure))
     {
@@ -157,6 +159,27 @@ template <class Result>
 void wait_all(std::vector<request<Result>>& requests)
 {
     wait_all(std::span(requests));
+}
+
+// Waits until one has ended: the index of the first, for which wait() then returns at once. Those that are not
+// valid are passed over; nothing if none is.
+template <class Result>
+std::optional<std::size_t> wait_any(std::span<const request<Result>> requests)
+{
+    std::vector<hotlease_comm_request*> handles;
+    handles.reserve(requests.size());
+    for (const auto& each : requests)
+        handles.push_back(each.handle_.get());
+    std::size_t index = 0;
+    detail::communicate([&](hotlease_error** failure) {
+        return hotlease_comm_wait_any(handles.data(), handles.size(), &index, failure);
+    });
+    return index < handles.size() ? std::optional(index) : std::nullopt;
+}
+template <class Result>
+std::optional<std::size_t> wait_any(const std::vector<request<Result>>& requests)
+{
+    return wait_any(std::span(requests));
 }
 
 } // namespace hotlease

@@ -16,7 +16,11 @@ pub(crate) fn status_of(error: &Error) -> Status {
         Error::TooManyRequests { .. } | Error::TooManyCommunicators { .. } => Status::Busy,
         Error::Cancelled { .. } | Error::MemoryGone { .. } => Status::Cancelled,
         Error::OtherSecret { .. } | Error::NotLetIn { .. } => Status::Refused,
-        Error::NoRendezvous { .. } | Error::Unreachable { .. } => Status::Unavailable,
+        Error::NoRendezvous { .. }
+        | Error::Unreachable { .. }
+        | Error::NoStore { .. }
+        | Error::NoFabric { .. }
+        | Error::Store { .. } => Status::Unavailable,
         Error::NotTogether { refused, .. } => match refused {
             Refused::Full { .. } => Status::Busy,
             Refused::Stopping => Status::Unavailable,
@@ -63,6 +67,7 @@ pub unsafe extern "C" fn hotlease_error_rank(error: *const ErrorHandle) -> i64 {
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(ErrorHandle::failure) {
         Some(Failure::Comm(error)) => rank_of(error).map_or(-1, i64::from),
+        Some(Failure::Gang(hotlease_gang::Error::Rank { rank, .. })) => i64::from(*rank),
         _ => -1,
     }
 }

@@ -31,6 +31,7 @@ pub struct Options {
     address: *const c_char,
     newcomer: u32,
     checked: u32,
+    link: *const c_char,
 }
 
 impl Default for Options {
@@ -52,9 +53,10 @@ impl Options {
                 optional_text(self.name, "options->name")?,
                 optional_text(self.rendezvous, "options->rendezvous")?,
                 optional_text(self.address, "options->address")?,
+                optional_text(self.link, "options->link")?,
             )
         };
-        let (name, rendezvous, address) = texts;
+        let (name, rendezvous, address, link) = texts;
         let name = given_or(name, "options->name", "HOTLEASE_COMM_NAME")?;
         let rendezvous = given_or(rendezvous, "options->rendezvous", "HOTLEASE_COMM_RENDEZVOUS")?;
         let size = match self.size {
@@ -95,6 +97,9 @@ impl Options {
         }
         let parsed = address.map(|address| address.parse().map_err(|_| unknown("address", address)));
         options.address = parsed.transpose()?;
+        if let Some(link) = link {
+            options.link = link.parse()?;
+        }
         Ok(options)
     }
 
@@ -205,6 +210,7 @@ mod tests {
             address: c"10.0.0.7".as_ptr(),
             newcomer: 1,
             checked: 1,
+            link: c"redis://cache:6379".as_ptr(),
             ..enough()
         };
         let options = understood(options).expect("it makes sense");
@@ -222,6 +228,7 @@ mod tests {
             options.address.map(|address| address.to_string()).as_deref(),
             Some("10.0.0.7")
         );
+        assert_eq!(options.link.to_string(), "redis://cache:6379");
     }
 
     #[test]
@@ -255,6 +262,13 @@ mod tests {
                     ..enough()
                 },
                 "address cannot be here",
+            ),
+            (
+                Options {
+                    link: c"pigeons".as_ptr(),
+                    ..enough()
+                },
+                "a link",
             ),
             (
                 Options {

@@ -1,9 +1,13 @@
 //! `hotlease_comm_request`: an operation that goes on, and the memory that it has until then.
 
-use crate::argument::{bytes, bytes_mut, object, put};
+use crate::argument::{bytes, bytes_mut, object, put, wanted};
 use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
-use hotlease_comm::{Error, Lent, LentMut, Request};
+use hotlease_comm::{Error, Lent, LentMut, Request, wait_any};
 use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+/// Nobody waits for that long.
+const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// `hotlease_comm_request`.
 pub struct RequestHandle {
@@ -207,6 +211,51 @@ pub unsafe extern "C" fn hotlease_comm_wait_all(
             }
         }
         first_failure.map_or(Ok(()), |error| Err(error.into()))
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_wait_any(
+    requests: *const *mut RequestHandle,
+    count: usize,
+    index: *mut usize,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        if requests.is_null() && count > 0 {
+            return Err(Failure::Null("requests"));
+        }
+        wanted(index, "index")?;
+        if count > isize::MAX as usize / size_of::<*mut RequestHandle>() {
+            return Err(Failure::Argument(format!(
+                "{count} requests are more than there can be"
+            )));
+        }
+        let (mut indices, mut watches) = (Vec::new(), Vec::new());
+        let mut ended = None;
+        for index in 0..count {
+            // SAFETY: inside the array that the header demands; its entries are NULL, or valid and used by this thread only.
+            let Some(request) = (unsafe { (*requests.add(index)).as_ref() }) else {
+                continue;
+            };
+            match &request.progress {
+                Progress::Pending(Some(request)) => {
+                    indices.push(index);
+                    watches.push(request.watch());
+                }
+                Progress::Pending(None) | Progress::Ended(_) => {
+                    ended = Some(index);
+                    break;
+                }
+            }
+        }
+        let found = ended.or_else(|| wait_any(&watches, FOR_EVER).map(|at| indices[at]));
+        // SAFETY: checked above.
+        unsafe { put(index, found.unwrap_or(count)) };
+        Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
     unsafe { guarded(error, body) }

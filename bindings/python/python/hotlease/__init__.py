@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hotlease._functions import Function, function
     from hotlease._gang import Gang, Spmd, spmd
     from hotlease._native import NativeFunction, native
+    from hotlease._seat import communicator
     from hotlease._showing import Line
     from hotlease.errors import (
         DeadlineExceeded,
@@ -56,6 +57,7 @@ __all__ = [
     "WorkerDied",
     "__version__",
     "cancelled",
+    "communicator",
     "deadline",
     "function",
     "native",
@@ -74,6 +76,7 @@ _ELSEWHERE = {
     "Gang": "hotlease._gang",
     "Spmd": "hotlease._gang",
     "spmd": "hotlease._gang",
+    "communicator": "hotlease._seat",
 }
 
 

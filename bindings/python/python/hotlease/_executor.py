@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional, TypeVar, Union
 
     from hotlease._showing import Part, Pieces
+    from hotlease._starting import ColdStart
     from hotlease._timing import Timing
 
     T = TypeVar("T")
@@ -106,9 +107,14 @@ class Executor(_core.Client, _bases.Executor):
         ``worker``; before the task's `result` returns. False: it stays in the workers. A callable gets each line (`Line`) and each
         `logging.LogRecord`, in any thread.
     environment
+        A packed environment (``hotlease env pack``) that workers run from in place of this program's Python: its hash, or the path of its
+        file. It has to have this program's versions of hotlease and cloudpickle, and of Python but for the last number. Of this
+        program's import path only the folders of its own modules are used, behind the environment's, where workers see them.
+    variables
         More environment variables for workers. No place for secrets: their node's other processes of yours see them.
     options
-        More of the lease's: ``polling``, ``hot_budget``, ``ttl``, ``identity``, ``runtime_dir``, ``transport``, ``label``,
+        More of the lease's: ``sandbox`` (what workers are isolated by: ``"process"``, ``"namespace"``, ``"container"`` or ``"microvm"``;
+        default: what the site has for this tenant), ``polling``, ``hot_budget``, ``ttl``, ``identity``, ``runtime_dir``, ``transport``, ``label``,
         ``job``; and ``queue_bytes``, of tasks that wait, beyond which `submit` waits. Default: 1 GiB. Not ``shared``: Python workers
         have cores of their own.
 
@@ -147,7 +153,8 @@ class Executor(_core.Client, _bases.Executor):
         progress: bool = False,
         timing: Union[bool, int] = False,
         output: Union[bool, Callable[[Part], object]] = True,
-        environment: Optional[dict[str, str]] = None,
+        environment: Union[str, os.PathLike[str], None] = None,
+        variables: Optional[dict[str, str]] = None,
         **options: Any,
     ) -> None:
         if isinstance(max_workers, str):
@@ -175,13 +182,14 @@ class Executor(_core.Client, _bases.Executor):
         options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=at_least)
         options.update(idempotent=idempotent, patience=patience, retries=retries, memo=memo)
         options["timing"] = _TIMED if timing is True else int(timing)
-        environment = dict(environment or {})
+        image = None if environment is None else _platform.image(environment)
+        variables = dict(variables or {})
         if output:
             options["output"] = _shower(output)
             # The level from which on workers keep log records: this program's, if it has anything to do with them.
             root = getattr(sys.modules.get("logging"), "root", None)
-            environment[_OUTPUT] = str(_WARNING if root is None else root.level)
-        options["python"] = _platform.interpreter(environment)
+            variables[_OUTPUT] = str(_WARNING if root is None else root.level)
+        options["python"] = _platform.interpreter(variables, image)
         _bases.settle()
         prepared = None if initializer is None else (initializer, tuple(initargs))
         if manager is None and "runtime_dir" not in options and _platform.may_start():
@@ -384,6 +392,16 @@ class Executor(_core.Client, _bases.Executor):
         bar = getattr(self, "_bar", None)
         if bar is not None:
             bar.close()
+
+    def cold_start(self) -> ColdStart:
+        """Where the time of its latest start went, step by step, and why no worker had waited for it. Thread-safe.
+
+        An executor that has lost its lease, and took another one, tells of that.
+        """
+        from hotlease._starting import ColdStart
+
+        seconds, warm, cold, why = _core._cold_start(self)
+        return ColdStart._make((*seconds, warm, cold, why))
 
     def report(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes an HTML page about the last tasks that were submitted: what ran when on which worker, how long each phase took,

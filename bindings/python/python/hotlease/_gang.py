@@ -46,8 +46,8 @@ class Gang:
     """Workers that run a function at the same time, one rank each: all of them, or none.
 
     They are leased when it is made, and given back by `shutdown`, at the end of a ``with`` block, or at the end of the program. In the function,
-    ``MPI.COMM_WORLD`` of ``from hotlease import MPI`` has these ranks. Calls run one after the other, by the same workers, each with a
-    communicator of its own. Thread safe.
+    ``MPI.COMM_WORLD`` of ``from hotlease import MPI`` has these ranks, and so has `hotlease.communicator`. Calls run one after the other, by the
+    same workers, each with a communicator of its own, over connections that stay. Thread safe.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Gang:
     address
         The IP address of this host at which its workers' hosts reach this program: ranks find each other at a port of it, which lets in nobody
         else. Default: that from which this host reaches the manager; 127.0.0.1 on the platform of this machine.
-    manager, memory, gpus, patience, output, environment, options
+    manager, memory, gpus, patience, output, environment, variables, options
         As of `Executor`. `patience` is how long to wait for all workers to be free at once; no part of them is held meanwhile.
 
     Raises
@@ -88,7 +88,8 @@ class Gang:
         gpus: Optional[int] = None,
         patience: float = 10.0,
         output: Union[bool, Callable[[Part], object]] = True,
-        environment: Optional[dict[str, str]] = None,
+        environment: Union[str, os.PathLike[str], None] = None,
+        variables: Optional[dict[str, str]] = None,
         **options: Any,
     ) -> None:
         # These take longer to import than all of this package, and only a gang needs them.
@@ -104,7 +105,7 @@ class Gang:
         # By which its lease is found where it has to end at once.
         self._label = options["label"] = f"{options.get('label') or 'gang'} {uuid.uuid4().hex[:12]}"
         options.update(timeout=timeout, manager=manager, memory=memory, gpus=gpus, patience=patience)
-        options.update(output=output, environment=environment)
+        options.update(output=output, environment=environment, variables=variables)
         self._options = options
         self._lock = threading.Lock()
         self._is_running = self._is_cancelled = self._is_shut_down = False
@@ -270,14 +271,15 @@ class Gang:
     ) -> dict[int, Ended]:
         """What became of each rank, in the order in which they ended.
 
-        Its workers are idle, and each task waits for the others before it begins: so each goes to a worker of its own, as an executor sends a task
-        to the one with the least to do. Where a worker dies just then, two would be on one, and end when nobody comes for a while.
+        Its workers are idle, and each task waits for the others before it begins: so each goes to a worker of its own, the same one in each call, as
+        an executor sends a task to the first with the least to do. Where a worker dies just then, two would be on one, and end when nobody comes
+        for a while.
         """
         name = uuid.uuid4().hex
         told: queue.SimpleQueue[int] = queue.SimpleQueue()
         futures = []
         for rank in range(self._size):
-            seat = (name, self._size, rank, self._rendezvous.address, self._rendezvous.secret, _JOIN)
+            seat = (self._label, name, self._size, rank, self._rendezvous.address, self._rendezvous.secret, _JOIN)
             futures.append(executor.submit(task, seat, *args, **kwargs))
             futures[rank].add_done_callback(functools.partial(_tell, told, rank))
         ended: dict[int, Ended] = {}

@@ -11,7 +11,7 @@ from hotlease.errors import NotRunning
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, Optional, Union
 
 # An exit status of `hotlease up`: somebody else was faster.
 _RUNS_ALREADY = 5
@@ -31,20 +31,51 @@ _PASSED_ON = (
 _HASH_SEED = "20211"
 
 
-def interpreter(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What workers have to be like: this interpreter, here."""
+# Before it, in the name of its file in a store.
+_IMAGE_SUFFIX = ".squashfs"
+
+
+def image(environment: Union[str, os.PathLike[str]]) -> str:
+    """The hash of a packed environment, of which that or a file is named."""
+    if not isinstance(environment, (str, os.PathLike)):
+        raise TypeError("environment is the hash of a packed environment; variables={...} are for environment variables")
+    name = os.path.basename(os.fspath(environment)).removesuffix(_IMAGE_SUFFIX)
+    if len(name) != 64 or set(name) - set("0123456789abcdef"):
+        raise ValueError(f"{environment!r} names no environment: 64 hexadecimal digits do, as `hotlease env pack` prints them")
+    return name
+
+
+def _is_own(folder: str) -> bool:
+    """Whether a folder of the import path is this program's, and not its interpreter's."""
+    library = os.path.dirname(os.__file__)
+    in_library = os.path.commonpath([library, folder]) == library
+    return not in_library and os.path.basename(folder) not in ("site-packages", "dist-packages") and not folder.endswith(".zip")
+
+
+def interpreter(variables: Mapping[str, str], image: Optional[str] = None) -> dict[str, Any]:
+    """What workers have to be like: this interpreter, here; or that of an image, by its hash."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     # What one worker sorts by hash, another one has to find: groups by strings, for instance.
     if passed.get("PYTHONHASHSEED", "random") == "random":
         passed["PYTHONHASHSEED"] = _HASH_SEED
+    path = [os.path.abspath(folder) for folder in sys.path]
+    if image is not None:
+        passed.pop("VIRTUAL_ENV", None)
+        path = [folder for folder in path if _is_own(folder)]
+        return _described("bin/python", {**passed, **variables}, path, image)
     # Where a worker finds this package, before it has the rest of the path.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.basename(here) not in ("site-packages", "dist-packages"):
         passed["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    return _described(sys.executable, {**passed, **variables}, path, None)
+
+
+def _described(interpreter: str, variables: dict[str, str], path: list[str], image: Optional[str]) -> dict[str, Any]:
     return {
-        "interpreter": sys.executable,
-        "environment": {**passed, **environment},
-        "path": [os.path.abspath(folder) for folder in sys.path],
+        "interpreter": interpreter,
+        "image": image,
+        "environment": variables,
+        "path": path,
         "directory": os.getcwd(),
         "version": ".".join(map(str, sys.version_info[:3])),
         "hotlease": _core.__version__,

@@ -6,11 +6,15 @@ import functools
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, NamedTuple
+    from typing import Any, Callable, NamedTuple, Optional
+
+    from hotlease.MPI import Intracomm
 
     class Seat(NamedTuple):
         """What a rank is told, with its arguments: no other process sees it."""
 
+        gang: str
+        # Of a communicator that is made for this call, where none is left of the call before.
         name: str
         size: int
         rank: int
@@ -33,15 +37,15 @@ class Task:
 
     def __call__(self, seat: Seat, /, *args: Any, **kwargs: Any) -> Any:
         """Runs it, with a communicator of all ranks as ``MPI.COMM_WORLD``."""
+        global _world
         from hotlease import MPI
 
-        name, size, rank, rendezvous, secret, join_timeout = seat
-        world = MPI.join(name, size, rendezvous=rendezvous, rank=rank, secret=secret, timeout=join_timeout)
-        usual, MPI.COMM_WORLD = MPI.COMM_WORLD, world
+        world = _begun(seat)
+        usual, MPI.COMM_WORLD, _world = MPI.COMM_WORLD, world, world
         try:
             result = self.__wrapped__(*args, **kwargs)
             try:
-                # Whoever is quick waits here for the others, however long they take, and not when it finishes.
+                # Whoever is quick waits here for the others, however long they take: what they send it until then is taken.
                 world.Barrier()
                 world.Free()
             except MPI.Exception as error:
@@ -52,6 +56,60 @@ class Task:
         except BaseException:
             # The others are told at once.
             world._handle.end(True)
+            _give_up()
             raise
         finally:
-            MPI.COMM_WORLD = usual
+            MPI.COMM_WORLD, _world = usual, None
+
+
+# Of the call that runs here, if it is one of a gang's.
+_world: Optional[Intracomm] = None
+# Of the call before: its gang, the rank here, and what its communicator was a duplicate of.
+_kept: Optional[tuple[str, int, Intracomm]] = None
+
+
+def _begun(seat: Seat) -> Intracomm:
+    """A communicator for a call: a duplicate of the one that is kept, which begins when all ranks have begun, so that none of them ends
+    before each has its worker. Where somebody was lost since, all see that here, and meet anew.
+    """
+    global _kept
+    from hotlease import MPI
+
+    gang, name, size, rank, rendezvous, secret, join_timeout = seat
+    if _kept is not None:
+        if _kept[:2] == (gang, rank):
+            try:
+                return _kept[2].Dup()
+            except MPI.Exception:
+                pass
+        _give_up()
+    kept = MPI.join(name, size, rendezvous=rendezvous, rank=rank, secret=secret, timeout=join_timeout)
+    _kept = gang, rank, kept
+    try:
+        return kept.Dup()
+    except BaseException:
+        _give_up()
+        raise
+
+
+def _give_up() -> None:
+    global _kept
+    if _kept is not None:
+        (_, _, kept), _kept = _kept, None
+        kept._handle.end(True)
+
+
+def communicator() -> Intracomm:
+    """The communicator of the ranks that run this function, on a gang: what ``MPI.COMM_WORLD`` is there.
+
+    Raises
+    ------
+    RuntimeError
+        In a function that runs alone, and outside of functions.
+    """
+    if _world is None:
+        raise RuntimeError(
+            "no ranks run here, so there is no communicator: call the function on a gang (hotlease.Gang.run, hotlease.spmd); "
+            "processes that were started together have MPI.COMM_WORLD"
+        )
+    return _world

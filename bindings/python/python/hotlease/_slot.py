@@ -7,6 +7,7 @@ comes back to `load`, `dump` and `describe` for what needs pickles.
 import os
 import pickle
 import sys
+import time
 
 from hotlease import _core, _versions
 
@@ -113,4 +114,6 @@ def main():
             import cloudpickle  # noqa: F401
         except ImportError:
             pass
-    slot.serve(load, dump, describe)
+    # Where it began, by the program that an agent gives this interpreter.
+    begun = vars(sys.modules["__main__"]).pop("begun", 0)
+    slot.serve(load, dump, describe, time.monotonic_ns() - begun if begun else 0)

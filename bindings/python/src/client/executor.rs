@@ -40,8 +40,8 @@ pub struct Client {
     opened: OnceLock<Opened>,
 }
 
-struct Opened {
-    core: Arc<Core>,
+pub(super) struct Opened {
+    pub(super) core: Arc<Core>,
     functions: Functions,
     future: Py<PyAny>,
     idempotent: bool,
@@ -53,7 +53,7 @@ struct Opened {
 }
 
 impl Client {
-    fn opened(&self) -> PyResult<&Opened> {
+    pub(super) fn opened(&self) -> PyResult<&Opened> {
         self.opened.get().ok_or_else(|| {
             PyRuntimeError::new_err("the executor was not opened: Executor.__init__ did not run")
         })

@@ -25,6 +25,7 @@
 //! | `showing` | what tasks print, until it is shown |
 //! | `times`, `hint` | when tasks come how far; a hint where that is more overhead than work |
 //! | `options` | the options of an executor |
+//! | `starting` | where the time of its start went |
 
 mod away;
 mod cell;
@@ -51,6 +52,7 @@ mod pace;
 mod planned;
 mod queue;
 mod showing;
+mod starting;
 mod times;
 mod waiting;
 
@@ -79,6 +81,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<future::Task>()?;
     module.add_class::<options::Asking>()?;
     gather::add_to(module)?;
+    module.add_function(wrap_pyfunction!(starting::_cold_start, module)?)?;
     module.add_function(wrap_pyfunction!(executor::_forked, module)?)?;
     module.add_function(wrap_pyfunction!(executor::_await_dropped, module)?)?;
     module.add("Error", module.py().get_type::<Error>())

@@ -87,6 +87,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
                     return Err(PyValueError::new_err(SHARED));
                 }
             }
+            "sandbox" => lease.sandbox = value.extract()?,
             "polling" => lease.polling = polling(value.extract()?)?,
             "hot_budget" => lease.hot_budget = seconds(&value)?,
             "ttl" => lease.ttl = seconds(&value)?,
@@ -126,6 +127,7 @@ fn python(of: &Bound<'_, PyDict>) -> PyResult<Python> {
         version: item("version")?.extract()?,
         hotlease: item("hotlease")?.extract()?,
         cloudpickle: item("cloudpickle")?.extract()?,
+        image: item("image")?.extract()?,
     })
 }
 

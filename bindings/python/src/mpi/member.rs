@@ -253,7 +253,7 @@ impl Handle {
 
     /// Joins one by name.
     #[staticmethod]
-    #[pyo3(signature = (name, size, rendezvous, rank, secret, timeout, newcomer))]
+    #[pyo3(signature = (name, size, rendezvous, rank, secret, timeout, newcomer, link))]
     #[allow(clippy::too_many_arguments, reason = "they are what Python's function has")]
     fn join(
         py: Python<'_>,
@@ -264,6 +264,7 @@ impl Handle {
         secret: Option<&[u8]>,
         timeout: Option<f64>,
         newcomer: bool,
+        link: Option<&str>,
     ) -> PyResult<Self> {
         let failed = |error: Error| failure::of(py, &error);
         let secret = secret
@@ -272,6 +273,9 @@ impl Handle {
         let mut options = Options::new(name, size, rendezvous, secret);
         options.rank = rank;
         options.is_newcomer = newcomer;
+        if let Some(link) = link {
+            options.link = link.parse().map_err(failed)?;
+        }
         if let Some(timeout) = timeout {
             options.join_timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
         }

@@ -214,6 +214,12 @@ impl Messages {
         Ok(self.shared(py)?.name().to_owned())
     }
 
+    /// What its members talk over, without credentials: `direct`, `redis://cache:6379`. Where that was `auto`, what was chosen.
+    #[getter]
+    fn link(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.shared(py)?.link().to_string())
+    }
+
     /// Sends; returns when the buffer may be used again.
     #[pyo3(signature = (buf, dest, tag=0))]
     fn Send(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<()> {

@@ -6,7 +6,7 @@ use super::several::{self, Many, Statuses};
 use super::spec::Part;
 use super::status::{ANY_SOURCE, Status};
 use super::work::{Failed, LOOK, Work};
-use hotlease_comm::{Error, Received, Receiving, Status as Known};
+use hotlease_comm::{Error, Received, Receiving, Status as Known, Watch};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -118,6 +118,15 @@ impl Task {
         }
     }
 
+    /// What its end hangs on; none: it has ended.
+    fn watch(&self) -> Option<Watch> {
+        match self {
+            Self::Works { first, last } => Some(first.as_ref().unwrap_or(last).watch()),
+            Self::Object { receiving, .. } => Some(receiving.watch()),
+            Self::Ended(_) | Self::Nothing { .. } => None,
+        }
+    }
+
     fn cancel(&mut self) {
         match self {
             Self::Works { first, last } => {
@@ -182,6 +191,11 @@ impl Request {
     /// Whether it has not ended, or its end was not told yet.
     pub fn is_active(&self, py: Python<'_>) -> bool {
         self.task(py).is_some()
+    }
+
+    /// What its end hangs on, while it has not come.
+    pub fn watch(&self, py: Python<'_>) -> Option<Watch> {
+        self.task(py).as_ref()?.watch()
     }
 
     fn task(&self, py: Python<'_>) -> MutexGuard<'_, Option<Task>> {

@@ -2,13 +2,11 @@
 
 use super::request::{Got, Request};
 use super::status::{Status, UNDEFINED};
+use super::work::LOOK;
+use hotlease_comm::Watch;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::time::Duration;
-
-/// How long to wait before another look at all: from, and up to.
-const PAUSE_MIN: Duration = Duration::from_micros(20);
-const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 pub type Many<'py> = Vec<Bound<'py, Request>>;
 /// What is to be filled, one for each; what the list lacks is added.
@@ -68,12 +66,12 @@ pub fn test_any<'py>(
     Ok((UNDEFINED, !is_any, None))
 }
 
-/// Waits a little, longer each time: looking makes progress.
-fn pause(py: Python<'_>, pause: &mut Duration) -> PyResult<()> {
+/// Waits until one that is active may have ended, or it is time to look whether Ctrl-C was pressed.
+fn await_news(py: Python<'_>, requests: &Many<'_>) -> PyResult<()> {
     py.check_signals()?;
-    let length = *pause;
-    py.detach(|| std::thread::sleep(length));
-    *pause = (length * 2).min(PAUSE_MAX);
+    let active = requests.iter().filter_map(|request| request.get().watch(py));
+    let watches: Vec<Watch> = active.collect();
+    py.detach(|| hotlease_comm::wait_any(&watches, LOOK));
     Ok(())
 }
 
@@ -82,13 +80,12 @@ pub fn wait_any<'py>(
     requests: &Many<'py>,
     status: Option<&Bound<'py, Status>>,
 ) -> PyResult<(i64, Option<Got<'py>>)> {
-    let mut length = PAUSE_MIN;
     loop {
         let (index, has_ended, got) = test_any(py, requests, status)?;
         if has_ended {
             return Ok((index, got));
         }
-        pause(py, &mut length)?;
+        await_news(py, requests)?;
     }
 }
 
@@ -123,13 +120,12 @@ pub fn wait_some<'py>(
     requests: &Many<'py>,
     statuses: Statuses<'_, 'py>,
 ) -> PyResult<Ended<'py>> {
-    let mut length = PAUSE_MIN;
     loop {
         let ended = test_some(py, requests, statuses)?;
         if ended.0.as_ref().is_none_or(|indices| !indices.is_empty()) {
             return Ok(ended);
         }
-        pause(py, &mut length)?;
+        await_news(py, requests)?;
     }
 }
 

@@ -4,7 +4,7 @@ use super::failure;
 use super::member::Member;
 use super::operator::Raised;
 use super::spec::Loan;
-use hotlease_comm::{Error, Request, Status};
+use hotlease_comm::{Error, Request, Status, Watch};
 use pyo3::prelude::*;
 use std::time::Duration;
 
@@ -124,6 +124,11 @@ impl Work {
     pub fn poll(&mut self, at_most: Duration) -> Option<Result<Status, Failed>> {
         let result = self.request.wait_for(at_most)?;
         Some(result.map_err(|error| self.failed(error)))
+    }
+
+    /// What its end hangs on.
+    pub fn watch(&self) -> Watch {
+        self.request.watch()
     }
 
     fn failed(&self, error: Error) -> Failed {

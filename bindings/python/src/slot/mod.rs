@@ -33,6 +33,7 @@ use hotlease_worker::Worker;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use std::time::Duration;
 
 /// A process that an agent has started, before its first task.
 #[pyclass(name = "Slot", module = "hotlease._core")]
@@ -58,15 +59,19 @@ impl Slot {
         self.take()?.refuse(why)
     }
 
-    /// Waits for a lease, then runs tasks for ever. `load`, `dump` and `describe`: see `hotlease._slot`.
+    /// Waits for a lease, then runs tasks for ever. `load`, `dump` and `describe`: see `hotlease._slot`; `imports_ns`: how long
+    /// imports took until now.
+    #[pyo3(signature = (load, dump, describe, imports_ns = 0))]
     fn serve(
         &mut self,
         py: Python<'_>,
         load: Py<PyAny>,
         dump: Py<PyAny>,
         describe: Py<PyAny>,
+        imports_ns: u64,
     ) -> PyResult<()> {
-        let worker = self.take()?;
+        let mut worker = self.take()?;
+        worker.set_imports(Duration::from_nanos(imports_ns));
         forked::watch()?;
         task::prepare(load, dump, describe);
         let hosted = py

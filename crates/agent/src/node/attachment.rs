@@ -2,6 +2,8 @@
 
 use super::{Node, Tables};
 use crate::active_lease::ActiveLease;
+use crate::caller::Caller;
+use crate::outbox::Outbox;
 use hotlease_lease::agent::{Event, SessionId};
 use hotlease_wire::control::Lent;
 use hotlease_wire::ids::WorkerIndex;
@@ -9,6 +11,7 @@ use hotlease_wire::session::Place;
 use hotlease_wire::token::Rights;
 use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A session's hold on its lease; given back when dropped.
 pub(crate) struct Attachment {
@@ -20,6 +23,56 @@ pub(crate) struct Attachment {
     pub rights: Rights,
     /// Which delegation of the holder's it is for; 0: it is the holder's own.
     pub(super) delegation: u32,
+}
+
+impl Node {
+    /// Binds a session to the lease that its token names.
+    pub fn attach(
+        self: &Arc<Self>,
+        token: &[u8],
+        caller: Caller,
+        outbox: &Arc<Outbox>,
+    ) -> Result<Attachment, Refusal> {
+        let claims = self.opened(token)?;
+        if let Caller::Bearer { lease, .. } = &caller
+            && *lease != claims.lease
+        {
+            return Err(Refusal::BadToken);
+        }
+        let tenant = self.identity.tenants.of_session(caller, &claims.tenant);
+        let mut tables = self.tables();
+        tables.last_session += 1;
+        let session = SessionId(tables.last_session);
+        let (lease, epoch, delegation) = (claims.lease, claims.epoch, claims.delegation);
+        let attach = match delegation {
+            0 => Event::Attach {
+                session,
+                lease,
+                epoch,
+                tenant,
+                until: Duration::from_millis(claims.attach_until_ms),
+            },
+            delegation => Event::AttachPeer {
+                session,
+                lease,
+                epoch,
+                tenant,
+                delegation,
+            },
+        };
+        self.step_locked(&mut tables, attach)?;
+        let lease = tables.leases.get(&claims.lease).cloned();
+        let lease = lease.ok_or(Refusal::UnknownLease)?;
+        tables.outboxes.insert(session, Arc::clone(outbox));
+        tracing::debug!(lease = %lease.id, session = session.0, delegation, "session attached");
+        Ok(Attachment {
+            node: Arc::clone(self),
+            session,
+            lease,
+            rights: claims.rights,
+            delegation,
+        })
+    }
 }
 
 impl Drop for Attachment {

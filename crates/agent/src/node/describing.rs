@@ -3,10 +3,23 @@
 use super::Node;
 use hotlease_lease::agent::{Lease, Sharing};
 use hotlease_net::node_id;
+use hotlease_wire::Refusal;
 use hotlease_wire::grpc::Grant;
+use hotlease_wire::ids::LeaseId;
 use hotlease_wire::token::Rights;
 
 impl Node {
+    /// Refused unless the lease is neither ending nor over.
+    pub fn is_active(&self, lease: LeaseId) -> Result<(), Refusal> {
+        self.tables().book.active(lease).map(|_| ())
+    }
+
+    /// Where it serves other hosts; empty: nowhere.
+    pub fn endpoint(&self) -> String {
+        let endpoint = self.identity.endpoint.as_ref();
+        endpoint.map(ToString::to_string).unwrap_or_default()
+    }
+
     pub(super) fn describe(&self, lease: &Lease) -> Grant {
         Grant {
             lease: lease.id.to_string(),

@@ -11,7 +11,7 @@
 //! * [`latency`] — hot round trips by size, in place, and [`warm`] ones by idle gap.
 //! * [`throughput`] — invocations per second, pipelined.
 //! * [`bandwidth`] — bytes per second read in place, and copied.
-//! * [`cold`] — from asking for a lease to the first result.
+//! * [`cold`] — from asking for a lease to the first result, in every kind of sandbox.
 //! * [`comm`] — what each algorithm of each collective takes, and a table of the fastest.
 //! * [`control`] — grants per second, and what many agents and leases cost a manager.
 //! * [`oversubscription`] — what shared cores cost and give.
@@ -70,7 +70,7 @@ enum Bench {
     Bandwidth(bandwidth::BandwidthArgs),
     /// What calls cost by LogP, and how well that predicts round trips and plans
     Model(model::ModelArgs),
-    /// From asking for a lease to the first result, with and without the warm pool
+    /// From asking for a lease to the first result, in every kind of sandbox, beside other ways to start the same
     Cold(cold::ColdArgs),
     /// Grants per second, and what many agents and leases cost a manager
     Control(control::ControlArgs),

@@ -92,6 +92,14 @@ impl Figures {
         }
     }
 
+    /// The median, where there is one.
+    pub(super) fn median(self) -> Option<u64> {
+        match self {
+            Self::Times { p50, .. } => Some(p50),
+            Self::Rate { .. } | Self::Change { .. } => None,
+        }
+    }
+
     fn main(self) -> f64 {
         match self {
             Self::Times { p50, .. } => p50 as f64,
@@ -235,6 +243,12 @@ pub(super) fn print(
             name,
         ]
     })?;
+    print_targets(output, records)?;
+    output.line("")
+}
+
+/// What was promised, and what came of it, as lines of text.
+pub(super) fn print_targets(output: &mut Output, records: &[Record]) -> anyhow::Result<()> {
     for target in records.iter().flat_map(|record| &record.targets) {
         let verdict = if target.met { "met   " } else { "MISSED" };
         output.line(&format!(
@@ -242,7 +256,7 @@ pub(super) fn print(
             target.what, target.value, target.limit
         ))?;
     }
-    output.line("")
+    Ok(())
 }
 
 /// Parameters of a record.

@@ -1,5 +1,7 @@
 //! `hotlease agent`
 
+mod environments;
+
 use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
 use crate::output::Output;
@@ -7,9 +9,11 @@ use crate::quantity;
 use crate::service;
 use crate::state::DaemonStateArgs;
 use clap::Args;
+use environments::EnvironmentArgs;
 use hotlease_agent::{Agent, AgentConfig, CoreChoice, Network};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{Address, Identity, Role};
+use hotlease_sandbox::{Container, Kind, Mount};
 use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use serde::Serialize;
 use std::convert::Infallible;
@@ -114,6 +118,10 @@ pub(crate) struct Offer {
     /// The program that workers run [default: found beside this one]
     #[arg(long, value_name = "PATH")]
     worker: Option<PathBuf>,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+    #[command(flatten)]
+    environments: EnvironmentArgs,
     /// Warm slots to grant on one core to leases that share cores; 0: no core is shared
     #[arg(long, value_name = "N", default_value_t = PLACES_PER_CORE_DEFAULT,
           value_parser = clap::value_parser!(u32).range(..=i64::from(PLACES_PER_CORE_MAX)))]
@@ -123,19 +131,120 @@ pub(crate) struct Offer {
     shared_call_limit: Duration,
 }
 
+/// What isolates functions.
+#[derive(Debug, Clone, Args)]
+struct SandboxArgs {
+    /// What isolates functions of leases that name nothing else: `process`, `namespace` or `container`. Only the agent's own user
+    /// may ask for less
+    #[arg(long, value_name = "KIND", default_value_t = Kind::Process)]
+    sandbox: Kind,
+    /// File or folder that sandboxes see, read-only, beside the system's own; may be given more than once
+    #[arg(long = "sandbox-show", value_name = "PATH")]
+    shown: Vec<PathBuf>,
+    /// Let sandboxes use the host's network; without it they have none, and serve clients of this machine only
+    #[arg(long)]
+    sandbox_network: bool,
+    /// Memory of each sandbox, its /tmp included, such as 2G [default: what its lease says]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
+    sandbox_memory: Option<usize>,
+    /// Processes and threads of each sandbox
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    sandbox_processes: u32,
+    /// Sandboxes that are prepared ahead, so that a lease begins at once
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    sandbox_prepared: u32,
+    #[command(flatten)]
+    container: ContainerArgs,
+}
+
+/// What containers are made by, and of.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct ContainerArgs {
+    /// What makes containers: the name or path of crun, ch-run, apptainer, singularity or podman-hpc
+    #[arg(long = "sandbox-container", value_name = "RUNTIME", default_value = "crun")]
+    runtime: OsString,
+    /// What is in containers: a folder, a file of the runtime's kind, or for podman-hpc a name [default: the host's system
+    /// folders, which crun and ch-run can do with]
+    #[arg(long = "sandbox-image", value_name = "PATH")]
+    image: Option<PathBuf>,
+}
+
+impl ContainerArgs {
+    pub(crate) fn container(self) -> Container {
+        Container {
+            runtime: self.runtime,
+            image: self.image,
+        }
+    }
+}
+
+impl SandboxArgs {
+    fn tell(self, config: &mut AgentConfig) {
+        config.sandbox = self.sandbox;
+        let policy = &mut config.sandbox_policy;
+        policy.mounts = self.shown.into_iter().map(Mount::read_only).collect();
+        policy.network = self.sandbox_network;
+        policy.memory_bytes = self.sandbox_memory.unwrap_or(0) as u64;
+        policy.processes = self.sandbox_processes;
+        policy.prepared = self.sandbox_prepared;
+        config.sandbox_container = self.container.container();
+    }
+
+    /// As [`Offer::to_args`].
+    fn add_args(&self, args: &mut Vec<OsString>) {
+        let mut add = |name: &str, value: OsString| args.extend([name.into(), value]);
+        add("--sandbox", self.sandbox.to_string().into());
+        for path in &self.shown {
+            add("--sandbox-show", absolute(path).into());
+        }
+        if let Some(bytes) = self.sandbox_memory {
+            add("--sandbox-memory", bytes.to_string().into());
+        }
+        add("--sandbox-processes", self.sandbox_processes.to_string().into());
+        add("--sandbox-prepared", self.sandbox_prepared.to_string().into());
+        let runtime = Path::new(&self.container.runtime);
+        let runtime = match runtime.components().count() {
+            // A name, which is looked for.
+            1 => runtime.to_owned(),
+            _ => absolute(runtime),
+        };
+        add("--sandbox-container", runtime.into());
+        if let Some(image) = &self.container.image {
+            // Or a name.
+            let image = if image.exists() {
+                absolute(image)
+            } else {
+                image.clone()
+            };
+            add("--sandbox-image", image.into());
+        }
+        if self.sandbox_network {
+            args.push("--sandbox-network".into());
+        }
+    }
+}
+
 impl Offer {
     /// As the agent is told.
-    pub(crate) fn config(self, dir: &RuntimeDir) -> AgentConfig {
+    pub(crate) fn config(self, dir: &RuntimeDir) -> anyhow::Result<AgentConfig> {
         let mut config = AgentConfig::new(dir.path());
+        config.environments = self.environments.config()?;
         config.cores = self.cores;
         config.pool = self.pool;
         config.direct = self.direct;
         config.direct_gpus = self.direct_gpus;
         config.gpus = self.gpus;
         config.worker_binary = self.worker;
+        self.sandbox.tell(&mut config);
         config.warm_slots_per_core = self.warm_slots_per_core;
         config.shared_call_limit = self.shared_call_limit;
-        config
+        Ok(config)
+    }
+
+    /// The same, where users run the platform for themselves: with what they have packed for themselves, too.
+    pub(crate) fn config_of_own(mut self, dir: &RuntimeDir) -> anyhow::Result<AgentConfig> {
+        self.environments.add_own();
+        self.config(dir)
     }
 
     /// As arguments for another process of this program, which may start in another directory.
@@ -152,10 +261,12 @@ impl Offer {
         if let Some(worker) = &self.worker {
             args.extend(["--worker".into(), absolute(worker).into()]);
         }
+        self.sandbox.add_args(&mut args);
         let places = self.warm_slots_per_core.to_string();
         args.extend(["--warm-slots-per-core".into(), places.into()]);
         let limit = format!("{}ms", self.shared_call_limit.as_millis());
         args.extend(["--shared-call-limit".into(), limit.into()]);
+        self.environments.add_to(&mut args);
         args
     }
 }
@@ -180,7 +291,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
         .build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let mut config = args.offer.config(&dir);
+        let mut config = args.offer.config(&dir)?;
         config.network = args.network.config()?;
         config.state_dir = args.state.agent_directory(&dir);
         config.token_key_rotation = args.token_key_rotation;
@@ -258,6 +369,33 @@ mod tests {
             "2",
             "--direct-gpus",
             "1",
+            "--sandbox",
+            "container",
+            "--sandbox-show",
+            "/opt/a",
+            "--sandbox-show",
+            "/opt/b",
+            "--sandbox-network",
+            "--sandbox-memory",
+            "2G",
+            "--sandbox-processes",
+            "64",
+            "--sandbox-prepared",
+            "0",
+            "--environments",
+            "/lustre/a",
+            "--environments",
+            "/lustre/b",
+            "--environment-cache",
+            "/local/images",
+            "--environment-cache-bytes",
+            "1G",
+            "--environment-mount",
+            "any",
+            "--sandbox-container",
+            "ch-run",
+            "--sandbox-image",
+            "/opt/image",
         ];
         let offer = Line::parse_from(line).offer;
         let program = [OsString::from("x")];

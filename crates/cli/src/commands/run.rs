@@ -72,6 +72,9 @@ pub(crate) struct RunArgs {
     /// Share cores with other leases: slots sleep between calls, and take turns
     #[arg(long, conflicts_with = "polling")]
     shared: bool,
+    /// What the function is isolated by: process, namespace, container or microvm [default: the site's]
+    #[arg(long, value_name = "KIND", default_value = "", hide_default_value = true)]
+    sandbox: String,
     /// Tell on stderr what it took and what it used
     #[arg(long, short)]
     verbose: bool,
@@ -202,6 +205,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
             Placement::Managed
         },
         slots: args.slots,
+        sandbox: args.sandbox.clone(),
         polling: args.polling.into(),
         sharing: if args.shared {
             Sharing::Shared

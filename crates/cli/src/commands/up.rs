@@ -149,7 +149,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     let manager = Manager::start(ledger.manager(dir)?).await?;
-    let mut config = offer.config(dir);
+    let mut config = offer.config_of_own(dir)?;
     config.state_dir = ledger.kept.agent_directory(dir);
     config.spares = SPARES_MAX;
     let agent = Agent::start(config).await?;

@@ -1,12 +1,12 @@
 //! How fast two members of one node talk, beside what two processes can do at all, interleaved:
 //!
 //! ```text
-//! cargo run --release --package hotlease-comm --example near [-- TURNS]
+//! cargo run --release --package hotlease-comm --example near [-- TURNS [memory|tcp [BYTES]]]
 //! ```
 //!
 //! Over shared memory: the raw round trip of a cache line between two processors, and Open MPI's if `mpicc` and `mpirun` are there. Over TCP
 //! on loopback: raw sockets that are read again and again without waiting, raw sockets that are waited for, and how
-//! many bytes go in a second. Whoever is measured sits on the first two processors that this process may use, and takes the least of some short
+//! many bytes go in a second. Over libfabric's best provider that leads to other hosts, if there is one: the link over TCP. Whoever is measured sits on the first two processors that this process may use, and takes the least of some short
 //! batches each time that it is its turn; each figure is the least of all turns, each ratio the median of those of the turns.
 
 #![allow(clippy::print_stdout, reason = "it is a program that prints")]
@@ -30,6 +30,16 @@ trait Measured {
 }
 
 const SIZES: [usize; 9] = [8, 64, 1024, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+const SIZES_TCP: [usize; 8] = [
+    8,
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+];
 const STREAMED: usize = 1 << 20;
 /// A batch is short, so that in most of them nobody else has had a processor, also on a machine that does other things.
 const BATCH: u32 = 10;
@@ -94,6 +104,27 @@ fn compare(
     Ok(())
 }
 
+/// libfabric beside TCP.
+fn fabric(turns: usize, ping: Measure, stream: Measure) -> Result<(), Box<dyn Error>> {
+    if let Err(error) = hotlease_fabric::ofi::Libfabric::load() {
+        println!("{error}");
+        return Ok(());
+    }
+    for (waits, spin) in [(false, Duration::from_secs(10)), (true, Duration::ZERO)] {
+        let names = match waits {
+            true => ["ofi, waiting", "tcp, waiting"],
+            false => ["ofi, spinning", "tcp, spinning"],
+        };
+        let mut ofi = ours::Ours::start(names[0], "ofi", spin)?;
+        let mut tcp = ours::Ours::start(names[1], "tcp", spin)?;
+        for bytes in [8, 64 << 10, 4 << 20] {
+            compare("fabric", &mut [&mut ofi, &mut tcp], bytes, turns, ping)?;
+        }
+        compare("stream", &mut [&mut ofi, &mut tcp], STREAMED, turns, stream)?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let first = arguments.next();
@@ -101,35 +132,53 @@ fn main() -> Result<(), Box<dyn Error>> {
         return ours::serve(&arguments.collect::<Vec<_>>());
     }
     let turns = first.map_or(Ok(25), |turns| turns.parse())?;
+    let only = arguments.next();
+    let is_asked = |link: &str| only.as_deref().is_none_or(|only| only == link);
     raw::pin(0)?;
-    let ping: Measure = |measured, bytes| measured.half_round_trip(bytes, batches_of(bytes));
-    let stream: Measure = |measured, bytes| Ok(measured.stream(bytes, 64)? / 64.0);
+    let bytes: Option<usize> = arguments.next().map(|bytes| bytes.parse()).transpose()?;
+    let sizes = |all: &[usize]| bytes.map_or(all.to_vec(), |bytes| vec![bytes]);
+    if is_asked("memory") {
+        memory(turns, &sizes(&SIZES))?;
+    }
+    if is_asked("tcp") {
+        tcp(turns, &sizes(&SIZES_TCP))?;
+    }
+    Ok(())
+}
 
+/// Half a round trip.
+const PING: Measure = |measured, bytes| measured.half_round_trip(bytes, batches_of(bytes));
+
+fn memory(turns: usize, sizes: &[usize]) -> Result<(), Box<dyn Error>> {
     let mut near = ours::Ours::start("shm", "direct", Duration::from_micros(20))?;
     let mut line = raw::Line;
-    compare("memory", &mut [&mut near, &mut line], 8, turns, ping)?;
+    compare("memory", &mut [&mut near, &mut line], 8, turns, PING)?;
     match openmpi::OpenMpi::start("self,vader") {
         Ok(mut mpi) => {
-            for bytes in SIZES {
-                compare("memory", &mut [&mut near, &mut mpi], bytes, turns, ping)?;
+            for bytes in sizes {
+                compare("memory", &mut [&mut near, &mut mpi], *bytes, turns, PING)?;
             }
         }
         Err(error) => {
             println!("no Open MPI to compare with: {error}");
-            for bytes in SIZES {
-                compare("memory", &mut [&mut near], bytes, turns, ping)?;
+            for bytes in sizes {
+                compare("memory", &mut [&mut near], *bytes, turns, PING)?;
             }
         }
     }
-    drop(near);
+    Ok(())
+}
+
+fn tcp(turns: usize, sizes: &[usize]) -> Result<(), Box<dyn Error>> {
+    let stream: Measure = |measured, bytes| Ok(measured.stream(bytes, 64)? / 64.0);
     for (waits, spin) in [(false, Duration::from_secs(10)), (true, Duration::ZERO)] {
         let name = if waits { "tcp, waiting" } else { "tcp, spinning" };
         let mut tcp = ours::Ours::start(name, "tcp", spin)?;
         let mut sockets = raw::Sockets::new(waits)?;
-        for bytes in [8, 1024, 16 << 10, 256 << 10, 4 << 20] {
-            compare("tcp   ", &mut [&mut tcp, &mut sockets], bytes, turns, ping)?;
+        for bytes in sizes {
+            compare("tcp   ", &mut [&mut tcp, &mut sockets], *bytes, turns, PING)?;
         }
         compare("stream", &mut [&mut tcp, &mut sockets], STREAMED, turns, stream)?;
     }
-    Ok(())
+    fabric(turns, PING, stream)
 }

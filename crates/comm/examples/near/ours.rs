@@ -2,7 +2,7 @@
 
 use super::Measured;
 use hotlease_comm::rendezvous::Server;
-use hotlease_comm::{Communicator, LinkChoice, Options, Pattern, Secret};
+use hotlease_comm::{Communicator, Options, Pattern, Secret};
 use std::error::Error;
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -20,10 +20,7 @@ pub struct Ours {
 fn options(address: &str, rank: u32, link: &str, spin: Duration) -> Result<Options, Box<dyn Error>> {
     let mut options = Options::new("near", 2, address, Secret::new(b"of this benchmark alone")?);
     options.rank = Some(rank);
-    options.link = match link {
-        "tcp" => LinkChoice::Tcp,
-        _ => LinkChoice::Direct,
-    };
+    options.link = link.parse()?;
     options.spin = spin;
     Ok(options)
 }

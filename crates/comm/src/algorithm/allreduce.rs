@@ -92,6 +92,12 @@ pub(crate) fn ring(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     }
 }
 
+/// Everyone sends to member 0, which reduces and sends the result to everyone: `2 (p - 1)` messages, and two that follow on each other.
+pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+    reduce::linear(plan, group, 0, mine, into);
+    broadcast::linear(plan, group, 0, into);
+}
+
 /// A binomial reduction to member 0, and a binomial broadcast: `2 ceil(log2 p)` steps, `2 (p - 1)` messages. Keeps rank order.
 pub(crate) fn reduce_broadcast(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     reduce::binomial(plan, group, 0, mine, into, false);

@@ -24,6 +24,27 @@ pub(crate) fn tree(plan: &mut Plan, group: &Group) {
     release(plan, group);
 }
 
+/// Everyone tells member 0, which tells everyone: `2 (p - 1)` messages as along a tree, but two that follow on each other, however many
+/// members there are. For members that share processors, where each change from one to another takes longer than a message.
+pub(crate) fn linear(plan: &mut Plan, group: &Group) {
+    let told = plan.scratch(1);
+    if group.me == 0 {
+        for member in 1..group.size {
+            let heard = plan.scratch(1);
+            plan.receive(group, member, heard);
+        }
+        plan.round();
+        for member in 1..group.size {
+            plan.send(group, member, told);
+        }
+    } else {
+        let heard = plan.scratch(1);
+        plan.send(group, 0, told);
+        plan.receive(group, 0, heard);
+    }
+    plan.round();
+}
+
 /// Member 0 goes on when all are here; the others when their subtrees are.
 pub(crate) fn arrive(plan: &mut Plan, group: &Group) {
     let tree = Tree::new(group, 0);

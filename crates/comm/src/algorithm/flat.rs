@@ -13,6 +13,7 @@ use crate::schedule::Span;
 pub(crate) fn barrier(plan: &mut Plan, group: &Group, recipe: &Recipe) {
     match recipe.algorithm {
         Binomial => barrier::tree(plan, group),
+        Linear => barrier::linear(plan, group),
         Objects => objects::barrier(plan, group),
         ObjectsRoot => objects::barrier_by_root(plan, group),
         ObjectsDoubling => objects::barrier_by_doubling(plan, group),
@@ -102,6 +103,7 @@ pub(crate) fn reduce(
 ) {
     match recipe.algorithm {
         Rabenseifner => reduce::rabenseifner(plan, group, root, mine, into),
+        Linear => reduce::linear(plan, group, root, mine, into),
         Objects => objects::reduce(plan, group, root, mine, into),
         _ => reduce::binomial(plan, group, root, mine, into, commutes),
     }
@@ -112,6 +114,7 @@ pub(crate) fn allreduce(plan: &mut Plan, group: &Group, mine: Span, into: Span, 
         Rabenseifner => allreduce::rabenseifner(plan, group, mine, into),
         Ring => allreduce::ring(plan, group, mine, into),
         ReduceBroadcast => allreduce::reduce_broadcast(plan, group, mine, into),
+        Linear => allreduce::linear(plan, group, mine, into),
         Objects => objects::allreduce(plan, group, mine, into),
         ObjectsRoot => objects::allreduce_by_root(plan, group, mine, into),
         ObjectsScattered => objects::allreduce_scattered(plan, group, mine, into),

@@ -6,11 +6,8 @@
 use super::blocks::Blocks;
 use super::plan::{Group, Plan, share};
 use super::scan::doubling_with;
+use super::terms;
 use crate::schedule::Span;
-
-/// How many objects are read at a time to be reduced, at least; and of short ones so many that they have this many elements.
-const AT_ONCE_MIN: usize = 16;
-const AT_ONCE_ELEMENTS: usize = 64 * 1024;
 
 /// Everyone writes an object and reads all others': one wait, `p (p - 1)` reads.
 pub(crate) fn barrier(plan: &mut Plan, group: &Group) {
@@ -224,49 +221,7 @@ fn in_order(
     mine: Span,
     into: Span,
 ) {
-    let count = into.count;
-    // In place the output is still read when it could be written, unless this member comes first.
-    let free = !into.overlaps(mine);
-    let own_first = group.me == members.start && mine == into;
-    let sum = if free || own_first {
-        into
-    } else {
-        plan.scratch(count)
-    };
-    let alone = members.len() == 1 && free;
-    let at_once = (AT_ONCE_ELEMENTS / count.max(1))
-        .max(AT_ONCE_MIN)
-        .min(members.len());
-    let slots = plan.scratch(if alone { 0 } else { at_once * count });
-    let mut partial: Option<Span> = None;
-    let end = members.end;
-    for first in members.step_by(at_once) {
-        let batch = first..end.min(first + at_once);
-        let term = |member: usize| {
-            if member == group.me {
-                mine
-            } else if alone {
-                into
-            } else {
-                slots.part((member - first) * count, count)
-            }
-        };
-        for member in batch.clone().filter(|member| *member != group.me) {
-            plan.fetch(group, member, key, term(member));
-        }
-        for member in batch {
-            partial = Some(match partial {
-                None => term(member),
-                Some(partial) => {
-                    plan.reduce(partial, term(member), sum);
-                    sum
-                }
-            });
-        }
-        plan.round();
-    }
-    if let Some(partial) = partial {
-        plan.copy(partial, into);
-        plan.round();
-    }
+    terms::in_order(plan, group.me, members, mine, into, |plan, member, into| {
+        plan.fetch(group, member, key, into);
+    });
 }

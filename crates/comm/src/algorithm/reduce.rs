@@ -4,6 +4,7 @@
 use super::fold::{Fold, Role};
 use super::halving::{Halving, halve};
 use super::plan::{Group, Plan};
+use super::terms;
 use super::tree::Tree;
 use crate::schedule::Span;
 
@@ -40,6 +41,18 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, mine: Span, 
         plan.send(group, root, partial);
     }
     plan.round();
+}
+
+/// Everyone sends to the root, which reduces alone, in rank order: `p - 1` steps there, and nobody waits for anybody else.
+pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
+    if group.me == root {
+        terms::in_order(plan, root, 0..group.size, mine, into, |plan, member, into| {
+            plan.receive(group, member, into);
+        });
+    } else {
+        plan.send(group, root, mine);
+        plan.round();
+    }
 }
 
 /// Rabenseifner's: reduce-scatter by halving, then the pieces up a binomial tree. `2 log2 p` steps, one more where `p` is not

@@ -33,6 +33,9 @@ pub struct Rule {
     /// Between the leaders of nodes, and by trees inside nodes: where there are several nodes, and one with several ranks.
     #[serde(default)]
     pub by_nodes: bool,
+    /// Only where a node has more members than processors.
+    #[serde(default)]
+    pub crowded: bool,
     /// For `chain`: bytes sent at a time.
     #[serde(default)]
     pub segment_bytes: usize,
@@ -104,6 +107,9 @@ impl Rule {
         if self.by_nodes && (question.nodes < 2 || question.nodes as u64 >= u64::from(ranks)) {
             return Some(Obstacle::Nodes);
         }
+        if self.crowded && !question.is_crowded {
+            return Some(Obstacle::Crowd);
+        }
         match self.recipe(question.element).serves(question.call) {
             Err(Error::NotOffered { why, .. }) => Some(Obstacle::Algorithm(why)),
             _ => None,
@@ -127,6 +133,9 @@ impl fmt::Display for Rule {
             f.write_str(std::mem::replace(&mut separator, ", "))?;
             f.write_str(&text)
         };
+        if self.crowded {
+            condition(f, "members that share processors".into())?;
+        }
         if !self.links.is_empty() {
             let links: Vec<String> = self.links.iter().map(LinkKind::to_string).collect();
             condition(f, links.join(" and "))?;
@@ -163,6 +172,7 @@ pub(super) enum Obstacle {
     Ranks,
     Bytes,
     Nodes,
+    Crowd,
     Algorithm(&'static str),
 }
 
@@ -176,6 +186,7 @@ impl fmt::Display for Obstacle {
             Obstacle::Nodes => {
                 "there are not several nodes of which one has several ranks, or nodes are not known"
             }
+            Obstacle::Crowd => "each member has a processor, as far as is known",
             Obstacle::Algorithm(why) => why,
         })
     }

@@ -57,8 +57,16 @@ fn every_choice_can_be_built_whatever_the_table() {
                             nodes: known.then_some(&nodes[..ranks as usize]),
                             ..Call::new(collective, ranks - 1, ranks)
                         };
-                        for table in [Table::built_in(), &empty] {
-                            let choice = table.choose(&Question::new(&call, 8, link));
+                        let question = Question::new(&call, 8, link);
+                        for (table, is_crowded) in [
+                            (Table::built_in(), false),
+                            (Table::built_in(), true),
+                            (&empty, false),
+                        ] {
+                            let choice = table.choose(&Question {
+                                is_crowded,
+                                ..question
+                            });
                             let algorithm = choice.recipe.algorithm;
                             assert_eq!(
                                 algorithm.is_mediated(),
@@ -75,7 +83,7 @@ fn every_choice_can_be_built_whatever_the_table() {
             }
         }
     }
-    assert_eq!(asked, 6 * 6 * 5 * 14 * 4 * 2);
+    assert_eq!(asked, 6 * 6 * 5 * 14 * 4 * 3);
 }
 
 #[test]
@@ -193,13 +201,13 @@ fn whoever_measures_gets_everything_that_could_be_done() {
         candidates.len()
     };
     let allreduce = Collective::Allreduce { count: 8 };
-    assert_eq!(candidates(allreduce, None, true, LinkKind::Tcp), 4);
+    assert_eq!(candidates(allreduce, None, true, LinkKind::Tcp), 5);
     assert_eq!(
         candidates(allreduce, None, false, LinkKind::Tcp),
-        3,
+        4,
         "not the ring"
     );
-    assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::Tcp), 8);
+    assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::Tcp), 10);
     assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::S3), 3);
     // Chains have three lengths of segments.
     assert_eq!(
@@ -229,6 +237,28 @@ fn leaders_are_for_several_nodes_of_several_ranks() {
     assert!(!choose(Some(&[0, 0, 0, 0])), "one node");
     assert!(!choose(Some(&[0, 1, 2, 3])), "one rank on each node");
     assert!(!choose(None), "nothing is known of nodes");
+}
+
+#[test]
+fn members_that_share_processors_send_the_fewest_messages() {
+    let call = Call::new(Collective::Barrier, 0, 8);
+    for link in [LinkKind::Shm, LinkKind::Tcp] {
+        let question = Question::new(&call, 1, link);
+        let crowded = Question {
+            is_crowded: true,
+            ..question
+        };
+        let choose = |question: &Question| Table::built_in().choose(question).recipe.algorithm;
+        assert_eq!(choose(&crowded), Algorithm::Linear);
+        assert_ne!(choose(&question), Algorithm::Linear);
+        let text = Table::built_in().explain(&crowded).to_string();
+        assert!(text.contains("8 ranks that share processors over"), "{text}");
+        let text = Table::built_in().explain(&question).to_string();
+        assert!(
+            text.contains("each member has a processor, as far as is known"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

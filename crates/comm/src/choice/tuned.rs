@@ -67,6 +67,7 @@ impl Table {
                     block_bytes_max: None,
                     algorithm: best.recipe.algorithm,
                     by_nodes: best.recipe.by_nodes,
+                    crowded: false,
                     segment_bytes: best.recipe.segment * best.element,
                 });
             }

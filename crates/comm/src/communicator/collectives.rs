@@ -145,10 +145,11 @@ impl Communicator {
             bytes: call.size().saturating_mul(element),
             element,
             link: match self.member.link {
-                LinkKind::Tcp if self.node_count == 1 => LinkKind::Shm,
+                LinkKind::Ofi | LinkKind::Tcp if self.node_count == 1 => LinkKind::Shm,
                 link => link,
             },
             nodes: self.node_count,
+            is_crowded: self.member.is_crowded,
         }
     }
 

@@ -81,7 +81,7 @@ impl Group {
                 from: from.map(|from| self.inner(from).unwrap_or(from)),
                 tag,
             },
-            During::Collective { .. } | During::Meeting => during,
+            During::Collective { .. } | During::Meeting | During::Finish => during,
         }
     }
 
@@ -105,7 +105,9 @@ impl Group {
                 *by = by.and_then(|by| self.inner(by));
                 *during = self.during(*during);
             }
-            Error::Cancelled { during } | Error::MemoryGone { during } => *during = self.during(*during),
+            Error::Cancelled { during } | Error::MemoryGone { during } | Error::Store { during, .. } => {
+                *during = self.during(*during);
+            }
             _ => {}
         }
         error

@@ -4,13 +4,15 @@ use super::group::Group;
 use super::member::Member;
 use super::{Communicator, WORLD};
 use crate::choice::{LinkKind, Table};
-use crate::engine::Engine;
 use crate::engine::keeper::Keeper;
+use crate::engine::{Engine, Patience, State};
 use crate::error::Error;
 use crate::link::Link;
 use crate::link::mesh::{Joined, Plan, connect};
+use crate::link::ofi::{Ofi, open};
 use crate::link::shm::Shm;
-use crate::link::shm::node::{here, numbers};
+use crate::link::shm::node::{crowds, here, numbers, processors};
+use crate::link::store::Stored;
 use crate::link::tcp::Tcp;
 use crate::options::{LinkChoice, Options};
 use crate::protocol::{Bounds, Protocol};
@@ -18,7 +20,9 @@ use crate::rendezvous::client::{self, Met};
 use crate::route::Route;
 use crate::schedule::Rank;
 use crate::secret::Secret;
-use hotlease_wire::comm::greeting::NodeId;
+use hotlease_fabric::ofi::Messenger;
+use hotlease_wire::comm::frame::SMALL_BYTES_MAX;
+use hotlease_wire::comm::greeting::Home;
 use hotlease_wire::comm::rendezvous::Meeting;
 use hotlease_wire::comm::{GroupId, Loss};
 use std::io;
@@ -26,19 +30,43 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// When members that have met are to be together.
+#[derive(Clone, Copy)]
+struct Times {
+    began: Instant,
+    deadline: Instant,
+    /// That they are the members is settled, also where one cannot be reached, which has failed then.
+    is_partial: bool,
+}
+
+/// What members that have met talk over.
+struct Way {
+    link: Box<dyn Link>,
+    routes: Vec<Route>,
+    /// A number for the node of each.
+    nodes: Vec<u32>,
+    /// How many members share each one's processor.
+    crowds: Vec<u32>,
+    missing: Vec<Rank>,
+}
+
 impl Communicator {
-    /// Meets the other members at the rendezvous, and connects with all of them.
+    /// Meets the other members at the rendezvous, and connects with all of them, or with the store that all talk through.
     ///
     /// # Errors
-    /// [`Error::Options`]; [`Error::Table`] of a table that is named by `HOTLEASE_COMM_TABLE`;
+    /// [`Error::Options`]; [`Error::Table`] of a table that is named by `HOTLEASE_COMM_TABLE`; [`Error::Prices`] and [`Error::Model`] where
+    /// the model is to choose the link;
     /// [`Error::NoRendezvous`], [`Error::OtherSecret`], [`Error::NotLetIn`] of the rendezvous;
-    /// [`Error::NotTogether`] where it says that a member is missing, a rank taken, or a size another one;
-    /// [`Error::Unreachable`] of a member.
+    /// [`Error::NotTogether`] where it says that a member is missing, a rank taken, or a size or link another one;
+    /// [`Error::Unreachable`] of a member, [`Error::NoStore`] of a store, [`Error::NoFabric`] of libfabric.
     pub fn join(options: &Options) -> Result<Self, Error> {
-        options.check()?;
         // Before others wait for this member.
+        let options = &options.settled()?;
         let table = options.table()?;
-        options.link()?;
+        let choice = options.chosen(options.size)?;
+        if let LinkChoice::Ofi { provider } = &choice {
+            open::check(&options.name, provider.as_deref())?;
+        }
         let began = Instant::now();
         let meeting = if options.is_newcomer {
             Meeting::Growth
@@ -52,40 +80,40 @@ impl Communicator {
             meeting: &|| meeting.clone(),
         };
         let met = client::meet(&errand, began)?;
-        Self::assemble(options, table, met, began, options.is_newcomer)
+        Self::assemble((options, choice), table, met, began, options.is_newcomer)
     }
 
-    /// Of those that have met. `is_partial`: that they are the members is settled, also where one cannot be reached, which has failed then.
+    /// Of those that have met, over what was chosen for so many. `is_partial`: that they are the members is settled, also where one cannot
+    /// be reached, which has failed then.
     pub(super) fn assemble(
-        options: &Options,
+        (options, choice): (&Options, LinkChoice),
         table: Arc<Table>,
         met: Met,
         began: Instant,
         is_partial: bool,
     ) -> Result<Self, Error> {
+        let (id, rank) = (met.group, met.rank);
         // After the meeting a member that has failed is not waited for much longer than at any other time.
         let deadline = if is_partial {
             Instant::now() + 2 * options.failure_bound
         } else {
             began + options.join_timeout
         };
-        let node = node(options)?;
-        let plan = Plan {
-            name: &options.name,
-            secret: &options.secret,
-            group: met.group,
-            me: met.rank,
-            members: &met.members,
-            relay: met.relay,
-            is_sealed: options.is_sealed,
-            is_partial,
-            node,
+        let times = Times {
+            began,
             deadline,
+            is_partial,
         };
-        let joined = connect(&plan, met.port)?;
-        // What a NAT made of it was of use until now.
-        drop(met.stream);
-        Self::over(options, table, (met.rank, met.group), joined, deadline)
+        let talking = &Options {
+            link: choice.clone(),
+            ..options.clone()
+        };
+        let way = if choice.is_mediated() {
+            stored(talking, &met, times)?
+        } else {
+            direct(talking, met, times)?
+        };
+        Self::over((options, choice), table, (rank, id), way, times)
     }
 
     /// One whose only member is this process. It needs no rendezvous.
@@ -100,58 +128,77 @@ impl Communicator {
         options.check()?;
         let group = GroupId(rand::random());
         let table = options.table()?;
-        Self::over(&options, table, (0, group), vec![None], Instant::now())
+        let way = joined(home(&options), 0, vec![None], None)?;
+        let now = Instant::now();
+        let times = Times {
+            began: now,
+            deadline: now,
+            is_partial: false,
+        };
+        let choice = options.link.clone();
+        Self::over((&options, choice), table, (0, group), way, times)
     }
 
-    /// Over these connections, by rank. Others are lost. Until `joined_by` members may still be joining.
+    /// Over these links. Until the deadline members may still be joining.
     fn over(
-        options: &Options,
+        (options, choice): (&Options, LinkChoice),
         table: Arc<Table>,
         (me, id): (Rank, GroupId),
-        joined: Vec<Option<Joined>>,
-        joined_by: Instant,
+        way: Way,
+        times: Times,
     ) -> Result<Self, Error> {
-        let size = joined.len() as Rank;
-        let missing: Vec<Rank> = (0..size)
-            .filter(|rank| *rank != me && joined[*rank as usize].is_none())
-            .collect();
-        let route = |joined: &Option<Joined>| joined.as_ref().map_or(Route::Itself, |joined| joined.route);
-        let routes = joined.iter().map(route).collect();
-        let node = node(options)?;
-        let nodes = (0..).zip(&joined).map(|(rank, joined)| match joined {
-            Some(joined) => joined.node,
-            None if rank == me => node,
-            None => NodeId::ALONE,
-        });
-        let nodes = numbers(&nodes.collect::<Vec<_>>());
-        let link = link(joined, me, &nodes).map_err(Error::local("wait for messages"))?;
+        let size = way.routes.len() as Rank;
         let bounds = Bounds {
+            small_bytes: options.eager_bytes.min(SMALL_BYTES_MAX),
             eager_bytes: options.eager_bytes,
             early_bytes: options.early_bytes,
         };
-        let mut protocol = Protocol::new(me, size, bounds);
+        let is_mediated = choice.is_mediated();
+        let protocol = Protocol::new(me, size, bounds);
+        let mut protocol = if is_mediated {
+            protocol.through_a_store()
+        } else {
+            protocol
+        };
         let members: Arc<[Rank]> = (0..size).collect();
         protocol.open(WORLD, Arc::clone(&members));
-        for rank in missing {
+        for rank in way.missing {
             protocol.lost(rank, Loss::Silent);
         }
-        let spin = if is_crowded(&nodes, me) {
-            Duration::ZERO
-        } else {
-            options.spin
-        };
-        let engine = Arc::new(Engine::new(protocol, link, spin));
-        let keeper = Keeper::start(Arc::clone(&engine), me, size, options.failure_bound, joined_by);
+        // Another thread waits for a store.
+        let spin = if is_mediated { Duration::ZERO } else { options.spin };
+        let patience = Patience::of(spin, way.crowds[me as usize]);
+        let engine = Arc::new(Engine::new(protocol, way.link, patience));
+        let keeper = Keeper::start(
+            Arc::clone(&engine),
+            me,
+            size,
+            options.failure_bound,
+            times.deadline,
+        );
         let keeper = keeper.map_err(Error::local("start a thread"))?;
+        let is_together = |state: &mut State| state.link.apart().is_none().then_some(());
+        while engine.until(false, Some(times.deadline), is_together).is_none() {
+            let Some(apart) = engine.lock().link.apart() else {
+                break;
+            };
+            if !times.is_partial {
+                return Err(open::unheard(&options.name, apart));
+            }
+            engine.change(|protocol| protocol.lost(apart, Loss::Silent));
+            engine.lock().link.close(apart);
+        }
         let member = Member {
             engine: Arc::clone(&engine),
             keeper: Mutex::new(Some(keeper)),
             options: options.clone(),
             id,
             size,
-            link: LinkKind::Tcp,
-            routes,
-            nodes,
+            link: choice.kind().unwrap_or(LinkKind::Tcp),
+            choice,
+            routes: way.routes,
+            nodes: way.nodes,
+            is_crowded: way.crowds.iter().any(|crowd| *crowd > 1),
             table,
             is_checked: options.is_checked(),
             handles: AtomicUsize::new(0),
@@ -161,64 +208,116 @@ impl Communicator {
     }
 }
 
-/// Where this member is, as far as others are to know.
-fn node(options: &Options) -> Result<NodeId, Error> {
-    Ok(match options.link()? {
-        LinkChoice::Direct => here().unwrap_or(NodeId::ALONE),
-        LinkChoice::Tcp => NodeId::ALONE,
+/// Connections with all others.
+fn direct(options: &Options, met: Met, times: Times) -> Result<Way, Error> {
+    let messenger = match &options.link {
+        LinkChoice::Ofi { provider } => {
+            let local = met.stream.local_addr();
+            let local = local.map_err(Error::local("tell this member's address"))?.ip();
+            let size = met.members.len() as Rank;
+            Some(open::open(&options.name, provider.as_deref(), local, size)?)
+        }
+        _ => None,
+    };
+    let home = home(options);
+    let plan = Plan {
+        name: &options.name,
+        secret: &options.secret,
+        group: met.group,
+        me: met.rank,
+        members: &met.members,
+        relay: met.relay,
+        is_sealed: options.is_sealed,
+        link: messenger
+            .as_ref()
+            .map_or(0, |messenger| open::digest(messenger.provider())),
+        is_partial: times.is_partial,
+        home,
+        deadline: times.deadline,
+    };
+    let connected = connect(&plan, met.port)?;
+    // What a NAT made of it was of use until now.
+    drop(met.stream);
+    joined(home, met.rank, connected, messenger)
+}
+
+/// Of a member that is at `home`, over these connections, by rank, and by this messenger. Others are lost.
+fn joined(
+    home: Home,
+    me: Rank,
+    joined: Vec<Option<Joined>>,
+    messenger: Option<Messenger>,
+) -> Result<Way, Error> {
+    let missing = (0..joined.len() as Rank)
+        .filter(|rank| *rank != me && joined[*rank as usize].is_none())
+        .collect();
+    let provider = messenger.as_ref().map(Messenger::provider);
+    let route = |joined: &Option<Joined>| match (joined, provider) {
+        (None, _) => Route::Itself,
+        (Some(_), Some(provider)) => Route::Fabric { provider },
+        (Some(joined), None) => joined.route,
+    };
+    let routes = joined.iter().map(route).collect();
+    let homes = (0..).zip(&joined).map(|(rank, joined)| match joined {
+        Some(joined) => joined.home,
+        None if rank == me => home,
+        None => Home::UNKNOWN,
+    });
+    let homes: Vec<Home> = homes.collect();
+    let nodes = numbers(&homes);
+    let link = link(joined, messenger, me, &nodes).map_err(Error::local("wait for messages"))?;
+    Ok(Way {
+        link,
+        routes,
+        nodes,
+        crowds: crowds(&homes),
+        missing,
     })
 }
 
-/// Whether this member's node has more members than processors: then who is waited for would not run meanwhile.
-fn is_crowded(nodes: &[u32], me: Rank) -> bool {
-    let here = nodes.iter().filter(|node| **node == nodes[me as usize]);
-    here.count() > processors()
+/// A store that all others are at. Who does not come there is lost by its link.
+fn stored(options: &Options, met: &Met, times: Times) -> Result<Way, Error> {
+    let size = met.members.len() as Rank;
+    let of = (met.group, met.rank, size);
+    let link = Stored::join(options, of, (times.began, times.deadline), times.is_partial)?;
+    let route = |rank| match rank == met.rank {
+        true => Route::Itself,
+        false => Route::Stored,
+    };
+    Ok(Way {
+        link: Box::new(link),
+        routes: (0..size).map(route).collect(),
+        nodes: (0..size).collect(),
+        crowds: vec![1; size as usize],
+        missing: Vec::new(),
+    })
 }
 
-/// For the members of this node.
-fn processors() -> usize {
-    match std::thread::available_parallelism().map_or(1, usize::from) {
-        // Each member may have one of its own.
-        1 => {
-            let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
-            online.ok().and_then(|list| count(list.trim())).unwrap_or(1)
-        }
-        processors => processors,
-    }
+/// Where this member is.
+fn home(options: &Options) -> Home {
+    here().map_or(Home::UNKNOWN, |node| Home {
+        node,
+        shares_memory: options.link == LinkChoice::Direct,
+        processors: processors(),
+    })
 }
 
-/// Of a list such as `0-3,8`.
-fn count(list: &str) -> Option<usize> {
-    let parts = list.split(',').map(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        Some(last.checked_sub(first)? + 1)
-    });
-    parts.sum()
-}
-
-/// Lanes where any other member is on this one's node.
-fn link(joined: Vec<Option<Joined>>, me: Rank, nodes: &[u32]) -> io::Result<Box<dyn Link>> {
+/// libfabric where there is a messenger, or else lanes where any other member is on this one's node.
+fn link(
+    joined: Vec<Option<Joined>>,
+    messenger: Option<Messenger>,
+    me: Rank,
+    nodes: &[u32],
+) -> io::Result<Box<dyn Link>> {
+    let connected: Vec<bool> = joined.iter().map(Option::is_some).collect();
     let tcp = Tcp::new(joined)?;
+    if let Some(messenger) = messenger {
+        return Ok(Box::new(Ofi::new(tcp, messenger, &connected)?));
+    }
     let is_shared = nodes.iter().filter(|node| **node == nodes[me as usize]).count() > 1;
     Ok(if is_shared {
         Box::new(Shm::new(tcp, me, nodes)?)
     } else {
         Box::new(tcp)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn processors_are_counted() {
-        assert_eq!(
-            ["0", "0-1", "0-3,8,10-11"].map(count),
-            [Some(1), Some(2), Some(7)]
-        );
-        assert_eq!(["", "1-0", "a"].map(count), [None; 3]);
-        assert!(processors() > 0);
-    }
 }

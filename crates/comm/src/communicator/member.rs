@@ -4,7 +4,7 @@ use crate::choice::{LinkKind, Table};
 use crate::engine::Engine;
 use crate::engine::keeper::Keeper;
 use crate::error::Error;
-use crate::options::Options;
+use crate::options::{LinkChoice, Options};
 use crate::protocol::Protocol;
 use crate::route::Route;
 use crate::schedule::Rank;
@@ -23,6 +23,8 @@ pub(super) struct Member {
     pub(super) keeper: Mutex<Option<Keeper>>,
     /// With which it was joined.
     pub(super) options: Options,
+    /// What members talk over: where that is `auto`, what it chose.
+    pub(super) choice: LinkChoice,
     pub(super) id: GroupId,
     /// Members on these connections.
     pub(super) size: Rank,
@@ -32,6 +34,8 @@ pub(super) struct Member {
     pub(super) routes: Vec<Route>,
     /// The node of each member.
     pub(super) nodes: Vec<u32>,
+    /// Whether a node has more of these members than processors.
+    pub(super) is_crowded: bool,
     pub(super) table: Arc<Table>,
     /// Of collectives, whether all members mean the same.
     pub(super) is_checked: bool,
@@ -56,7 +60,10 @@ impl Member {
             (state.protocol.has_parted() && !state.link.is_sending()).then_some(())
         });
         let waits_for = self.engine.lock().protocol.not_parted();
-        self.close();
+        self.close(deadline);
+        if let Some(error) = self.engine.lock().protocol.severance() {
+            return Err(error);
+        }
         match (sent, read, waits_for) {
             (Some(()), Some(()), _) | (_, _, None) => Ok(()),
             (_, _, Some(rank)) => Err(Error::NotRead { rank, waited: linger }),
@@ -70,14 +77,15 @@ impl Member {
         self.engine.until(false, Some(deadline), |state| {
             (!state.link.is_sending()).then_some(())
         });
-        self.close();
+        self.close(deadline);
     }
 
-    fn close(&self) {
+    fn close(&self, deadline: Instant) {
         drop(self.keeper());
         let mut state = self.engine.lock();
         for rank in 0..self.size {
             state.link.close(rank);
         }
+        state.link.end(deadline);
     }
 }

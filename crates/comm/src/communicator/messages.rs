@@ -20,8 +20,9 @@ impl Communicator {
         }
     }
 
-    /// Sends a message, and returns when `bytes` may be used again: the message is on its way, or has been taken. A
-    /// large one is not before its receiver asks for it, or waits in a send itself.
+    /// Sends a message, and returns when `bytes` may be used again: the message is on its way, or has been taken. One of over 256 KiB
+    /// ([`Options::eager_bytes`](crate::Options::eager_bytes)), or any whose receiver has not taken enough before, is not before its
+    /// receiver asks for it, or waits in a send itself.
     ///
     /// # Errors
     /// [`Error::MemberLost`] and [`Error::MemberLeft`] of the receiver, [`Error::NoSuchRank`].
@@ -198,6 +199,7 @@ impl Communicator {
         };
         let context = self.group.context;
         let found = self.group.engine.until(false, deadline, |state| {
+            state.protocol.expect(context, pattern);
             let found = state.protocol.probe(Class::Message, context, pattern);
             let hopeless = || state.protocol.hopeless(context, pattern, during);
             found.map(Ok).or_else(|| hopeless().map(Err))
@@ -217,6 +219,7 @@ impl Communicator {
         let pattern = self.group.pattern(pattern)?;
         let context = self.group.context;
         let found = self.group.engine.until(false, Some(Instant::now()), |state| {
+            state.protocol.expect(context, pattern);
             state.protocol.probe(Class::Message, context, pattern)
         });
         Ok(found.map(|found| self.status(found)))

@@ -24,7 +24,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Outcast`] if the others hold that this member has failed; [`Error::NotTogether`] if they have met
-    /// without it; [`Error::NoRendezvous`] and [`Error::NotLetIn`].
+    /// without it; [`Error::NoRendezvous`] and [`Error::NotLetIn`]; [`Error::Store`] if the store that members talk through cannot be
+    /// used any more: join again.
     pub fn shrink(&self) -> Result<Self, Error> {
         let began = Instant::now();
         self.is_wanted()?;
@@ -53,7 +54,14 @@ impl Communicator {
         let met = client::meet(&errand, began)?;
         // Not before: who tries again after an error comes to the same meeting.
         self.rests.store(number.wrapping_add(1), Ordering::Release);
-        Self::assemble(&options, Arc::clone(&self.member.table), met, began, true)
+        let choice = options.chosen(met.members.len() as Rank)?;
+        Self::assemble(
+            (&options, choice),
+            Arc::clone(&self.member.table),
+            met,
+            began,
+            true,
+        )
     }
 
     /// Makes a communicator of these members, which keep their ranks, and so many newcomers, which get the next ones, over new
@@ -88,6 +96,7 @@ impl Communicator {
             is_newcomer: false,
             ..self.member.options.clone()
         };
+        let choice = options.chosen(size)?;
         let errand = Errand {
             options: &options,
             size,
@@ -95,7 +104,13 @@ impl Communicator {
             meeting: &|| Meeting::Growth,
         };
         let met = client::meet(&errand, began)?;
-        Self::assemble(&options, Arc::clone(&self.member.table), met, began, true)
+        Self::assemble(
+            (&options, choice),
+            Arc::clone(&self.member.table),
+            met,
+            began,
+            true,
+        )
     }
 
     /// Nobody meets with whoever was declared dead.

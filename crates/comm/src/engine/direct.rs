@@ -1,7 +1,8 @@
 //! Receiving a small message that comes soon straight into the caller's memory, without lending that to anybody: half of the time that a
 //! message of a few bytes takes inside a node.
 
-use super::{CLOCK_POLLS, Engine, State};
+use super::patience::{Idle, Next};
+use super::{Engine, State};
 use crate::error::During;
 use crate::link::Sink;
 use crate::matching::Pattern;
@@ -10,7 +11,6 @@ use crate::protocol::{Protocol, Status};
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Class, Frame};
-use std::time::Instant;
 
 /// The protocol, and a receive that it does not know of.
 struct Direct<'a> {
@@ -19,11 +19,26 @@ struct Direct<'a> {
     pattern: Pattern,
     into: &'a mut [u8],
     got: Option<Status>,
+    /// The message has come, and is to be received otherwise: it is too long for this.
+    is_held: bool,
 }
 
 impl Sink for Direct<'_> {
     fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
         self.protocol.frame(from, frame)
+    }
+
+    fn holds(&mut self, from: Rank, frame: &Frame) -> bool {
+        if let Frame::Eager { to, .. } = frame
+            && self.got.is_none()
+            && to.class == Class::Message
+            && to.context == self.context
+            && self.protocol.is_direct(from, to, self.pattern)
+        {
+            self.is_held = true;
+            return true;
+        }
+        false
     }
 
     fn body(&mut self, from: Rank, bytes: u64) {
@@ -68,12 +83,11 @@ impl Engine {
     /// A message that comes while this thread would spin anyway. If none does, or what comes is not small, it is to be
     /// received otherwise: nothing was changed.
     pub(crate) fn receive_now(&self, context: u64, pattern: Pattern, into: &mut [u8]) -> Option<Status> {
-        if self.spin.is_zero() {
+        if self.patience.is_none() {
             return None;
         }
         let mut state = self.lock();
-        let mut polls = 0_u32;
-        let mut since = None;
+        let mut idle = Idle::default();
         let mut has_changed = true;
         let got = loop {
             if has_changed && !state.is_free_for(context, pattern) {
@@ -86,26 +100,25 @@ impl Engine {
                 pattern,
                 into: &mut *into,
                 got: None,
+                is_held: false,
             };
             has_changed = link.poll(&mut direct);
-            let got = direct.got;
+            let (got, is_held) = (direct.got, direct.is_held);
             if has_changed {
                 state.flush();
                 self.tell(&mut state);
             }
-            if got.is_some() {
+            if got.is_some() || is_held {
+                idle.end(&mut state.habit);
                 break got;
             }
-            polls += 1;
-            if polls.is_multiple_of(CLOCK_POLLS)
-                && since.get_or_insert_with(Instant::now).elapsed() >= self.spin
-            {
-                break None;
+            match idle.next(&self.patience, &mut state.habit) {
+                Next::Look if self.is_wanted() => state = self.let_in(state),
+                Next::Look => continue,
+                Next::GiveWay => state = self.give_way(state),
+                Next::Sleep => break None,
             }
-            if self.is_wanted() {
-                state = self.let_in(state);
-                has_changed = true;
-            }
+            has_changed = true;
         };
         if state.waiting > 0 && !state.is_asleep {
             self.turn.notify_one();

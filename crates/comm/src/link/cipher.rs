@@ -326,6 +326,9 @@ pub(crate) fn explain(verdict: Verdict) -> &'static str {
         Verdict::OtherSealing => {
             "one of both encrypts its frames and the other does not; set `is_sealed` alike everywhere"
         }
+        Verdict::OtherLink => {
+            "each has chosen another provider of libfabric; choose the same everywhere, as HOTLEASE_COMM_LINK=ofi:NAME"
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::route::Route;
 use crate::schedule::Rank;
 use crate::secret::Secret;
 use hotlease_wire::comm::GroupId;
-use hotlease_wire::comm::greeting::NodeId;
+use hotlease_wire::comm::greeting::Home;
 use hotlease_wire::comm::rendezvous::Place;
 use line::{Known, Line};
 use mio::net::{TcpListener, TcpStream};
@@ -39,7 +39,7 @@ pub(crate) struct Joined {
     pub(crate) rest: Vec<u8>,
     pub(crate) route: Route,
     /// Where the other member is.
-    pub(crate) node: NodeId,
+    pub(crate) home: Home,
 }
 
 /// Whom to connect with.
@@ -54,10 +54,12 @@ pub(crate) struct Plan<'a> {
     /// The rendezvous, if it relays.
     pub(crate) relay: Option<SocketAddr>,
     pub(crate) is_sealed: bool,
+    /// What else members talk over ([`Introduction::link`](hotlease_wire::comm::greeting::Introduction)).
+    pub(crate) link: u32,
     /// Whoever cannot be reached in time is missing among the connections, and that is no error.
     pub(crate) is_partial: bool,
     /// Where this member is.
-    pub(crate) node: NodeId,
+    pub(crate) home: Home,
     pub(crate) deadline: Instant,
 }
 
@@ -254,7 +256,7 @@ impl<'a> Mesh<'a> {
         };
         let Known {
             rank,
-            node,
+            home,
             cipher,
             rest,
         } = known;
@@ -274,7 +276,7 @@ impl<'a> Mesh<'a> {
             cipher: is_sealed.then_some(cipher),
             rest,
             route,
-            node,
+            home,
         });
         self.missing -= 1;
         self.attempts.retain(|(of, _), _| *of != rank);

@@ -34,8 +34,6 @@ const BUDGET_BYTES: usize = 4 << 20;
 const LANE_BYTES: usize = 256 * 1024;
 /// Connections that have hardly anything to say are looked at once in so many polls.
 const POLLS: u32 = 1000;
-/// So many turns empty a lane.
-const LAST_TURNS: u32 = 4;
 
 /// How what this member sends gets to another one.
 enum Out {
@@ -316,8 +314,7 @@ impl Shm {
             if let Some(place) = self.place_of[rank as usize]
                 && let In::Lane(inbound) = &mut self.near[place].inbound
             {
-                // As much as a lane holds: it writes no more, if it is well behaved.
-                (0..LAST_TURNS).all(|_| inbound.read(rank, sink, None) == Ok(true));
+                inbound.read_rest(rank, sink);
             }
             self.part(rank);
             self.lost.push_back((rank, loss));
@@ -376,6 +373,10 @@ impl Sink for Filter<'_> {
         }
         self.words.push((from, frame));
         Ok(None)
+    }
+
+    fn holds(&mut self, from: Rank, frame: &Frame) -> bool {
+        self.sink.holds(from, frame)
     }
 
     fn body(&mut self, from: Rank, bytes: u64) {

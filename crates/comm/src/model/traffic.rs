@@ -41,22 +41,45 @@ impl Traffic {
 /// Schedules of more rounds than this count as endless.
 const ROUNDS_MAX: usize = 1 << 20;
 
-/// About how many transfers a collective has, and how many of them can be under way at a time: counted at rank 0 and at the last rank,
-/// of which the others are like one.
-pub(super) fn survey(call: &Call, recipe: Recipe) -> Result<(u64, u64), Error> {
+/// What can be said of a collective without simulating it: counted at rank 0 and at the last rank, of which the others are like one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Survey {
+    /// About how many transfers it has.
+    pub(super) transfers: u64,
+    /// About how many of them can be under way at a time.
+    pub(super) at_once: u64,
+    /// It takes longer, because a rank sends and receives one message at a time.
+    pub(super) least_s: f64,
+}
+
+/// `occupies` is what a transfer of some elements occupies a rank's port for, at least.
+pub(super) fn survey(call: &Call, recipe: Recipe, occupies: &dyn Fn(usize) -> f64) -> Result<Survey, Error> {
     let of = |rank| {
         let part = recipe.build_part(&Call { rank, ..*call }, 0..ROUNDS_MAX)?;
-        let sizes = || {
-            part.schedule
-                .rounds
-                .iter()
-                .map(|round| round.transfers.len() as u64)
-        };
-        let all = if part.more { u64::MAX } else { sizes().sum() };
-        Ok::<_, Error>((all, sizes().max().unwrap_or(0)))
+        let (mut all, mut most, mut out_s, mut in_s) = (0, 0, 0.0, 0.0);
+        for round in &part.schedule.rounds {
+            let transfers = round.transfers.len() as u64;
+            (all, most) = (all + transfers, transfers.max(most));
+            for step in &round.transfers {
+                match *step {
+                    Step::Send { from, .. } | Step::Publish { from, .. } => out_s += occupies(from.count),
+                    Step::Receive { into, .. } | Step::Fetch { into, .. } => in_s += occupies(into.count),
+                    _ => {}
+                }
+            }
+        }
+        Ok::<_, Error>(Survey {
+            transfers: if part.more { u64::MAX } else { all },
+            at_once: most,
+            least_s: f64::max(out_s, in_s),
+        })
     };
     let (first, last) = (of(0)?, of(call.ranks - 1)?);
     let ranks = u64::from(call.ranks);
     let all = |of_first: u64, of_last: u64| of_first.saturating_add(of_last.saturating_mul(ranks));
-    Ok((all(first.0, last.0), all(first.1, last.1)))
+    Ok(Survey {
+        transfers: all(first.transfers, last.transfers),
+        at_once: all(first.at_once, last.at_once),
+        least_s: first.least_s.max(last.least_s),
+    })
 }

@@ -27,7 +27,8 @@ impl Options {
     /// | `HOTLEASE_COMM_NAME` | of the communicator |
     /// | `HOTLEASE_COMM_SIZE` | how many members it has |
     /// | `HOTLEASE_COMM_RANK` | this member's rank; whichever is left if it is not set |
-    /// | `HOTLEASE_COMM_LINK` | `direct`, or `tcp` for no memory shared with members of the same node |
+    /// | `HOTLEASE_COMM_LINK` | `direct`, `tcp`, `ofi`, a store, or `auto`: see [`LinkChoice`](crate::LinkChoice) |
+    /// | `HOTLEASE_COMM_LINKS`, `HOTLEASE_COMM_PRICES` | what `auto` chooses among, and by which figures: see [`Auto`](crate::Auto) |
     /// | `HOTLEASE_COMM_SECRET`, or `HOTLEASE_COMM_SECRET_FILE` | see [`Secret::from_environment`] |
     ///
     /// # Errors

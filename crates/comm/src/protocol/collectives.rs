@@ -5,7 +5,10 @@
 //!
 //! In checked mode each begins with an exchange of what members are about to call, which is a schedule as well.
 
-use super::{Action, Owner, Protocol, Request, Status};
+mod failing;
+
+use super::contexts::is_before;
+use super::{Owner, Protocol, Request, Status};
 use crate::areas::Areas;
 use crate::communicator::{Card, differ};
 use crate::error::{During, Error};
@@ -14,7 +17,8 @@ use crate::memory::{Memory, Piece};
 use crate::operator::Reduction;
 use crate::schedule::{Area, Rank, Schedule, Span, Step};
 use crate::slots::Key;
-use hotlease_wire::comm::frame::{Address, Class, Frame};
+use hotlease_wire::comm::frame::{Address, Class};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -64,19 +68,21 @@ impl Work {
 
 /// A collective that goes on.
 pub(super) struct Running {
-    context: u64,
-    number: u32,
-    members: Arc<[Rank]>,
+    pub(super) context: u64,
+    pub(super) number: u32,
+    pub(super) members: Arc<[Rank]>,
     request: Key,
     work: Work,
     /// What follows, where the work is an exchange of cards.
     then: Option<Work>,
     round: usize,
     /// Transfers of this round that have not ended.
-    outstanding: usize,
+    pub(super) outstanding: usize,
     /// Whoever drives does the local work of this round.
     is_at_work: bool,
     error: Option<Error>,
+    /// Through a store: messages to (true) and of each member so far.
+    pub(super) counts: HashMap<(bool, Rank), u32>,
 }
 
 impl Running {
@@ -87,9 +93,22 @@ impl Running {
     pub(super) fn context(&self) -> u64 {
         self.context
     }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) fn piece(&self, span: Span) -> Piece {
+        self.work.piece(span)
+    }
+
+    /// It exchanges what members are about to call.
+    pub(super) fn is_checking(&self) -> bool {
+        self.then.is_some()
+    }
 }
 
-/// Scratch memory that is kept for the next collective: so many pieces, each of so many bytes at most.
+/// Scratch memory that is kept for the next collective or the next message that nobody waits for: so many pieces, each of so many bytes at most.
 const SPARE_MAX: usize = 4;
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
@@ -150,8 +169,8 @@ impl Protocol {
         let during = During::Collective { number };
         let request = self.request(during)?;
         let error = match broken {
-            Some(rank) => Some(Error::Broken { during, rank }),
-            None => self.wrong(&start, &members, during),
+            Some((rank, first)) if !is_before(number, first) => Some(Error::Broken { during, rank }),
+            _ => self.wrong(&start, &members, during),
         };
         let mut lost = members
             .iter()
@@ -194,6 +213,7 @@ impl Protocol {
             outstanding: 0,
             is_at_work: false,
             error: None,
+            counts: HashMap::new(),
         };
         let key = self.collectives.insert(running);
         match error {
@@ -204,7 +224,7 @@ impl Protocol {
     }
 
     /// Memory of any content, of so many bytes at least.
-    fn scratch(&mut self, bytes: usize) -> Memory {
+    pub(super) fn scratch(&mut self, bytes: usize) -> Memory {
         let place = self.spare.iter().position(|memory| memory.len() >= bytes);
         match place {
             Some(place) if bytes > 0 => self.spare.swap_remove(place),
@@ -213,7 +233,7 @@ impl Protocol {
     }
 
     /// Keeps it for the next one, unless it is still used or too much.
-    fn spare(&mut self, memory: Memory) {
+    pub(super) fn spare(&mut self, memory: Memory) {
         if memory.len() == 0 || memory.len() > SPARE_BYTES_MAX || !memory.is_free() {
             return;
         }
@@ -238,11 +258,13 @@ impl Protocol {
             return wrong("this member is not of its communicator".into());
         };
         let is_mediated = |step: &Step| matches!(step, Step::Publish { .. } | Step::Fetch { .. });
-        if start
-            .schedule
-            .rounds
-            .iter()
-            .any(|round| round.transfers.iter().any(is_mediated))
+        let is_direct = !self.is_stored();
+        if is_direct
+            && start
+                .schedule
+                .rounds
+                .iter()
+                .any(|round| round.transfers.iter().any(is_mediated))
         {
             return wrong("it publishes objects, and these links are direct".into());
         }
@@ -269,7 +291,7 @@ impl Protocol {
         // One more until all have begun, so that none ends the round before.
         running.outstanding = 1;
         let transfers = &round.transfers;
-        let is_receive = |step: &&Step| matches!(step, Step::Receive { .. });
+        let is_receive = |step: &&Step| matches!(step, Step::Receive { .. } | Step::Fetch { .. });
         let receives = transfers.iter().filter(is_receive);
         for step in receives.chain(transfers.iter().filter(|step| !is_receive(step))) {
             let Some(running) = self.collectives.get_mut(key) else {
@@ -279,6 +301,10 @@ impl Protocol {
                 break;
             }
             running.outstanding += 1;
+            if self.stored.is_some() {
+                self.begin_stored(key, step);
+                continue;
+            }
             let (context, number) = (running.context, running.number);
             let (owner, class) = (Owner::Collective(key), Class::Collective);
             match *step {
@@ -321,53 +347,9 @@ impl Protocol {
         }
     }
 
-    /// Ends a collective with an error: at once, but for pieces of messages that are being sent, whose memory must stay.
-    pub(super) fn fail_collective(&mut self, key: Key, error: Error) {
-        let Some(running) = self.collectives.get_mut(key) else {
-            return;
-        };
-        if running.error.is_some() {
-            return;
-        }
-        let (context, is_idle) = (running.context, running.outstanding == 0 && !running.is_at_work);
-        // Others cannot know of these.
-        let is_own = matches!(
-            error,
-            Error::Mismatch { .. }
-                | Error::Schedule { .. }
-                | Error::OperatorPanicked { .. }
-                | Error::MemberLeft { .. }
-                | Error::MemoryGone { .. }
-                | Error::TooManyRequests { .. }
-        );
-        running.error = Some(error);
-        let members = Arc::clone(&running.members);
-        let owner = Owner::Collective(key);
-        let ended = self.withdraw(|posted| posted.owner == owner)
-            + self.abandon(owner)
-            + self.withdraw_waiting(owner)
-            + self.withdraw_announced(owner);
-        if is_own {
-            let me = self.me;
-            self.context(context).broken.get_or_insert(me);
-            for rank in members.iter().filter(|rank| **rank != me) {
-                let peer = &self.peers[*rank as usize];
-                if peer.lost.is_none() && !peer.has_left {
-                    let frame = Frame::Broken { context, rank: me };
-                    self.actions.push_back(Action::Frame { to: *rank, frame });
-                }
-            }
-        }
-        if let Some(running) = self.collectives.get_mut(key) {
-            running.outstanding -= ended;
-            if is_idle || (ended > 0 && running.outstanding == 0) {
-                self.ready.push_back(key);
-            }
-        }
-    }
-
     /// Goes on with collectives whose transfers are done.
     pub(crate) fn settle(&mut self) {
+        self.look();
         while let Some(key) = self.ready.pop_front() {
             let Some(running) = self.collectives.get_mut(key) else {
                 continue;
@@ -436,6 +418,7 @@ impl Protocol {
             }
         }
         if let Some(running) = self.collectives.remove(key) {
+            self.done_with(running.context, running.number);
             self.is_leaving_due = true;
             let status = Status {
                 source: self.me,

@@ -26,6 +26,11 @@ pub(super) enum Stay {
     Gone,
 }
 
+/// Whether a collective is before another one of its communicator. Numbers wrap around.
+pub(super) fn is_before(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other).cast_signed() < 0
+}
+
 impl Context {
     pub(super) fn new(posted_max: usize) -> Self {
         Self {
@@ -35,6 +40,13 @@ impl Context {
             broken: None,
             stay: Stay::Here,
             left: Vec::new(),
+        }
+    }
+
+    /// The first one that had an error is what ends the others.
+    pub(super) fn break_from(&mut self, rank: Rank, number: u32) {
+        if self.broken.is_none_or(|(_, first)| is_before(number, first)) {
+            self.broken = Some((rank, number));
         }
     }
 }
@@ -75,12 +87,14 @@ impl Protocol {
         }
         let me = self.me;
         if gives_up {
-            self.context(context).broken.get_or_insert(me);
-            self.tell_members(context, Frame::Broken { context, rank: me });
-            for collective in self.collectives.keys(|running| running.context() == context) {
-                let during = self.during_collective(collective);
-                self.fail_collective(collective, Error::Broken { during, rank: me });
-            }
+            let number = self.first_running(context);
+            let word = Frame::Broken {
+                context,
+                rank: me,
+                number,
+            };
+            self.tell_members(context, word);
+            self.end_broken(context, me, number);
         }
         self.context(context).stay = Stay::Leaving;
         let withdrawn = self.matching(Class::Message, context).withdraw(|_, _| true);
@@ -88,8 +102,34 @@ impl Protocol {
             self.complete(posted.owner, Err(Error::Finished));
         }
         self.drop_kept(context, Class::Message);
+        self.abandon_messages(context);
         self.leaving.push(context);
         self.is_leaving_due = true;
+    }
+
+    /// A member had an error in a collective: those of its communicator end, from that on. Whoever had it has done its part of those before.
+    pub(super) fn end_broken(&mut self, context: u64, rank: Rank, number: u32) {
+        self.context(context).break_from(rank, number);
+        for collective in self
+            .collectives
+            .keys(|running| running.context() == context && !is_before(running.number(), number))
+        {
+            let during = self.during_collective(collective);
+            self.fail_collective(collective, Error::Broken { during, rank });
+        }
+    }
+
+    /// The first collective of a communicator that has not ended here.
+    pub(super) fn first_running(&mut self, context: u64) -> u32 {
+        let mut first = self.context(context).number;
+        for key in self.collectives.keys(|running| running.context() == context) {
+            if let Some(running) = self.collectives.get(key)
+                && is_before(running.number(), first)
+            {
+                first = running.number();
+            }
+        }
+        first
     }
 
     /// Tells others of communicators that this member has left and has nothing more to send in, and forgets those that all have left.
@@ -133,6 +173,7 @@ impl Protocol {
                 .all(|rank| of_context.left.contains(rank) || !self.is_here(*rank));
         if is_over && let Some(of_context) = self.contexts.remove(&context) {
             self.leaves -= of_context.left.len();
+            self.forget_stored(context);
         }
         is_over
     }
@@ -177,7 +218,7 @@ impl Protocol {
     }
 
     /// Ends what cannot end otherwise, because a member has left a communicator. What it sent before stays to be received.
-    fn end_in(&mut self, context: u64, from: Rank) {
+    pub(super) fn end_in(&mut self, context: u64, from: Rank) {
         let mut ended: Vec<(Owner, Option<During>)> = Vec::new();
         for waiting in &mut self.peers[from as usize].waiting {
             let is_meant = |owner: &super::Waiting| owner.address.context == context;
@@ -189,10 +230,11 @@ impl Protocol {
             );
             waiting.retain(|waiting| !is_meant(waiting));
         }
-        // What was granted still goes.
-        let announced = self
-            .sends
-            .keys(|sending| sending.to == from && sending.context == context && sending.landing.is_none());
+        // What was granted still goes, and so does what a store is getting.
+        let is_stored = self.is_stored();
+        let announced = self.sends.keys(|sending| {
+            !is_stored && sending.to == from && sending.context == context && sending.is_announced()
+        });
         for send in announced {
             let sending = self.sends.remove(send);
             ended.extend(sending.map(|sending| (sending.owner, Some(sending.during))));
@@ -202,10 +244,16 @@ impl Protocol {
             tag: None,
         };
         let is_of_any = self.hopeless(context, Pattern::ANY, any).is_some();
+        let may_come = self.may_still_come(context, from);
         let matching = &mut self.context(context).matching;
-        let posted = matching.iter_mut().flat_map(|matching| {
-            matching.withdraw(|pattern, _| pattern.source.map_or(is_of_any, |source| source == from))
-        });
+        let is_over = |pattern: Pattern| {
+            pattern
+                .source
+                .map_or(is_of_any, |source| source == from && !may_come)
+        };
+        let posted = matching
+            .iter_mut()
+            .flat_map(|matching| matching.withdraw(|pattern, _| is_over(*pattern)));
         ended.extend(posted.map(|(_, posted)| (posted.owner, Some(posted.during))));
         for (owner, during) in ended {
             let during = during.unwrap_or_else(|| self.during_of(owner));
@@ -220,6 +268,7 @@ impl Protocol {
                 Kept::Announced { .. } => self.taken(source, class, 0),
                 Kept::Landing(key) => self.drop_landing(key),
                 Kept::Own { owner, .. } => self.complete(owner, Err(Error::Finished)),
+                Kept::Stored { .. } => self.no_longer_kept(&kept),
             }
         }
     }

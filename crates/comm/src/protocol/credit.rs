@@ -6,19 +6,31 @@ use hotlease_wire::comm::frame::{ENTRY_COST, credit_of};
 #[derive(Debug)]
 pub(super) struct Spender {
     left: u64,
+    /// What messages that need not travel with their frames leave for those that do.
+    reserve: u64,
 }
 
 impl Spender {
     pub(super) fn new(size: u32) -> Self {
         Self {
             left: credit_of(size),
+            reserve: credit_of(size) / 8,
         }
     }
 
     /// Spends it, if there is enough.
     pub(super) fn spend(&mut self, bytes: u64) -> bool {
+        self.spend_above(0, bytes)
+    }
+
+    /// The same for a message that can also be announced.
+    pub(super) fn spend_large(&mut self, bytes: u64) -> bool {
+        self.spend_above(self.reserve, bytes)
+    }
+
+    fn spend_above(&mut self, reserve: u64, bytes: u64) -> bool {
         let cost = cost(bytes);
-        let is_enough = self.left >= cost;
+        let is_enough = self.left >= reserve + cost;
         if is_enough {
             self.left -= cost;
         }
@@ -86,7 +98,7 @@ fn cost(bytes: u64) -> u64 {
 mod tests {
     use super::*;
     use hotlease_wire::comm::RANKS_MAX;
-    use hotlease_wire::comm::frame::EAGER_BYTES_MAX;
+    use hotlease_wire::comm::frame::{EAGER_BYTES_MAX, SMALL_BYTES_MAX};
 
     #[test]
     fn who_takes_what_comes_never_stops_the_sender() {
@@ -94,11 +106,23 @@ mod tests {
             let (mut spender, mut lender) = (Spender::new(size), Lender::new(size));
             for number in 0..10_000_u64 {
                 let bytes = (number * 7919) % (EAGER_BYTES_MAX + 1);
-                assert!(spender.spend(bytes), "message {number} of {size} ranks");
+                assert!(spender.spend_large(bytes), "message {number} of {size} ranks");
                 assert!(lender.came(bytes));
                 if let Some(amount) = lender.taken(bytes) {
                     spender.give_back(amount);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn large_messages_that_nobody_takes_leave_credit_for_small_ones() {
+        for size in [2, 8, RANKS_MAX] {
+            let mut spender = Spender::new(size);
+            while spender.spend_large(EAGER_BYTES_MAX) {}
+            while spender.spend_large(SMALL_BYTES_MAX + 1) {}
+            for number in 0..3 {
+                assert!(spender.spend(SMALL_BYTES_MAX), "message {number} of {size} ranks");
             }
         }
     }

@@ -20,6 +20,10 @@ impl Peer {
 impl Protocol {
     /// Why nothing can be done with a member, if that is so.
     pub(crate) fn gone(&self, rank: Rank, during: During) -> Option<Error> {
+        if let Some(why) = &self.severed {
+            let why = why.to_string();
+            return Some(Error::Store { during, why });
+        }
         if let Some((by, loss)) = self.outcast {
             return Some(Error::Outcast {
                 during,
@@ -55,7 +59,7 @@ impl Protocol {
         rank == self.me || self.peers[rank as usize].lost.is_none() && !self.has_left(context, rank)
     }
 
-    fn has_left(&self, context: u64, rank: Rank) -> bool {
+    pub(super) fn has_left(&self, context: u64, rank: Rank) -> bool {
         let of_context = self.contexts.get(&context);
         self.peers[rank as usize].has_left || of_context.is_some_and(|context| context.left.contains(&rank))
     }
@@ -63,7 +67,8 @@ impl Protocol {
     /// Why nothing can come that a receive takes, if that is so.
     pub(crate) fn hopeless(&self, context: u64, pattern: Pattern, during: During) -> Option<Error> {
         if let Some(source) = pattern.source {
-            return self.gone_in(context, source, during);
+            let may_come = self.may_still_come(context, source);
+            return self.gone_in(context, source, during).filter(|_| !may_come);
         }
         if let Some(error) = self.gone(self.me, during) {
             return Some(error);
@@ -77,7 +82,8 @@ impl Protocol {
         }
         let others = || members.iter().filter(|rank| **rank != self.me);
         let last = others().next_back()?;
-        let all_have_left = others().all(|rank| self.has_left(context, *rank));
+        let has_left = |rank: &Rank| self.has_left(context, *rank) && !self.may_still_come(context, *rank);
+        let all_have_left = others().all(has_left);
         if all_have_left {
             self.gone_in(context, *last, during)
         } else {
@@ -108,11 +114,13 @@ impl Protocol {
         self.peers[rank as usize].is_here()
     }
 
-    fn fail(&mut self, rank: Rank, loss: Loss, is_news: bool) {
+    pub(super) fn fail(&mut self, rank: Rank, loss: Loss, is_news: bool) {
         if rank == self.me || self.peers[rank as usize].lost.is_some() {
             return;
         }
         self.peer(rank).lost = Some(loss);
+        // Also to whoever only waits for others to part.
+        self.news += 1;
         self.is_leaving_due = true;
         if is_news && self.outcast.is_none() {
             self.tell_all(Frame::Lost { rank, loss });
@@ -134,7 +142,7 @@ impl Protocol {
     }
 
     /// Ends every send to a member that is gone and every receive that can take only what it sends.
-    fn end_with(&mut self, rank: Rank) {
+    pub(super) fn end_with(&mut self, rank: Rank) {
         for waiting in std::mem::take(&mut self.peer(rank).waiting) {
             for waiting in waiting {
                 // What it is called is known to its request.
@@ -159,6 +167,7 @@ impl Protocol {
                 let is_member = self.members(context).contains(&rank);
                 is_member && self.hopeless(context, Pattern::ANY, during).is_some()
             };
+            let may_come = self.may_still_come(context, rank);
             let Some(of_context) = self.contexts.get_mut(&context) else {
                 continue;
             };
@@ -167,7 +176,7 @@ impl Protocol {
                 .iter_mut()
                 .flat_map(|matching| {
                     matching.withdraw(|pattern, _| match pattern.source {
-                        Some(source) => source == rank,
+                        Some(source) => source == rank && !may_come,
                         None => is_of_any,
                     })
                 })
@@ -178,7 +187,7 @@ impl Protocol {
         }
     }
 
-    fn complete_gone(&mut self, owner: Owner, rank: Rank, during: Option<During>) {
+    pub(super) fn complete_gone(&mut self, owner: Owner, rank: Rank, during: Option<During>) {
         let during = during.unwrap_or_else(|| self.during_of(owner));
         if let Some(error) = self.gone(rank, during) {
             self.complete(owner, Err(error));
@@ -226,14 +235,11 @@ impl Protocol {
             Frame::Broken { context, .. } if !self.contexts.contains_key(&context) && self.is_full() => {
                 return Err(Loss::Protocol);
             }
-            Frame::Broken { context, rank } => {
-                let broken = &mut self.context(context).broken;
-                broken.get_or_insert(rank);
-                for collective in self.collectives.keys(|running| running.context() == context) {
-                    let during = self.during_collective(collective);
-                    self.fail_collective(collective, Error::Broken { during, rank });
-                }
-            }
+            Frame::Broken {
+                context,
+                rank,
+                number,
+            } => self.end_broken(context, rank, number),
             _ => {}
         }
         Ok(())
@@ -261,7 +267,11 @@ impl Protocol {
         let broken = broken.filter(|(_, of_context)| of_context.stay == Stay::Here);
         let broken = broken.filter_map(|(context, of_context)| Some((*context, of_context.broken?)));
         let lost = lost.map(|(rank, loss)| Frame::Lost { rank, loss });
-        let broken = broken.map(|(context, rank)| Frame::Broken { context, rank });
+        let broken = broken.map(|(context, (rank, number))| Frame::Broken {
+            context,
+            rank,
+            number,
+        });
         let causes: Vec<Frame> = lost.chain(broken).collect();
         if self.outcast.is_none() {
             causes.into_iter().for_each(|cause| self.tell_all(cause));

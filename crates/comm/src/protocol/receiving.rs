@@ -4,6 +4,7 @@ mod kept;
 
 use super::{Action, Owner, Protocol, Status};
 use crate::error::{During, Error};
+use crate::link::store::Name;
 use crate::matching::{Envelope, Pattern};
 use crate::memory::{Memory, Piece};
 use crate::schedule::Rank;
@@ -18,6 +19,12 @@ pub(super) struct Posted {
     into: Piece,
 }
 
+impl Posted {
+    pub(super) fn parts(self) -> (Piece, Owner, During) {
+        (self.into, self.owner, self.during)
+    }
+}
+
 /// A message that nobody has asked for yet.
 pub(crate) enum Kept {
     /// It is still at its sender.
@@ -26,6 +33,8 @@ pub(crate) enum Kept {
     Landing(Key),
     /// It is this member's own.
     Own { body: Piece, owner: Owner },
+    /// It is in a store, but for its first bytes, which are here; they may be all.
+    Stored { name: Name, length: u64, first: Vec<u8> },
 }
 
 /// A message that comes.
@@ -37,6 +46,8 @@ pub(super) struct Landing {
     received: u64,
     /// How many of its bytes were sent on credit, if that is to be given back when it is taken.
     credit: Option<u64>,
+    /// Its sender has given it up.
+    is_withdrawn: bool,
     target: Target,
 }
 
@@ -63,18 +74,9 @@ impl Target {
     }
 }
 
-#[cfg(test)]
-impl Landing {
-    /// Nobody waits for it, and nothing of it has come: where a collective has ended with an error, its sender may have
-    /// given it up as well.
-    pub(super) fn is_given_up(&self) -> bool {
-        matches!(self.target, Target::Nobody) && self.received == 0
-    }
-}
-
 fn length_of(kept: &Kept, landings: &Slots<Landing>) -> u64 {
     match kept {
-        Kept::Announced { length, .. } => *length,
+        Kept::Announced { length, .. } | Kept::Stored { length, .. } => *length,
         Kept::Landing(key) => landings.get(*key).map_or(0, |landing| landing.total),
         Kept::Own { body, .. } => body.len() as u64,
     }
@@ -125,12 +127,14 @@ impl Protocol {
                 return self.complete(owner, Err(error));
             }
             if let Some((envelope, kept)) = self.matching(class, context).take(pattern) {
+                self.no_longer_kept(&kept);
                 return self.deliver(class, envelope, kept, posted);
             }
         }
         if let Some(error) = self.hopeless(context, pattern, during) {
             return self.complete(owner, Err(error));
         }
+        self.wants_change();
         if self.matching(class, context).post(pattern, posted).is_err() {
             let pending = super::PENDING_MAX;
             self.complete(owner, Err(Error::TooManyRequests { pending }));
@@ -174,6 +178,7 @@ impl Protocol {
                 self.complete(owner, result.clone());
                 self.complete(posted.owner, result);
             }
+            Kept::Stored { name, length, first } => self.hand(name, envelope, length, &first, posted),
             Kept::Landing(key) => {
                 let Some(landing) = self.landings.get_mut(key) else {
                     return;
@@ -198,6 +203,7 @@ impl Protocol {
             total: length,
             received: length,
             credit: Some(length),
+            is_withdrawn: false,
             target: Target::Kept {
                 memory,
                 is_early: false,
@@ -214,6 +220,7 @@ impl Protocol {
             total,
             received: 0,
             credit: None,
+            is_withdrawn: false,
             target,
         });
         self.actions.push_back(Action::Frame {
@@ -239,13 +246,14 @@ impl Protocol {
     /// A frame has come of a member; where its body is to go, if it has one. An error if the member must not send it.
     pub(crate) fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
         match frame {
-            Frame::Eager { to, length } => self.eager(from, to, length).map(Some),
+            Frame::Eager { to, length } => self.eager(from, to, length),
             Frame::Data { landing, length } => self.data(from, landing, length),
             Frame::Announce { to, length, id } => self.announced(from, to, length, id).map(|()| None),
             Frame::Grant { id, landing } => {
                 self.granted(from, id, landing);
                 Ok(None)
             }
+            Frame::Withdraw { landing } => self.withdrawn(from, landing).map(|()| None),
             Frame::Credit { class, amount } => {
                 self.credit(from, class, amount);
                 Ok(None)
@@ -256,15 +264,29 @@ impl Protocol {
             | Frame::Lost { .. }
             | Frame::Broken { .. }
             | Frame::Leave { .. } => self.word(from, frame).map(|()| None),
-            // Links say these to each other, where there are lanes.
-            Frame::Offer { .. } | Frame::Accept { .. } | Frame::Decline | Frame::Switch => {
-                Err(Loss::Protocol)
-            }
+            // Links say these to each other, where they have other ways than connections.
+            Frame::Offer { .. }
+            | Frame::Accept { .. }
+            | Frame::Decline
+            | Frame::Switch
+            | Frame::Inbox { .. } => Err(Loss::Protocol),
         }
     }
 
-    /// Whether a small message that has come whole is for a receive with this pattern and so much room that is not posted, because all
-    /// that is posted or kept is not for it. If so, it counts as received.
+    /// Whether a message is for a receive with this pattern that is not posted, because all that is posted or kept is not for it.
+    pub(crate) fn is_direct(&self, from: Rank, to: &Address, pattern: Pattern) -> bool {
+        let envelope = Envelope {
+            source: from,
+            tag: to.tag,
+        };
+        let of_context = self.contexts.get(&to.context);
+        of_context.is_some_and(|of_context| {
+            let matching = &of_context.matching[to.class as usize];
+            pattern.takes(envelope) && !matching.is_awaited(envelope) && matching.find(pattern).is_none()
+        })
+    }
+
+    /// Whether a small message that has come whole is for such a receive with so much room. If so, it counts as received.
     pub(crate) fn take_direct(
         &mut self,
         from: Rank,
@@ -273,19 +295,7 @@ impl Protocol {
         pattern: Pattern,
         room: u64,
     ) -> Result<bool, Loss> {
-        let envelope = Envelope {
-            source: from,
-            tag: to.tag,
-        };
-        let Some(context) = self.contexts.get(&to.context) else {
-            return Ok(false);
-        };
-        let matching = &context.matching[to.class as usize];
-        if !pattern.takes(envelope)
-            || bytes > room
-            || matching.is_awaited(envelope)
-            || matching.find(pattern).is_some()
-        {
+        if bytes > room || !self.is_direct(from, to, pattern) {
             return Ok(false);
         }
         self.charge(from, to, bytes)?;
@@ -306,7 +316,7 @@ impl Protocol {
         })
     }
 
-    fn eager(&mut self, from: Rank, to: Address, length: u64) -> Result<Piece, Loss> {
+    fn eager(&mut self, from: Rank, to: Address, length: u64) -> Result<Option<Piece>, Loss> {
         let envelope = self.charge(from, &to, length)?;
         let takes = self.takes(&to);
         let posted = if takes {
@@ -316,15 +326,19 @@ impl Protocol {
         };
         let (target, into) = match posted {
             // Swallowed: this member has left the communicator, and the sender has not heard of it yet.
-            None if !takes => (Target::Nobody, Memory::zeroed(length as usize).whole()),
+            None if !takes => (Target::Nobody, None),
             Some(posted) => {
                 let into = posted.into.part(0..length as usize);
-                (Target::Asked(posted), into)
+                (Target::Asked(posted), Some(into))
             }
             None => {
                 // At most `EAGER_BYTES_MAX`, on credit.
-                let memory = Memory::zeroed(length as usize);
-                let into = memory.whole();
+                let bytes = length as usize;
+                let memory = match length <= self.bounds.small_bytes {
+                    true => Memory::zeroed(bytes),
+                    false => self.scratch(bytes),
+                };
+                let into = Some(memory.piece(0..bytes));
                 let target = Target::Kept {
                     memory,
                     is_early: false,
@@ -341,6 +355,7 @@ impl Protocol {
             total: length,
             received: 0,
             credit: Some(length),
+            is_withdrawn: false,
             target,
         });
         if is_kept {
@@ -429,8 +444,11 @@ impl Protocol {
                 if is_early {
                     self.early_bytes -= landing.total;
                 }
-                let copied = memory.whole().copy_to(&posted.into);
+                let copied = memory.piece(0..landing.total as usize).copy_to(&posted.into);
                 let during = posted.during;
+                if landing.total > self.bounds.small_bytes {
+                    self.spare(memory);
+                }
                 self.complete(
                     posted.owner,
                     copied.map(|()| status).ok_or(Error::MemoryGone { during }),

@@ -1,6 +1,6 @@
-//! The sender's half: credit, announcements, and large messages in pieces.
+//! The sender's half: credit, announcements, and large messages, from where they are.
 
-use super::{Action, Kept, Owner, PENDING_MAX, Protocol, Status};
+use super::{Action, Bounds, Kept, Owner, PENDING_MAX, Protocol, Status};
 use crate::error::{During, Error};
 use crate::matching::Envelope;
 use crate::memory::{Memory, Piece};
@@ -8,7 +8,7 @@ use crate::schedule::Rank;
 use crate::slots::Key;
 use hotlease_wire::comm::frame::{Address, Class, DATA_BYTES_MAX, Frame};
 
-/// A message that was announced.
+/// A message that is sent from where it is, at once or when it is granted.
 pub(super) struct Sending {
     pub(super) to: Rank,
     pub(super) owner: Owner,
@@ -17,9 +17,34 @@ pub(super) struct Sending {
     tag: u32,
     body: Piece,
     /// The receiver's number for it, once it was granted.
-    pub(super) landing: Option<u64>,
+    landing: Option<u64>,
     /// Bytes that the link has got.
     given: u64,
+}
+
+impl Sending {
+    /// A message that the link has got all of.
+    pub(super) fn whole(to: Rank, owner: Owner, during: During, address: &Address, body: Piece) -> Self {
+        Self {
+            to,
+            owner,
+            during,
+            context: address.context,
+            tag: address.tag,
+            given: body.len() as u64,
+            body,
+            landing: None,
+        }
+    }
+
+    pub(super) fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    /// Nothing of it goes before it is granted.
+    pub(super) fn is_announced(&self) -> bool {
+        self.landing.is_none() && self.given == 0
+    }
 }
 
 /// A message for which there was no credit.
@@ -46,6 +71,9 @@ impl Protocol {
         if to == self.me {
             return self.send_to_self(address, body, owner);
         }
+        if self.is_stored() {
+            return self.put_message(to, address, body, owner);
+        }
         let waiting = &self.peer(to).waiting[address.class as usize];
         if waiting.len() >= PENDING_MAX {
             let error = Error::TooManyRequests { pending: PENDING_MAX };
@@ -63,8 +91,12 @@ impl Protocol {
         if let Some(error) = self.gone_in(address.context, to, during(to, address)) {
             return Err(error);
         }
-        let is_small = bytes <= self.bounds.eager_bytes;
-        if to == self.me || !is_small || !self.peer(to).waiting[address.class as usize].is_empty() {
+        let is_small = bytes <= self.bounds.small_bytes;
+        if to == self.me
+            || self.is_stored()
+            || !is_small
+            || !self.peer(to).waiting[address.class as usize].is_empty()
+        {
             return Ok(false);
         }
         Ok(self.peer(to).spend[address.class as usize].spend(bytes))
@@ -73,36 +105,52 @@ impl Protocol {
     /// False if there is no credit.
     fn dispatch(&mut self, to: Rank, address: &Address, body: &Piece, owner: Owner) -> bool {
         let length = body.len() as u64;
-        let is_small = length <= self.bounds.eager_bytes;
-        let kept = if is_small { length } else { 0 };
-        if !self.peer(to).spend[address.class as usize].spend(kept) {
+        let Bounds {
+            small_bytes,
+            eager_bytes,
+            ..
+        } = self.bounds;
+        let spend = &mut self.peer(to).spend[address.class as usize];
+        let frame = Frame::Eager { to: *address, length };
+        if length <= small_bytes {
+            if !spend.spend(length) {
+                return false;
+            }
+            let body = body.clone();
+            self.actions.push_back(Action::Eager { to, frame, body });
+            self.sent_whole(address.tag, length, owner);
+            return true;
+        }
+        let goes_at_once = length <= eager_bytes && spend.spend_large(length);
+        if !goes_at_once && !spend.spend(0) {
             return false;
         }
-        if is_small {
-            self.actions.push_back(Action::Eager {
+        let id = self.sends.insert(Sending {
+            to,
+            owner,
+            during: during(to, address),
+            context: address.context,
+            tag: address.tag,
+            body: body.clone(),
+            landing: None,
+            given: if goes_at_once { length } else { 0 },
+        });
+        self.actions.push_back(match goes_at_once {
+            true => Action::Data {
                 to,
-                frame: Frame::Eager { to: *address, length },
+                frame,
                 body: body.clone(),
-            });
-            self.sent_whole(address.tag, length, owner);
-        } else {
-            let id = self.sends.insert(Sending {
+                send: id,
+            },
+            false => Action::Frame {
                 to,
-                owner,
-                during: during(to, address),
-                context: address.context,
-                tag: address.tag,
-                body: body.clone(),
-                landing: None,
-                given: 0,
-            });
-            let frame = Frame::Announce {
-                to: *address,
-                length,
-                id,
-            };
-            self.actions.push_back(Action::Frame { to, frame });
-        }
+                frame: Frame::Announce {
+                    to: *address,
+                    length,
+                    id,
+                },
+            },
+        });
         true
     }
 
@@ -121,7 +169,7 @@ impl Protocol {
         if let Some(posted) = self.receiver_of(&address, envelope, length) {
             return self.deliver(class, envelope, Kept::Own { body, owner }, posted);
         }
-        let is_small = length <= self.bounds.eager_bytes;
+        let is_small = length <= self.bounds.small_bytes;
         let me = self.me;
         let kept = if is_small && self.peer(me).spend[class as usize].spend(length) {
             self.peer(me).lend[class as usize].came(length);
@@ -158,12 +206,17 @@ impl Protocol {
     /// A member has memory for a message that was announced to it.
     pub(super) fn granted(&mut self, from: Rank, id: Key, landing: u64) {
         match self.sends.get_mut(id) {
-            Some(sending) if sending.to == from && sending.landing.is_none() => {
+            Some(sending) if sending.to == from && sending.is_announced() => {
                 sending.landing = Some(landing);
                 self.send_next(id);
             }
+            // Nothing that was announced, or not to this member.
+            Some(_) => {}
             // It was given up meanwhile, with the collective that it was a part of.
-            _ => {}
+            None => {
+                let frame = Frame::Withdraw { landing };
+                self.actions.push_back(Action::Frame { to: from, frame });
+            }
         }
     }
 
@@ -235,7 +288,7 @@ impl Protocol {
     pub(super) fn withdraw_announced(&mut self, owner: Owner) -> usize {
         let meant = self
             .sends
-            .keys(|sending| sending.owner == owner && sending.landing.is_none());
+            .keys(|sending| sending.owner == owner && sending.is_announced());
         meant
             .iter()
             .filter(|send| self.sends.remove(**send).is_some())

@@ -13,7 +13,8 @@ mod contexts;
 mod failures;
 mod messages;
 
-const EAGER: u64 = 1024;
+const SMALL: u64 = 1024;
+const EAGER: u64 = 4096;
 const EARLY: u64 = 1 << 20;
 
 fn seed() -> u64 {
@@ -44,6 +45,7 @@ struct Net {
 impl Net {
     fn new(size: Rank, seed: u64) -> Self {
         let bounds = Bounds {
+            small_bytes: SMALL,
             eager_bytes: EAGER,
             early_bytes: EARLY,
         };
@@ -83,6 +85,7 @@ impl Net {
             any = true;
             let read = |body: Piece| body.read(<[u8]>::to_vec).expect("the memory of a message");
             let (to, sent) = match action {
+                Action::Store(order) => panic!("{order:?} without a store"),
                 Action::Frame { to, frame } => (to, (frame, Vec::new(), None)),
                 Action::Eager { to, frame, body } => (to, (frame, read(body), None)),
                 Action::Data {

@@ -21,6 +21,7 @@ struct Member {
 
 struct Assembly {
     size: u32,
+    link: String,
     members: Vec<Member>,
 }
 
@@ -104,18 +105,25 @@ impl Book {
         }
         let assembly = self.assemblies.entry(name.clone()).or_insert(Assembly {
             size: join.size,
+            link: join.link.clone(),
             members: Vec::new(),
         });
-        // An assembly has a member at least, so a new one is of this size.
+        // An assembly has a member at least, so a new one is of this size, and over this link.
         if assembly.size != join.size {
             return refuse(Refused::OtherSize {
                 theirs: assembly.size,
                 ours: join.size,
             });
         }
+        if assembly.link != join.link {
+            return refuse(Refused::OtherLink {
+                theirs: assembly.link.clone(),
+                ours: join.link,
+            });
+        }
         let same = |member: &&Member| join.rank.is_some() && member.rank == join.rank;
         if kind.is_rest() {
-            // It knows of more that are lost than it did when it came first.
+            // Its connection broke, and it has come anew.
             let again = assembly.members.iter().position(|member| same(&member));
             if let Some(again) = again.map(|place| assembly.members.swap_remove(place)) {
                 self.names.remove(&again.guest);
@@ -126,6 +134,7 @@ impl Book {
                 other: other.place.address,
             });
         }
+        self.names.insert(guest, name.clone());
         assembly.members.push(Member {
             guest,
             rank: join.rank,
@@ -137,8 +146,32 @@ impl Book {
             until: now + Duration::from_millis(join.wait_ms),
             lost,
         });
-        if !assembly.is_whole(kind) {
-            self.names.insert(guest, name);
+        self.look_at(name, group, now)
+    }
+
+    /// A member that waits for what is left of a communicator has heard of these lost ranks by now: whom to answer what; none if it
+    /// waits for no such meeting, or they cannot be.
+    pub(super) fn lost(
+        &mut self,
+        guest: Guest,
+        ranks: Vec<u32>,
+        now: Instant,
+        group: GroupId,
+    ) -> Option<Vec<(Guest, Answer)>> {
+        let name = self.names.get(&guest).filter(|name| name.2.is_rest())?.clone();
+        let assembly = self.assemblies.get_mut(&name)?;
+        if ranks.iter().any(|rank| *rank >= assembly.size) {
+            return None;
+        }
+        let member = assembly.members.iter_mut().find(|member| member.guest == guest)?;
+        member.lost = ranks;
+        Some(self.look_at(name, group, now))
+    }
+
+    /// Ends the assembly of this name if it is whole.
+    fn look_at(&mut self, name: Name, group: GroupId, now: Instant) -> Vec<(Guest, Answer)> {
+        let is_whole = |assembly: &Assembly| assembly.is_whole(name.2);
+        if !self.assemblies.get(&name).is_some_and(is_whole) {
             return Vec::new();
         }
         match self.assemblies.remove(&name) {

@@ -45,21 +45,18 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Waits until all members have come.
 pub(crate) fn meet(errand: &Errand<'_>, began: Instant) -> Result<Met, Error> {
-    loop {
-        if let Some(met) = meet_once(errand, began)? {
-            return Ok(met);
-        }
-    }
-}
-
-/// None if what the member would say now is something else than what it has said.
-fn meet_once(errand: &Errand<'_>, began: Instant) -> Result<Option<Met>, Error> {
     let options = errand.options;
-    let meeting = (errand.meeting)();
+    let mut meeting = (errand.meeting)();
     let deadline = began + options.join_timeout;
-    let (mut stream, mut cipher, mut rest) = reach(options, began, deadline)?;
-    let local = Error::local("listen for other members");
-    let port = Port::shared_with(&stream, options.address.is_some()).map_err(local)?;
+    let (port, (mut stream, mut cipher, mut rest)) = loop {
+        let reached = reach(options, began, deadline)?;
+        match Port::shared_with(&reached.0, options.address.is_some()) {
+            Ok(port) => break (port, reached),
+            // Since it was chosen for that connection, somebody has begun to listen there: another one.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {}
+            Err(error) => return Err(Error::local("listen for other members")(error)),
+        }
+    };
     let mut address = port.local();
     if let Some(told) = options.address {
         address.set_ip(told);
@@ -72,6 +69,7 @@ fn meet_once(errand: &Errand<'_>, began: Instant) -> Result<Option<Met>, Error> 
         address,
         wait_ms: remaining.as_millis() as u64,
         meeting: meeting.clone(),
+        link: options.agreed()?,
     });
     let lost = |error: io::Error| match error.kind() {
         io::ErrorKind::InvalidData => senseless(options),
@@ -92,8 +90,17 @@ fn meet_once(errand: &Errand<'_>, began: Instant) -> Result<Option<Met>, Error> 
         let answer = match read_answer(&mut stream, &mut cipher, &mut rest, &mut pieces, until) {
             Ok(answer) => answer,
             Err(error) if !is_late(&error) || Instant::now() >= latest => return Err(lost(error)),
-            Err(_) if (errand.meeting)() != meeting => return Ok(None),
-            Err(_) => continue,
+            Err(_) => {
+                let now = (errand.meeting)();
+                if let Meeting::Rest { lost: ranks, .. } = &now
+                    && now != meeting
+                {
+                    // On the same connection: the answer may be on its way, and belongs to this one.
+                    ask(&mut stream, &mut cipher, &Question::Lost(ranks.clone())).map_err(lost)?;
+                    meeting = now;
+                }
+                continue;
+            }
         };
         match answer {
             Answer::Seen { port: second, number } if !is_seen => {
@@ -109,14 +116,14 @@ fn meet_once(errand: &Errand<'_>, began: Instant) -> Result<Option<Met>, Error> 
                 members,
                 relays,
             } if members.len() == errand.size as usize || is_rest && members.len() < errand.size as usize => {
-                return Ok(Some(Met {
+                return Ok(Met {
                     group,
                     rank,
                     members,
                     relay: relays.then_some(rendezvous),
                     port,
                     stream,
-                }));
+                });
             }
             Answer::Refused(refused) => {
                 return Err(Error::NotTogether {
@@ -199,7 +206,16 @@ enum Tried {
 
 fn call(options: &Options, deadline: Instant) -> Result<(TcpStream, Cipher, Vec<u8>), Tried> {
     let again = |error: io::Error| Tried::Again(explain(&error));
-    let addresses = options.rendezvous.to_socket_addrs().map_err(again)?;
+    let addresses = options
+        .rendezvous
+        .to_socket_addrs()
+        .map_err(|error| match error.kind() {
+            // No name: looking it up again finds nothing else.
+            io::ErrorKind::InvalidInput => Tried::Final(Error::Options {
+                what: format!("a rendezvous at {:?}; it must be `host:port`", options.rendezvous),
+            }),
+            _ => again(error),
+        })?;
     let mut stream = Err(io::Error::other("its name has no address"));
     for address in addresses {
         let remaining = deadline.saturating_duration_since(Instant::now());

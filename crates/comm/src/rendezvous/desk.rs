@@ -3,21 +3,21 @@
 use super::book::{Book, Guest};
 use super::pairs::{Asked, Pairs};
 use super::relay::{Pipe, Relay};
-use super::server::{Limits, Tally};
+use super::server::{Limits, Tally, Wishes};
 use super::visitor::{Farewell, Stage, Visitor, Wish};
 use crate::link::cipher::Door;
 use crate::secret::Secret;
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::{KeyId, Purpose};
 use hotlease_wire::comm::rendezvous::{
-    self as wire, Answer, Join, MAPPING_MS_MAX, Mapped, Question, Refused,
+    self as wire, Answer, Join, MAPPING_MS_MAX, Mapped, Meeting, Question, Refused,
 };
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const BELL: Token = Token(0);
@@ -87,9 +87,9 @@ impl Desk {
         Ok((desk, waker))
     }
 
-    pub(super) fn serve(mut self, is_over: &AtomicBool) {
+    pub(super) fn serve(mut self, owner: &Wishes) {
         let mut events = Events::with_capacity(256);
-        while !is_over.load(Ordering::Acquire) {
+        while !owner.is_over.load(Ordering::Acquire) {
             self.wait(&mut events, None);
             for event in events.iter() {
                 match event.token() {
@@ -97,6 +97,10 @@ impl Desk {
                     BELL => {}
                     Token(guest) => self.hear(guest),
                 }
+            }
+            if owner.is_closed.load(Ordering::Acquire) {
+                let stopped = self.book.stop();
+                self.answer(stopped);
             }
             self.look_at_the_clock();
             let waiting = self.book.waiting() as u64;
@@ -195,8 +199,13 @@ impl Desk {
     }
 
     fn hear(&mut self, guest: Guest) {
+        while self.hear_one(guest) {}
+    }
+
+    /// One wish; whether there may be more.
+    fn hear_one(&mut self, guest: Guest) -> bool {
         let Some(visitor) = self.guests.get_mut(&guest) else {
-            return;
+            return false;
         };
         let door = Door {
             secrets: &self.secrets,
@@ -204,9 +213,11 @@ impl Desk {
             group: GroupId::NONE,
         };
         match visitor.hear(&door) {
-            Ok(Wish::Nothing) => {}
+            Ok(Wish::Nothing) => return false,
             Ok(Wish::Ask(key, Question::Join(join))) => self.look_at(guest, key, join),
             Ok(Wish::Ask(key, Question::Relay(relay))) => self.pair(guest, key, &relay),
+            Ok(Wish::Ask(_, Question::Lost(_))) => self.turn_away(guest, "it waits for nobody"),
+            Ok(Wish::Tell(lost)) => self.lost(guest, lost),
             Ok(Wish::Show(key, number)) => self.show(guest, key, number),
             Err(Farewell::Goes) => drop(self.forget(guest)),
             Err(Farewell::Sent { is_other_secret, why }) => {
@@ -214,6 +225,7 @@ impl Desk {
                 self.forget(guest);
             }
         }
+        true
     }
 
     /// A member asks to be put together with others: does it come from where it listens?
@@ -291,6 +303,28 @@ impl Desk {
             let group = GroupId(rand::random());
             let answers = self.book.join(key, guest, join, mapped, Instant::now(), group);
             self.answer(answers);
+        }
+    }
+
+    /// A member that waits for what is left of a communicator knows of more that are lost.
+    fn lost(&mut self, guest: Guest, ranks: Vec<u32>) {
+        match self.guests.get_mut(&guest).map(|visitor| &mut visitor.stage) {
+            Some(Stage::Seen { join, .. }) => {
+                if let Meeting::Rest { lost, .. } = &mut join.meeting
+                    && ranks.iter().all(|rank| *rank < join.size)
+                {
+                    *lost = ranks;
+                    return;
+                }
+            }
+            // It said so before it had the answer.
+            Some(Stage::Answered) => return,
+            _ => {}
+        }
+        let group = GroupId(rand::random());
+        match self.book.lost(guest, ranks, Instant::now(), group) {
+            Some(answers) => self.answer(answers),
+            None => self.turn_away(guest, "it told of losses where there can be none"),
         }
     }
 

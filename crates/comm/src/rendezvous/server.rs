@@ -75,6 +75,13 @@ impl Tally {
     }
 }
 
+/// What its owner wants of a rendezvous.
+#[derive(Default)]
+pub(super) struct Wishes {
+    pub(super) is_closed: AtomicBool,
+    pub(super) is_over: AtomicBool,
+}
+
 /// A rendezvous, which serves until it is dropped.
 ///
 /// ```
@@ -88,7 +95,7 @@ pub struct Server {
     address: SocketAddr,
     second: Option<SocketAddr>,
     waker: Arc<Waker>,
-    is_over: Arc<AtomicBool>,
+    wishes: Arc<Wishes>,
     tally: Arc<Tally>,
     thread: Option<JoinHandle<()>>,
 }
@@ -123,12 +130,12 @@ impl Server {
         let (first, second, address) = ports().map_err(local("listen for members"))?;
         let second_address = second.as_ref().and_then(|port| port.local_addr().ok());
         let tally = Arc::new(Tally::default());
-        let is_over = Arc::new(AtomicBool::new(false));
+        let wishes = Arc::new(Wishes::default());
         let set_up = || {
             let (desk, waker) = Desk::new(first, second, secrets, limits, Arc::clone(&tally))?;
-            let over = Arc::clone(&is_over);
+            let owner = Arc::clone(&wishes);
             let thread = std::thread::Builder::new().name("rendezvous".into());
-            let thread = thread.spawn(move || desk.serve(&over))?;
+            let thread = thread.spawn(move || desk.serve(&owner))?;
             Ok((waker, thread))
         };
         let (waker, thread) = set_up().map_err(local("serve members"))?;
@@ -136,10 +143,18 @@ impl Server {
             address,
             second: second_address,
             waker,
-            is_over,
+            wishes,
             tally,
             thread: Some(thread),
         })
+    }
+
+    /// Puts nobody together any more: members that wait, and those that come later, are told at once that it is stopping
+    /// ([`Refused::Stopping`](crate::Refused::Stopping)). Those that it relays go on.
+    pub fn close(&self) {
+        self.wishes.is_closed.store(true, Ordering::Release);
+        // Fails only where it is awake anyway.
+        let _ = self.waker.wake();
     }
 
     /// Where it listens.
@@ -179,7 +194,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
+        self.wishes.is_over.store(true, Ordering::Release);
         let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

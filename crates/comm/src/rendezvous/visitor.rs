@@ -1,9 +1,9 @@
 //! Somebody at the rendezvous: what has come of it, and what is to be sent to it.
 
 use crate::link::cipher::{Cipher, Door, Failure, Listener, Step, explain};
-use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::{Greeting, KeyId, Purpose, Verdict};
 use hotlease_wire::comm::rendezvous::{Answer, Join, Mapped, Question};
+use hotlease_wire::comm::{GroupId, RANKS_MAX};
 use mio::net::TcpStream;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -37,6 +37,10 @@ pub(super) struct Visitor {
     /// When it has to go; that of a member that waits for its group is in the book.
     pub(super) until: Option<Instant>,
     cipher: Option<Box<Cipher>>,
+    /// What came after its first question, and is no whole record yet.
+    incoming: Vec<u8>,
+    /// How often it has told of losses.
+    told: u32,
     /// What the system has not taken yet.
     outgoing: Vec<u8>,
 }
@@ -45,6 +49,8 @@ pub(super) struct Visitor {
 pub(super) enum Wish {
     Nothing,
     Ask(KeyId, Question),
+    /// It knows of these lost ranks by now.
+    Tell(Vec<u32>),
     /// To be seen at the second port.
     Show(KeyId, GroupId),
 }
@@ -80,6 +86,8 @@ impl Visitor {
             },
             until: Some(until),
             cipher: None,
+            incoming: Vec::new(),
+            told: 0,
             outgoing: Vec::new(),
         }
     }
@@ -119,29 +127,32 @@ impl Visitor {
         Ok(())
     }
 
-    /// The system says that something may have happened.
+    /// The system says that something may have happened. To be called until there are no more wishes: it is not said again.
     pub(super) fn hear(&mut self, door: &Door<'_>) -> Result<Wish, Farewell> {
         self.push().map_err(|_| Farewell::Goes)?;
         let mut bytes = [0; 2048];
-        loop {
+        // What came together with the question before.
+        let mut wish = match self.stage {
+            Stage::Stranger(_) | Stage::Shows(_) => Wish::Nothing,
+            _ => self.went_on(&[])?,
+        };
+        while matches!(wish, Wish::Nothing) {
             let got = match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(Farewell::Goes),
                 Ok(got) => got,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Wish::Nothing),
                 Err(_) => return Err(Farewell::Goes),
             };
-            let wish = match &mut self.stage {
+            wish = match &mut self.stage {
                 Stage::Stranger(_) => self.greeted(&bytes[..got], door)?,
                 Stage::Shows(said) => {
                     said.extend_from_slice(&bytes[..got]);
                     shown(said)?
                 }
-                _ => return Err(sent("it went on before it was answered")),
+                _ => self.went_on(&bytes[..got])?,
             };
-            if !matches!(wish, Wish::Nothing) {
-                return Ok(wish);
-            }
         }
+        Ok(wish)
     }
 
     fn greeted(&mut self, mut bytes: &[u8], door: &Door<'_>) -> Result<Wish, Farewell> {
@@ -159,13 +170,11 @@ impl Visitor {
                     content,
                     rest,
                 }) => {
-                    if !rest.is_empty() {
-                        return Err(sent("it went on before it was answered"));
-                    }
                     let question = Question::decode(&content);
                     let question = question.map_err(|_| sent("it asked for nothing sensible"))?;
                     let key = listener.key().ok_or(Farewell::Goes)?;
                     self.cipher = Some(Box::new(cipher));
+                    self.incoming = rest;
                     return Ok(Wish::Ask(key, question));
                 }
                 Err(Failure::Refuse(verdict)) => {
@@ -180,6 +189,23 @@ impl Visitor {
                 Err(Failure::Stranger(why)) => return Err(sent(why)),
             }
         }
+    }
+
+    /// It has something to add. Of what came together the last word is enough.
+    fn went_on(&mut self, bytes: &[u8]) -> Result<Wish, Farewell> {
+        let early = || sent("it went on before it was answered");
+        let cipher = self.cipher.as_mut().ok_or_else(early)?;
+        self.incoming.extend_from_slice(bytes);
+        let mut wish = Wish::Nothing;
+        while let Some(content) = cipher.open_next(&mut self.incoming).map_err(|_| early())? {
+            match Question::decode(&content) {
+                // Each time one more is lost, at least.
+                Ok(Question::Lost(ranks)) if self.told < RANKS_MAX => wish = Wish::Tell(ranks),
+                _ => return Err(early()),
+            }
+            self.told += 1;
+        }
+        Ok(wish)
     }
 }
 

@@ -1,7 +1,9 @@
-//! Groups of members as threads, over shared memory and over TCP on loopback.
+//! Groups of members as threads, over shared memory, and over TCP and libfabric on loopback.
 
 use hotlease_comm::rendezvous::{Limits, Server};
 use hotlease_comm::{Communicator, LinkChoice, Options, Rank, Secret};
+use hotlease_fabric::ofi::Libfabric;
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// No test waits longer than this for what should take milliseconds.
@@ -22,25 +24,39 @@ pub fn options(server: &Server, name: &str, size: Rank) -> Options {
 }
 
 /// What every promise is held over.
-pub const LINKS: [LinkChoice; 2] = [LinkChoice::Direct, LinkChoice::Tcp];
+const LINKS: [LinkChoice; 3] = [LinkChoice::Direct, LinkChoice::Tcp, LinkChoice::OFI];
+
+/// Those that this machine has.
+pub fn links() -> impl Iterator<Item = LinkChoice> {
+    let has_fabric = Libfabric::load().inspect_err(|error| eprintln!("skipped: {error}"));
+    let has_fabric = has_fabric.is_ok();
+    LINKS
+        .into_iter()
+        .filter(move |link| has_fabric || *link != LinkChoice::OFI)
+}
+
+/// Encrypts what members send each other, if that is to be and can.
+pub fn seal(options: &mut Options, is_sealed: bool) {
+    options.is_sealed = is_sealed && options.link != LinkChoice::OFI;
+}
 
 /// Runs a member of each rank, over each link. Their panics are this one's.
 pub fn each(size: Rank, change: impl Fn(&mut Options) + Sync, member: impl Fn(Communicator) + Sync) {
-    for link in LINKS {
-        each_over(link, size, &change, &member);
+    for link in links() {
+        each_over(&link, size, &change, &member);
     }
 }
 
 /// Runs a member of each rank over this link, and gives what they return, by rank. Their panics are this one's.
 pub fn each_over<R: Send>(
-    link: LinkChoice,
+    link: &LinkChoice,
     size: Rank,
     change: impl Fn(&mut Options) + Sync,
     member: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
     let server = rendezvous();
     let mut options = options(&server, "each", size);
-    options.link = link;
+    options.link = link.clone();
     std::thread::scope(|scope| {
         let spawn = |rank| {
             let (mut options, member, change) = (options.clone(), &member, &change);
@@ -58,12 +74,45 @@ pub fn each_over<R: Send>(
         let results = results.into_iter().map(|result| match result {
             Ok(result) => result,
             Err(panic) => {
-                eprintln!("over {link:?}");
+                eprintln!("over {link}");
                 std::panic::resume_unwind(panic)
             }
         });
         results.collect()
     })
+}
+
+/// As behind a NAT that numbers each connection anew: nobody is reached at the address that it gives, which is of a class that no network
+/// routes, nor where the rendezvous sees it. So the rendezvous relays.
+pub fn hidden(options: &mut Options) {
+    options.address = Some(Ipv4Addr::new(240, 0, 0, 1).into());
+    let nat = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let outside = std::mem::replace(
+        &mut options.rendezvous,
+        nat.local_addr().expect("bound").to_string(),
+    );
+    let pass = |mut from: TcpStream, mut to: TcpStream| {
+        std::thread::spawn(move || {
+            // An end is passed on, whichever it is.
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    };
+    std::thread::spawn(move || {
+        for near in nat.incoming().flatten() {
+            let Ok(far) = TcpStream::connect(&outside) else {
+                continue;
+            };
+            for stream in [&near, &far] {
+                stream.set_nodelay(true).expect("it is a socket");
+            }
+            pass(
+                near.try_clone().expect("a descriptor"),
+                far.try_clone().expect("a descriptor"),
+            );
+            pass(far, near);
+        }
+    });
 }
 
 /// Bytes that differ from each other.

@@ -37,6 +37,7 @@ pub const FI_MR_PROV_KEY: c_int = 1 << 6;
 pub const FI_MR_ENDPOINT: c_int = 1 << 9;
 
 pub const FI_ORDER_SAW: u64 = 1 << 7;
+pub const FI_ORDER_SAS: u64 = 1 << 8;
 
 pub const FI_EP_RDM: c_int = 3;
 pub const FI_AV_TABLE: c_int = 2;

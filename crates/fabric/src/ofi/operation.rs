@@ -40,22 +40,22 @@ impl Transfer {
 }
 
 /// A fixed number of places.
-pub(super) struct Operations {
+pub(super) struct Operations<T = Operation> {
     contexts: Box<[Context]>,
-    places: Vec<Option<Place>>,
+    places: Vec<Option<Place<T>>>,
     free: Vec<u32>,
 }
 
-struct Place {
-    operation: Operation,
+struct Place<T> {
+    operation: T,
     /// Number of the registration that it uses.
     region: Option<u32>,
 }
 
 // SAFETY: the contexts hold pointers of the provider, which has no thread affinity (FI_THREAD_DOMAIN).
-unsafe impl Send for Operations {}
+unsafe impl<T: Send> Send for Operations<T> {}
 
-impl Operations {
+impl<T> Operations<T> {
     pub(super) fn new(count: usize) -> Self {
         Self {
             contexts: (0..count).map(|_| Context([std::ptr::null_mut(); 8])).collect(),
@@ -66,7 +66,7 @@ impl Operations {
 
     /// A place for an operation, and the context to post it with; `None` if all are taken.
     #[inline]
-    pub(super) fn begin(&mut self, operation: Operation, region: Option<u32>) -> Option<(u32, *mut c_void)> {
+    pub(super) fn begin(&mut self, operation: T, region: Option<u32>) -> Option<(u32, *mut c_void)> {
         let number = self.free.pop()?;
         self.places[number as usize] = Some(Place { operation, region });
         Some((number, self.context(number)))
@@ -88,13 +88,13 @@ impl Operations {
 
     /// The operation in a place that [`Operations::find`] found.
     #[inline]
-    pub(super) fn get(&self, number: u32) -> Option<&Operation> {
+    pub(super) fn get(&self, number: u32) -> Option<&T> {
         Some(&self.places.get(number as usize)?.as_ref()?.operation)
     }
 
     /// Frees a place: its operation completed, or was not posted after all.
     #[inline]
-    pub(super) fn end(&mut self, number: u32) -> Option<(Operation, Option<u32>)> {
+    pub(super) fn end(&mut self, number: u32) -> Option<(T, Option<u32>)> {
         let place = self.places.get_mut(number as usize)?.take()?;
         self.free.push(number);
         Some((place.operation, place.region))

@@ -1,11 +1,12 @@
 //! A port: this end of a fabric, for any number of peers and channels.
 
+use super::address::OwnAddress;
 use super::endpoint::Endpoint;
 use super::error::OfiError;
-use super::ffi::{self, FI_ADDR_STR};
+use super::ffi;
 use super::link::Link;
 use super::message::Counters;
-use super::providers::{Addressing, Provider, ip_of};
+use super::providers::Provider;
 use super::ring::NearEnd;
 use super::staging::HEADER_BYTES;
 use super::state::{Channel, State};
@@ -71,9 +72,6 @@ pub struct Port {
     /// Interrupts the leader's sleep when another thread took what it waits for.
     pub(super) signal: EventFd,
     pub(super) wait_fd: Option<RawFd>,
-    provider: &'static str,
-    addressing: Addressing,
-    addr_format: u32,
     pub(super) ordered: bool,
     /// Otherwise peers are neither told goodbye nor forgotten.
     pub(super) survives_peers: bool,
@@ -81,7 +79,7 @@ pub struct Port {
     pub(super) inject_bytes: usize,
     pub(super) chunk_bytes: usize,
     message_bytes: usize,
-    address: Vec<u8>,
+    address: OwnAddress,
     pub(super) options: PortOptions,
     probes: AtomicU32,
 }
@@ -150,7 +148,7 @@ impl Port {
     /// An endpoint at the provider's interface, and a port number of its choice.
     pub fn open_with(provider: &Provider, options: PortOptions) -> Result<Arc<Self>, OfiError> {
         let endpoint = Endpoint::open(provider, options.sleep)?;
-        let address = endpoint.address()?;
+        let address = OwnAddress::of(provider, endpoint.address()?);
         let eager = HEADER_BYTES + provider.quirks().eager_bytes as usize;
         let message_bytes = eager.min(endpoint.message_bytes());
         if message_bytes <= HEADER_BYTES {
@@ -165,9 +163,6 @@ impl Port {
             followers: Condvar::new(),
             signal,
             wait_fd: endpoint.wait_fd().map(|fd| fd.as_raw_fd()),
-            provider: provider.name(),
-            addressing: provider.quirks().addressing,
-            addr_format: provider.info.top().addr_format,
             ordered: provider.ordered(),
             survives_peers: provider.quirks().survives_peer,
             registers_local: endpoint.registers_local(),
@@ -183,15 +178,12 @@ impl Port {
 
     /// Name of the provider.
     pub fn provider(&self) -> &'static str {
-        self.provider
+        self.address.provider()
     }
 
     /// To tell peers.
     pub fn address(&self) -> PortAddress {
-        PortAddress {
-            provider: self.provider.to_owned(),
-            address: self.address.clone(),
-        }
+        self.address.told()
     }
 
     /// What has been seen so far.
@@ -254,7 +246,7 @@ impl Port {
     /// Makes a peer known. `key` was drawn at random for this link and passed to both ends over the control
     /// plane; see [`Port::probe`].
     pub fn peer(self: &Arc<Self>, address: &PortAddress, key: u64) -> Result<Peer, OfiError> {
-        self.check_address(address)?;
+        self.address.check(address)?;
         let mut state = self.lock();
         if state.links.len() + state.leaving.len() >= PEERS_MAX {
             return Err(OfiError::TooMany {
@@ -288,44 +280,6 @@ impl Port {
             link,
             address: address.address.clone(),
         })
-    }
-
-    fn check_address(&self, address: &PortAddress) -> Result<(), OfiError> {
-        let bad = |why| {
-            Err(OfiError::BadAddress {
-                provider: self.provider.to_owned(),
-                why,
-            })
-        };
-        let bytes = &address.address[..];
-        if address.provider != self.provider {
-            return bad("it is of another provider");
-        }
-        if self.addressing == Addressing::Ip {
-            return match (ip_of(bytes), ip_of(&self.address)) {
-                (Some((ip, port)), Some((own, _))) if ip.is_ipv4() == own.is_ipv4() => {
-                    if port == 0 || ip.is_unspecified() || ip.is_multicast() {
-                        bad("no host and port")
-                    } else {
-                        Ok(())
-                    }
-                }
-                _ => bad("not a socket address of the right family"),
-            };
-        }
-        if self.addr_format == FI_ADDR_STR {
-            let text = bytes
-                .strip_suffix(&[0])
-                .filter(|text| !text.is_empty() && text.len() < 256);
-            return match text {
-                Some(text) if text.iter().all(u8::is_ascii_graphic) => Ok(()),
-                _ => bad("not a short printable name"),
-            };
-        }
-        if bytes.len() != self.address.len() {
-            return bad("wrong length");
-        }
-        Ok(())
     }
 
     /// Registers memory. Local access needs a registration on some providers only; it is cheap elsewhere.
@@ -460,7 +414,7 @@ impl Drop for Port {
 
 impl std::fmt::Debug for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "port of {}", self.provider)
+        write!(f, "port of {}", self.provider())
     }
 }
 

@@ -250,8 +250,16 @@ impl Provider {
     /// Whether a message that follows an RMA write to the same peer finds the written bytes in place.
     /// Otherwise the write must be complete at its target before the message is sent.
     pub fn ordered(&self) -> bool {
-        let claimed = self.info.tx().msg_order & self.info.rx().msg_order & ffi::FI_ORDER_SAW != 0;
-        claimed && self.quirks.trust_send_after_write
+        self.claims(ffi::FI_ORDER_SAW) && self.quirks.trust_send_after_write
+    }
+
+    /// Whether messages from one peer to another arrive in the order in which they were sent.
+    pub(super) fn keeps_order(&self) -> bool {
+        self.claims(ffi::FI_ORDER_SAS)
+    }
+
+    fn claims(&self, order: u64) -> bool {
+        self.info.tx().msg_order & self.info.rx().msg_order & order != 0
     }
 }
 

@@ -1,6 +1,7 @@
 //! The writing end of the usage block: one slot's counters.
 
 use super::{SlotCells, ended, packed};
+use crate::clock::ticks;
 use hotlease_wire::frame::InvocationId;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -48,7 +49,18 @@ impl<'a> SlotMeter<'a> {
     pub fn stop(&self) {
         let running = &self.0.running;
         running.store(ended(running.load(Relaxed)), Relaxed);
-        add(&self.0.invocations, 1);
+        let before = self.0.invocations.load(Relaxed);
+        if before == 0 {
+            self.first();
+        }
+        self.0.invocations.store(before.wrapping_add(1), Relaxed);
+    }
+
+    /// A part of a cold start: imports and pages of a function are read in its first call.
+    #[cold]
+    fn first(&self) {
+        let took = ticks().wrapping_sub(self.0.since_ticks.load(Relaxed));
+        self.0.first_ticks.store(took.max(1), Relaxed);
     }
 
     /// An invocation found no core.

@@ -13,6 +13,7 @@ fn agent_sees_what_a_slot_does() {
     let meter = worker.meter(1);
     let invocation = InvocationId::from_bits(0x8000_1234_5678);
     meter.start((7, invocation), ticks(), 0, 0);
+    assert_eq!(agent.first_call_ns(1), None, "it has not returned");
     let running = agent.read(1).running.unwrap();
     assert_eq!((running.function, running.invocation), (7, invocation));
     assert_eq!(agent.read(0).running, None);
@@ -23,6 +24,23 @@ fn agent_sees_what_a_slot_does() {
         (usage.hot_ns, usage.compute_ns, usage.invocations, usage.running),
         (10, 20, 1, None)
     );
+}
+
+#[test]
+fn only_the_first_call_of_a_slot_is_its_first() {
+    let (agent, worker) = pair();
+    let meter = worker.meter(1);
+    let invocation = InvocationId::from_bits(1);
+    let begin = std::time::Instant::now();
+    meter.start((7, invocation), ticks(), 0, 0);
+    while begin.elapsed().as_millis() < 2 {}
+    meter.stop();
+    let first = agent.first_call_ns(1);
+    assert!(first > Some(0), "{first:?}");
+    meter.start((7, invocation), ticks(), 0, 0);
+    meter.stop();
+    assert_eq!(agent.first_call_ns(1), first);
+    assert_eq!(agent.first_call_ns(0), None, "slots are kept apart");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod channels;
 mod forged;
 mod loss;
+mod messengers;
 mod ports;
 mod served;
 mod spans;
@@ -78,6 +79,11 @@ macro_rules! fabric {
                     loss::peer_that_is_given_up_ends_a_transfer_at_once
                     loss::silent_peer_hangs_nobody
                     loss::broken_connections_leave_nothing_behind
+                    messengers::messages_come_whole_and_in_order_from_many
+                    messengers::messages_of_strangers_change_nothing
+                    messengers::addresses_that_are_none_are_refused_by_messengers
+                    messengers::messages_wake_who_sleeps
+                    messengers::who_is_gone_keeps_nobody_from_the_others
                 }
             }
         )*

@@ -120,6 +120,12 @@ fn kind(refusal: &Refusal) -> Kind {
         ),
         Refusal::QuotaExceeded { .. } => ("quota", "The tenant's quota is used up", StatusCode::CONFLICT),
         Refusal::NotAuthenticated { .. } => UNKNOWN,
+        Refusal::NoSandbox { .. } => ("no-sandbox", "No such sandbox can be had", StatusCode::CONFLICT),
+        Refusal::NoEnvironment { .. } => (
+            "no-environment",
+            "The environment cannot be used",
+            StatusCode::CONFLICT,
+        ),
         Refusal::NeedsSharedMemory { .. } => (
             "needs-shared-memory",
             "It is on another host",

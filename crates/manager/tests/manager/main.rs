@@ -27,7 +27,7 @@ async fn the_tenant_is_who_the_kernel_says_and_defaults_are_filled_in() {
     assert_eq!(grant.lease, "0b".repeat(8));
     let asked = agent.lock().unwrap().asked[0].clone();
     assert_eq!(asked.tenant, tenant());
-    assert_eq!((asked.ttl_ms, asked.sandbox.as_str()), (5000, "process"));
+    assert_eq!((asked.ttl_ms, asked.sandbox.as_str()), (5000, ""));
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The shell stands in for a worker: it reads its script from the standard input.
 
 use super::*;
-use crate::Launcher;
+use crate::{Kind, Launcher};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,9 @@ fn run(launcher: &Launcher, script: &str) -> Process {
     script_end
         .write_all(script.as_bytes())
         .expect("fits into the pipe");
-    launcher.start(input.into()).expect("started")
+    launcher
+        .start(Kind::Process, None, input.into())
+        .expect("started")
 }
 
 async fn exit_of(script: &str) -> Arc<Exit> {

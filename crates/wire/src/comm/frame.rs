@@ -5,8 +5,8 @@
 //!       | kind| class| zero | tag  | context  | length  | number  | body ...
 //! ```
 //!
-//! A small message travels with its frame ([`Frame::Eager`]): the receiver keeps it if nobody waits for it, within
-//! the credit that it gave. A large one is announced, and sent when the receiver has memory for it:
+//! A message travels with its frame ([`Frame::Eager`]) if it is not too long for that: the receiver keeps it if nobody waits for it,
+//! within the credit that it gave. Another one is announced, and sent when the receiver has memory for it:
 //!
 //! ```text
 //!   sender                                  receiver
@@ -16,7 +16,8 @@
 //!     │ ── Data { landing } + body ──────────► │  in pieces, between which small messages pass
 //! ```
 //!
-//! Numbers that the receiver of a frame gave (`landing` of a grant) are checked when they come back.
+//! Numbers that the receiver of a frame gave (`landing` of a grant) are checked when they come back. To a grant of what it has given up
+//! meanwhile the sender answers with [`Frame::Withdraw`].
 //!
 //! Two members of one node go over from their connection to lanes in shared memory, each direction for itself, in
 //! order with what is sent meanwhile; the connection stays, because it says when the other one is gone:
@@ -28,12 +29,22 @@
 //!     │ ── Switch ───────────────────────────► │  the last frame of this direction on the connection
 //!     │ ══ frames in the lane ═══════════════► │
 //! ```
+//!
+//! Members that talk over libfabric tell each other by their connection where, and nothing else:
+//!
+//! ```text
+//!     │ ── Inbox + what is to be known ──────► │
+//!     │ ◄───────────────────────────── Switch ─ │  it is known: what follows may come over libfabric
+//! ```
 
 use super::{Loss, RANKS_MAX};
 use crate::DecodeError;
+use crate::fabric::Inbox;
 
 /// Longest message that travels with its frame, bytes.
-pub const EAGER_BYTES_MAX: u64 = 64 * 1024;
+pub const EAGER_BYTES_MAX: u64 = 256 * 1024;
+/// A message up to this waits for credit to travel with its frame, bytes; a longer one for which there is none is announced.
+pub const SMALL_BYTES_MAX: u64 = 16 * 1024;
 /// Longest piece of a large message, bytes.
 pub const DATA_BYTES_MAX: u64 = 1 << 20;
 /// Longest message, bytes: what a signed number can say.
@@ -116,6 +127,11 @@ pub enum Frame {
         /// 1 to [`DATA_BYTES_MAX`].
         length: u64,
     },
+    /// What was granted does not come: the sender had given it up already.
+    Withdraw {
+        /// The receiver's number.
+        landing: u64,
+    },
     /// Kept messages were taken.
     Credit {
         /// Of which class.
@@ -139,8 +155,13 @@ pub enum Frame {
     },
     /// It cannot be opened.
     Decline,
-    /// What follows comes over the lane.
+    /// What follows comes over the lane, or libfabric.
     Switch,
+    /// Where the sender of this is to be sent messages over libfabric: an [`Inbox`] follows.
+    Inbox {
+        /// 1 to [`Inbox::BYTES_MAX`].
+        length: u64,
+    },
     /// Nothing to say.
     Alive,
     /// The sender has finished: it sends no more messages, and takes none.
@@ -154,12 +175,15 @@ pub enum Frame {
         /// Why.
         loss: Loss,
     },
-    /// A collective of this communicator ended with an error that others cannot know of, so there are no more of them.
+    /// A collective of this communicator ended with an error that others cannot know of, so there are no more of them. Those before it go
+    /// on.
     Broken {
         /// The communicator.
         context: u64,
         /// Who had the error.
         rank: u32,
+        /// The collective's number.
+        number: u32,
     },
     /// The sender takes no part in this communicator any more: it sends nothing there, and takes nothing.
     Leave {
@@ -184,6 +208,8 @@ mod kind {
     pub const ACCEPT: u8 = 13;
     pub const DECLINE: u8 = 14;
     pub const SWITCH: u8 = 15;
+    pub const WITHDRAW: u8 = 16;
+    pub const INBOX: u8 = 17;
 }
 
 /// The fields as they lie.
@@ -204,9 +230,15 @@ impl Frame {
     /// How many bytes follow it.
     pub fn body_bytes(&self) -> u64 {
         match self {
-            Self::Eager { length, .. } | Self::Data { length, .. } => *length,
+            Self::Eager { length, .. } | Self::Data { length, .. } | Self::Inbox { length } => *length,
             _ => 0,
         }
+    }
+
+    /// Whether a body follows, if only an empty one.
+    #[inline]
+    pub fn has_body(&self) -> bool {
+        matches!(self, Self::Eager { .. } | Self::Data { .. } | Self::Inbox { .. })
     }
 
     /// As bytes.
@@ -286,6 +318,11 @@ impl Frame {
                 number: landing,
                 ..none
             },
+            Self::Withdraw { landing } => Fields {
+                kind: kind::WITHDRAW,
+                number: landing,
+                ..none
+            },
             Self::Credit { class, amount } => Fields {
                 kind: kind::CREDIT,
                 class: class as u8,
@@ -313,6 +350,11 @@ impl Frame {
                 kind: kind::SWITCH,
                 ..none
             },
+            Self::Inbox { length } => Fields {
+                kind: kind::INBOX,
+                length,
+                ..none
+            },
             Self::Alive => Fields {
                 kind: kind::ALIVE,
                 ..none
@@ -331,10 +373,15 @@ impl Frame {
                 number: loss as u64,
                 ..none
             },
-            Self::Broken { context, rank } => Fields {
+            Self::Broken {
+                context,
+                rank,
+                number,
+            } => Fields {
                 kind: kind::BROKEN,
                 tag: rank,
                 context,
+                number: u64::from(number),
                 ..none
             },
             Self::Leave { context } => Fields {
@@ -376,6 +423,7 @@ impl Frame {
                 landing: number,
                 length,
             },
+            kind::WITHDRAW => Self::Withdraw { landing: number },
             kind::CREDIT if number <= CREDIT_MAX => Self::Credit {
                 class,
                 amount: number,
@@ -388,6 +436,7 @@ impl Frame {
             kind::ACCEPT => Self::Accept { bell },
             kind::DECLINE => Self::Decline,
             kind::SWITCH => Self::Switch,
+            kind::INBOX if (1..=Inbox::BYTES_MAX as u64).contains(&length) => Self::Inbox { length },
             kind::ALIVE => Self::Alive,
             kind::GOODBYE => Self::Goodbye,
             kind::FAREWELL => Self::Farewell,
@@ -398,6 +447,7 @@ impl Frame {
             kind::BROKEN if fields.tag < RANKS_MAX => Self::Broken {
                 context: fields.context,
                 rank: fields.tag,
+                number: u32::try_from(number).ok()?,
             },
             kind::LEAVE => Self::Leave {
                 context: fields.context,
@@ -408,12 +458,12 @@ impl Frame {
 }
 
 /// How much each member of so many lends to each other one, for each class: a constant of the protocol, so that both
-/// sides know it. At least four of the longest small messages,
-/// at most 1 MiB; in between all members together have 128 MiB of each class at one of them.
+/// sides know it. At least two of the longest messages that travel with their frames,
+/// at most 4 MiB; in between all members together have 128 MiB of each class at one of them.
 pub const fn credit_of(size: u32) -> u64 {
     let share = (128 << 20) / (size as u64 + 1);
-    if share > 1 << 20 {
-        1 << 20
+    if share > 4 << 20 {
+        4 << 20
     } else if share < 512 << 10 {
         512 << 10
     } else {

@@ -11,7 +11,7 @@ use super::GroupId;
 use crate::DecodeError;
 
 /// Version of everything in [`crate::comm`]; both ends must have the same.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 5;
 /// Bytes before each part of a handshake: its length.
 pub const PREFIX_BYTES: usize = 2;
 /// Longest part of a handshake, bytes: no stranger can make anybody keep more.
@@ -111,6 +111,8 @@ pub enum Verdict {
     Busy = 5,
     /// Here frames are encrypted and there they are not, or the other way round.
     OtherSealing = 6,
+    /// Each has chosen another provider of libfabric.
+    OtherLink = 7,
 }
 
 impl Verdict {
@@ -129,25 +131,68 @@ impl Verdict {
             Self::OtherPurpose,
             Self::Busy,
             Self::OtherSealing,
+            Self::OtherLink,
         ];
         let found = all.into_iter().find(|verdict| *verdict as u8 == byte);
         found.ok_or(DecodeError::Malformed { what: "verdict" })
     }
 }
 
-/// Members of which this is the same reach each other's memory. The answering side sends its own as the payload of the second message.
+/// Members of which this is the same run on the same processors, and can reach each other's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub [u8; 16]);
 
 impl NodeId {
-    /// Of a member that shares memory with nobody.
-    pub const ALONE: Self = Self([0; 16]);
+    /// Of a member that cannot tell.
+    pub const UNKNOWN: Self = Self([0; 16]);
+}
+
+/// Where a member is. The answering side sends its own as the payload of the second message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Home {
+    /// With whom it shares processors.
+    pub node: NodeId,
+    /// And memory, too.
+    pub shares_memory: bool,
+    /// How many of the node's processors it may use; 0: it cannot tell.
+    pub processors: u16,
+}
+
+impl Home {
+    /// Of a member that cannot tell.
+    pub const UNKNOWN: Self = Self {
+        node: NodeId::UNKNOWN,
+        shares_memory: false,
+        processors: 0,
+    };
+    /// Encoded size.
+    pub const BYTES: usize = 19;
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0] = u8::from(self.shares_memory);
+        bytes[1..3].copy_from_slice(&self.processors.to_le_bytes());
+        bytes[3..].copy_from_slice(&self.node.0);
+        bytes
+    }
 
     /// Of a payload; total on any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let node = bytes.try_into();
-        node.map(Self)
-            .map_err(|_| DecodeError::Malformed { what: "node" })
+        let malformed = DecodeError::Malformed { what: "home" };
+        let Ok([shares, low, high, node @ ..]) = <[u8; Self::BYTES]>::try_from(bytes) else {
+            return Err(malformed);
+        };
+        let shares_memory = match shares {
+            0 => false,
+            1 => true,
+            _ => return Err(malformed),
+        };
+        Ok(Self {
+            node: NodeId(node),
+            shares_memory,
+            processors: u16::from_le_bytes([low, high]),
+        })
     }
 }
 
@@ -160,13 +205,15 @@ pub struct Introduction {
     pub to: u32,
     /// Whether frames are to be in records.
     pub is_sealed: bool,
+    /// What frames are to go over: a digest of its name, 0 for nothing but this connection and memory of the node.
+    pub link: u32,
     /// Of the side that connects.
-    pub node: NodeId,
+    pub home: Home,
 }
 
 impl Introduction {
     /// Encoded size.
-    pub const BYTES: usize = 25;
+    pub const BYTES: usize = 13 + Home::BYTES;
 
     /// As bytes.
     pub fn encode(&self) -> [u8; Self::BYTES] {
@@ -174,7 +221,8 @@ impl Introduction {
         bytes[..4].copy_from_slice(&self.from.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.to.to_le_bytes());
         bytes[8] = u8::from(self.is_sealed);
-        bytes[9..].copy_from_slice(&self.node.0);
+        bytes[9..13].copy_from_slice(&self.link.to_le_bytes());
+        bytes[13..].copy_from_slice(&self.home.encode());
         bytes
     }
 
@@ -193,7 +241,8 @@ impl Introduction {
                 1 => true,
                 _ => return Err(malformed),
             },
-            node: NodeId::decode(&bytes[9..])?,
+            link: word(9),
+            home: Home::decode(&bytes[13..])?,
         };
         let ranks = 0..super::RANKS_MAX;
         if !ranks.contains(&introduction.from)

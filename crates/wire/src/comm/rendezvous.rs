@@ -11,6 +11,10 @@
 //!     │ ◄──────────────────── Answer::Together ───── │
 //! ```
 //!
+//! Who waits with the others for what is left of a communicator, and hears meanwhile that more are lost, says so by
+//! [`Question::Lost`] on the same connection. The answer may be on its way already, and then is the one that counts: a member
+//! that asked anew, on another connection, would come too late for a meeting that it belongs to.
+//!
 //! [`Question::Relay`] is asked on a connection of its own by both members of a pair. When both have, each is
 //! answered [`Answer::Relayed`], and from then on what one of them sends comes out at the other as it is.
 
@@ -60,6 +64,8 @@ pub enum Question {
     Join(Join),
     /// To be connected with another member, because they cannot reach each other.
     Relay(Relay),
+    /// Of a member that waits for a [`Meeting::Rest`]: all old ranks that it holds to be lost by now, at most [`LOST_MAX`].
+    Lost(Vec<u32>),
 }
 
 impl Question {
@@ -69,6 +75,7 @@ impl Question {
         let fits = match &question {
             Self::Join(join) => join.fits(),
             Self::Relay(relay) => relay.fits(),
+            Self::Lost(ranks) => are_lost(ranks, RANKS_MAX),
         };
         if !fits {
             return Err(DecodeError::Malformed { what: "question" });
@@ -109,6 +116,17 @@ pub struct Join {
     pub wait_ms: u64,
     /// Which others.
     pub meeting: Meeting,
+    /// What it is to talk over with them, in words that all of them have to say alike: see [`is_link`].
+    pub link: String,
+}
+
+/// Bytes of what members say of their link.
+pub const LINK_BYTES_MAX: usize = 256;
+
+/// Whether it can be what a member says of its link: 1 to [`LINK_BYTES_MAX`] letters and signs of ASCII, so that it can be shown.
+pub fn is_link(text: &str) -> bool {
+    (1..=LINK_BYTES_MAX).contains(&text.len())
+        && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
 }
 
 impl Join {
@@ -118,6 +136,7 @@ impl Join {
             && self.rank.is_none_or(|rank| rank < self.size)
             && self.wait_ms <= WAIT_MS_MAX
             && self.meeting.fits(self.size, self.rank)
+            && is_link(&self.link)
     }
 }
 
@@ -125,11 +144,13 @@ impl Meeting {
     fn fits(&self, size: u32, rank: Option<u32>) -> bool {
         match self {
             Self::First | Self::Growth => true,
-            Self::Rest { lost, .. } => {
-                rank.is_some() && lost.len() <= LOST_MAX && lost.iter().all(|lost| *lost < size)
-            }
+            Self::Rest { lost, .. } => rank.is_some() && are_lost(lost, size),
         }
     }
+}
+
+fn are_lost(ranks: &[u32], size: u32) -> bool {
+    ranks.len() <= LOST_MAX && ranks.iter().all(|rank| *rank < size)
 }
 
 /// Where a member can be reached.
@@ -194,6 +215,7 @@ impl Answer {
                     && ranks.len() <= *size as usize
                     && ranks.iter().all(|rank| rank < size)
             }
+            Self::Refused(Refused::OtherLink { theirs, ours }) => is_link(theirs) && is_link(ours),
             Self::Refused(_) | Self::Relayed => true,
         };
         if !fits {
@@ -263,6 +285,13 @@ pub enum Refused {
         /// Of the member that is answered.
         ours: u32,
     },
+    /// Members of this name are to talk over another link.
+    OtherLink {
+        /// What the others have said.
+        theirs: String,
+        /// What the member that is answered has.
+        ours: String,
+    },
     /// As many wait here as can.
     Full {
         /// How many.
@@ -300,6 +329,10 @@ impl fmt::Display for Refused {
             Self::OtherSize { theirs, ours } => write!(
                 f,
                 "members of this name are waiting for a group of {theirs}, not of {ours}; use another name, or the same size everywhere"
+            ),
+            Self::OtherLink { theirs, ours } => write!(
+                f,
+                "members of this name talk over `{theirs}`, and not over `{ours}`; give all of them the same link (HOTLEASE_COMM_LINK)"
             ),
             Self::Full { members } => {
                 write!(f, "{members} members are waiting there, which is as many as can")

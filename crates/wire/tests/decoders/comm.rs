@@ -4,13 +4,15 @@ use hotlease_wire::comm::frame::{
     Address, Bell, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
 };
 use hotlease_wire::comm::greeting::{
-    Greeting, Introduction, KeyId, Knock, NodeId, Purpose, VERSION, Verdict,
+    Greeting, Home, Introduction, KeyId, Knock, NodeId, Purpose, VERSION, Verdict,
 };
 use hotlease_wire::comm::rendezvous::{
-    Answer, Join, LOST_MAX, Mapped, Meeting, Pieces, Place, Question, Refused, Relay, WAIT_MS_MAX,
+    Answer, Join, LINK_BYTES_MAX, LOST_MAX, Mapped, Meeting, Pieces, Place, Question, Refused, Relay,
+    WAIT_MS_MAX,
 };
 use hotlease_wire::comm::{GroupId, Loss, NAME_BYTES_MAX, RANKS_MAX};
 use hotlease_wire::encode;
+use hotlease_wire::fabric::{Inbox, PortAddress};
 
 /// A greeting, what is longer: a knock, or what is shorter: an introduction, a verdict.
 pub fn greeting(bytes: &[u8]) -> bool {
@@ -60,6 +62,7 @@ pub fn frame(bytes: &[u8]) -> bool {
         Frame::Data { length, .. } => assert!((1..=DATA_BYTES_MAX).contains(&length)),
         Frame::Credit { amount, .. } => assert!(amount <= CREDIT_MAX),
         Frame::Lost { rank, .. } | Frame::Broken { rank, .. } => assert!(rank < RANKS_MAX),
+        Frame::Inbox { length } => assert!((1..=Inbox::BYTES_MAX as u64).contains(&length)),
         _ => assert_eq!(frame.body_bytes(), 0),
     }
     assert!(
@@ -79,6 +82,7 @@ pub fn question(bytes: &[u8]) -> bool {
             assert!((1..=RANKS_MAX).contains(&join.size));
             assert!(join.rank.is_none_or(|rank| rank < join.size));
             assert!(join.wait_ms <= WAIT_MS_MAX);
+            assert!((1..=LINK_BYTES_MAX).contains(&join.link.len()));
             if let Meeting::Rest { lost, .. } = &join.meeting {
                 assert!(join.rank.is_some() && lost.len() <= LOST_MAX);
                 assert!(lost.iter().all(|rank| *rank < join.size));
@@ -87,6 +91,9 @@ pub fn question(bytes: &[u8]) -> bool {
         Question::Relay(relay) => {
             assert!(relay.from < RANKS_MAX && relay.to < RANKS_MAX);
             assert_ne!(relay.from, relay.to, "nobody talks to itself");
+        }
+        Question::Lost(ranks) => {
+            assert!(ranks.len() <= LOST_MAX && ranks.iter().all(|rank| *rank < RANKS_MAX));
         }
     }
     assert_eq!(Question::decode(&encode(&question)).as_ref(), Ok(&question));
@@ -142,7 +149,12 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
             from,
             to,
             is_sealed,
-            node: NodeId([from as u8; 16]),
+            link: 0x0102_0304_u32.wrapping_mul(from),
+            home: Home {
+                node: NodeId([from as u8; 16]),
+                shares_memory: !is_sealed,
+                processors: to as u16,
+            },
         };
         introduction.encode().to_vec()
     };
@@ -153,7 +165,8 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
             from: 9,
             to: 0,
             is_sealed: true,
-            node: NodeId::ALONE,
+            link: u32::MAX,
+            home: Home::UNKNOWN,
         },
     };
     vec![
@@ -171,6 +184,7 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
         vec![Verdict::OtherPurpose.encode()],
         vec![Verdict::Busy.encode()],
         vec![Verdict::OtherSealing.encode()],
+        vec![Verdict::OtherLink.encode()],
     ]
 }
 
@@ -200,6 +214,10 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         Frame::Accept { bell },
         Frame::Decline,
         Frame::Switch,
+        Frame::Inbox { length: 1 },
+        Frame::Inbox {
+            length: Inbox::BYTES_MAX as u64,
+        },
         Frame::Eager {
             to: message,
             length: 0,
@@ -214,6 +232,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
             id: 3,
         },
         Frame::Grant { id: 3, landing: 5 },
+        Frame::Withdraw { landing: u64::MAX },
         Frame::Data {
             landing: 5,
             length: 1,
@@ -233,6 +252,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         Frame::Broken {
             context: 9,
             rank: RANKS_MAX - 1,
+            number: u32::MAX,
         },
     ];
     let losses = [
@@ -242,6 +262,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         Loss::GaveUp,
         Loss::Declared,
         Loss::Unrelayed,
+        Loss::Unreached,
     ];
     frames.extend(losses.map(|loss| Frame::Lost {
         rank: RANKS_MAX - 1,
@@ -262,6 +283,7 @@ pub fn question_seeds() -> Vec<Vec<u8>> {
         address: address("127.0.0.1:4321"),
         wait_ms: 30_000,
         meeting: Meeting::First,
+        link: "direct".into(),
     };
     let longest = Join {
         name: "n".repeat(NAME_BYTES_MAX),
@@ -270,6 +292,7 @@ pub fn question_seeds() -> Vec<Vec<u8>> {
         address: address("[fe80::1]:65535"),
         wait_ms: WAIT_MS_MAX,
         meeting: Meeting::Growth,
+        link: "l".repeat(LINK_BYTES_MAX),
     };
     let rest = Join {
         rank: Some(3),
@@ -291,6 +314,8 @@ pub fn question_seeds() -> Vec<Vec<u8>> {
         Question::Join(longest),
         Question::Join(rest),
         Question::Relay(relay),
+        Question::Lost(Vec::new()),
+        Question::Lost((RANKS_MAX - LOST_MAX as u32..RANKS_MAX).collect()),
     ];
     questions.iter().map(encode).collect()
 }
@@ -307,6 +332,10 @@ pub fn answer_seeds() -> Vec<Vec<u8>> {
             other: address("10.0.0.3:99"),
         },
         Refused::OtherSize { theirs: 8, ours: 4 },
+        Refused::OtherLink {
+            theirs: "direct".into(),
+            ours: "redis".into(),
+        },
         Refused::Full { members: 4096 },
         Refused::Stopping,
         Refused::Over,
@@ -337,4 +366,26 @@ pub fn answer_seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![encode(&together), encode(&seen), encode(&Answer::Relayed)];
     seeds.extend(refusals.map(|refused| encode(&Answer::Refused(refused))));
     seeds
+}
+
+pub fn inbox_seeds() -> Vec<Vec<u8>> {
+    let inbox = Inbox {
+        address: PortAddress {
+            provider: "tcp;ofi_rxm".into(),
+            address: vec![2, 0, 0x1f, 0x90, 10, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0],
+        },
+        number: 3,
+        key: 0x0123_4567_89ab_cdef,
+        message_bytes: 65_584,
+    };
+    let longest = Inbox {
+        address: PortAddress {
+            provider: "p".repeat(64),
+            address: vec![0xff; 512],
+        },
+        number: u32::MAX,
+        key: u64::MAX,
+        message_bytes: u32::MAX,
+    };
+    vec![encode(&inbox), encode(&longest)]
 }

@@ -13,7 +13,7 @@ mod tasks;
 
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{Answer, Order};
-use hotlease_wire::fabric::Prefix;
+use hotlease_wire::fabric::{Envelope, Inbox, Prefix};
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords, ReplyHeader, RequestHeader, Span};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
 use hotlease_wire::limits::{
@@ -58,6 +58,11 @@ pub const DECODERS: &[Decoder] = &[
         name: "fabric_prefix",
         check: fabric_prefix,
         seeds: seeds::fabric_prefix,
+    },
+    Decoder {
+        name: "inbox",
+        check: inbox,
+        seeds: comm::inbox_seeds,
     },
     Decoder {
         name: "session_request",
@@ -222,6 +227,21 @@ fn span(bytes: &[u8]) -> bool {
         end.is_some_and(|end| end <= REGION_BYTES_MAX),
         "{span:?} is larger than any buffer"
     );
+    true
+}
+
+fn inbox(bytes: &[u8]) -> bool {
+    // Whatever its bytes, a message is not read past its end.
+    if let Ok((envelope, content)) = Envelope::decode(bytes) {
+        assert_eq!([&envelope.encode()[..], content].concat(), bytes);
+    }
+    let Ok(inbox) = Inbox::decode(bytes) else {
+        return false;
+    };
+    assert!(inbox.message_bytes as usize > Envelope::BYTES);
+    let again = encode(&inbox);
+    assert!(again.len() <= Inbox::BYTES_MAX, "{inbox:?}");
+    assert_eq!(Inbox::decode(&again), Ok(inbox));
     true
 }
 

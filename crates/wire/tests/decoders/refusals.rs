@@ -104,6 +104,14 @@ pub fn refusals() -> Vec<Refusal> {
     refusals.push(Refusal::NotAuthenticated {
         why: "the token has expired".into(),
     });
+    refusals.push(Refusal::NoSandbox {
+        kind: "namespace".into(),
+        why: "the kernel has none".into(),
+    });
+    refusals.push(Refusal::NoEnvironment {
+        environment: "00ff".repeat(16),
+        why: "no store has it".into(),
+    });
     refusals.push(Refusal::NeedsSharedMemory {
         what: "a channel's ring".into(),
     });

@@ -2,6 +2,7 @@
 
 use super::refusals::{causes, refusals};
 use super::token_key;
+use hotlease_wire::comm::seat::{Seat, SeatSecret};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{Answer, Lent, Order, Polling, SharedCore};
 use hotlease_wire::fabric::{ChannelEnd, Kind, PortAddress, Prefix, RemoteMemory};
@@ -15,7 +16,9 @@ use hotlease_wire::limits::{
     CODE_BYTES_MAX, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX,
     TENANT_BYTES_MAX,
 };
-use hotlease_wire::session::{LastBegun, Place, SessionReply, SessionRequest, StartPhases, UsageTotals};
+use hotlease_wire::session::{
+    LastBegun, Place, SessionReply, SessionRequest, StartPhases, StartSteps, UsageTotals,
+};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
 use hotlease_wire::tunnel::{Attachment, Frame, PREFIX_BYTES, Ticket};
 use hotlease_wire::{EndReason, encode};
@@ -171,8 +174,15 @@ pub fn session_reply() -> Vec<Vec<u8>> {
             start: StartPhases {
                 pooled: 1,
                 started: 2,
+                grant_us: 90,
                 start_us: 4000,
+                steps: StartSteps {
+                    sandbox_us: Some(700),
+                    imports_us: Some(u64::MAX),
+                    ..StartSteps::default()
+                },
                 configure_us: 150,
+                cold: "the first lease of this program".into(),
             },
             lent: None,
         },
@@ -269,6 +279,7 @@ pub fn answer() -> Vec<Vec<u8>> {
     [
         Answer::Ready {
             version: PROTOCOL_VERSION,
+            imports_us: 12_345,
         },
         Answer::Done,
         Answer::Failed {
@@ -310,6 +321,17 @@ pub fn connection_request() -> Vec<Vec<u8>> {
         ConnectionRequest::RegisterFabric {
             region: RegionId(8),
             memory: channel_end().ring,
+        },
+        ConnectionRequest::Seat {
+            slot: SlotIndex(1),
+            seat: Seat {
+                name: "gang".into(),
+                size: 4,
+                rank: 3,
+                rendezvous: "10.77.0.1:40123".into(),
+                secret: SeatSecret(vec![0xa5; 32]),
+                join_ms: 15_000,
+            },
         },
     ]
     .iter()

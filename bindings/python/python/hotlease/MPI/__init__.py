@@ -84,6 +84,7 @@ def join(
     secret: Union[str, bytes, None] = None,
     timeout: Optional[float] = None,
     newcomer: bool = False,
+    link: Optional[str] = None,
 ) -> Intracomm:
     """Joins a communicator by name, and waits until all members are there.
 
@@ -103,12 +104,16 @@ def join(
         How long to wait for all to come, in seconds; by default 30.
     newcomer
         Join one that exists, and whose members call ``Comm.Grow``; ``size`` is what it grows to.
+    link
+        What members talk over, the same for all: ``"direct"``, ``"tcp"``, ``"ofi"``, ``"redis://host:6379"``, ``"s3://bucket"``,
+        ``"dynamodb://table"``, or ``"auto:"`` and several of these, of which the model of ``hotlease comm plan`` chooses (``"auto"``: of
+        those in ``HOTLEASE_COMM_LINKS``; ``Comm.link`` says which); by default that of ``HOTLEASE_COMM_LINK``, or else direct.
 
     Raises
     ------
     MPI.Exception
         If not all have come in time, naming who is missing; if the name is taken by a group of another size; if the secret is
-        another one; if nobody answers at the rendezvous.
+        another one; if nobody answers at the rendezvous; if there is no such link, or its store cannot be used.
     """
     if rendezvous is None:
         rendezvous = os.environ.get("HOTLEASE_COMM_RENDEZVOUS")
@@ -116,7 +121,7 @@ def join(
             raise ValueError("no rendezvous: give MPI.join one, as host:port, or set HOTLEASE_COMM_RENDEZVOUS")
     if isinstance(secret, str):
         secret = secret.encode()
-    return Intracomm(_native.Handle.join(name, size, rendezvous, rank, secret, timeout, newcomer))
+    return Intracomm(_native.Handle.join(name, size, rendezvous, rank, secret, timeout, newcomer, link))
 
 
 _is_finalized = False

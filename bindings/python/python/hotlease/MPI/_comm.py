@@ -228,7 +228,7 @@ class Comm(Collectives):
         machines = self.allgather(_machine())
         return self.Split(UNDEFINED if split_type == UNDEFINED else machines.index(machines[self.rank]), key)
 
-    def Dup(self, info: object = None) -> Comm:
+    def Dup(self, info: object = None) -> Intracomm:
         """A communicator of the same members, in which nothing is received that was sent in this one."""
         return Intracomm(self._dup())
 

@@ -48,7 +48,7 @@ _CLASSES = {
 }
 
 
-class Missing(AttributeError, NotImplementedError):
+class Missing(AttributeError):
     """Something of MPI's that is not here; the message says what to use."""
 
 

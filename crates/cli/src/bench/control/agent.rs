@@ -129,6 +129,7 @@ impl Agent {
             shared: false,
             gpus: Vec::new(),
             functions: Vec::new(),
+            start: None,
         }
     }
 
@@ -147,6 +148,7 @@ impl Agent {
             shared: false,
             gpus: Vec::new(),
             functions: Vec::new(),
+            start: None,
         }
     }
 

@@ -4,7 +4,7 @@ use crate::exit::CommandError;
 use crate::quantity;
 use anyhow::Context;
 use clap::Args;
-use hotlease_comm::model::{MessageTimes, Origin, Prices, RANKS_MAX, Scenario, of_size};
+use hotlease_comm::model::{MessageTimes, Origin, Prices, RANKS_MAX, Scenario, of_bytes};
 use hotlease_comm::{Call, Operation, Recipe, Table};
 use std::fs::File;
 use std::io::Read;
@@ -18,10 +18,20 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 #[derive(Debug, Args)]
 pub(super) struct FileArgs {
     /// What links take and cost, a TOML file such as crates/comm/src/model/prices.toml, which is built in
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "HOTLEASE_COMM_PRICES",
+        hide_env_values = true
+    )]
     prices: Option<PathBuf>,
     /// Which algorithm is used when, a TOML file such as crates/comm/src/choice/built_in.toml, which is built in
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "HOTLEASE_COMM_TABLE",
+        hide_env_values = true
+    )]
     table: Option<PathBuf>,
 }
 
@@ -129,16 +139,14 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// The longest number that the size consists of.
+    /// Bytes of its elements.
     pub(super) fn element(&self) -> usize {
-        let fits = |element: &usize| self.size.is_multiple_of(*element);
-        [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+        of_bytes(self.operation, self.root, self.ranks, self.size).1
     }
 
     /// As rank 0 calls it.
     pub(super) fn scenario<'a>(&self, nodes: Option<&'a [u32]>) -> Scenario<'a> {
-        let element = self.element();
-        let collective = of_size(self.operation, self.root, self.ranks, self.size / element);
+        let (collective, element) = of_bytes(self.operation, self.root, self.ranks, self.size);
         Scenario {
             call: Call {
                 commutes: self.commutes,

@@ -5,15 +5,16 @@ use crate::exit::CommandError;
 use crate::output::{Align::*, Column, Output};
 use crate::quantity;
 use clap::Args;
-use hotlease_comm::LinkKind;
 use hotlease_comm::model::{By, Estimate, Scenario, estimate};
+use hotlease_comm::{Error, LinkChoice, LinkKind};
 use serde::Serialize;
 
 /// Show what a collective takes and costs on each link, by the model, and which link is the best
 ///
 /// Nothing is measured: times follow from the links' latencies and bandwidths and the algorithms that would be used, prices
 /// from these times, the functions' memory, the servers' hours and the requests. Where the figures come from stands in
-/// crates/comm/src/model/prices.toml; `--prices` takes others. With `--json`, an object a link: link, algorithm, seconds,
+/// crates/comm/src/model/prices.toml; `--prices` takes others. Members that are given `auto:LINKS,op=...,size=...,by=...` choose what is
+/// chosen here with the same words. With `--json`, an object a link: link, algorithm, seconds,
 /// price, functions, servers, requests, currency (of one operation), messages, bytes, writes, reads, polls, chosen.
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
@@ -25,14 +26,23 @@ pub(super) struct PlanArgs {
     /// Choose by time, by price, or by their product
     #[arg(long, default_value = "price")]
     by: By,
-    /// The links that can be used
-    #[arg(long, value_delimiter = ',', default_value = "tcp,redis,s3,dynamodb")]
+    /// The links that can be used, as they are named here or as members are given them: direct, redis://host, s3://bucket...
+    #[arg(long, value_delimiter = ',', default_value = "tcp,redis,s3,dynamodb", value_parser = link)]
     links: Vec<LinkKind>,
     /// How many such operations share the servers in an hour; else servers are paid for as long as the operation lasts
     #[arg(long, value_name = "COUNT")]
     operations_per_hour: Option<u32>,
     #[command(flatten)]
     files: FileArgs,
+}
+
+/// A link by its name in tables, or as members are given it.
+fn link(text: &str) -> Result<LinkKind, Error> {
+    text.parse::<LinkKind>()
+        .or_else(|unknown| match text.parse::<LinkChoice>() {
+            Ok(link) => link.kind().ok_or(unknown),
+            Err(wrong) => Err(if text.contains("://") { wrong } else { unknown }),
+        })
 }
 
 #[derive(Serialize)]

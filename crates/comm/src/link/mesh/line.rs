@@ -13,7 +13,7 @@ use super::way::Way;
 use crate::link::cipher::{self, Caller, Cipher, Door, Failure, Listener, Step};
 use crate::schedule::Rank;
 use hotlease_wire::comm::GroupId;
-use hotlease_wire::comm::greeting::{Greeting, Introduction, Knock, NodeId, Purpose, Verdict};
+use hotlease_wire::comm::greeting::{Greeting, Home, Introduction, Knock, Purpose, Verdict};
 use hotlease_wire::comm::rendezvous::{Answer, Pieces, Question, Relay};
 use mio::net::TcpStream;
 use std::io::{self, Read, Write};
@@ -63,7 +63,7 @@ enum Stage {
 pub(super) struct Known {
     pub(super) rank: Rank,
     /// Where it is.
-    pub(super) node: NodeId,
+    pub(super) home: Home,
     pub(super) cipher: Cipher,
     /// What has come behind the handshake.
     pub(super) rest: Vec<u8>,
@@ -143,7 +143,7 @@ impl Line {
                     group: plan.group,
                     // Anybody can read it.
                     introduction: Introduction {
-                        node: NodeId::ALONE,
+                        home: Home::UNKNOWN,
                         ..plan.introduction(other)
                     },
                 };
@@ -294,8 +294,8 @@ impl Line {
             self.stage = Stage::Calling { caller, knock };
             return Ok(None);
         };
-        let node = NodeId::decode(caller.payload());
-        let node = node.map_err(|_| "it does not say where it is")?;
+        let home = Home::decode(caller.payload());
+        let home = home.map_err(|_| "it does not say where it is")?;
         let mut record = Vec::new();
         cipher.seal(&[], &mut record);
         self.stream
@@ -303,7 +303,7 @@ impl Line {
             .map_err(|error| error.to_string())?;
         Ok(Some(Known {
             rank: self.with.ok_or("it is no member")?,
-            node,
+            home,
             cipher,
             rest,
         }))
@@ -340,15 +340,18 @@ impl Line {
                     if introduced.is_sealed != plan.is_sealed {
                         return Err(self.refuse(Verdict::OtherSealing));
                     }
+                    if introduced.link != plan.link {
+                        return Err(self.refuse(Verdict::OtherLink));
+                    }
                     introduction = Some(introduced);
                     let written = self.stream.write_all(&bytes);
                     written.map_err(|error| error.to_string())?;
                 }
                 Ok(Step::Known { cipher, rest, .. }) => {
-                    let Introduction { from: rank, node, .. } = introduction.ok_or("it is no member")?;
+                    let Introduction { from: rank, home, .. } = introduction.ok_or("it is no member")?;
                     return Ok(Some(Known {
                         rank,
-                        node,
+                        home,
                         cipher,
                         rest,
                     }));
@@ -369,7 +372,7 @@ impl Line {
 impl Stage {
     fn listening(plan: &Plan<'_>) -> Self {
         Self::Listening {
-            listener: Listener::saying(&plan.node.0),
+            listener: Listener::saying(&plan.home.encode()),
             introduction: None,
         }
     }
@@ -381,7 +384,8 @@ impl Plan<'_> {
             from: self.me,
             to,
             is_sealed: self.is_sealed,
-            node: self.node,
+            link: self.link,
+            home: self.home,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Which members share a node.
 
-use hotlease_wire::comm::greeting::NodeId;
+use hotlease_wire::comm::greeting::{Home, NodeId};
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 
 /// Of this process: the same for those that the kernel lets look into each other. None where it cannot be told.
@@ -27,36 +28,120 @@ pub(crate) fn here() -> Option<NodeId> {
     Some(NodeId(id))
 }
 
-/// A number for the node of each rank, from 0.
-pub(crate) fn numbers(of: &[NodeId]) -> Vec<u32> {
-    let mut known: Vec<NodeId> = Vec::new();
+/// A number for each rank, from 0: the same for those that reach each other's memory.
+pub(crate) fn numbers(of: &[Home]) -> Vec<u32> {
+    let mut known: Vec<Option<NodeId>> = Vec::new();
     let mut numbers = Vec::with_capacity(of.len());
-    for node in of {
-        let place = known
-            .iter()
-            .position(|other| other == node && *node != NodeId::ALONE);
+    for home in of {
+        let shares = home.shares_memory && home.node != NodeId::UNKNOWN;
+        let node = shares.then_some(home.node);
+        let place = known.iter().position(|other| shares && *other == node);
         numbers.push(place.unwrap_or(known.len()) as u32);
         if place.is_none() {
-            known.push(*node);
+            known.push(node);
         }
     }
     numbers
+}
+
+/// For the members of this node.
+pub(crate) fn processors() -> u16 {
+    let processors = match std::thread::available_parallelism().map_or(1, usize::from) {
+        // Each member may have one of its own.
+        1 => {
+            let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
+            online.ok().and_then(|list| count(list.trim())).unwrap_or(1)
+        }
+        processors => processors,
+    };
+    processors.min(u16::MAX.into()) as u16
+}
+
+/// Of a list such as `0-3,8`.
+fn count(list: &str) -> Option<usize> {
+    let parts = list.split(',').map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        Some(last.checked_sub(first)? + 1)
+    });
+    parts.sum()
+}
+
+/// Of each rank, how many members of its node share a processor: 1 where each has one, or as far as is known. All members come to the same
+/// answer, which is out of what each has said.
+pub(crate) fn crowds(of: &[Home]) -> Vec<u32> {
+    let mut nodes: HashMap<NodeId, (u32, u32)> = HashMap::new();
+    let is_known = |home: &&Home| home.node != NodeId::UNKNOWN && home.processors > 0;
+    for home in of.iter().filter(is_known) {
+        let (members, processors) = nodes.entry(home.node).or_insert((0, u32::MAX));
+        *members += 1;
+        *processors = u32::from(home.processors).min(*processors);
+    }
+    let crowd = |home: &Home| {
+        let node = nodes.get(&home.node);
+        node.map_or(1, |(members, processors)| members.div_ceil(*processors))
+    };
+    of.iter().map(crowd).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn home(byte: u8, shares_memory: bool, processors: u16) -> Home {
+        Home {
+            node: NodeId([byte; 16]),
+            shares_memory,
+            processors,
+        }
+    }
+
     #[test]
-    fn who_is_alone_shares_with_nobody() {
-        let node = |byte| NodeId([byte; 16]);
-        let of = [node(0), node(3), node(2), node(0), node(3), node(2)];
-        assert_eq!(numbers(&of), [0, 1, 2, 3, 1, 2]);
+    fn who_is_unknown_or_shares_no_memory_is_alone() {
+        let home = |byte, shares_memory| home(byte, shares_memory, 1);
+        let of = [
+            home(0, true),
+            home(3, true),
+            home(2, true),
+            home(0, true),
+            home(3, true),
+            home(2, false),
+            home(2, false),
+            home(2, true),
+        ];
+        assert_eq!(numbers(&of), [0, 1, 2, 3, 1, 4, 5, 2]);
+    }
+
+    #[test]
+    fn a_node_is_crowded_whatever_its_members_talk_over() {
+        let of = [
+            home(1, true, 2),
+            home(1, false, 2),
+            home(2, false, 1),
+            home(2, false, 2),
+            home(1, true, 3),
+            home(0, true, 1),
+            home(0, true, 1),
+            home(3, true, 0),
+        ];
+        assert_eq!(crowds(&of), [2, 2, 2, 2, 2, 1, 1, 1]);
+        assert_eq!(crowds(&of[..2]), [1, 1]);
+        assert_eq!(crowds(&[of[2]; 5]), [5; 5]);
     }
 
     #[test]
     fn this_node_has_a_name_that_stays() {
         assert!(here().is_some());
         assert_eq!(here(), here());
+    }
+
+    #[test]
+    fn processors_are_counted() {
+        assert_eq!(
+            ["0", "0-1", "0-3,8,10-11"].map(count),
+            [Some(1), Some(2), Some(7)]
+        );
+        assert_eq!(["", "1-0", "a"].map(count), [None; 3]);
+        assert!(processors() > 0);
     }
 }

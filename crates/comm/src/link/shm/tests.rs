@@ -5,7 +5,7 @@ use crate::link::mesh::Joined;
 use crate::memory::Memory;
 use crate::route::Route;
 use hotlease_wire::comm::frame::{Address, Class};
-use hotlease_wire::comm::greeting::NodeId;
+use hotlease_wire::comm::greeting::Home;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ fn link(me: Rank, stream: TcpStream) -> Shm {
         cipher: None,
         rest: Vec::new(),
         route: Route::Direct,
-        node: NodeId::ALONE,
+        home: Home::UNKNOWN,
     };
     let mut all = vec![None, None];
     all[1 - me as usize] = Some(joined);
@@ -136,6 +136,65 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
     for link in [&one, &other] {
         assert!(matches!(link.near[0].out, Out::Lane(_)) && matches!(link.near[0].inbound, In::Lane(_)));
     }
+}
+
+/// Does not know at first where bodies go.
+#[derive(Default)]
+struct Undecided {
+    seen: Seen,
+    held: usize,
+    is_decided: bool,
+}
+
+impl Sink for Undecided {
+    fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+        assert!(self.is_decided, "{frame:?} was to be held");
+        self.seen.frame(from, frame)
+    }
+
+    fn holds(&mut self, _: Rank, _: &Frame) -> bool {
+        self.held += usize::from(!self.is_decided);
+        !self.is_decided
+    }
+
+    fn body(&mut self, from: Rank, bytes: u64) {
+        self.seen.body(from, bytes);
+    }
+}
+
+#[test]
+fn what_is_held_stays_until_its_place_is_known_and_also_when_its_sender_has_gone() {
+    let (one, other) = streams();
+    let (mut one, mut other) = (link(0, one), link(1, other));
+    for round in 0..3 {
+        let mut sink = Undecided::default();
+        let body = pattern(round, 100_000);
+        one.send(1, &eager(round as u32, body.len() as u64), Body::Now(&body));
+        until(|| {
+            other.poll_all(&mut sink);
+            sink.held > 2
+        });
+        if round == 2 {
+            let is_lane = matches!(other.near[0].inbound, In::Lane(_));
+            assert!(is_lane, "by TCP at first, and in the end over lanes");
+            until(|| {
+                one.poll_all(&mut Seen::default());
+                !one.is_sending()
+            });
+            one.close(1);
+        }
+        sink.is_decided = true;
+        until(|| {
+            one.poll_all(&mut Seen::default());
+            other.poll_all(&mut sink);
+            !sink.seen.bodies.is_empty()
+        });
+        assert!(sink.seen.bodies == [body], "round {round}");
+    }
+    until(|| {
+        other.poll_all(&mut Seen::default());
+        other.lost().is_some()
+    });
 }
 
 /// Says these to a link of rank 0, as rank 1; what becomes of it.
@@ -263,7 +322,7 @@ fn who_talks_over_a_connection_after_its_last_word_there_is_ended() {
     let (mut link, mut rogue) = rogue();
     rogue
         .stream
-        .write_all(&Frame::Alive.encode())
+        .write_all(&Frame::Farewell.encode())
         .expect("it is open");
     let mut seen = Seen::default();
     until(|| link.poll_all(&mut seen) && !link.lost.is_empty());

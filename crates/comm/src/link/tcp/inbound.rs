@@ -14,6 +14,10 @@ use std::io::{self, IoSliceMut, Read};
 const BUFFER_BYTES: usize = 68 * 1024;
 /// A body of which less is missing is read with what follows it.
 const DIRECT_BYTES_MIN: usize = 4 * 1024;
+/// Behind a body that is longer than this, so little of what follows is read, and its frame says where the rest goes: what is read into the
+/// buffer is copied twice.
+const LONG_BYTES: usize = 32 * 1024;
+const NEXT_BYTES: usize = 4 * 1024;
 /// After so many bytes it is the turn of the other connections.
 const TURN_BYTES: usize = 4 << 20;
 
@@ -40,6 +44,8 @@ pub(super) struct Inbound {
     /// Records that have not come whole, where there are records.
     sealed: Vec<u8>,
     coming: Option<Coming>,
+    /// The last body was long.
+    was_long: bool,
 }
 
 impl Inbound {
@@ -51,6 +57,7 @@ impl Inbound {
             end: 0,
             sealed: Vec::new(),
             coming: None,
+            was_long: false,
         };
         if is_sealed {
             inbound.sealed.extend_from_slice(rest);
@@ -83,15 +90,22 @@ impl Inbound {
         sink: &mut dyn Sink,
     ) -> Result<Drained, Loss> {
         let mut read = 0;
-        // Only what came with the handshake.
-        self.parse(from, sink)?;
+        // What came with the handshake, and what was left.
+        let left = self.end - self.start;
+        if self.parse(from, sink)? {
+            return Ok(Drained {
+                any: true,
+                is_empty: false,
+            });
+        }
+        let was_left = self.end - self.start < left;
         while read < TURN_BYTES {
             self.compact();
             let (got, room) = match &mut self.coming {
                 Some(coming) if coming.total - coming.at >= DIRECT_BYTES_MIN => {
                     let missing = coming.at..coming.total;
                     let length = missing.len();
-                    let buffer = &mut self.buffer[self.end..];
+                    let buffer = &mut self.buffer[self.end..][..NEXT_BYTES];
                     let room = length + buffer.len();
                     let direct = coming.into.as_ref().and_then(|into| {
                         into.part(missing).write(|body| {
@@ -110,21 +124,25 @@ impl Inbound {
                         None => fill(stream, &mut self.buffer, &mut self.end),
                     }
                 }
+                None if self.was_long => {
+                    let most = self.end + NEXT_BYTES;
+                    fill(stream, &mut self.buffer[..most], &mut self.end)
+                }
                 _ => fill(stream, &mut self.buffer, &mut self.end),
             };
             let Some(got) = outcome(got)? else {
                 return Ok(Drained {
-                    any: read > 0,
+                    any: was_left || read > 0,
                     is_empty: true,
                 });
             };
             read += got;
-            self.parse(from, sink)?;
+            let is_over = self.parse(from, sink)?;
             // Less than there was room for: there is no more. (See epoll(7).)
-            if got < room {
+            if is_over || got < room {
                 return Ok(Drained {
                     any: true,
-                    is_empty: true,
+                    is_empty: got < room && !(is_over && self.start < self.end),
                 });
             }
         }
@@ -143,7 +161,16 @@ impl Inbound {
     ) -> Result<Drained, Loss> {
         let mut content = Vec::new();
         let mut read = 0;
+        let left = self.end - self.start;
+        let mut is_over = self.parse(from, sink)?;
+        let mut was_left = self.end - self.start < left;
         loop {
+            if is_over {
+                return Ok(Drained {
+                    any: true,
+                    is_empty: false,
+                });
+            }
             let mut at = 0;
             while let Some(prefix) = self.sealed[at..].first_chunk::<PREFIX_BYTES>() {
                 let end = at + PREFIX_BYTES + u16::from_le_bytes(*prefix) as usize;
@@ -159,9 +186,16 @@ impl Inbound {
                 self.compact();
                 self.buffer[self.end..self.end + content.len()].copy_from_slice(&content);
                 self.end += content.len();
-                self.parse(from, sink)?;
+                is_over = self.parse(from, sink)?;
+                if is_over {
+                    break;
+                }
             }
             self.sealed.drain(..at);
+            was_left |= at > 0;
+            if is_over {
+                continue;
+            }
             if read >= TURN_BYTES {
                 return Ok(Drained {
                     any: true,
@@ -176,7 +210,7 @@ impl Inbound {
                 Some(got) => read += got,
                 None => {
                     return Ok(Drained {
-                        any: read > 0,
+                        any: was_left || read > 0,
                         is_empty: true,
                     });
                 }
@@ -191,8 +225,9 @@ impl Inbound {
         self.start = 0;
     }
 
-    /// Takes frames and bodies out of the buffer, all but a frame that has not come whole.
-    fn parse(&mut self, from: Rank, sink: &mut dyn Sink) -> Result<(), Loss> {
+    /// Takes frames and bodies out of the buffer, all but a frame that has not come whole. Whether the turn is over before that: behind a
+    /// body that came in pieces, since whoever waited for it may say where the next one goes; and before one that is to be held.
+    fn parse(&mut self, from: Rank, sink: &mut dyn Sink) -> Result<bool, Loss> {
         loop {
             if let Some(coming) = &mut self.coming {
                 let got = (self.end - self.start).min(coming.total - coming.at);
@@ -205,19 +240,32 @@ impl Inbound {
                 self.start += got;
                 coming.at += got;
                 if coming.at < coming.total {
-                    return Ok(());
+                    return Ok(false);
                 }
-                sink.body(from, coming.total as u64);
+                let total = coming.total;
+                self.was_long = total > LONG_BYTES;
+                // The memory may be given away now.
                 self.coming = None;
+                sink.body(from, total as u64);
+                return Ok(true);
             }
             let Some(bytes) = self.buffer[self.start..self.end].first_chunk::<{ Frame::BYTES }>() else {
-                return Ok(());
+                return Ok(false);
             };
             let frame = Frame::decode(bytes).map_err(|_| Loss::Protocol)?;
-            self.start += Frame::BYTES;
-            let has_body = matches!(frame, Frame::Eager { .. } | Frame::Data { .. });
+            let has_body = frame.has_body();
             let total = frame.body_bytes() as usize;
-            if has_body && total <= self.end - self.start {
+            let is_whole = total <= self.end - self.start - Frame::BYTES;
+            if has_body && !is_whole && sink.holds(from, &frame) {
+                return Ok(true);
+            }
+            self.start += Frame::BYTES;
+            // It is here, and says no more than that.
+            if frame == Frame::Alive {
+                continue;
+            }
+            if has_body && is_whole {
+                self.was_long = total > LONG_BYTES;
                 let body = &self.buffer[self.start..self.start + total];
                 sink.whole(from, frame, &mut |into| into.copy_from_slice(body))?;
                 self.start += total;

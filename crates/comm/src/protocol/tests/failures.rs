@@ -102,6 +102,47 @@ fn a_member_that_fails_in_the_middle_of_a_message_ends_its_receive() {
     assert_eq!(net.at(1).landings.len(), 0);
 }
 
+/// Rank 1 has granted a message of a collective that rank 0 gives up before it hears of that.
+fn granted_in_vain() -> (Net, Key, Key) {
+    let mut net = Net::new(2, seed());
+    let count = 2 * EAGER as usize / 8;
+    let output = Memory::zeroed(8 * count);
+    let receiver = net.start(1, broadcast(1, 2, count), &[], &output);
+    let sender = net.start(0, broadcast(0, 2, count), &[], &output);
+    while net.at(1).landings.len() == 0 {
+        assert!(net.step());
+    }
+    (net, sender, receiver)
+}
+
+#[test]
+fn what_was_granted_to_who_has_given_up_leaves_nothing_behind() {
+    let (mut net, sender, receiver) = granted_in_vain();
+    net.at(0).leave(0, true);
+    net.run();
+    for (rank, key) in [(0, sender), (1, receiver)] {
+        assert!(matches!(net.error(rank, key), Error::Broken { rank: 0, .. }));
+        let member = net.at(rank);
+        assert_eq!((member.sends.len(), member.landings.len()), (0, 0), "rank {rank}");
+    }
+    // The same where the word that it does not come arrives first, and where it is said twice or by somebody else.
+    let (mut net, _, receiver) = granted_in_vain();
+    let landing = net.at(1).landings.keys(|_| true)[0];
+    let withdraw = Frame::Withdraw { landing };
+    assert!(net.at(1).frame(0, withdraw).is_ok());
+    assert_eq!(net.at(1).landings.len(), 1, "somebody waits for it");
+    assert_eq!(net.at(1).frame(0, withdraw).err(), Some(Loss::Protocol));
+    let word = Frame::Broken {
+        context: 0,
+        rank: 0,
+        number: 0,
+    };
+    assert!(net.at(1).frame(0, word).is_ok());
+    net.at(1).settle();
+    assert!(matches!(net.error(1, receiver), Error::Broken { .. }));
+    assert_eq!(net.at(1).landings.len(), 0);
+}
+
 #[test]
 fn a_member_that_finishes_early_loses_no_message_of_its_own() {
     let mut net = Net::new(3, seed());

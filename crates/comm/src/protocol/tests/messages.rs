@@ -3,7 +3,8 @@ use std::collections::HashMap;
 
 #[test]
 fn small_and_large_messages_arrive_as_they_were_sent_before_and_after_they_are_asked_for() {
-    for length in [0, 1, EAGER as usize, EAGER as usize + 1, 3 << 20] {
+    let (small, eager) = (SMALL as usize, EAGER as usize);
+    for length in [0, 1, small, small + 1, eager, eager + 1, 3 << 20] {
         for is_asked_first in [true, false] {
             let mut net = Net::new(2, seed());
             let memory = Memory::zeroed(length + 3);
@@ -107,7 +108,7 @@ fn early_memory_is_bounded() {
 #[test]
 fn unexpected_messages_are_kept_as_far_as_credit_goes_and_then_wait_at_their_sender() {
     let mut net = Net::new(2, seed());
-    let many = 20_000;
+    let many = 40_000;
     let sends: Vec<Key> = (0..many)
         .map(|number| net.send(0, 1, number, number.to_le_bytes().to_vec()))
         .collect();
@@ -134,6 +135,42 @@ fn unexpected_messages_are_kept_as_far_as_credit_goes_and_then_wait_at_their_sen
         assert!(net.at(0).result(send).expect("sent").is_ok());
     }
     assert_eq!(net.at(1).landings.len(), 0);
+}
+
+#[test]
+fn larger_messages_go_unasked_as_far_as_credit_goes_and_are_then_announced() {
+    let mut net = Net::new(2, seed());
+    let many = (2 * credit_of(2) / EAGER) as u32;
+    let sends: Vec<Key> = (0..many)
+        .map(|number| net.send(0, 1, number, text(0, number, EAGER as usize)))
+        .collect();
+    net.run();
+    let kept = net.at(1).landings.len() as u64;
+    assert!(kept * EAGER <= credit_of(2), "{kept} are kept");
+    assert!(2 * kept * EAGER > credit_of(2), "as many as may be: {kept}");
+    assert_eq!(
+        net.at(0).sends.len() as u64,
+        u64::from(many) - kept,
+        "the others are announced"
+    );
+    let small = net.send(0, 1, many, vec![1]);
+    assert!(
+        net.at(0).result(small).is_some(),
+        "there is credit for small ones"
+    );
+    for number in 0..many {
+        let memory = Memory::zeroed(EAGER as usize);
+        let receive = net.receive(1, Pattern::of(0, number), &memory);
+        net.run();
+        assert!(net.at(1).result(receive).expect("here").is_ok());
+        assert!(memory.into_bytes() == text(0, number, EAGER as usize));
+    }
+    for send in sends {
+        assert!(net.at(0).result(send).expect("sent").is_ok());
+    }
+    let receive = net.receive(1, Pattern::of(0, many), &Memory::zeroed(1));
+    assert!(net.at(1).result(receive).expect("here").is_ok());
+    assert_eq!((net.at(1).landings.len(), net.at(0).sends.len()), (0, 0));
 }
 
 #[test]
@@ -238,8 +275,8 @@ fn random_traffic_arrives_whole_and_in_order() {
         for number in 0..400 {
             let (from, to) = (random.random_range(0..size), random.random_range(0..size));
             let tag = random.random_range(0..3);
-            let length = *[0, 3, 1000, 1025, 70_000, 1_100_000]
-                .get(random.random_range(0..if number % 20 == 0 { 6 } else { 5 }))
+            let length = *[0, 3, 1000, 1025, 4096, 70_000, 1_100_000]
+                .get(random.random_range(0..if number % 20 == 0 { 7 } else { 6 }))
                 .expect("a length");
             let bytes = text(from, number, length);
             net.send(from, to, tag, bytes.clone());

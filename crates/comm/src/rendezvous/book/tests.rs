@@ -19,6 +19,7 @@ fn asks(guest: Guest, size: u32, rank: Option<u32>) -> Join {
         address: address(guest),
         wait_ms: 1000,
         meeting: Meeting::First,
+        link: "direct".into(),
     }
 }
 
@@ -119,7 +120,7 @@ fn one_name_of_two_secrets_is_two_names() {
 }
 
 #[test]
-fn a_rank_that_is_taken_and_another_size_are_refused_at_once() {
+fn a_rank_that_is_taken_another_size_and_another_link_are_refused_at_once() {
     let mut book = Book::new(10, true);
     let now = Instant::now();
     assert!(
@@ -134,6 +135,14 @@ fn a_rank_that_is_taken_and_another_size_are_refused_at_once() {
     assert_eq!(twice, [(2, duplicate)]);
     let larger = refused(book.join(KEY, 3, asks(3, 4, None), None, now, group(1)));
     assert_eq!(larger, [(3, Refused::OtherSize { theirs: 3, ours: 4 })]);
+    let mut through_a_store = asks(3, 3, None);
+    through_a_store.link = "redis".into();
+    let elsewhere = refused(book.join(KEY, 3, through_a_store, None, now, group(1)));
+    let other_link = Refused::OtherLink {
+        theirs: "direct".into(),
+        ours: "redis".into(),
+    };
+    assert_eq!(elsewhere, [(3, other_link)]);
     // The one that was first waits as before, and is not in the way when it has gone.
     book.gone(1);
     assert!(
@@ -234,7 +243,39 @@ fn those_that_are_left_wait_for_all_but_those_that_one_knows_to_be_lost() {
 }
 
 #[test]
-fn whoever_hears_of_more_that_are_lost_says_so_in_its_old_place() {
+fn whoever_hears_of_more_that_are_lost_says_so_where_it_waits() {
+    let mut book = Book::new(10, false);
+    let now = Instant::now();
+    for rank in 1..=2 {
+        let join = left(rank as Guest, rank, &[0]);
+        assert!(
+            book.join(KEY, rank as Guest, join, None, now, group(1))
+                .is_empty()
+        );
+    }
+    let unchanged = book.lost(1, vec![0], now, group(1));
+    assert_eq!(unchanged, Some(Vec::new()));
+    assert_eq!(
+        book.lost(1, vec![0, 4], now, group(1)),
+        None,
+        "there is no rank 4"
+    );
+    let answers = book.lost(1, vec![0, 3], now, group(1)).expect("it waits");
+    assert_eq!(together(&answers), [1, 2]);
+    // The other one hears of it at the same time; it has its answer.
+    assert_eq!(book.lost(2, vec![0, 3], now, group(2)), None);
+    assert_eq!((book.waiting(), book.next_due()), (0, None));
+    // Nobody is lost to those that meet for the first time.
+    assert!(
+        book.join(KEY, 5, asks(5, 4, Some(0)), None, now, group(3))
+            .is_empty()
+    );
+    assert_eq!(book.lost(5, vec![1], now, group(3)), None);
+    assert_eq!(book.waiting(), 1);
+}
+
+#[test]
+fn whoever_comes_anew_has_its_old_place() {
     let mut book = Book::new(10, false);
     let now = Instant::now();
     assert!(

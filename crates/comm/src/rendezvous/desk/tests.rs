@@ -64,7 +64,11 @@ impl Guest {
 
     fn is_closed(&mut self) -> bool {
         self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        matches!(self.stream.read(&mut [0; 8]), Ok(0))
+        match self.stream.read(&mut [0; 8]) {
+            Ok(got) => got == 0,
+            // What it had sent was not read.
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
     }
 }
 
@@ -76,7 +80,29 @@ fn join(address: SocketAddr) -> Question {
         address,
         wait_ms: 30_000,
         meeting: Meeting::First,
+        link: "direct".into(),
     })
+}
+
+/// Of what is left of three, waiting for the others; behind a NAT or not.
+fn rest(server: &Server, rank: u32, is_hidden: bool) -> Guest {
+    let guest = Guest::of(server, secret(1));
+    let seen = guest.stream.local_addr().expect("an address");
+    let question = Question::Join(Join {
+        name: "n".into(),
+        size: 3,
+        rank: Some(rank),
+        address: if is_hidden { elsewhere() } else { seen },
+        wait_ms: 30_000,
+        meeting: Meeting::Rest {
+            of: GroupId([7; 16]),
+            context: 0,
+            number: 0,
+            lost: Vec::new(),
+        },
+        link: "direct".into(),
+    });
+    guest.asks(&question)
 }
 
 fn between(from: u32, to: u32) -> Question {
@@ -166,6 +192,54 @@ fn who_is_not_seen_at_the_second_port_is_taken_in_without() {
         varies: false,
     };
     assert_eq!((place.address, place.mapped), (elsewhere(), Some(mapped)));
+}
+
+#[test]
+fn losses_that_both_hear_of_at_once_part_nobody() {
+    for is_hidden in [false, true] {
+        let server = server(0);
+        let mut guests = [0, 1].map(|rank| rest(&server, rank, is_hidden));
+        if is_hidden {
+            for guest in &mut guests {
+                assert!(matches!(guest.hears(), Answer::Seen { .. }));
+            }
+        }
+        // The second one tells when the first one's word is enough already.
+        for turn in 0..6 {
+            let Guest { stream, cipher, .. } = &mut guests[turn % 2];
+            ask(stream, cipher, &Question::Lost(vec![2])).expect("asked");
+        }
+        let answers = guests.map(|mut guest| guest.hears());
+        let both = answers.map(|answer| match answer {
+            Answer::Together {
+                group, rank, members, ..
+            } => (group, rank, members),
+            answer => panic!("{answer:?}"),
+        });
+        assert_eq!((both[0].1, both[1].1), (0, 1));
+        assert_eq!((both[0].0, &both[0].2), (both[1].0, &both[1].2));
+    }
+}
+
+#[test]
+fn who_tells_of_losses_where_there_can_be_none_is_turned_away() {
+    let server = server(1);
+    let lost = |ranks: &[u32]| Question::Lost(ranks.to_vec());
+    let first = Guest::of(&server, secret(1)).asks(&lost(&[2]));
+    let rank_3 = rest(&server, 0, false).asks(&lost(&[3]));
+    let pair = Guest::of(&server, secret(1))
+        .asks(&between(0, 1))
+        .asks(&lost(&[1]));
+    let another = rest(&server, 1, false).asks(&between(0, 1));
+    // More often than there can be losses.
+    let mut many = rest(&server, 1, false);
+    let often = (0..=hotlease_wire::comm::RANKS_MAX)
+        .try_for_each(|_| ask(&mut many.stream, &mut many.cipher, &lost(&[])));
+    // It may be turned away before it has said all of it.
+    assert!(often.is_err() || many.is_closed());
+    for mut guest in [first, rank_3, pair, another] {
+        assert!(guest.is_closed());
+    }
 }
 
 #[test]

@@ -1,0 +1,271 @@
+//! `hotlease_gang`: functions at the same time on several workers; and what such a function gets of it.
+
+use crate::argument::{
+    bytes, bytes_mut, check_struct_size, fill_sized, object, optional_text, put, sized, text, wanted,
+};
+use crate::code::CodeHandle;
+use crate::comm::CommHandle;
+use crate::invoker::{Options, Usage};
+use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use hotlease_client::LeaseOptions;
+use hotlease_gang::{Call, Error, FunctionContext, Gang, Inputs, Keep};
+use std::ffi::{c_char, c_void};
+
+/// `hotlease_gang`.
+pub struct GangHandle {
+    gang: Gang,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Lease(error) => Self::Client(error),
+            Error::Comm(error) => Self::Comm(error),
+            error => Self::Gang(error),
+        }
+    }
+}
+
+/// See `gang.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_gang_lease(
+    code: *const CodeHandle,
+    options: *const Options,
+    address: *const c_char,
+    gang: *mut *mut GangHandle,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        wanted(gang, "gang")?;
+        // SAFETY: NULL or valid, as the header demands.
+        let code = unsafe { object(code, "code") }?;
+        // SAFETY: NULL or a hotlease_options with its size set, as the header demands.
+        let options = match unsafe { sized(options, "options") }? {
+            // SAFETY: its texts are NULL or valid, as the header demands.
+            Some(options) => unsafe { options.understood() }?,
+            None => LeaseOptions::default(),
+        };
+        // SAFETY: NULL or a string, as the header demands.
+        let address = unsafe { optional_text(address, "address") }?;
+        let address = address.map(|address| {
+            let wrong = |_| Failure::Argument(format!("address: {address} is no IP address"));
+            address.parse().map_err(wrong)
+        });
+        let leased = Gang::lease(&code.code, options, address.transpose()?)?;
+        // SAFETY: checked to be wanted; valid as the header demands.
+        unsafe { put(gang, Box::into_raw(Box::new(GangHandle { gang: leased }))) };
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `gang.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_gang_ranks(gang: *const GangHandle) -> u32 {
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { gang.as_ref() }.map_or(0, |gang| gang.gang.ranks())
+}
+
+/// Where a call's outputs go.
+struct Outputs {
+    start: *mut c_void,
+    /// Bytes of each rank's.
+    capacity: usize,
+    sizes: *mut usize,
+}
+
+impl GangHandle {
+    /// # Safety
+    /// The function's name is NULL or valid; `outputs` are NULL, or valid for writing as much for each rank.
+    unsafe fn call(
+        &self,
+        function: *const c_char,
+        inputs: Inputs<'_>,
+        outputs: Outputs,
+    ) -> Result<(), Failure> {
+        // SAFETY: the caller's promise.
+        let function = unsafe { text(function, "function") }?;
+        let ranks = self.gang.ranks() as usize;
+        let room = outputs.capacity.checked_mul(ranks);
+        let room = room.ok_or_else(|| Failure::Argument("out_capacity: more than there can be".into()))?;
+        // SAFETY: the caller's promise.
+        let room = unsafe { bytes_mut(outputs.start, room, "out") }?;
+        let results = self.gang.call_with(Call {
+            function,
+            inputs,
+            output_bytes: Some(outputs.capacity),
+        })?;
+        for (rank, result) in results.iter().enumerate() {
+            let begin = rank * outputs.capacity;
+            room[begin..begin + result.len()].copy_from_slice(result);
+            if !outputs.sizes.is_null() {
+                // SAFETY: not NULL, so there is one for each rank by the caller's promise.
+                unsafe { outputs.sizes.add(rank).write(result.len()) };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// See `gang.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_gang_call(
+    gang: *const GangHandle,
+    function: *const c_char,
+    input: *const c_void,
+    input_size: usize,
+    output: *mut c_void,
+    output_capacity: usize,
+    output_sizes: *mut usize,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // SAFETY: NULL or valid, as the header demands.
+        let gang = unsafe { object(gang, "gang") }?;
+        // SAFETY: NULL or valid, as the header demands.
+        let input = unsafe { bytes(input, input_size, "in") }?;
+        let outputs = Outputs {
+            start: output,
+            capacity: output_capacity,
+            sizes: output_sizes,
+        };
+        // SAFETY: NULL or valid, as the header demands.
+        unsafe { gang.call(function, Inputs::Same(input), outputs) }
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `gang.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_gang_call_each(
+    gang: *const GangHandle,
+    function: *const c_char,
+    inputs: *const *const c_void,
+    input_sizes: *const usize,
+    output: *mut c_void,
+    output_capacity: usize,
+    output_sizes: *mut usize,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // SAFETY: NULL or valid, as the header demands.
+        let gang = unsafe { object(gang, "gang") }?;
+        if inputs.is_null() || input_sizes.is_null() {
+            return Err(Failure::Null(if inputs.is_null() { "in" } else { "in_sizes" }));
+        }
+        let input = |rank| {
+            // SAFETY: neither is NULL, so there is one for each rank as the header demands; each is NULL or valid for its size.
+            unsafe { bytes(*inputs.add(rank), *input_sizes.add(rank), "in") }
+        };
+        let inputs: Vec<&[u8]> = (0..gang.gang.ranks() as usize)
+            .map(input)
+            .collect::<Result<_, _>>()?;
+        let outputs = Outputs {
+            start: output,
+            capacity: output_capacity,
+            sizes: output_sizes,
+        };
+        // SAFETY: NULL or valid, as the header demands.
+        unsafe { gang.call(function, Inputs::Each(&inputs), outputs) }
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `gang.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_gang_end(
+    gang: *const GangHandle,
+    usage: *mut Usage,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        // SAFETY: NULL or valid, as the header demands.
+        let gang = unsafe { object(gang, "gang") }?;
+        if !usage.is_null() {
+            // SAFETY: not NULL, so there is at least its size, as the header demands.
+            check_struct_size::<Usage>(unsafe { usage.cast::<usize>().read() }, "usage")?;
+        }
+        let used = gang.gang.end()?;
+        if !usage.is_null() {
+            // SAFETY: not NULL, and valid for the size that it states, as the header demands.
+            unsafe { fill_sized(usage, &Usage::of(&used), "usage") }?;
+        }
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+/// See `gang.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_gang_free(gang: *mut GangHandle) {
+    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
+    unsafe { free(gang) };
+}
+
+/// What a worker keeps of its gang.
+struct Kept(CommHandle);
+
+impl Keep for Kept {
+    fn give_up(self: Box<Self>) {
+        contained((), || self.0.into_communicator().abort());
+    }
+}
+
+/// See `gang.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_context_communicator(
+    context: *const FunctionContext,
+    communicator: *mut *const CommHandle,
+    error: *mut *mut ErrorHandle,
+) -> Status {
+    let body = || {
+        wanted(communicator, "communicator")?;
+        // SAFETY: NULL or the context of the function that runs, as the header demands.
+        let context = unsafe { object(context, "context") }?;
+        let kept = hotlease_gang::kept(context, |communicator| Kept(CommHandle::of(communicator)))?;
+        // SAFETY: checked to be wanted; valid as the header demands.
+        unsafe { put(communicator, &raw const kept.0) };
+        Ok(())
+    };
+    // SAFETY: NULL or valid, as the header demands.
+    unsafe { guarded(error, body) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::failure::status_of;
+    use hotlease_comm::{During, Loss, Refused};
+
+    #[test]
+    fn functions_in_rust_fail_with_the_numbers_of_c() {
+        let during = During::Meeting;
+        let lost = hotlease_comm::Error::MemberLost {
+            during,
+            rank: 1,
+            loss: Loss::Closed,
+        };
+        let left = hotlease_comm::Error::MemberLeft { during, rank: 1 };
+        let broken = hotlease_comm::Error::Broken { during, rank: 1 };
+        let apart = |refused| hotlease_comm::Error::NotTogether {
+            name: "gang".into(),
+            refused,
+        };
+        let missing = apart(Refused::Missing {
+            ranks: vec![1],
+            size: 2,
+            waited_ms: 15_000,
+        });
+        for error in [lost, left, broken, missing, apart(Refused::Stopping)] {
+            assert_eq!(
+                status_of(&error) as i32,
+                Error::Comm(error.clone()).code(),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,35 @@
+"""Where the time of an executor's start went: `Executor.cold_start`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+
+class ColdStart(NamedTuple):
+    """Seconds that each step of a lease's start took, of several workers the slowest one's; `None`: there was no such step.
+
+    Each is measured where it happens. The first call is another step, which `hotlease explain` shows.
+    """
+
+    grant: Optional[float]
+    """Asking the agent, and giving its workers to the lease."""
+    image: Optional[float]
+    """Fetching and mounting the environment's image."""
+    sandbox: Optional[float]
+    """Making the sandbox, or taking one that was prepared, and starting the interpreter in it."""
+    boot: Optional[float]
+    """Booting a kernel of its own."""
+    interpreter: Optional[float]
+    """The interpreter's own start."""
+    imports: Optional[float]
+    """Imports, until the worker took orders."""
+    connect: Optional[float]
+    """Until this program had a channel to each worker."""
+    total: Optional[float]
+    """From asking for the lease until the first task could be sent: more than the sum, as it has the ways between."""
+    warm: int
+    """Workers that had waited for the lease."""
+    cold: int
+    """Workers that had to be started."""
+    why: str
+    """Why they had to be; empty where none had to."""

@@ -1,0 +1,29 @@
+//! Where the time of an executor's start went.
+
+use super::executor::Client;
+use pyo3::prelude::*;
+use std::time::Duration;
+
+/// Seconds of grant, image, sandbox, boot, interpreter, imports, connect and in all, where there was such a step; workers that had
+/// waited, and that had to be started, and why.
+type Told = ([Option<f64>; 8], u32, u32, String);
+
+/// See `Executor.cold_start`.
+#[pyfunction]
+pub fn _cold_start(client: PyRef<'_, Client>) -> PyResult<Told> {
+    let phases = client.opened()?.core.invoker.phases();
+    let (total, loading, start) = (phases.total(), phases.load + phases.open, phases.start);
+    let us = |us: u64| us as f64 / 1e6;
+    let steps = start.steps;
+    let seconds = [
+        Some(us(start.grant_us + start.configure_us)),
+        steps.image_us.map(us),
+        steps.sandbox_us.map(us),
+        steps.boot_us.map(us),
+        steps.interpreter_us.map(us),
+        steps.imports_us.map(us),
+        Some(loading.saturating_sub(phases.worker_load).as_secs_f64()),
+        (total > Duration::ZERO).then_some(total.as_secs_f64()),
+    ];
+    Ok((seconds, start.pooled, start.started, start.cold))
+}

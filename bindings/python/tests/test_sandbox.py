@@ -1,0 +1,55 @@
+"""Workers in sandboxes of kind namespace. Where the machine cannot make them, these say why and are skipped."""
+
+import os
+import signal
+import tempfile
+
+import pytest
+
+import hotlease
+
+from conftest import end
+
+
+@pytest.fixture
+def sandboxed(platform):
+    """With one worker in a namespace."""
+    if os.environ.get("HOTLEASE_TRANSPORT"):
+        pytest.skip("a worker without a network is reached through shared memory only")
+    executor = None
+    try:
+        executor = hotlease.Executor(1, sandbox="namespace")
+        executor.submit(int).result(60)
+    except hotlease.Error as error:
+        if "no sandbox of kind" not in str(error):
+            raise
+        pytest.skip(str(error))
+    yield executor
+    end(executor)
+
+
+def _seen(file, runtime):
+    files = [name for _, _, names in os.walk(runtime) for name in names]
+    return os.getuid(), files, os.path.exists("/sys"), os.path.exists(file)
+
+
+def test_tasks_run_and_see_a_root_of_their_own(sandboxed):
+    # Of the home only what leads to this Python is there.
+    with tempfile.NamedTemporaryFile(dir=os.path.expanduser("~")) as own:
+        runtime = os.environ["HOTLEASE_RUNTIME_DIR"]
+        user, sockets, system, file = sandboxed.submit(_seen, own.name, runtime).result(60)
+    assert user == 1000
+    assert not system and not file
+    assert os.listdir(runtime) and not sockets
+    assert list(sandboxed.map(pow, range(5), [2] * 5)) == [0, 1, 4, 9, 16]
+
+
+def test_a_task_that_dies_is_told_and_the_next_one_runs(sandboxed):
+    with pytest.raises(hotlease.Error, match="signal 11"):
+        sandboxed.submit(lambda: os.kill(os.getpid(), signal.SIGSEGV)).result(60)
+    assert sandboxed.submit(pow, 2, 10).result(60) == 1024
+
+
+def test_an_unknown_kind_is_refused(platform):
+    with pytest.raises(hotlease.Error, match="sandbox"):
+        hotlease.Executor(1, sandbox="jail").submit(int).result(60)

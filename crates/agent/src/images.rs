@@ -1,0 +1,336 @@
+//! Environments that leases name: fetched into the node's cache, and mounted while anybody runs from them.
+//!
+//! ```text
+//! lease --get--> table --none yet--> thread: fetch, check, mount --> Image --held by--> Program --> workers, spares
+//!                  |                                                   |
+//!                  '---- there, or coming: the same for all            '--last one gone--> thread: unmount
+//! ```
+//!
+//! Fetching takes as long as the file system, and a lease is not kept waiting for longer than its manager waits: then it is
+//! refused with a word that has clients with patience ask again, while the fetch goes on. Nothing here blocks a thread of the runtime;
+//! fetches have threads of their own, which do not keep the process when it ends: what is half fetched then is removed by
+//! whoever opens the cache next, and so are mounts of an agent that was killed.
+
+use crate::config::Environments;
+use crate::error::AgentError;
+use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Manifest, Mounted, Way};
+use hotlease_sandbox::Launcher;
+use hotlease_wire::Refusal;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long a lease waits for an environment: a manager gives an agent 3 s for its answer.
+const WAIT: Duration = Duration::from_secs(2);
+/// Environments that are fetched or mounted at a time: each has a thread, and reads from the stores' file system.
+const COMING_MAX: usize = 8;
+
+/// What came of mounting one; nothing as long as it is on its way.
+type Outcome = Option<Result<Arc<Image>, Refusal>>;
+
+enum Entry {
+    /// Being fetched and mounted. Closed without an outcome: its thread has failed.
+    Coming(watch::Receiver<Outcome>),
+    /// Mounted, as long as somebody has it.
+    There(Weak<Image>),
+}
+
+/// See the module.
+pub(crate) struct Images {
+    /// None where no store is configured.
+    cache: Option<Cache>,
+    /// How those are mounted that others than the agent's own user name.
+    of_others: Way,
+    launcher: Launcher,
+    wait: Duration,
+    table: Mutex<HashMap<ImageId, Entry>>,
+    mounted: watch::Sender<usize>,
+}
+
+impl Images {
+    /// With what an earlier agent has left there removed. Not on a thread of the runtime.
+    pub async fn open(config: &Environments, launcher: Launcher) -> Result<Self, AgentError> {
+        let cache = match config.stores.is_empty() {
+            true => None,
+            false => {
+                let (root, options) = (config.cache.clone(), options(config));
+                let opened = tokio::task::spawn_blocking(move || Cache::open(&root, options)).await;
+                let opened = opened.map_err(|error| error.to_string());
+                let opened = opened.and_then(|opened| opened.map_err(|error| error.to_string()));
+                Some(opened.map_err(|why| AgentError::Config {
+                    what: format!("the cache of environments: {why}"),
+                })?)
+            }
+        };
+        Ok(Self {
+            cache,
+            of_others: config.mount,
+            launcher,
+            wait: WAIT,
+            table: Mutex::default(),
+            mounted: watch::Sender::new(0),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<ImageId, Entry>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The environment of this name, mounted; waits for it, but not for long. `own`: for the agent's own user.
+    pub async fn get(self: &Arc<Self>, name: &str, own: bool) -> Result<Arc<Image>, Refusal> {
+        let id: ImageId = name
+            .parse()
+            .map_err(|error: hotlease_image::NotAnId| Refusal::BadRequest {
+                what: error.to_string(),
+            })?;
+        let mut coming = match self.find(id, own)? {
+            Found::There(image) => return Ok(image),
+            Found::Coming(coming) => coming,
+        };
+        match timeout(self.wait, coming.wait_for(Option::is_some)).await {
+            Ok(Ok(outcome)) => outcome.clone().unwrap_or_else(|| Err(not_now(&id))),
+            Ok(Err(_)) => Err(Refusal::Unavailable {
+                what: format!("fetching environment {id} failed inside the agent"),
+            }),
+            Err(_) => Err(not_now(&id)),
+        }
+    }
+
+    fn find(self: &Arc<Self>, id: ImageId, own: bool) -> Result<Found, Refusal> {
+        let Some(cache) = &self.cache else {
+            return Err(Refusal::NoEnvironment {
+                environment: id.to_string(),
+                why: format!(
+                    "{id} is not looked for, because this node has no store of environments; its operator names one with \
+                     `hotlease agent --environments DIR`"
+                ),
+            });
+        };
+        let mut table = self.table();
+        table.retain(|_, entry| match entry {
+            Entry::Coming(coming) => coming.has_changed().is_ok(),
+            Entry::There(image) => image.strong_count() > 0,
+        });
+        match table.get(&id) {
+            Some(Entry::Coming(coming)) => return Ok(Found::Coming(coming.clone())),
+            Some(Entry::There(image)) => {
+                if let Some(image) = image.upgrade() {
+                    return Ok(Found::There(image));
+                }
+            }
+            None => {}
+        }
+        let coming = table.values().filter(|entry| matches!(entry, Entry::Coming(_)));
+        if coming.count() >= COMING_MAX {
+            return Err(Refusal::TooMany {
+                what: "environments that this node fetches at a time".into(),
+                limit: COMING_MAX as u64,
+            });
+        }
+        let way = if own { Way::Any } else { self.of_others };
+        let (told, coming) = watch::channel(None);
+        let (images, cache) = (Arc::clone(self), cache.with_way(way));
+        let started = std::thread::Builder::new()
+            .name("environment".into())
+            .spawn(move || images.bring(&cache, id, way, &told));
+        started.map_err(|error| Refusal::Unavailable {
+            what: format!("a thread to fetch environment {id}: {error}"),
+        })?;
+        table.insert(id, Entry::Coming(coming.clone()));
+        Ok(Found::Coming(coming))
+    }
+
+    /// Fetches and mounts it, however long that takes.
+    fn bring(self: Arc<Self>, cache: &Cache, id: ImageId, way: Way, told: &watch::Sender<Outcome>) {
+        let mounted = cache.mount(&id);
+        let outcome = match mounted {
+            Ok(mounted) => Ok(Arc::new(self.image(mounted))),
+            Err(error) => {
+                tracing::debug!(environment = %id, %error, "an environment cannot be used");
+                Err(refusal(&id, &error, way))
+            }
+        };
+        let mut table = self.table();
+        match &outcome {
+            Ok(image) => drop(table.insert(id, Entry::There(Arc::downgrade(image)))),
+            Err(_) => drop(table.remove(&id)),
+        }
+        drop(table);
+        told.send_replace(Some(outcome));
+    }
+
+    fn image(&self, mounted: Mounted) -> Image {
+        // Where nobody can say, as if not.
+        let is_seen = mounted.is_seen_elsewhere().unwrap_or(false);
+        if !is_seen {
+            self.launcher.see_mounts_anew();
+        }
+        tracing::debug!(?mounted, "environment mounted");
+        Image {
+            id: mounted.id(),
+            at: mounted.path().to_owned(),
+            manifest: mounted.manifest().clone(),
+            unmounting: Some(Unmounting {
+                mounted: Some(mounted),
+                unseen_by: (!is_seen).then(|| self.launcher.clone()),
+                _count: Counted::new(&self.mounted),
+            }),
+        }
+    }
+
+    /// Waits until none is mounted any more.
+    pub async fn all_unmounted(&self) {
+        // Cannot fail: self holds the sender.
+        let _ = self.mounted.subscribe().wait_for(|mounted| *mounted == 0).await;
+    }
+}
+
+enum Found {
+    There(Arc<Image>),
+    Coming(watch::Receiver<Outcome>),
+}
+
+fn options(config: &Environments) -> CacheOptions {
+    CacheOptions {
+        bytes: config.cache_bytes,
+        stores: config.stores.clone(),
+        ..CacheOptions::default()
+    }
+}
+
+/// Asking again helps.
+fn not_now(id: &ImageId) -> Refusal {
+    Refusal::Unavailable {
+        what: format!(
+            "environment {id} is still being fetched to this node; ask again, or with more patience \
+             (`LeaseOptions::patience`, Executor(patience=)): it goes on"
+        ),
+    }
+}
+
+/// In the words of whoever asked for a lease, or of the node's operator.
+fn refusal(id: &ImageId, error: &ImageError, way: Way) -> Refusal {
+    let why = match error {
+        ImageError::Unknown { looked, .. } => {
+            let stores: Vec<_> = looked.iter().map(|store| store.display().to_string()).collect();
+            format!(
+                "{id} is not in this node's stores ({}); `hotlease env pack DIR --to STORE` puts it into one, and \
+                 `hotlease agent --environments DIR` names more",
+                stores.join(", ")
+            )
+        }
+        ImageError::NoRoom { .. } => {
+            format!("{error}; its operator gives it more with `hotlease agent --environment-cache-bytes`")
+        }
+        ImageError::Damaged { .. } => {
+            format!("{error}; pack it again, or remove that file (`hotlease env verify` finds such)")
+        }
+        ImageError::CannotMount { .. } if way == Way::Fuse => format!(
+            "{error}; its operator installs squashfuse, or lets the kernel mount images of all tenants with \
+             `hotlease agent --environment-mount any`"
+        ),
+        other => other.to_string(),
+    };
+    Refusal::NoEnvironment {
+        environment: id.to_string(),
+        why,
+    }
+}
+
+/// An environment that is mounted. Dropped, it is unmounted a moment later, off the thread that drops it.
+pub(crate) struct Image {
+    id: ImageId,
+    at: PathBuf,
+    manifest: Manifest,
+    unmounting: Option<Unmounting>,
+}
+
+impl Image {
+    /// Where it is on the host.
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// What it says of itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Refused unless it has this program. Reads the image: not on a thread of the runtime.
+    pub fn check(&self, program: &Path) -> Result<(), Refusal> {
+        if self.at.join(program).is_file() {
+            return Ok(());
+        }
+        Err(Refusal::NoEnvironment {
+            environment: self.id.to_string(),
+            why: format!(
+                "{} has no {}; pack a virtual environment or a conda prefix, in which hotlease is installed",
+                self.id,
+                program.display()
+            ),
+        })
+    }
+
+    /// What programs of it need in their environment, where they see it at this place.
+    pub fn environment(&self, at: &Path, path: Option<OsString>) -> Vec<(&'static str, OsString)> {
+        let mounted = self.unmounting.as_ref().and_then(|own| own.mounted.as_ref());
+        mounted
+            .map(|mounted| mounted.environment_at(at, path))
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if let Some(unmounting) = self.unmounting.take() {
+            // Where there is no thread to be had, it is done here: then `unmounting` is dropped with the closure.
+            let _ = std::thread::Builder::new()
+                .name("unmount".into())
+                .spawn(move || drop(unmounting));
+        }
+    }
+}
+
+/// What is to be done in the end.
+struct Unmounting {
+    mounted: Option<Mounted>,
+    /// Who has to look again, where others do not hear of it.
+    unseen_by: Option<Launcher>,
+    /// Last.
+    _count: Counted,
+}
+
+impl Drop for Unmounting {
+    fn drop(&mut self) {
+        if let Some(mounted) = self.mounted.take() {
+            tracing::debug!(?mounted, "environment unmounted");
+        }
+        // What it still has mounted would keep the image's file in use.
+        if let Some(launcher) = &self.unseen_by {
+            launcher.see_mounts_anew();
+        }
+    }
+}
+
+/// Counts one for as long as it exists.
+struct Counted(watch::Sender<usize>);
+
+impl Counted {
+    fn new(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+use super::*;
+use hotlease_image::{Limits, Store, pack};
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A folder with a store and a cache.
+struct Scene {
+    folder: TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["store", "cache"] {
+            fs::create_dir(folder.path().join(name)).expect("made");
+        }
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    async fn images(&self) -> Arc<Images> {
+        let config = Environments {
+            stores: vec![self.path("store")],
+            cache: self.path("cache"),
+            mount: Way::Any,
+            ..Environments::default()
+        };
+        Arc::new(opened(&config).await)
+    }
+
+    /// A small environment in the store, by its hash; none where nothing can be packed.
+    fn packed(&self, name: &str) -> Option<String> {
+        let tree = self.path(name);
+        fs::create_dir_all(tree.join("bin")).expect("made");
+        symlink("/bin/sh", tree.join("bin/python")).expect("a link");
+        fs::write(tree.join("pyvenv.cfg"), name).expect("a file");
+        match pack(&tree, &Store::at(&self.path("store")), &Limits::default()) {
+            Ok(packed) => Some(packed.id.to_string()),
+            Err(ImageError::Tool { .. }) => {
+                eprintln!("skipped: no mksquashfs here (package squashfs-tools)");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn stored(&self, hash: &str) -> PathBuf {
+        self.path("store").join(format!("{hash}.squashfs"))
+    }
+}
+
+async fn opened(config: &Environments) -> Images {
+    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
+    Images::open(config, launcher).await.expect("opened")
+}
+
+fn why(refused: Result<Arc<Image>, Refusal>) -> String {
+    match refused {
+        Err(Refusal::NoEnvironment { why, .. }) => why,
+        other => panic!("{:?}", other.map(|image| image.at().to_owned())),
+    }
+}
+
+/// Mounts it, or says why that is skipped.
+async fn got(images: &Arc<Images>, hash: &str) -> Option<Arc<Image>> {
+    match images.get(hash, true).await {
+        Ok(image) => Some(image),
+        Err(Refusal::NoEnvironment { why, .. }) if why.contains("cannot be mounted here") => {
+            eprintln!("skipped: {why}");
+            None
+        }
+        Err(refusal) => panic!("{refusal}"),
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_refused_with_what_to_do() {
+    let scene = Scene::new();
+    let hash = "00ff".repeat(16);
+    let none = Arc::new(opened(&Environments::default()).await);
+    assert!(why(none.get(&hash, true).await).contains("hotlease agent --environments"));
+    let images = scene.images().await;
+    let bad = images.get("../../etc/passwd", true).await.map(drop);
+    assert!(matches!(bad, Err(Refusal::BadRequest { .. })), "{bad:?}");
+    let unknown = why(images.get(&hash, true).await);
+    for part in ["hotlease env pack", "store", hash.as_str()] {
+        assert!(unknown.contains(part), "{unknown:?} lacks {part:?}");
+    }
+    fs::write(scene.stored(&hash), "no image").expect("a file");
+    assert!(why(images.get(&hash, true).await).contains("is damaged"));
+    let Some(packed) = scene.packed("venv") else {
+        return;
+    };
+    let small = Environments {
+        stores: vec![scene.path("store")],
+        cache: scene.path("small"),
+        cache_bytes: 100,
+        ..Environments::default()
+    };
+    let small = Arc::new(opened(&small).await);
+    assert!(why(small.get(&packed, true).await).contains("--environment-cache-bytes"));
+    if let Some(image) = got(&images, &packed).await {
+        assert!(image.check(Path::new("bin/python")).is_ok());
+        let missing = image.check(Path::new("bin/python9"));
+        assert!(
+            matches!(&missing, Err(Refusal::NoEnvironment { why, .. }) if why.contains("bin/python9")),
+            "{missing:?}"
+        );
+    }
+    // A refusal is not kept: what was put right is there.
+    fs::remove_file(scene.stored(&hash)).expect("removed");
+    assert!(why(images.get(&hash, true).await).contains("hotlease env pack"));
+}
+
+#[tokio::test]
+async fn leases_share_a_mount_that_goes_with_the_last() {
+    let scene = Scene::new();
+    let Some(hash) = scene.packed("venv") else { return };
+    let images = scene.images().await;
+    let (one, two) = tokio::join!(images.get(&hash, true), images.get(&hash, true));
+    let (Ok(one), Ok(two)) = (one, two) else {
+        assert!(
+            got(&images, &hash).await.is_none(),
+            "it was mounted a moment later"
+        );
+        return;
+    };
+    assert!(Arc::ptr_eq(&one, &two), "each has mounted it");
+    drop(one);
+    let three = images.get(&hash, true).await.expect("it is there");
+    assert!(Arc::ptr_eq(&two, &three));
+    let file = two.at().join("pyvenv.cfg");
+    assert!(file.exists());
+    drop((two, three));
+    tokio::time::timeout(LIMIT, images.all_unmounted())
+        .await
+        .expect("it is unmounted");
+    assert!(!file.exists());
+    // Mounted again by whoever asks next, without being fetched.
+    fs::remove_file(scene.stored(&hash)).expect("removed");
+    assert!(images.get(&hash, true).await.is_ok());
+    tokio::time::timeout(LIMIT, images.all_unmounted())
+        .await
+        .expect("nobody has it");
+}
+
+/// What is mounted there, by the kernel's word.
+fn kind_at(at: &Path) -> String {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("the kernel tells");
+    let at = at.display().to_string();
+    let line = table
+        .lines()
+        .find(|line| line.contains(&at))
+        .expect("it is mounted");
+    let (_, kind) = line.split_once(" - ").expect("a kind");
+    kind.split(' ').next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn the_kernel_reads_no_stranger_s_image() {
+    let scene = Scene::new();
+    let Some(hash) = scene.packed("venv") else { return };
+    let config = Environments {
+        stores: vec![scene.path("store")],
+        cache: scene.path("cache"),
+        ..Environments::default()
+    };
+    let images = Arc::new(opened(&config).await);
+    let of_other = match images.get(&hash, false).await {
+        Ok(image) => image,
+        Err(refusal) => {
+            let text = refusal.to_string();
+            assert!(text.contains("--environment-mount any"), "{text}");
+            return eprintln!("skipped: {text}");
+        }
+    };
+    let kind = kind_at(of_other.at());
+    assert!(kind.starts_with("fuse"), "{kind}");
+    drop(of_other);
+    tokio::time::timeout(LIMIT, images.all_unmounted())
+        .await
+        .expect("nobody has it");
+    if nix::unistd::geteuid().is_root() {
+        let own = images.get(&hash, true).await.expect("as before");
+        assert_eq!(kind_at(own.at()), "squashfs", "root trusts itself");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_does_not_wait_for_a_long_fetch_which_goes_on() {
+    let scene = Scene::new();
+    let Some(hash) = scene.packed("venv") else { return };
+    let images = scene.images().await;
+    if got(&images, &hash).await.is_none() {
+        return;
+    }
+    tokio::time::timeout(LIMIT, images.all_unmounted())
+        .await
+        .expect("nobody has it");
+    let mut hasty = Arc::into_inner(images).expect("nobody else has it");
+    hasty.wait = Duration::from_millis(20);
+    let images = Arc::new(hasty);
+    // Who fetches it holds this, here another process of the node.
+    let file = File::create(scene.path("cache/work").join(&hash)).expect("a file");
+    let fetching = Flock::lock(file, FlockArg::LockExclusive).expect("nobody has it");
+    for _ in 0..3 {
+        let refused = images.get(&hash, true).await.map(drop);
+        assert!(
+            matches!(&refused, Err(Refusal::Unavailable { what }) if what.contains("ask again")),
+            "{refused:?}"
+        );
+        assert_eq!(images.table().len(), 1, "each has begun to fetch it");
+    }
+    let mut coming = match images.find(hash.parse().expect("a hash"), true) {
+        Ok(Found::Coming(coming)) => coming,
+        _ => panic!("it is not on its way"),
+    };
+    drop(fetching);
+    let outcome = tokio::time::timeout(LIMIT, coming.wait_for(Option::is_some)).await;
+    let outcome = outcome.expect("it arrives").expect("its thread lives").clone();
+    let image = outcome.expect("it is decided").expect("it is mounted");
+    let again = images.get(&hash, true).await.expect("it is there");
+    assert!(Arc::ptr_eq(&image, &again));
+}
+
+#[tokio::test]
+async fn there_is_a_bound_of_fetches_at_a_time() {
+    let scene = Scene::new();
+    let images = scene.images().await;
+    let (_told, coming) = watch::channel(None);
+    for digit in 0..COMING_MAX {
+        let id = format!("{digit:064x}").parse().expect("a hash");
+        images.table().insert(id, Entry::Coming(coming.clone()));
+    }
+    let more = images.get(&"ab".repeat(32), true).await.map(drop);
+    assert!(matches!(more, Err(Refusal::TooMany { limit: 8, .. })), "{more:?}");
+    // Of a thread that has failed nothing is left.
+    drop(_told);
+    assert!(why(images.get(&"ab".repeat(32), true).await).contains("hotlease env pack"));
+}

@@ -1,0 +1,121 @@
+//! What a lease's workers are isolated by, and what they see of the host.
+
+use super::Node;
+use crate::caller::Origin;
+use crate::images::Image;
+use crate::{python, sandboxes};
+use hotlease_sandbox::{Held, Kind, Mount, Program};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What was decided of a lease before it is granted.
+pub(super) struct Isolation {
+    /// The kind of sandbox, which this machine can make.
+    pub sandbox: Kind,
+    origin: Origin,
+    /// The environment that it names, mounted, and how long that took.
+    image: Option<(Arc<Image>, Duration)>,
+}
+
+impl Isolation {
+    /// How long the lease waited for its environment.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        self.image.as_ref().map(|(_, took)| *took)
+    }
+}
+
+impl Node {
+    /// Waits for what the lease needs that is not there yet, but not for long.
+    pub(super) async fn isolation_of(
+        &self,
+        request: &AcquireRequest,
+        origin: Origin,
+    ) -> Result<Isolation, Refusal> {
+        let sandboxes = &self.identity.sandboxes;
+        let sandbox = sandboxes.kind(&request.sandbox, &request.tenant, origin, &self.launcher)?;
+        if sandbox != Kind::Process {
+            sandboxes::available(self.launcher.clone(), sandbox).await?;
+        }
+        let python = request.python.as_ref().filter(|python| !python.image.is_empty());
+        let image = match python {
+            Some(python) => {
+                let begun = Instant::now();
+                let image = self.image_of(python, &request.tenant, origin).await?;
+                Some((image, begun.elapsed()))
+            }
+            None => None,
+        };
+        Ok(Isolation {
+            sandbox,
+            origin,
+            image,
+        })
+    }
+
+    async fn image_of(
+        &self,
+        python: &PythonRuntime,
+        tenant: &str,
+        origin: Origin,
+    ) -> Result<Arc<Image>, Refusal> {
+        let interpreter = python::within_image(&python.interpreter)?.to_owned();
+        let is_own = self.identity.sandboxes.is_own(tenant, origin);
+        let image = self.identity.images.get(&python.image, is_own).await?;
+        let mounted = Arc::clone(&image);
+        let checked = tokio::task::spawn_blocking(move || mounted.check(&interpreter)).await;
+        checked.map_err(|error| Refusal::Unavailable {
+            what: format!("looking into an environment failed: {error}"),
+        })??;
+        Ok(image)
+    }
+
+    /// What Python workers of a lease are, with what they need to see in such a sandbox.
+    pub(super) fn program(
+        &self,
+        python: PythonRuntime,
+        tenant: &str,
+        isolation: &Isolation,
+    ) -> Result<Arc<Program>, Refusal> {
+        let (sandboxes, origin) = (&self.identity.sandboxes, isolation.origin);
+        let shown = &self.launcher.policy().mounts;
+        let path: Vec<PathBuf> = python.path.iter().map(PathBuf::from).collect();
+        let mounts = |interpreter: Option<&Path>, path: &[PathBuf]| match isolation.sandbox {
+            Kind::Process => Ok(Vec::new()),
+            kind => sandboxes.mounts(interpreter, path, tenant, (kind, origin), shown),
+        };
+        let Some((image, _)) = &isolation.image else {
+            let mut program = python::program(python, None)?;
+            program.mounts = mounts(Some(&program.path), &path)?;
+            return Ok(Arc::new(program));
+        };
+        // What it needs of the host is one interpreter at most. Of the client's own folders it sees what it may.
+        let mut needed = mounts(image.manifest().interpreter().as_deref(), &[])?;
+        needed.extend(mounts(None, &path).unwrap_or_default());
+        let place = match isolation.sandbox {
+            Kind::Process => image.at().to_owned(),
+            _ => sandboxes::place_of(image, needed.iter().chain(shown)),
+        };
+        let mut program = python::program(python, Some(&place))?;
+        if isolation.sandbox != Kind::Process {
+            needed.push(Mount {
+                source: image.at().to_owned(),
+                target: place.clone(),
+                writable: false,
+            });
+        }
+        program.mounts = needed;
+        let asked = program.environment.iter().find(|(name, _)| name == "PATH");
+        let search = asked
+            .map(|(_, path)| path.clone())
+            .or_else(|| std::env::var_os("PATH"));
+        for (name, value) in image.environment(&place, search) {
+            program.environment.retain(|(theirs, _)| theirs != name);
+            program.environment.push((name.into(), value));
+        }
+        program.held = Held::new(Arc::clone(image) as _);
+        Ok(Arc::new(program))
+    }
+}

@@ -1,0 +1,329 @@
+//! Which kind of sandbox a lease gets, and what of the host its program sees in it.
+//!
+//! An agent serves users of its own machine, of whom only its own and root get in, and tenants that its operator has named
+//! (see [`caller`](crate::caller)). Code of the agent's own user gains nothing by leaving a sandbox, so that user may ask for any
+//! kind. For everybody else the site's kind is the weakest that there is: who names none gets it, who names a weaker one is
+//! refused. Neither do others say what of the host is shown to them: their interpreters and packages are where the site's policy
+//! shows something, or in the system's own folders.
+
+use crate::caller::Origin;
+use crate::error::AgentError;
+use crate::images::Image;
+use hotlease_sandbox::{Kind, Launcher, Mount};
+use hotlease_wire::Refusal;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The system's folders, which every sandbox sees.
+const SYSTEM: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"];
+
+/// The kinds of sandbox that a site has its leases run in.
+#[derive(Debug, Clone)]
+pub(crate) struct Sandboxes {
+    /// For leases that name none, and the weakest for tenants other than the agent's own user.
+    pub default: Kind,
+    /// The agent's own user.
+    pub own_user: u32,
+}
+
+impl Sandboxes {
+    /// Whether this tenant could do as it likes without any lease.
+    pub fn is_own(&self, tenant: &str, origin: Origin) -> bool {
+        let own = [0, self.own_user].map(|user| format!("uid:{user}"));
+        origin == Origin::Local && own.iter().any(|own| own == tenant)
+    }
+
+    /// The kind for a lease of `tenant` that asks for `asked` (empty: for the site's), whether or not this machine can make it.
+    pub fn kind(
+        &self,
+        asked: &str,
+        tenant: &str,
+        origin: Origin,
+        launcher: &Launcher,
+    ) -> Result<Kind, Refusal> {
+        let kind = match asked {
+            "" => self.default,
+            asked => asked
+                .parse()
+                .map_err(|error: hotlease_sandbox::BadKind| Refusal::BadRequest {
+                    what: error.to_string(),
+                })?,
+        };
+        let refused = |why: &str| {
+            Err(Refusal::NoSandbox {
+                kind: kind.to_string(),
+                why: why.to_owned(),
+            })
+        };
+        if self.default != Kind::Process && !launcher.confines(kind) && !self.is_own(tenant, origin) {
+            return refused(match kind {
+                Kind::Container => {
+                    "this site's container runtime does not confine code of other users; its operator lets them in with \
+                     `hotlease agent --sandbox namespace`, or another `--sandbox-container`"
+                }
+                _ => {
+                    "this site runs code of other users in a sandbox of its own (`hotlease agent --sandbox`); name no kind, \
+                     and it gets the site's"
+                }
+            });
+        }
+        let shared = launcher.policy().network;
+        if matches!(kind, Kind::Namespace | Kind::Container) && origin == Origin::Remote && !shared {
+            return refused(
+                "its client is on another host, and such sandboxes have no network; its operator grants them the host's with \
+                 `hotlease agent --sandbox-network`",
+            );
+        }
+        Ok(kind)
+    }
+
+    /// What workers with this interpreter and import path are to see beyond the policy; a refusal names what may not be shown.
+    pub fn mounts(
+        &self,
+        interpreter: Option<&Path>,
+        path: &[PathBuf],
+        tenant: &str,
+        (kind, origin): (Kind, Origin),
+        shown: &[Mount],
+    ) -> Result<Vec<Mount>, Refusal> {
+        let mut mounts = Vec::new();
+        for needed in needs(interpreter, path) {
+            let seen = SYSTEM.iter().any(|system| needed.starts_with(system))
+                || shown.iter().any(|mount| needed.starts_with(&mount.target));
+            if seen {
+                continue;
+            }
+            if !self.is_own(tenant, origin) {
+                return Err(Refusal::NoSandbox {
+                    kind: kind.to_string(),
+                    why: format!(
+                        "{} is not shown in sandboxes of this site; its operator shows it with `hotlease agent \
+                         --sandbox-show {}`",
+                        needed.display(),
+                        needed.display()
+                    ),
+                });
+            }
+            mounts.push(Mount::read_only(needed));
+        }
+        Ok(mounts)
+    }
+}
+
+/// Whether this machine can make such sandboxes. May make one to find out, which is not for a thread of the runtime.
+pub(crate) async fn available(launcher: Launcher, kind: Kind) -> Result<Vec<String>, Refusal> {
+    let asked = tokio::task::spawn_blocking(move || launcher.lacking(kind)).await;
+    let found = asked.unwrap_or_else(|error| Err(error.to_string()));
+    found.map_err(|why| Refusal::NoSandbox {
+        kind: kind.to_string(),
+        why,
+    })
+}
+
+/// An agent whose leases would all be refused does not start; one that cannot enforce all of its policy says what.
+pub(crate) async fn check(launcher: &Launcher, default: Kind) -> Result<(), AgentError> {
+    if default == Kind::Process {
+        return Ok(());
+    }
+    let lacking = available(launcher.clone(), default).await;
+    let lacking = lacking.map_err(|refusal| AgentError::Config {
+        what: refusal.to_string(),
+    })?;
+    for lacking in lacking {
+        tracing::warn!(sandbox = %default, "not enforced on this machine: {lacking}");
+    }
+    Ok(())
+}
+
+/// The folders that an interpreter is found in and imports from, none within another, as far as they are there.
+fn needs(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let mut folders = BTreeSet::new();
+    let mut add = |folder: &Path| {
+        let can_be = Mount::read_only(folder).fault().is_none();
+        if can_be && folder.exists() {
+            folders.insert(folder.to_owned());
+        }
+    };
+    // PREFIX/bin/python, and the same of what that is a link to: a virtual environment names the interpreter that it is of.
+    let mut interpreter = interpreter.map(Path::to_owned).unwrap_or_default();
+    for _ in 0..LINKS_MAX {
+        if let Some(prefix) = interpreter.parent().and_then(Path::parent) {
+            add(prefix);
+        }
+        match std::fs::read_link(&interpreter) {
+            Ok(to) => interpreter = normal(&interpreter.parent().unwrap_or(Path::new("/")).join(to)),
+            Err(_) => break,
+        }
+    }
+    path.iter().for_each(|folder| add(folder));
+    let within = |folder: &PathBuf| folder.ancestors().skip(1).any(|above| folders.contains(above));
+    folders.iter().filter(|folder| !within(folder)).cloned().collect()
+}
+
+/// Where a sandbox sees an environment: at the place where it was made, which some packages have written into them; or, where that is
+/// the sandbox's own, in what it sees of the host (`others`) or around it, at the place where the host has it.
+pub(crate) fn place_of<'a>(image: &Image, others: impl Iterator<Item = &'a Mount>) -> PathBuf {
+    let (prefix, at) = (image.manifest().prefix(), image.at());
+    match can_be_at(&prefix, others) {
+        true => prefix,
+        false => at.to_owned(),
+    }
+}
+
+fn can_be_at<'a>(prefix: &Path, mut others: impl Iterator<Item = &'a Mount>) -> bool {
+    let meets = |folder: &Path| prefix.starts_with(folder) || folder.starts_with(prefix);
+    let own = SYSTEM
+        .iter()
+        .chain(&["/etc"])
+        .any(|folder| meets(Path::new(folder)));
+    // Within what is shown there has to be a folder for it: nothing can be made there.
+    let is_covered = |mount: &Mount| {
+        mount.target.starts_with(prefix) || (prefix.starts_with(&mount.target) && !prefix.is_dir())
+    };
+    Mount::read_only(prefix).fault().is_none() && !own && !others.any(is_covered)
+}
+
+/// As the kernel: more links than these are a loop.
+const LINKS_MAX: usize = 40;
+
+/// Without `.` and `..`, by name only.
+fn normal(path: &Path) -> PathBuf {
+    use std::path::Component;
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(normal.pop()),
+            Component::CurDir => {}
+            part => normal.push(part),
+        }
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_sandbox::Policy;
+
+    fn site(default: Kind) -> Sandboxes {
+        Sandboxes { default, own_user: 7 }
+    }
+
+    #[test]
+    fn nobody_but_the_agents_own_user_gets_less_than_the_site_s_kind() {
+        use Kind::{Container, Namespace, Process};
+        let launcher = Launcher::new(Path::new("/bin/sh")).expect("a shell");
+        let granted = launcher.clone().with_policy(Policy {
+            network: true,
+            ..Policy::default()
+        });
+        for (default, asked, tenant, origin, expected) in [
+            (Process, "", "uid:7", Origin::Local, Some(Process)),
+            (Process, "namespace", "uid:7", Origin::Local, Some(Namespace)),
+            (Process, "", "alice", Origin::Remote, Some(Process)),
+            (Namespace, "", "uid:7", Origin::Local, Some(Namespace)),
+            (Namespace, "process", "uid:7", Origin::Local, Some(Process)),
+            (Namespace, "process", "uid:0", Origin::Local, Some(Process)),
+            (Namespace, "process", "uid:7", Origin::Remote, None),
+            (Namespace, "process", "uid:8", Origin::Local, None),
+            (Namespace, "process", "alice", Origin::Local, None),
+            (Namespace, "", "alice", Origin::Local, Some(Namespace)),
+            (Namespace, "container", "alice", Origin::Local, Some(Container)),
+            (Container, "", "alice", Origin::Local, Some(Container)),
+            (Container, "process", "alice", Origin::Local, None),
+            (Container, "namespace", "alice", Origin::Remote, Some(Namespace)),
+            (Process, "jail", "uid:7", Origin::Local, None),
+        ] {
+            let kind = site(default).kind(asked, tenant, origin, &granted);
+            assert_eq!(
+                kind.clone().ok(),
+                expected,
+                "{asked:?} by {tenant} at {default}: {kind:?}"
+            );
+        }
+        for kind in [Namespace, Container] {
+            let far = site(kind).kind("", "alice", Origin::Remote, &launcher);
+            assert!(
+                matches!(&far, Err(Refusal::NoSandbox { why, .. }) if why.contains("--sandbox-network")),
+                "{far:?}"
+            );
+        }
+        let open = granted.with_container(hotlease_sandbox::Container {
+            runtime: "apptainer".into(),
+            image: None,
+        });
+        for default in [Namespace, Container] {
+            let kind = |tenant| site(default).kind("container", tenant, Origin::Local, &open);
+            assert_eq!(kind("uid:7"), Ok(Container));
+            let refused = kind("alice");
+            assert!(
+                matches!(&refused, Err(Refusal::NoSandbox { why, .. }) if why.contains("--sandbox-container")),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn others_do_not_say_what_of_the_host_is_shown_to_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let prefix = folder.path().join("venv");
+        std::fs::create_dir_all(prefix.join("bin")).expect("made");
+        std::os::unix::fs::symlink("/usr/bin/python3", prefix.join("bin/python")).expect("a link");
+        let interpreter = prefix.join("bin/python");
+        let interpreter = Some(interpreter.as_path());
+        let path = [
+            prefix.join("lib"),
+            "/".into(),
+            "/usr/lib/python3".into(),
+            "relative".into(),
+        ];
+        let site = site(Kind::Namespace);
+        let own = site.mounts(interpreter, &path, "uid:7", (Kind::Namespace, Origin::Local), &[]);
+        assert_eq!(
+            own,
+            Ok(vec![Mount::read_only(&prefix)]),
+            "what is within it comes with it"
+        );
+        let refused = site.mounts(interpreter, &path, "alice", (Kind::Namespace, Origin::Local), &[]);
+        assert!(
+            matches!(&refused, Err(Refusal::NoSandbox { why, .. }) if why.contains("--sandbox-show")),
+            "{refused:?}"
+        );
+        let policy = Policy {
+            mounts: vec![Mount::read_only(folder.path())],
+            ..Policy::default()
+        };
+        let shown = site.mounts(
+            interpreter,
+            &path,
+            "alice",
+            (Kind::Namespace, Origin::Local),
+            &policy.mounts,
+        );
+        assert_eq!(shown, Ok(Vec::new()), "the site shows it to all");
+    }
+    #[test]
+    fn an_environment_stands_where_it_was_made_unless_something_else_does() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let there = folder.path().join("project/venv");
+        std::fs::create_dir_all(&there).expect("made");
+        let missing = folder.path().join("project/gone");
+        for (prefix, shown, expected) in [
+            (Path::new("/data/ann/venv"), None, true),
+            (Path::new("/tmp/venv"), None, true),
+            (Path::new("/usr/local/venv"), None, false),
+            (Path::new("/"), None, false),
+            (Path::new("/etc/venv"), None, false),
+            (Path::new("/dev/shm/venv"), None, false),
+            (Path::new("relative"), None, false),
+            (&there, Some(folder.path()), true),
+            (&missing, Some(folder.path()), false),
+            (Path::new("/opt"), Some(Path::new("/opt/python")), false),
+            (Path::new("/opt/other"), Some(Path::new("/opt/python")), true),
+        ] {
+            let shown = shown.map(Mount::read_only);
+            let found = can_be_at(prefix, shown.iter());
+            assert_eq!(found, expected, "{} {shown:?}", prefix.display());
+        }
+    }
+}

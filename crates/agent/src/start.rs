@@ -1,0 +1,164 @@
+//! How one lease began, step by step: what each of its workers took, and whether it had waited for the lease.
+
+use crate::active_lease::ActiveLease;
+use crate::node::Node;
+use crate::worker::Worker;
+use hotlease_sandbox::Kind;
+use hotlease_wire::grpc::LeaseStart;
+use hotlease_wire::session::{StartPhases, StartSteps};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Where a worker came from.
+pub(crate) enum Came {
+    /// It was ready, and waited.
+    Warm,
+    /// It was being started for whoever comes next.
+    Unready,
+    /// It was started for the lease, for this reason.
+    Cold(String),
+}
+
+/// How an incarnation came up.
+#[derive(Default)]
+pub(crate) struct Start {
+    phases: Mutex<StartPhases>,
+    up: OnceLock<Instant>,
+    connect: OnceLock<Duration>,
+}
+
+impl Start {
+    /// Its worker serves, and came so; it was asked for at `begun`, and ready at `ready`.
+    pub fn up(&self, lease: &ActiveLease, worker: &Worker, came: &Came, (begun, ready): (Instant, Instant)) {
+        let start_us = us(ready.duration_since(begun));
+        let (mut steps, cold) = match came {
+            Came::Warm => (StartSteps::default(), String::new()),
+            Came::Unready => {
+                let waited = StartSteps {
+                    interpreter_us: Some(start_us),
+                    ..StartSteps::default()
+                };
+                (
+                    waited,
+                    "the worker that was to wait for it was still being started".into(),
+                )
+            }
+            Came::Cold(why) => (worker.steps(), why.clone()),
+        };
+        steps.image_us = lease.terms.image.map(us);
+        let phases = StartPhases {
+            pooled: cold.is_empty().into(),
+            started: (!cold.is_empty()).into(),
+            grant_us: us(lease.granting()),
+            start_us,
+            steps,
+            configure_us: us(ready.elapsed()),
+            cold,
+        };
+        tracing::debug!(lease = %lease.id, pid = worker.pid(), ?phases, "worker up");
+        *self.phases.lock().unwrap_or_else(PoisonError::into_inner) = phases;
+        let _ = self.up.set(Instant::now());
+    }
+
+    /// Whether it ever served.
+    pub fn was_up(&self) -> bool {
+        self.up.get().is_some()
+    }
+
+    /// A client has a connection to it.
+    pub fn connected(&self) {
+        if let Some(up) = self.up.get() {
+            // The first one's time counts.
+            let _ = self.connect.set(up.elapsed());
+        }
+    }
+
+    /// Where its start's time went.
+    pub fn phases(&self) -> StartPhases {
+        self.phases.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl ActiveLease {
+    /// A worker that waits for such a lease, if there is one, and where the lease's worker comes from.
+    pub fn waiting_worker(&self, node: &Node) -> (Option<Worker>, Came) {
+        let (tenant, sandbox) = (&self.terms.tenant, self.terms.sandbox);
+        let (taken, why) = match &self.terms.program {
+            Some(program) => {
+                let taken = node.spares.take(tenant, sandbox, program);
+                let why = match taken {
+                    Some(_) => {
+                        node.starts.taken(tenant, sandbox, program);
+                        String::new()
+                    }
+                    None => node.starts.missed(tenant, sandbox, program, node.spares.limit()),
+                };
+                (taken, why)
+            }
+            None if sandbox == Kind::Process => {
+                let taken = node.pool.take();
+                let why = taken.is_none().then(|| node.pool.why_none());
+                (taken, why.unwrap_or_default())
+            }
+            None => (
+                None,
+                format!(
+                    "no native worker waits in a sandbox of kind {sandbox}: each is started in one that waits, or is made"
+                ),
+            ),
+        };
+        let came = match &taken {
+            Some(worker) if worker.is_ready() => Came::Warm,
+            Some(_) => Came::Unready,
+            None => Came::Cold(why),
+        };
+        (taken, came)
+    }
+
+    /// How it began, as far as it has.
+    pub fn start(&self) -> LeaseStart {
+        let mut start = LeaseStart {
+            sandbox: self.terms.sandbox.to_string(),
+            grant_ns: Some(ns(self.granting())),
+            ..LeaseStart::default()
+        };
+        let mut configure = 0;
+        for incarnation in self.incarnations() {
+            if !incarnation.start.was_up() {
+                continue;
+            }
+            let phases = incarnation.start.phases();
+            start.warm += phases.pooled;
+            start.cold += phases.started;
+            if start.why.is_empty() {
+                start.why = phases.cold;
+            }
+            configure = configure.max(1000 * phases.configure_us);
+            for (slowest, step) in [
+                (&mut start.image_ns, phases.steps.image_us),
+                (&mut start.sandbox_ns, phases.steps.sandbox_us),
+                (&mut start.boot_ns, phases.steps.boot_us),
+                (&mut start.interpreter_ns, phases.steps.interpreter_us),
+                (&mut start.imports_ns, phases.steps.imports_us),
+            ] {
+                *slowest = (*slowest).max(step.map(|us| us.saturating_mul(1000)));
+            }
+            start.connect_ns = start
+                .connect_ns
+                .max(incarnation.start.connect.get().copied().map(ns));
+            start.first_call_ns = start.first_call_ns.max(incarnation.first_call_ns());
+        }
+        start.grant_ns = start.grant_ns.map(|grant| grant + configure);
+        // What imports are for an interpreter, its library is for a native worker.
+        start.imports_ns = start.imports_ns.or(self.loading.get().copied().map(ns));
+        start
+    }
+}
+
+fn us(time: Duration) -> u64 {
+    time.as_micros() as u64
+}
+
+fn ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}

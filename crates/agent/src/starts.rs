@@ -1,0 +1,212 @@
+//! How leases began: why there was no interpreter for one that asked for it, and where the time of its start went, for those who
+//! ask later. Bounded: programs and ended leases that came long ago are forgotten.
+
+use crate::active_lease::ActiveLease;
+use crate::spares::LIFE;
+use hotlease_lease::agent::ENDED_MAX;
+use hotlease_sandbox::{Held, Kind, Program};
+use hotlease_wire::grpc::LeaseStart;
+use hotlease_wire::ids::LeaseId;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Programs that are remembered.
+const PROGRAMS_MAX: usize = 256;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Starts(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    /// Who ran last is the last one.
+    programs: VecDeque<Known>,
+    ended: VecDeque<(LeaseId, LeaseStart)>,
+}
+
+/// A program that a tenant had a lease for.
+struct Known {
+    tenant: String,
+    sandbox: Kind,
+    program: Arc<Program>,
+    /// When the last lease was over, and how many workers it left spares for.
+    left: Option<(Instant, usize)>,
+    /// Spares that were taken since.
+    taken: usize,
+}
+
+impl Table {
+    /// What is known of a program, from now on as the one that ran last.
+    fn known(&mut self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Option<&mut Known> {
+        let is =
+            |known: &Known| known.tenant == tenant && known.sandbox == sandbox && *known.program == **program;
+        let at = self.programs.iter().position(is)?;
+        let known = self.programs.remove(at)?;
+        self.programs.push_back(known);
+        self.programs.back_mut()
+    }
+}
+
+impl Starts {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A spare of this program was taken.
+    pub fn taken(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) {
+        if let Some(known) = self.table().known(tenant, sandbox, program) {
+            known.taken += 1;
+        }
+    }
+
+    /// Why there was none. From now on the program is known. `limit`: spares that the node keeps.
+    pub fn missed(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, limit: usize) -> String {
+        let mut table = self.table();
+        let Some(known) = table.known(tenant, sandbox, program) else {
+            if table.programs.len() == PROGRAMS_MAX {
+                table.programs.pop_front();
+            }
+            table.programs.push_back(Known {
+                tenant: tenant.to_owned(),
+                sandbox,
+                // A memory of it keeps no image mounted.
+                program: Arc::new(Program {
+                    held: Held::default(),
+                    ..(**program).clone()
+                }),
+                left: None,
+                taken: 0,
+            });
+            return "the first lease of this tenant for this program, as far as the node remembers".into();
+        };
+        known.why(limit, Instant::now())
+    }
+
+    /// A lease with so many workers of this program is over, and left spares.
+    pub fn left(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, workers: usize) {
+        if let Some(known) = self.table().known(tenant, sandbox, program) {
+            (known.left, known.taken) = (Some((Instant::now(), workers)), 0);
+        }
+    }
+
+    /// A lease is over: how it began is kept as long as its end is.
+    pub fn keep(&self, lease: &ActiveLease) {
+        let start = lease.start();
+        let mut table = self.table();
+        if table.ended.len() == ENDED_MAX {
+            table.ended.pop_front();
+        }
+        table.ended.push_back((lease.id, start));
+    }
+
+    /// How a lease began that is over.
+    pub fn of_ended(&self, lease: LeaseId) -> Option<LeaseStart> {
+        let table = self.table();
+        let found = table.ended.iter().rev().find(|(id, _)| *id == lease);
+        found.map(|(_, start)| start.clone())
+    }
+}
+
+impl Known {
+    fn why(&self, limit: usize, now: Instant) -> String {
+        let (ago, left) = match self.left {
+            _ if limit == 0 => return "the node keeps no spare interpreters".into(),
+            None => {
+                return "no spare interpreter yet: they are started when a lease of this tenant for this program ends".into();
+            }
+            Some((at, left)) => (now.duration_since(at), left.min(limit)),
+        };
+        let kept = LIFE.as_secs();
+        let ended = format!(
+            "the last lease of this tenant for this program ended {:.0} s ago",
+            ago.as_secs_f64()
+        );
+        if ago > LIFE {
+            return format!("no spare interpreter: {ended}; they are kept {kept} s");
+        }
+        if self.taken >= left {
+            return format!("all spares were taken: {ended} and left {left}");
+        }
+        format!("no spare interpreter: {ended}, and its spares are not started yet or made room for others")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn program(word: &str) -> Arc<Program> {
+        Arc::new(Program {
+            path: word.into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            directory: "/".into(),
+            mounts: Vec::new(),
+            held: Held::default(),
+        })
+    }
+
+    #[test]
+    fn a_missing_spare_has_its_reason() {
+        let starts = Starts::default();
+        let (this, kind) = (program("a"), Kind::Process);
+        let why = |limit| starts.missed("ann", kind, &this, limit);
+        assert!(why(2).starts_with("the first lease"));
+        assert!(why(2).starts_with("no spare interpreter yet"), "one runs");
+        starts.left("ann", kind, &this, 1);
+        assert!(why(2).contains("not started yet"), "{}", why(2));
+        starts.taken("ann", kind, &this);
+        assert_eq!(
+            why(2),
+            "all spares were taken: the last lease of this tenant for this program ended 0 s ago and left 1"
+        );
+        assert_eq!(why(0), "the node keeps no spare interpreters");
+        let others = [
+            starts.missed("bob", kind, &this, 2),
+            starts.missed("ann", Kind::Namespace, &this, 2),
+            starts.missed("ann", kind, &program("b"), 2),
+        ];
+        assert!(
+            others.iter().all(|why| why.starts_with("the first lease")),
+            "{others:?}"
+        );
+    }
+
+    #[test]
+    fn a_spare_that_nobody_came_for_in_time_is_named_with_both_times() {
+        let known = Known {
+            tenant: String::new(),
+            sandbox: Kind::Process,
+            program: program("a"),
+            left: Some((Instant::now(), 1)),
+            taken: 0,
+        };
+        let later = Instant::now() + Duration::from_secs(83);
+        assert_eq!(
+            known.why(1, later),
+            "no spare interpreter: the last lease of this tenant for this program ended 83 s ago; they are kept 60 s"
+        );
+    }
+
+    #[test]
+    fn programs_that_are_remembered_are_bounded_and_the_last_ones() {
+        let starts = Starts::default();
+        for number in 0..=PROGRAMS_MAX {
+            starts.missed("ann", Kind::Process, &program(&number.to_string()), 1);
+        }
+        assert_eq!(starts.table().programs.len(), PROGRAMS_MAX);
+        let last = program(&PROGRAMS_MAX.to_string());
+        assert!(
+            starts
+                .missed("ann", Kind::Process, &last, 1)
+                .starts_with("no spare")
+        );
+        assert!(
+            starts
+                .missed("ann", Kind::Process, &program("0"), 1)
+                .starts_with("the first")
+        );
+    }
+}

@@ -1,0 +1,189 @@
+//! Starting a program by a lease.
+
+use super::super::host::Host;
+use super::node;
+use super::program::Program;
+use super::series::Sample;
+use crate::platform::Platform;
+use anyhow::{Context, bail};
+use hotlease_client::{ColdPhases, Error, Invoker, LeaseOptions, Python};
+use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_sandbox::Kind;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::ListRequest;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Leases after which one at last should find what the one before has left behind, with pauses that double: 5 s in all.
+const TRIES: u32 = 8;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The steps of a start, in their order.
+pub(super) const STEPS: [&str; 8] = [
+    "grant",
+    "image",
+    "sandbox",
+    "boot",
+    "interpreter",
+    "imports",
+    "connect",
+    "first_call",
+];
+
+/// What waits for the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    /// Nothing.
+    First,
+    /// A worker.
+    Warm,
+}
+
+/// Two platforms: one that keeps no workers, and one that does.
+pub(super) struct Leases {
+    bare: Host,
+    keeping: Host,
+    /// So that no two programs are the same.
+    number: Cell<u64>,
+}
+
+/// No worker had waited.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NotWarm(String);
+
+impl Leases {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            bare: Host::private(Some(0))?,
+            keeping: Host::private(Some(2))?,
+            number: Cell::new(0),
+        })
+    }
+
+    /// Until neither platform does anything that would disturb what comes.
+    pub(super) fn settle(&self) -> anyhow::Result<()> {
+        node::settled(&[self.bare.pid()?, self.keeping.pid()?]);
+        Ok(())
+    }
+
+    /// Whether the platforms make such sandboxes; the inner error says why not.
+    pub(super) fn available(&self, kind: Kind) -> anyhow::Result<Result<(), String>> {
+        match Invoker::allocate(&super::super::host::functions()?, self.options(&self.bare, kind)) {
+            Ok(invoker) => {
+                invoker.deallocate()?;
+                Ok(Ok(()))
+            }
+            Err(Error::Refused(Refusal::NoSandbox { why, .. })) => Ok(Err(why)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Options of a lease in such a sandbox.
+    pub(super) fn options(&self, host: &Host, kind: Kind) -> LeaseOptions {
+        LeaseOptions {
+            runtime_dir: Some(host.runtime_dir().to_owned()),
+            label: "hotlease bench".into(),
+            sandbox: kind.name().into(),
+            renew_lease: false,
+            ..LeaseOptions::default()
+        }
+    }
+
+    /// The platform that keeps nothing.
+    pub(super) fn bare(&self) -> &Host {
+        &self.bare
+    }
+
+    pub(super) fn start(&self, kind: Kind, start: Start, program: &Program) -> anyhow::Result<Sample> {
+        if start == Start::First {
+            return self.once(&self.bare, kind, program);
+        }
+        let mut why = String::new();
+        for attempt in 0..TRIES {
+            let sample = self.once(&self.keeping, kind, program)?;
+            if sample.why.is_empty() {
+                return Ok(sample);
+            }
+            why = sample.why;
+            if program.interpreter().is_none() && kind != Kind::Process {
+                // Another lease would leave nothing behind either.
+                break;
+            }
+            self.settle()?;
+            thread::sleep(PAUSE * 2_u32.pow(attempt));
+        }
+        bail!(NotWarm(why))
+    }
+
+    /// Lease, first call, release.
+    fn once(&self, host: &Host, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
+        let python = program
+            .interpreter()
+            .map(|python| match std::ptr::eq(host, &self.bare) {
+                true => self.another(python),
+                false => python,
+            });
+        let options = LeaseOptions {
+            python,
+            ..self.options(host, kind)
+        };
+        let begin = Instant::now();
+        let invoker = Invoker::allocate(&program.code, options)?;
+        let leased = begin.elapsed();
+        program.call(&program.function(&invoker)?)?;
+        let total = begin.elapsed();
+        let phases = invoker.phases();
+        let private_bytes = node::private_bytes(worker(host, &invoker.lease().to_string())?);
+        invoker.deallocate()?;
+        Ok(Sample {
+            total,
+            phases: steps(&phases, total - leased),
+            why: phases.start.cold,
+            private_bytes,
+        })
+    }
+
+    /// The same interpreter, for which no spare can have been kept.
+    fn another(&self, python: Python) -> Python {
+        let number = self.number.get();
+        self.number.set(number + 1);
+        let mut environment: BTreeMap<_, _> = python.environment.clone();
+        environment.insert("HOTLEASE_BENCH_START".into(), number.to_string());
+        Python {
+            environment,
+            ..python
+        }
+    }
+}
+
+/// The process of a lease's only worker.
+fn worker(host: &Host, lease: &str) -> anyhow::Result<u32> {
+    let mut platform = Platform::connect(&RuntimeDir::at(host.runtime_dir())?)?;
+    let list = platform.ask(async |client| client.list_workers(ListRequest::default()).await)?;
+    let mut workers = list.workers.into_iter();
+    let found = workers.find(|worker| worker.lease == lease);
+    Ok(found.context("the lease's worker is not listed")?.pid)
+}
+
+/// What each step took, none of which is a part of another.
+fn steps(phases: &ColdPhases, first_call: Duration) -> Vec<(&'static str, Duration)> {
+    let start = &phases.start;
+    let us = Duration::from_micros;
+    let native = (phases.worker_load > Duration::ZERO).then_some(phases.worker_load);
+    let connect = (phases.load + phases.open).saturating_sub(phases.worker_load);
+    let took = [
+        Some(us(start.grant_us + start.configure_us)),
+        start.steps.image_us.map(us),
+        start.steps.sandbox_us.map(us),
+        start.steps.boot_us.map(us),
+        start.steps.interpreter_us.map(us),
+        start.steps.imports_us.map(us).or(native),
+        Some(connect),
+        Some(first_call),
+    ];
+    let all = STEPS.into_iter().zip(took);
+    all.filter_map(|(name, took)| Some((name, took?))).collect()
+}

@@ -1,0 +1,220 @@
+//! `hotlease bench cold`: from asking for a lease to the first result, in every kind of sandbox, beside what others take to start
+//! the same.
+//!
+//! * [`program`] — what is started: a function in C, Python, Python with packages.
+//! * [`leases`] — starting it by a lease: with nothing prepared, or with a worker that waits.
+//! * [`outsiders`] — starting it as a plain process, in bubblewrap, and in container runtimes.
+//! * [`series`] — samples of one of these, and the record of them.
+//! * [`hot`] — calls inside each kind of sandbox beside calls outside.
+//! * [`node`] — what the node does besides: its caches, its settling.
+
+mod hot;
+mod leases;
+mod node;
+mod outsiders;
+mod program;
+mod series;
+
+use super::machine::Machine;
+use super::pin::Cores;
+use super::record::{self, Record};
+use super::samples::Block;
+use crate::output::{Align, Column, Output};
+use crate::quantity;
+use clap::{Args, ValueEnum};
+use hotlease_sandbox::Kind;
+use leases::{Leases, Start};
+use outsiders::Outsiders;
+use program::Program;
+use series::{Sample, Series, Skipped};
+use std::path::PathBuf;
+
+/// Every start is followed by one of a plain process with the same program, which is its baseline, and runs until the first byte
+/// of a result is there. Starts platforms of its own: one that keeps nothing prepared, and one that does. What this machine
+/// cannot do is left out, and said.
+///
+/// With `--json`, an object for each row. details has p25, p75, phases_us (of the start that took the median), why (no worker
+/// had waited), private_bytes (of a worker after its first call) and papers (how many times less than they report).
+#[derive(Debug, Args)]
+pub(super) struct ColdArgs {
+    /// Starts of each kind
+    #[arg(long, alias = "samples", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: u32,
+    /// Starts of each kind with the caches of the node dropped, everybody's and not only ours; needs root [0: none]
+    #[arg(long, default_value_t = 5, value_name = "ROUNDS")]
+    dropped: u32,
+    /// The interpreter of the Python rows, with this package; with numpy, scipy and pandas, where it has them
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    python: PathBuf,
+    /// What is started
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [What::C, What::Python, What::Packages])]
+    programs: Vec<What>,
+}
+
+/// What is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// A function in C
+    C,
+    /// Bare Python
+    Python,
+    /// Python, and importing those of numpy, scipy and pandas that it has
+    Packages,
+}
+
+/// What starts a program.
+#[derive(Clone, Copy)]
+enum By {
+    Outsider(usize),
+    Lease(Kind, Start),
+}
+
+pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<()> {
+    let (programs, mut skipped) = Program::all(&args.python, &args.programs)?;
+    let leases = Leases::new()?;
+    let (outsiders, absent) = Outsiders::find(&programs)?;
+    skipped.extend(absent);
+    let mut ways: Vec<By> = (0..outsiders.len()).map(By::Outsider).collect();
+    for kind in Kind::ALL {
+        if let Err(why) = leases.available(kind)? {
+            skipped.push(Skipped::sandbox(kind, why));
+            continue;
+        }
+        ways.extend([By::Lease(kind, Start::First), By::Lease(kind, Start::Warm)]);
+    }
+    let mut all = Vec::new();
+    for program in &programs {
+        all.extend(measure(
+            args.rounds,
+            program,
+            &ways,
+            (&leases, &outsiders),
+            false,
+        )?);
+    }
+    match node::may_drop_caches(args.dropped) {
+        Ok(()) => {
+            let ways: Vec<By> = ways
+                .into_iter()
+                .filter(|way| !matches!(way, By::Lease(_, Start::Warm)))
+                .collect();
+            for program in &programs {
+                all.extend(measure(
+                    args.dropped,
+                    program,
+                    &ways,
+                    (&leases, &outsiders),
+                    true,
+                )?);
+            }
+        }
+        Err(why) => skipped.push(Skipped::new("with caches dropped", why)),
+    }
+    let machine = Machine::here(Cores::default());
+    let mut records = Vec::new();
+    for series in all {
+        match series.record(&machine) {
+            Ok(record) => records.push(record),
+            Err(why) => skipped.push(why),
+        }
+    }
+    records.extend(hot::rows(&leases, args.rounds)?);
+    show(output, &records, &skipped)
+}
+
+/// Starts a program in each way, as often, in turn.
+fn measure(
+    rounds: u32,
+    program: &Program,
+    ways: &[By],
+    (leases, outsiders): (&Leases, &Outsiders),
+    dropped: bool,
+) -> anyhow::Result<Vec<Series>> {
+    let mut all = Vec::with_capacity(ways.len());
+    for way in ways {
+        let (who, start) = match way {
+            By::Outsider(number) => (outsiders.name(*number), None),
+            By::Lease(kind, start) => (kind.name(), Some(*start)),
+        };
+        all.push(Series::new(program, who, start, dropped)?);
+    }
+    let before = || if dropped { node::drop_caches() } else { Ok(()) };
+    for _ in 0..rounds {
+        for (way, series) in ways.iter().zip(&mut all) {
+            if series.is_over() {
+                continue;
+            }
+            leases.settle()?;
+            before()?;
+            let baseline = outsiders.plain(program)?;
+            // A plain process leaves nothing behind that would have to settle.
+            before()?;
+            let sample = match way {
+                By::Outsider(number) => outsiders.start(*number, program).map(Sample::of_time),
+                By::Lease(kind, start) => leases.start(*kind, *start, program),
+            };
+            match sample {
+                Ok(sample) => series.add(&Block(vec![baseline.as_nanos() as u64]), sample),
+                Err(error) => series.fail(error),
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn show(output: &mut Output, records: &[Record], skipped: &[Skipped]) -> anyhow::Result<()> {
+    if output.is_json() {
+        records.iter().try_for_each(|record| output.object(record))?;
+        return skipped.iter().try_for_each(|skipped| output.object(skipped));
+    }
+    output.line("cold starts: lease, or start of a process, to first result")?;
+    let columns = [
+        Column("PROGRAM", Align::Left),
+        Column("IN", Align::Left),
+        Column("START", Align::Left),
+        Column("MEDIAN", Align::Right),
+        Column("QUARTILES", Align::Right),
+        Column("RATIO", Align::Right),
+        Column("PRIVATE", Align::Right),
+        Column("OF THE MEDIAN START, ms", Align::Left),
+    ];
+    output.list(records, &columns, "nothing was measured", |record| {
+        let text = |name: &str| {
+            record
+                .params
+                .get(name)
+                .and_then(|value| value.as_str())
+                .unwrap_or("")
+                .to_owned()
+        };
+        let detail = |name: &str| record.details.get(name).and_then(|value| value.as_u64());
+        let time = |name| detail(name).map(quantity::nanoseconds).unwrap_or_default();
+        let phases = record.details.get("phases_us");
+        let phases = leases::STEPS.iter().filter_map(|step| {
+            let ms = phases?.get(step)?.as_f64()? / 1e3;
+            Some(format!("{} {ms:.2}", step.replace('_', " ")))
+        });
+        vec![
+            text("program"),
+            text("in"),
+            text("start"),
+            record
+                .measured
+                .median()
+                .map(quantity::nanoseconds)
+                .unwrap_or_default(),
+            format!("{} {}", time("p25"), time("p75")),
+            record
+                .ratio_p50
+                .map(|ratio| format!("{ratio:.2}"))
+                .unwrap_or_default(),
+            detail("private_bytes").map(quantity::bytes).unwrap_or_default(),
+            phases.collect::<Vec<_>>().join(", "),
+        ]
+    })?;
+    record::print_targets(output, records)?;
+    for skipped in skipped {
+        output.line(&format!("  left out: {}: {}", skipped.what(), skipped.why()))?;
+    }
+    output.flush()
+}

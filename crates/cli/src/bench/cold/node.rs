@@ -1,0 +1,128 @@
+//! What the node does besides: its caches, its settling, the memory of its processes.
+
+use anyhow::Context;
+use std::collections::HashMap;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const DROP: &str = "/proc/sys/vm/drop_caches";
+/// The kernel counts a process's time in steps of 10 ms: who has used none for so long is at rest.
+const AT_REST: Duration = Duration::from_millis(30);
+/// Whoever works for longer is no start that has to end.
+const SETTLE_WITHIN: Duration = Duration::from_secs(3);
+
+/// Whether the caches can be dropped; an error says why not.
+pub(super) fn may_drop_caches(rounds: u32) -> Result<(), String> {
+    if rounds == 0 {
+        return Err("by --dropped 0".into());
+    }
+    let opened = fs::OpenOptions::new().write(true).open(DROP);
+    opened
+        .map(drop)
+        .map_err(|error| format!("{DROP}: {error}; it needs root"))
+}
+
+/// Drops what the kernel keeps of files, everybody's.
+pub(super) fn drop_caches() -> anyhow::Result<()> {
+    // What is not written yet stays.
+    nix::unistd::sync();
+    fs::write(DROP, "3").with_context(|| format!("cannot write to {DROP}"))
+}
+
+/// Waits until nothing that these processes have started uses a processor: what is prepared for the next one is ready.
+pub(super) fn settled(roots: &[u32]) {
+    let begin = Instant::now();
+    let mut before = used(roots);
+    while begin.elapsed() < SETTLE_WITHIN {
+        thread::sleep(AT_REST);
+        let now = used(roots);
+        if now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// The processor time that each process used which these have started, they themselves left out.
+fn used(roots: &[u32]) -> HashMap<u32, u64> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return HashMap::new();
+    };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let all: HashMap<u32, (u32, u64)> = pids
+        .filter_map(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            Some((pid, parent_and_time(&stat)?))
+        })
+        .collect();
+    let descends = |mut pid: u32| {
+        // No deeper than there are processes, however they move meanwhile.
+        for _ in 0..all.len() {
+            match all.get(&pid) {
+                Some((parent, _)) if roots.contains(parent) => return true,
+                Some((parent, _)) => pid = *parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    let theirs = all.iter().filter(|(pid, _)| descends(**pid));
+    theirs.map(|(pid, (_, time))| (*pid, *time)).collect()
+}
+
+/// Of `/proc/PID/stat`.
+fn parent_and_time(stat: &str) -> Option<(u32, u64)> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let time = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    Some((fields.get(1)?.parse().ok()?, time))
+}
+
+/// Memory that a process shares with no other; none: it cannot be known.
+pub(super) fn private_bytes(pid: u32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    private(&rollup)
+}
+
+fn private(rollup: &str) -> Option<u64> {
+    let of = |name: &str| {
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    };
+    Some((of("Private_Clean:")? + of("Private_Dirty:")?) * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_proc_are_understood() {
+        let stat = "12 (a) b) S 7 12 12 0 -1 4194304 100 0 0 0 30 12 0 0 20 0 1 0 100";
+        assert_eq!(parent_and_time(stat), Some((7, 42)));
+        assert_eq!(parent_and_time(""), None);
+        let rollup = "Rss: 90 kB\nPrivate_Clean:     4 kB\nPrivate_Dirty:    6 kB\n";
+        assert_eq!(private(rollup), Some(10 * 1024));
+        let own = private_bytes(std::process::id());
+        assert!(own.is_some_and(|bytes| bytes > 10_000), "{own:?}");
+    }
+
+    #[test]
+    fn a_child_at_rest_is_settled_and_one_that_works_is_not() {
+        let own = std::process::id();
+        let mut works = std::process::Command::new("/bin/sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let (before, begin) = (used(&[own]), Instant::now());
+        assert!(before.contains_key(&works.id()));
+        while used(&[own])[&works.id()] == before[&works.id()] {
+            assert!(begin.elapsed() < Duration::from_secs(30), "its time is not seen");
+            thread::sleep(AT_REST);
+        }
+        works.kill().unwrap();
+        works.wait().unwrap();
+        assert!(!used(&[own]).contains_key(&works.id()));
+    }
+}

@@ -1,0 +1,294 @@
+//! Starting a program without us: as a plain process, in bubblewrap, and in container runtimes that are installed.
+//!
+//! All of them show the program the system's folders and those that it needs, read-only, and give it no network. What they take is
+//! the time until the first byte that the program prints.
+
+use super::program::Program;
+use super::series::Skipped;
+use anyhow::{Context, bail, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Folders that programs expect, empty where nothing is shown in them.
+const EMPTY: [&str; 10] = [
+    "proc", "sys", "dev", "tmp", "home", "etc", "root", "var", "run", "mnt",
+];
+/// Links into `/usr` on most systems, folders on others.
+const SYSTEM: [&str; 5] = ["bin", "sbin", "lib", "lib32", "lib64"];
+/// Where the kernel's second hierarchy of control groups is, beside the first.
+const UNIFIED: &str = "/sys/fs/cgroup/unified";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tool {
+    Bubblewrap,
+    Crun,
+    Charliecloud,
+    Podman,
+}
+
+impl Tool {
+    const ALL: [Self; 4] = [Self::Bubblewrap, Self::Crun, Self::Charliecloud, Self::Podman];
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Bubblewrap => "bwrap",
+            Self::Crun => "crun",
+            Self::Charliecloud => "ch-run",
+            Self::Podman => "podman",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bubblewrap => "bubblewrap",
+            Self::Charliecloud => "Charliecloud",
+            other => other.program(),
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Outsiders {
+    tools: Vec<Tool>,
+    /// A root with the folders into which the host's are bound.
+    root: TempDir,
+    /// Of the host, shown at the same place.
+    shown: BTreeSet<PathBuf>,
+    /// So that no two containers have the same name.
+    number: Cell<u64>,
+}
+
+impl Outsiders {
+    /// Those that can start all these programs; and why others cannot.
+    pub(super) fn find(programs: &[Program]) -> anyhow::Result<(Self, Vec<Skipped>)> {
+        let root = TempDir::with_prefix("hotlease-bench-").context("cannot make a directory")?;
+        let mut shown: BTreeSet<PathBuf> = programs
+            .iter()
+            .flat_map(|program| program.folders.clone())
+            .collect();
+        shown.insert("/usr".into());
+        for name in SYSTEM {
+            let host = Path::new("/").join(name);
+            match fs::read_link(&host) {
+                Ok(target) => symlink(target, root.path().join(name)).context("cannot make a link")?,
+                Err(_) if host.is_dir() => drop(shown.insert(host)),
+                Err(_) => {}
+            }
+        }
+        let empty = EMPTY.iter().map(PathBuf::from);
+        for folder in empty.chain(
+            shown
+                .iter()
+                .filter_map(|path| Some(path.strip_prefix("/").ok()?.to_owned())),
+        ) {
+            fs::create_dir_all(root.path().join(folder)).context("cannot make a directory")?;
+        }
+        for file in ["passwd", "group", "hosts", "resolv.conf"] {
+            fs::write(root.path().join("etc").join(file), "").context("cannot make a file")?;
+        }
+        let mut found = Self {
+            tools: Vec::new(),
+            root,
+            shown,
+            number: Cell::new(0),
+        };
+        let mut skipped = Vec::new();
+        for tool in Tool::ALL {
+            match programs
+                .iter()
+                .try_for_each(|program| found.run(tool, program).map(drop))
+            {
+                Ok(()) => found.tools.push(tool),
+                Err(why) => skipped.push(Skipped::new(tool.name(), format!("{why:#}"))),
+            }
+        }
+        Ok((found, skipped))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tools.len()
+    }
+
+    pub(super) fn name(&self, number: usize) -> &'static str {
+        self.tools[number].name()
+    }
+
+    /// As a plain process: by posix_spawn, as the standard library does it.
+    pub(super) fn plain(&self, program: &Program) -> anyhow::Result<Duration> {
+        let mut command = Command::new(&program.command[0]);
+        command.args(&program.command[1..]);
+        first_byte(command, program)
+    }
+
+    pub(super) fn start(&self, number: usize, program: &Program) -> anyhow::Result<Duration> {
+        self.run(self.tools[number], program)
+    }
+
+    fn run(&self, tool: Tool, program: &Program) -> anyhow::Result<Duration> {
+        let number = self.number.get();
+        self.number.set(number + 1);
+        let name = format!("hotlease-bench-{}-{number}", std::process::id());
+        let mut command = Command::new(tool.program());
+        match tool {
+            Tool::Bubblewrap => {
+                command.args(["--unshare-all", "--die-with-parent"]);
+                let root = self.root.path().as_os_str();
+                command.args([OsString::from("--ro-bind"), root.to_owned(), "/".into()]);
+                command.args(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]);
+                // Behind those, which would hide what is shown below them.
+                for folder in &self.shown {
+                    command.arg("--ro-bind").arg(folder).arg(folder);
+                }
+            }
+            Tool::Charliecloud => {
+                for folder in &self.shown {
+                    command.arg("--bind").arg(bound(folder, ""));
+                }
+                command.arg(self.root.path()).arg("--");
+            }
+            Tool::Podman => {
+                command.args([
+                    "run",
+                    "--rm",
+                    "--network=none",
+                    "--cgroups=disabled",
+                    "--read-only",
+                ]);
+                command.args([
+                    "--ulimit=nofile=1024:1024",
+                    "--ulimit=nproc=1024:1024",
+                    "--name",
+                    &name,
+                ]);
+                for (name, value) in &program.environment {
+                    command.arg(format!("--env={name}={value}"));
+                }
+                for folder in &self.shown {
+                    command.arg("--volume").arg(bound(folder, ":ro"));
+                }
+                command.arg("--rootfs").arg(self.root.path());
+            }
+            Tool::Crun => {
+                let bundle = self.root.path().with_extension("bundle");
+                fs::create_dir_all(&bundle).context("cannot make a directory")?;
+                let written = fs::write(bundle.join("config.json"), self.bundle(program).to_string());
+                written.context("cannot write a bundle")?;
+                command.args(["--cgroup-manager=disabled", "run", "--bundle"]);
+                command.arg(bundle).arg(&name);
+            }
+        }
+        if tool != Tool::Crun {
+            command.args(&program.command);
+        }
+        in_one_hierarchy(|| first_byte(command, program))
+    }
+
+    fn bundle(&self, program: &Program) -> Value {
+        let environment = program
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        let environment: Vec<String> = environment.chain(["PATH=/usr/bin:/bin".to_owned()]).collect();
+        let own = |place: &str, kind: &str| json!({ "destination": place, "type": kind, "source": kind });
+        let mut mounts = vec![own("/proc", "proc"), own("/dev", "tmpfs"), own("/tmp", "tmpfs")];
+        mounts.extend(self.shown.iter().map(|folder| {
+            json!({ "destination": folder, "type": "bind", "source": folder, "options": ["bind", "ro"] })
+        }));
+        let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));
+        json!({
+            "ociVersion": "1.0.0",
+            "process": {
+                "terminal": false, "user": { "uid": 0, "gid": 0 }, "args": program.command, "env": environment, "cwd": "/",
+                "noNewPrivileges": true,
+            },
+            "root": { "path": self.root.path(), "readonly": true },
+            "mounts": mounts,
+            "linux": { "namespaces": namespaces },
+        })
+    }
+}
+
+impl Drop for Outsiders {
+    fn drop(&mut self) {
+        // Made beside the root, if at all.
+        let _ = fs::remove_dir_all(self.root.path().with_extension("bundle"));
+    }
+}
+
+/// `FOLDER:FOLDER`.
+fn bound(folder: &Path, how: &str) -> OsString {
+    let mut both = folder.as_os_str().to_owned();
+    both.push(":");
+    both.push(folder);
+    both.push(how);
+    both
+}
+
+/// Until a program has printed its first byte.
+fn first_byte(mut command: Command, program: &Program) -> anyhow::Result<Duration> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    command
+        .envs(&program.environment)
+        // Charliecloud wants to know, and not everybody who starts programs says so.
+        .env("USER", std::env::var("USER").unwrap_or_else(|_| "root".into()))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let begin = Instant::now();
+    let mut child = command.spawn().with_context(|| format!("{name} cannot be run"))?;
+    let mut byte = [0; 1];
+    let read = match &mut child.stdout {
+        Some(stdout) => stdout.read(&mut byte),
+        None => bail!("{name} has no output"),
+    };
+    let took = begin.elapsed();
+    let done = child
+        .wait_with_output()
+        .with_context(|| format!("{name} is lost"))?;
+    let errors = String::from_utf8_lossy(&done.stderr);
+    let last = errors
+        .trim()
+        .lines()
+        .last()
+        .unwrap_or("it says nothing")
+        .to_owned();
+    ensure!(
+        done.status.success() && matches!(read, Ok(1)),
+        "{name}: {}: {last}",
+        done.status
+    );
+    Ok(took)
+}
+
+/// Container runtimes refuse nodes that have both hierarchies of control groups: where there are both, these see one of them only.
+fn in_one_hierarchy<T: Send>(run: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+    if !Path::new(UNIFIED).is_dir() || !nix::unistd::geteuid().is_root() {
+        return run();
+    }
+    let apart = || {
+        // Of this thread alone, and of what it starts.
+        unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
+        let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+        mount(None::<&str>, "/", None::<&str>, private, None::<&str>)
+            .context("cannot make mounts private")?;
+        umount2(UNIFIED, MntFlags::MNT_DETACH).with_context(|| format!("cannot take {UNIFIED} away"))?;
+        run()
+    };
+    thread::scope(|scope| match scope.spawn(apart).join() {
+        Ok(done) => done,
+        Err(_) => bail!("the thread that starts programs has failed"),
+    })
+}

@@ -1,0 +1,206 @@
+//! Samples of one way to start one program, and the record of them.
+
+use super::super::machine::Machine;
+use super::super::record::{Record, Target, params};
+use super::super::samples::{Block, Pair};
+use super::leases::Start;
+use super::program::Program;
+use hotlease_sandbox::Kind;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+
+/// What rFaaS's paper reports for a bare process and for Docker, milliseconds.
+const RFAAS_PROCESS_MS: f64 = 25.0;
+const RFAAS_DOCKER_MS: f64 = 2700.0;
+
+/// What this project promises itself for starts: program, sandbox, start, milliseconds.
+const LIMITS: [(&str, Kind, Start, f64); 4] = [
+    ("C", Kind::Process, Start::Warm, 2.0),
+    ("C", Kind::Process, Start::First, 10.0),
+    ("C", Kind::Namespace, Start::First, 3.0),
+    ("Python with", Kind::Namespace, Start::Warm, 10.0),
+];
+/// And for a warm worker with packages.
+const PRIVATE_BYTES_MAX: f64 = 5e6;
+
+/// One start.
+pub(super) struct Sample {
+    pub total: Duration,
+    /// None a part of another.
+    pub phases: Vec<(&'static str, Duration)>,
+    /// No worker had waited.
+    pub why: String,
+    /// Of the worker after its first call.
+    pub private_bytes: Option<u64>,
+}
+
+impl Sample {
+    /// Of something of which only the time is known.
+    pub(super) fn of_time(total: Duration) -> Self {
+        Self {
+            total,
+            phases: Vec::new(),
+            why: String::new(),
+            private_bytes: None,
+        }
+    }
+}
+
+/// What was left out.
+#[derive(Serialize)]
+pub(super) struct Skipped {
+    bench: &'static str,
+    params: Map<String, Value>,
+    skipped: String,
+}
+
+impl Skipped {
+    pub(super) fn new(what: &str, why: String) -> Self {
+        Self {
+            bench: "cold",
+            params: params! { "what": what },
+            skipped: why,
+        }
+    }
+
+    pub(super) fn sandbox(kind: Kind, why: String) -> Self {
+        Self {
+            bench: "cold",
+            params: params! { "in": kind.name() },
+            skipped: why,
+        }
+    }
+
+    pub(super) fn what(&self) -> String {
+        let words: Vec<&str> = self.params.values().filter_map(Value::as_str).collect();
+        words.join(", ")
+    }
+
+    pub(super) fn why(&self) -> &str {
+        &self.skipped
+    }
+}
+
+/// See the module.
+pub(super) struct Series {
+    params: Map<String, Value>,
+    start: Option<Start>,
+    dropped: bool,
+    pair: Pair,
+    samples: Vec<Sample>,
+    failed: Option<String>,
+}
+
+impl Series {
+    pub(super) fn new(
+        program: &Program,
+        who: &str,
+        start: Option<Start>,
+        dropped: bool,
+    ) -> anyhow::Result<Self> {
+        let how = match (start, dropped) {
+            (_, true) => "caches dropped",
+            (Some(Start::Warm), _) => "warm",
+            (Some(Start::First) | None, _) => "first",
+        };
+        Ok(Self {
+            params: params! { "program": program.name, "in": who, "start": how },
+            start,
+            dropped,
+            pair: Pair::new()?,
+            samples: Vec::new(),
+            failed: None,
+        })
+    }
+
+    /// Whether there is nothing more to be had of it.
+    pub(super) fn is_over(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    pub(super) fn add(&mut self, baseline: &Block, sample: Sample) {
+        let measured = Block(vec![sample.total.as_nanos() as u64]);
+        self.pair.add(baseline, &measured);
+        self.samples.push(sample);
+    }
+
+    /// A start that could not be measured; of a series without any other it is the end.
+    pub(super) fn fail(&mut self, error: anyhow::Error) {
+        let why = format!("{error:#}");
+        if self.samples.is_empty() {
+            self.failed = Some(why);
+        } else {
+            tracing::warn!(params = ?self.params, why, "a start was left out");
+        }
+    }
+
+    /// The record; or why there is none.
+    pub(super) fn record(mut self, machine: &Machine) -> Result<Record, Skipped> {
+        if let Some(why) = self.failed {
+            return Err(Skipped {
+                bench: "cold",
+                params: self.params,
+                skipped: why,
+            });
+        }
+        let name = "the same program by posix_spawn";
+        let mut record = Record::of_pair("cold", self.params, name, &self.pair, machine);
+        self.samples.sort_by_key(|sample| sample.total);
+        let quantile = |part: f64| self.pair.measured.quantile(part);
+        record.details = params! { "p25": quantile(0.25), "p75": quantile(0.75) };
+        let Some(median) = self.samples.get((self.samples.len() - 1) / 2) else {
+            return Ok(record);
+        };
+        let median_ms = median.total.as_secs_f64() * 1e3;
+        if self.start.is_some() {
+            let phases: Map<String, Value> = median
+                .phases
+                .iter()
+                .map(|(name, took)| ((*name).to_owned(), json!(took.as_secs_f64() * 1e6)))
+                .collect();
+            // Of one start, so that they add up.
+            record.details.insert("phases_us".into(), json!(phases));
+            record
+                .details
+                .insert("total_us".into(), json!(median.total.as_secs_f64() * 1e6));
+            record.details.insert("why".into(), json!(median.why));
+            let papers = json!({
+                "rfaas_bare_process": RFAAS_PROCESS_MS / median_ms,
+                "rfaas_docker": RFAAS_DOCKER_MS / median_ms,
+            });
+            record.details.insert("papers".into(), papers);
+        }
+        let mut private: Vec<u64> = self
+            .samples
+            .iter()
+            .filter_map(|sample| sample.private_bytes)
+            .collect();
+        private.sort_unstable();
+        if let Some(bytes) = private.get(private.len() / 2) {
+            record.details.insert("private_bytes".into(), json!(bytes));
+        }
+        record.targets = targets(&record, (self.start, self.dropped), median_ms);
+        Ok(record)
+    }
+}
+
+/// What is promised of such a start.
+fn targets(record: &Record, (kept, dropped): (Option<Start>, bool), median_ms: f64) -> Vec<Target> {
+    let text = |name: &str| record.params.get(name).and_then(Value::as_str).unwrap_or("");
+    let (program, who) = (text("program"), text("in"));
+    let limit = LIMITS.iter().find(|(named, kind, start, _)| {
+        program.starts_with(named) && who == kind.name() && kept == Some(*start) && !dropped
+    });
+    let Some((.., start, limit)) = limit else {
+        return Vec::new();
+    };
+    let what = format!("{program} in {who}, {}, ms", text("start"));
+    let mut targets = vec![Target::at_most(what, median_ms, *limit)];
+    let private = record.details.get("private_bytes").and_then(Value::as_f64);
+    if let (Some(bytes), Start::Warm) = (private, start) {
+        let what = format!("private memory of {program} in {who}, bytes");
+        targets.push(Target::at_most(what, bytes, PRIVATE_BYTES_MAX));
+    }
+    targets
+}

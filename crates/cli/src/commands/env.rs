@@ -1,0 +1,148 @@
+//! `hotlease env`
+
+mod listing;
+mod pack;
+mod run;
+
+use crate::commands::agent::absolute;
+use crate::output::Output;
+use crate::quantity;
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use hotlease_image::{Cache, CacheOptions, Store, Way};
+use nix::unistd::geteuid;
+use std::path::{Path, PathBuf};
+
+/// Python environments as single files: packed once, fetched, kept and mounted by each node
+#[derive(Debug, Args)]
+pub(crate) struct EnvArgs {
+    #[command(subcommand)]
+    command: EnvCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum EnvCommand {
+    Pack(pack::PackArgs),
+    Ls(listing::LsArgs),
+    Gc(listing::GcArgs),
+    Verify(listing::VerifyArgs),
+    Run(run::RunArgs),
+}
+
+/// Where images come from.
+#[derive(Debug, Args)]
+struct StoreArgs {
+    /// A folder of images, on a file system that all nodes see; more than once: asked in this order
+    #[arg(
+        long = "store",
+        value_name = "DIR",
+        env = "HOTLEASE_ENV_STORE",
+        value_delimiter = ':'
+    )]
+    stores: Vec<PathBuf>,
+}
+
+/// What keeps them on this node.
+#[derive(Debug, Args)]
+struct CacheArgs {
+    /// Where this node keeps images, on a disk of its own [default: /var/cache/hotlease/environments for root, else
+    /// hotlease/environments in XDG_CACHE_HOME or ~/.cache]
+    #[arg(long, value_name = "DIR", env = "HOTLEASE_ENV_CACHE")]
+    cache: Option<PathBuf>,
+    /// How much it keeps; what was not used for longest goes first
+    #[arg(long, value_name = "BYTES", env = "HOTLEASE_ENV_CACHE_BYTES", default_value = "32G", value_parser = quantity::parse_bytes)]
+    cache_bytes: usize,
+    /// How images are mounted
+    #[arg(long, value_name = "WAY", default_value = "any")]
+    mount: WayArg,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum WayArg {
+    /// By the kernel where that is allowed (root), else through FUSE
+    Any,
+    /// By the kernel
+    Kernel,
+    /// Through FUSE, by squashfuse
+    Fuse,
+}
+
+impl WayArg {
+    pub(crate) fn way(self) -> Way {
+        match self {
+            Self::Any => Way::Any,
+            Self::Kernel => Way::Kernel,
+            Self::Fuse => Way::Fuse,
+        }
+    }
+}
+
+/// A folder of the user's.
+fn of_user(variable: &str, in_home: &str) -> anyhow::Result<PathBuf> {
+    let from = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let base = from(variable).or_else(|| from("HOME").map(|home| home.join(in_home)));
+    let base = base.with_context(|| format!("neither {variable} nor HOME is set; name a folder"))?;
+    Ok(base.join("hotlease/environments"))
+}
+
+/// Where a user's images are packed to, unless something else is said.
+pub(crate) fn own_store() -> anyhow::Result<PathBuf> {
+    of_user("XDG_DATA_HOME", ".local/share")
+}
+
+/// Where a node keeps images: the folder that was named, else the default.
+pub(crate) fn cache_folder(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    match named {
+        Some(path) => Ok(absolute(path)),
+        None if geteuid().is_root() => Ok("/var/cache/hotlease/environments".into()),
+        None => of_user("XDG_CACHE_HOME", ".cache"),
+    }
+}
+
+impl StoreArgs {
+    /// Those that were named, else the user's own.
+    fn folders(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let named: Vec<_> = self
+            .stores
+            .iter()
+            .filter(|path| !path.as_os_str().is_empty())
+            .collect();
+        if named.is_empty() {
+            return Ok(vec![own_store()?]);
+        }
+        Ok(named.into_iter().map(|path| absolute(path)).collect())
+    }
+
+    fn open(&self) -> anyhow::Result<Vec<Store>> {
+        Ok(self.folders()?.iter().map(|path| Store::at(path)).collect())
+    }
+}
+
+impl CacheArgs {
+    fn open(&self) -> anyhow::Result<Cache> {
+        let root = cache_folder(self.cache.as_deref())?;
+        let options = CacheOptions {
+            bytes: self.cache_bytes as u64,
+            stores: self.stores.folders()?,
+            way: self.mount.way(),
+            ..CacheOptions::default()
+        };
+        Ok(Cache::open(&root, options)?)
+    }
+}
+
+pub(crate) fn carry_out(args: EnvArgs, output: &mut Output) -> anyhow::Result<()> {
+    match args.command {
+        EnvCommand::Pack(args) => pack::carry_out(args, output),
+        EnvCommand::Ls(args) => listing::ls(&args, output),
+        EnvCommand::Gc(args) => listing::gc(&args, output),
+        EnvCommand::Verify(args) => listing::verify(&args, output),
+        EnvCommand::Run(args) => run::carry_out(&args),
+    }
+}

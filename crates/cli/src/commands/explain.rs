@@ -1,0 +1,233 @@
+//! `hotlease explain`
+
+use crate::exit::CommandError;
+use crate::output::{Align, Column, Output, printable};
+use crate::platform::{Platform, SiteArgs};
+use crate::quantity;
+use clap::Args;
+use hotlease_wire::grpc::{LeaseInfo, LeaseStart, ListRequest};
+use serde::Serialize;
+
+/// Where the time of a lease's start went, and why no worker had waited for it
+///
+/// Of several workers each step is that of the slowest. With `--json`, one object: lease, agent, tenant, label, state, sandbox,
+/// warm and cold (workers that had waited, and that had to be started), why (empty where none had to), and phases: an object
+/// with, for each step that there was, its nanoseconds: grant, image, sandbox, boot, interpreter, imports, connect, first_call.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The lease: its id, or the beginning of it if no other has the same [default: the last one]
+    #[arg(value_name = "LEASE")]
+    lease: Option<String>,
+    #[command(flatten)]
+    site: SiteArgs,
+}
+
+/// The steps, in their order, and what each is.
+const STEPS: [(&str, &str); 8] = [
+    ("grant", "asking the agent, and giving its workers to the lease"),
+    ("image", "its environment: fetched, mounted"),
+    (
+        "sandbox",
+        "made, or a prepared one taken; the program started in it",
+    ),
+    ("boot", "a kernel of its own"),
+    (
+        "interpreter",
+        "until the program's first line; of a native worker, until it took orders",
+    ),
+    (
+        "imports",
+        "until it took orders; of a native worker, loading the library",
+    ),
+    ("connect", "until its client had a connection to it"),
+    ("first_call", "as the worker saw it"),
+];
+
+#[derive(Serialize)]
+struct Explained {
+    lease: String,
+    agent: String,
+    tenant: String,
+    label: String,
+    state: String,
+    sandbox: String,
+    warm: u32,
+    cold: u32,
+    why: String,
+    phases: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct Step {
+    name: &'static str,
+    ns: u64,
+    what: &'static str,
+}
+
+pub(crate) fn carry_out(args: ExplainArgs, output: &mut Output) -> anyhow::Result<()> {
+    let mut platform = Platform::of(&args.site)?;
+    let list = platform.ask(async |client| client.list_leases(ListRequest::default()).await)?;
+    let (lease, start) = the_one_meant(args.lease.as_deref(), list.leases)?;
+    let steps = steps(&start);
+    let explained = Explained {
+        lease: lease.id,
+        agent: lease.agent,
+        tenant: lease.tenant,
+        label: lease.label,
+        state: lease.state,
+        sandbox: start.sandbox,
+        warm: start.warm,
+        cold: start.cold,
+        why: start.why,
+        phases: steps
+            .iter()
+            .map(|step| (step.name.to_owned(), step.ns.into()))
+            .collect(),
+    };
+    if output.is_json() {
+        return output.object(&explained);
+    }
+    output.line(&printable(&explained.sentence()))?;
+    let columns = [
+        Column("STEP", Align::Left),
+        Column("TOOK", Align::Right),
+        Column("", Align::Left),
+    ];
+    output.list(&steps, &columns, "no step of it is known yet", |step| {
+        vec![
+            step.name.replace('_', " "),
+            quantity::nanoseconds(step.ns),
+            step.what.to_owned(),
+        ]
+    })
+}
+
+impl Explained {
+    fn sentence(&self) -> String {
+        let why = match (self.warm, self.cold) {
+            (0, 0) => "no worker of it has served yet".to_owned(),
+            (_, 0) => "warm: its workers had waited for it".to_owned(),
+            (0, _) => format!("cold: {}", self.why),
+            (warm, cold) => format!(
+                "{cold} of {} workers cold: {}",
+                warm.saturating_add(cold),
+                self.why
+            ),
+        };
+        format!("lease {}, {}, in {}; {why}", self.lease, self.state, self.sandbox)
+    }
+}
+
+fn steps(start: &LeaseStart) -> Vec<Step> {
+    let took = [
+        start.grant_ns,
+        start.image_ns,
+        start.sandbox_ns,
+        start.boot_ns,
+        start.interpreter_ns,
+        start.imports_ns,
+        start.connect_ns,
+        start.first_call_ns,
+    ];
+    let known = STEPS.iter().zip(took);
+    let step = |((name, what), took): (&(&'static str, &'static str), Option<u64>)| {
+        Some(Step {
+            name,
+            ns: took?,
+            what,
+        })
+    };
+    known.filter_map(step).collect()
+}
+
+/// The one lease that begins so, or the last one, and how it began.
+fn the_one_meant(beginning: Option<&str>, leases: Vec<LeaseInfo>) -> anyhow::Result<(LeaseInfo, LeaseStart)> {
+    let Some(beginning) = beginning else {
+        let known = leases.into_iter().filter(|lease| lease.start.is_some());
+        // Each worker that is started has a higher epoch than those before.
+        let last = known.max_by_key(|lease| lease.epoch);
+        let Some((lease, start)) = last.and_then(with_start) else {
+            anyhow::bail!(
+                "no lease is known whose start could be explained; agents remember the last 1024 that ended"
+            );
+        };
+        return Ok((lease, start));
+    };
+    let mut meant: Vec<LeaseInfo> = leases
+        .into_iter()
+        .filter(|lease| lease.id.starts_with(beginning))
+        .collect();
+    match (meant.pop(), meant.len()) {
+        (Some(lease), 0) => {
+            let id = lease.id.clone();
+            with_start(lease).ok_or_else(|| {
+                anyhow::anyhow!(
+                    "how lease {id} began is not known any more: its agent has forgotten it, was started again, or does not answer"
+                )
+            })
+        }
+        (Some(_), others) => Err(CommandError::Usage(format!(
+            "{} leases begin with `{beginning}`; give more of the id",
+            others + 1
+        ))
+        .into()),
+        (None, _) => anyhow::bail!("no lease begins with `{beginning}`; see `hotlease leases --all`"),
+    }
+}
+
+fn with_start(mut lease: LeaseInfo) -> Option<(LeaseInfo, LeaseStart)> {
+    let start = lease.start.take()?;
+    Some((lease, start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(id: &str, epoch: u32, known: bool) -> LeaseInfo {
+        LeaseInfo {
+            id: id.into(),
+            epoch,
+            start: known.then(|| LeaseStart {
+                grant_ns: Some(7),
+                first_call_ns: Some(9),
+                ..LeaseStart::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_last_lease_is_meant_unless_one_is_named() {
+        let leases = || {
+            vec![
+                lease("aa01", 7, true),
+                lease("aa02", 5, true),
+                lease("bb01", 9, false),
+            ]
+        };
+        let meant = |beginning| the_one_meant(beginning, leases()).map(|(lease, _)| lease.id);
+        assert_eq!(meant(None).unwrap(), "aa01");
+        assert_eq!(meant(Some("aa02")).unwrap(), "aa02");
+        assert!(meant(Some("aa")).unwrap_err().is::<CommandError>());
+        assert!(
+            meant(Some("bb"))
+                .unwrap_err()
+                .to_string()
+                .contains("not known any more")
+        );
+        assert!(
+            meant(Some("cc"))
+                .unwrap_err()
+                .to_string()
+                .contains("no lease begins")
+        );
+    }
+
+    #[test]
+    fn steps_that_there_were_are_shown_in_their_order() {
+        let start = lease("aa", 1, true).start.unwrap();
+        let names: Vec<_> = steps(&start).iter().map(|step| (step.name, step.ns)).collect();
+        assert_eq!(names, [("grant", 7), ("first_call", 9)]);
+    }
+}

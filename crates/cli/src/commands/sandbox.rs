@@ -1,0 +1,31 @@
+//! `hotlease sandbox`
+
+mod hand_over;
+mod judging;
+mod leftover;
+mod stand_in;
+mod test;
+mod trial;
+
+use crate::output::Output;
+use clap::{Args, Subcommand};
+
+/// What isolates functions from the machine and from each other
+#[derive(Debug, Args)]
+pub(crate) struct SandboxArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Test(test::TestArgs),
+    HandOver(hand_over::HandOverArgs),
+}
+
+pub(crate) fn carry_out(args: SandboxArgs, output: &mut Output) -> anyhow::Result<()> {
+    match args.command {
+        Command::Test(args) => test::carry_out(&args, output),
+        Command::HandOver(args) => hand_over::carry_out(&args, output),
+    }
+}

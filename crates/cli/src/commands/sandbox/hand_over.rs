@@ -1,0 +1,167 @@
+//! `hotlease sandbox hand-over`
+
+use super::leftover::outlived;
+use super::test::find;
+use super::trial::{policy, token};
+use crate::commands::agent::ContainerArgs;
+use crate::output::Output;
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use hotlease_escape::{DONE, PREFIX, Residue, names_for};
+use hotlease_sandbox::{End, Held, Kind, Launcher, Mount, Program};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Hand a node from tenant to tenant, and look for what each could find of those before it
+///
+/// Starts one tenant after the other in sandboxes of this kind. Each looks for what earlier ones left: files, shared memory, queues,
+/// keys, sockets, processes, open descriptors, memory that is not empty; then it leaves all of that itself, and ends. At the end the
+/// same is looked for outside.
+///
+/// Exit status 1 if anything was found. With `--json`, an object: kind, times, found (what, of which there may be many), seconds.
+#[derive(Debug, Args)]
+pub(super) struct HandOverArgs {
+    /// process, namespace, container or microvm
+    #[arg(long, default_value = "namespace")]
+    kind: Kind,
+    /// How many tenants
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..))]
+    times: u32,
+    #[command(flatten)]
+    container: ContainerArgs,
+}
+
+#[derive(Serialize)]
+struct Handed {
+    kind: &'static str,
+    times: u32,
+    found: Vec<String>,
+    seconds: f64,
+}
+
+/// A tenant has much less to do.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// That many are told in words.
+const TOLD_MAX: usize = 10;
+
+pub(super) fn carry_out(args: &HandOverArgs, output: &mut Output) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let handed = runtime.block_on(async {
+        // Dropped in its middle, it kills what it has started.
+        tokio::select! {
+            done = run(args) => done,
+            _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing is said of this sandbox"),
+        }
+    })?;
+    output.answer(&handed, || told(&handed))?;
+    if !handed.found.is_empty() {
+        // What was found is said before why that is no success.
+        output.flush()?;
+        let (kind, count) = (handed.kind, handed.found.len());
+        bail!("a sandbox of kind {kind} leaves something behind: {count} things were found");
+    }
+    Ok(())
+}
+
+fn told(handed: &Handed) -> String {
+    let Handed {
+        kind,
+        times,
+        found,
+        seconds,
+    } = handed;
+    let mut text: String = found
+        .iter()
+        .take(TOLD_MAX)
+        .map(|found| format!("{found}\n"))
+        .collect();
+    if found.len() > TOLD_MAX {
+        text += &format!("and {} more\n", found.len() - TOLD_MAX);
+    }
+    let what = match found.len() {
+        0 => "nothing of others was found".to_owned(),
+        count => format!("{count} things of others were found"),
+    };
+    text + &format!("kind {kind}, {times} tenants one after the other, {seconds:.1} s: {what}")
+}
+
+async fn run(args: &HandOverArgs) -> anyhow::Result<Handed> {
+    let launcher = Launcher::new(&Launcher::find()?)?
+        .with_policy(policy())
+        .with_container(args.container.clone().container());
+    if let Err(why) = launcher.available(args.kind) {
+        bail!("there are no sandboxes of kind {} here: {why}", args.kind);
+    }
+    let run = token();
+    let program = find()?;
+    let variable =
+        |(name, value): (String, String)| (format!("{PREFIX}{name}").into(), OsString::from(value));
+    let program = Program {
+        mounts: vec![Mount::read_only(&program)],
+        path: program,
+        arguments: ["tenant", &run].map(OsString::from).into(),
+        environment: names_for(&run).into_iter().map(variable).collect(),
+        directory: "/".into(),
+        held: Held::default(),
+    };
+    let begin = std::time::Instant::now();
+    let mut found = Vec::new();
+    for tenant in 1..=args.times {
+        let seen = turn(&launcher, args.kind, &program).await;
+        let seen = seen.with_context(|| format!("tenant {tenant} of {}", args.times))?;
+        found.extend(
+            seen.into_iter()
+                .map(|what| format!("tenant {tenant} found {what}")),
+        );
+    }
+    launcher.all_gone().await;
+    let seconds = begin.elapsed().as_secs_f64();
+    match outlived(&run).await {
+        0 => {}
+        count => found.push(format!("{count} processes were left at the end")),
+    }
+    for left in Residue::of_attempt(&run) {
+        found.push(format!("{left} was left at the end"));
+        left.remove();
+    }
+    Ok(Handed {
+        kind: args.kind.name(),
+        times: args.times,
+        found,
+        seconds,
+    })
+}
+
+/// What one tenant found.
+async fn turn(launcher: &Launcher, kind: Kind, program: &Program) -> anyhow::Result<Vec<String>> {
+    let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
+    ours.shutdown(Shutdown::Write)?;
+    let process = launcher
+        .start(kind, Some(program), OwnedFd::from(theirs))
+        .context("cannot be started")?;
+    let exit = tokio::time::timeout(DEADLINE, process.exited()).await;
+    let exit = exit.context("it does not end")?;
+    ensure!(
+        exit.end == End::Exited(0),
+        "it ended by {:?}: {}",
+        exit.end,
+        exit.output
+    );
+    let mut found = Vec::new();
+    let mut is_done = false;
+    for line in exit.output.lines() {
+        match line.strip_prefix("found ") {
+            Some(what) => found.push(what.to_owned()),
+            None => is_done = line == DONE,
+        }
+    }
+    ensure!(is_done, "it did not come to its end: {}", exit.output);
+    Ok(found)
+}

@@ -1,0 +1,284 @@
+//! One attempt in a sandbox, beside a fresh neighbour.
+
+use super::judging::{Facts, Judgement, judge};
+use super::leftover::outlived;
+use super::stand_in::{StandIn, resident_bytes};
+use anyhow::Context;
+use hotlease_escape::{Attempt, Evidence, Neighbour, Outcome, PREFIX, Pulse, Residue, names_for};
+use hotlease_sandbox::{End, Exit, Held, Kind, Launcher, Mount, Policy, Process, Program};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::unistd::Pid;
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+/// What a sandbox is granted here: little, so that floods are soon at its end.
+const MEMORY_BYTES: u64 = 128 << 20;
+const TMP_BYTES: u64 = 16 << 20;
+const PROCESSES: u32 = 128;
+const DESCRIPTORS: u32 = 256;
+const PROCESSORS: usize = 1;
+/// What the log flood prints, and by how much it may make this process larger.
+const LOG_BYTES: u64 = 64 << 20;
+const GROWTH_BYTES_MAX: u64 = 32 << 20;
+/// How long floods go on, and the neighbour's pace is measured.
+pub(super) const FLOOD: Duration = Duration::from_millis(100);
+/// How long an attempt waits for somebody outside to connect.
+const LISTEN: Duration = Duration::from_millis(150);
+/// Generations of a family that is to outlive its sandbox.
+const GENERATIONS: usize = 30;
+/// What an attempt set off may take so long to be noticed.
+const AFTERMATH: Duration = Duration::from_millis(250);
+
+/// For an attempt; an endless one has less.
+const DEADLINE: Duration = Duration::from_secs(20);
+const ENDLESS: Duration = Duration::from_millis(200);
+/// For a process that was killed to be gone.
+const DEATH: Duration = Duration::from_secs(10);
+
+/// The site's policy, for a sandbox that is tested.
+pub(super) fn policy() -> Policy {
+    Policy {
+        memory_bytes: MEMORY_BYTES,
+        tmp_bytes: TMP_BYTES,
+        shm_bytes: TMP_BYTES,
+        processes: PROCESSES,
+        files: DESCRIPTORS,
+        ..Policy::default()
+    }
+}
+
+/// Where attempts are made.
+pub(super) struct Ground {
+    pub(super) launcher: Launcher,
+    pub(super) program: PathBuf,
+    pub(super) agent: StandIn,
+    pub(super) secret: Arc<String>,
+}
+
+/// How it ended, and how fast the neighbour was beside it.
+pub(super) struct Trial {
+    pub(super) judgement: Judgement,
+    pub(super) pulse: Option<Pulse>,
+}
+
+/// In the names of all that an attempt or a neighbour makes. Whoever knows this process's id finds what is left of it.
+pub(super) fn token() -> String {
+    format!("{:08x}{:016x}", std::process::id(), rand::random::<u64>())
+}
+
+impl Ground {
+    /// A neighbour like those that attempts meet.
+    pub(super) fn neighbour(&self) -> anyhow::Result<(Neighbour, String)> {
+        let token = token();
+        let neighbour = Neighbour::start(&self.program, &token, &self.secret, &std::env::temp_dir())
+            .context("cannot start the neighbour")?;
+        Ok((neighbour, token))
+    }
+
+    /// Makes an attempt in a sandbox of this kind.
+    pub(super) async fn attempt(&mut self, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
+        self.agent.restore()?;
+        let (mut neighbour, neighbours_token) = self.neighbour()?;
+        let token = token();
+        let knocking = Knocking::begin()?;
+        let mut given = names_for(&token);
+        given.extend(neighbour.given().iter().cloned());
+        given.extend(self.agent.given());
+        given.extend(grants(knocking.port));
+        let before = resident_bytes();
+
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )?;
+        let process = self.start(attempt, kind, &token, &given, theirs)?;
+        // It waits for that, so that everything is in place when it begins.
+        send(ours.as_raw_fd(), b"go", MsgFlags::MSG_NOSIGNAL)?;
+        let is_flood = attempt.flood;
+        let beside = spawn_blocking(move || {
+            // A flood that takes the neighbour with it is noticed below.
+            let pulse = is_flood.then(|| neighbour.pulse(FLOOD).ok()).flatten();
+            (neighbour, pulse)
+        });
+        let (exit, overdue) = until_end(attempt, &process).await;
+        drop(knocking);
+        drain(&ours);
+
+        let mut noticed = Vec::new();
+        let exit = exit.unwrap_or_else(|| {
+            noticed.push("it lives on after SIGKILL".into());
+            Arc::new(Exit {
+                end: End::Exited(0),
+                output: process.output(),
+            })
+        });
+        drop(process);
+        let (mut neighbour, pulse) = beside.await?;
+        if exit.output.contains(self.secret.as_str()) {
+            noticed.push("it read the secret".into());
+        }
+        noticed.extend(self.aftermath(&token, &mut neighbour).await);
+        let boasts = matches!(Outcome::read(&exit.output), Some(Outcome::Escaped(_)));
+        if noticed.is_empty() && boasts && attempt.evidence == Evidence::Seen {
+            tokio::time::sleep(AFTERMATH).await;
+            noticed.extend(self.aftermath(&token, &mut neighbour).await);
+        }
+        let growth = resident_bytes().saturating_sub(before);
+        if growth > GROWTH_BYTES_MAX {
+            noticed.push(format!("the agent needs {} MiB more", growth >> 20));
+        }
+        for left in Residue::of_attempt(&token) {
+            noticed.push(format!("it left {left}"));
+            left.remove();
+        }
+        drop(neighbour);
+        // Of one that was killed.
+        Residue::of_neighbour(&neighbours_token)
+            .iter()
+            .for_each(Residue::remove);
+        let facts = Facts {
+            noticed,
+            end: exit.end,
+            overdue,
+            output: &exit.output,
+        };
+        Ok(Trial {
+            judgement: judge(attempt, &facts),
+            pulse,
+        })
+    }
+
+    /// What an attempt has done to those outside, until now.
+    async fn aftermath(&self, token: &str, neighbour: &mut Neighbour) -> Vec<String> {
+        let mut noticed = Vec::new();
+        match outlived(token).await {
+            0 => {}
+            count => noticed.push(format!("{count} processes outlived it")),
+        }
+        noticed.extend(neighbour.harm());
+        noticed.extend(self.agent.harm());
+        noticed
+    }
+
+    fn start(
+        &self,
+        attempt: &Attempt,
+        kind: Kind,
+        token: &str,
+        given: &[(String, String)],
+        control: OwnedFd,
+    ) -> anyhow::Result<Process> {
+        let mut mounts = vec![Mount::read_only(&self.program)];
+        mounts.push(Mount::read_only(self.agent.image()));
+        let variable = |(name, value): &(String, String)| {
+            (OsString::from(format!("{PREFIX}{name}")), OsString::from(value))
+        };
+        let program = Program {
+            path: self.program.clone(),
+            arguments: ["try", attempt.name, token].map(OsString::from).into(),
+            environment: given.iter().map(variable).collect(),
+            directory: "/".into(),
+            mounts,
+            held: Held::default(),
+        };
+        let all = sched_getaffinity(Pid::from_raw(0))?;
+        let granted: Vec<usize> = (0..CpuSet::count())
+            .filter(|cpu| all.is_set(*cpu).unwrap_or(false))
+            .take(PROCESSORS)
+            .collect();
+        let mut few = CpuSet::new();
+        for cpu in &granted {
+            few.set(*cpu)?;
+        }
+        // Whoever is started by this thread begins where it is.
+        sched_setaffinity(Pid::from_raw(0), &few)?;
+        let started = self.launcher.start(kind, Some(&program), control);
+        sched_setaffinity(Pid::from_raw(0), &all)?;
+        let process = started.with_context(|| format!("cannot start {} in a sandbox", attempt.name))?;
+        let granted: Vec<u32> = granted.into_iter().map(|cpu| cpu as u32).collect();
+        process
+            .limit(MEMORY_BYTES, &granted)
+            .context("cannot limit the sandbox")?;
+        Ok(process)
+    }
+}
+
+/// What an attempt is told of what it may use.
+fn grants(port: u16) -> Vec<(String, String)> {
+    let numbers = [
+        ("MEMORY_BYTES", MEMORY_BYTES),
+        ("TMP_BYTES", TMP_BYTES),
+        ("PROCESSES", PROCESSES.into()),
+        ("DESCRIPTORS", DESCRIPTORS.into()),
+        ("CPUS", PROCESSORS as u64),
+        ("LOG_BYTES", LOG_BYTES),
+        ("FLOOD_MILLIS", FLOOD.as_millis() as u64),
+        ("LISTEN", port.into()),
+        ("LISTEN_MILLIS", LISTEN.as_millis() as u64),
+        ("GENERATIONS", GENERATIONS as u64),
+    ];
+    numbers
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_string()))
+        .collect()
+}
+
+/// Its end, or none if it cannot be killed; and whether it had to be.
+async fn until_end(attempt: &Attempt, process: &Process) -> (Option<Arc<Exit>>, bool) {
+    let deadline = match attempt.endless {
+        true => ENDLESS,
+        false => DEADLINE,
+    };
+    if let Ok(exit) = tokio::time::timeout(deadline, process.exited()).await {
+        // A signal to this process that came before is delivered when the runtime waits the next time.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        return (Some(exit), false);
+    }
+    process.kill();
+    let exit = tokio::time::timeout(DEATH, process.exited()).await;
+    (exit.ok(), true)
+}
+
+/// Reads what came over the control socket as an agent does: without room for descriptors that it does not expect.
+fn drain(control: &OwnedFd) {
+    let mut message = [0; 64];
+    while let Ok(1..) = recv(control.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {}
+}
+
+/// Goes on connecting to a port until it is dropped.
+struct Knocking {
+    port: u16,
+    task: JoinHandle<()>,
+}
+
+impl Knocking {
+    fn begin() -> anyhow::Result<Self> {
+        // Free a moment ago, and nobody's who was told.
+        let port = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
+        let task = tokio::spawn(async move {
+            loop {
+                // Refused, as long as nobody listens.
+                let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        Ok(Self { port, task })
+    }
+}
+
+impl Drop for Knocking {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,103 @@
+//! Messages that have been sent and not received, in order between any two ranks.
+//!
+//! Those of a ring of ten thousand ranks are two hundred million, one after the other: none of them is an allocation of its own.
+
+use crate::schedule::Rank;
+use foldhash::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Comes in at a time, and occupies the port in for a while.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Arrival {
+    pub(super) at: f64,
+    pub(super) occupies: f64,
+}
+
+/// A place in `arrivals`.
+type Place = u32;
+
+/// From one rank to another: the first and the last of those that are under way.
+#[derive(Clone, Copy)]
+struct Queue {
+    first: Place,
+    last: Place,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Transit {
+    /// Of pairs between which something is under way.
+    queues: HashMap<(Rank, Rank), Queue>,
+    /// Each with the one behind it in its queue; the last one of a queue with itself.
+    arrivals: Vec<(Arrival, Place)>,
+    free: Vec<Place>,
+}
+
+impl Transit {
+    pub(super) fn put(&mut self, from: Rank, to: Rank, arrival: Arrival) {
+        let place = self.free.pop().unwrap_or(self.arrivals.len() as Place);
+        match self.arrivals.get_mut(place as usize) {
+            Some(unused) => *unused = (arrival, place),
+            None => self.arrivals.push((arrival, place)),
+        }
+        match self.queues.entry((from, to)) {
+            Entry::Occupied(mut queue) => {
+                let queue = queue.get_mut();
+                self.arrivals[queue.last as usize].1 = place;
+                queue.last = place;
+            }
+            Entry::Vacant(none) => {
+                none.insert(Queue {
+                    first: place,
+                    last: place,
+                });
+            }
+        }
+    }
+
+    pub(super) fn take(&mut self, from: Rank, to: Rank) -> Option<Arrival> {
+        let Entry::Occupied(mut entry) = self.queues.entry((from, to)) else {
+            return None;
+        };
+        let queue = entry.get_mut();
+        let place = queue.first;
+        let (arrival, next) = self.arrivals[place as usize];
+        if place == queue.last {
+            entry.remove();
+        } else {
+            queue.first = next;
+        }
+        self.free.push(place);
+        Some(arrival)
+    }
+
+    /// Between which ranks something is still under way.
+    pub(super) fn any(&self) -> Option<(Rank, Rank)> {
+        self.queues.keys().next().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_between_two_ranks_keep_their_order_and_places_are_used_again() {
+        let message = |at| Arrival { at, occupies: 0.0 };
+        let mut transit = Transit::default();
+        for round in 0..100 {
+            for number in 0..3 {
+                transit.put(0, 1, message(f64::from(3 * round + number)));
+                transit.put(1, 0, message(-1.0));
+            }
+            for number in 0..3 {
+                assert_eq!(transit.take(0, 1), Some(message(f64::from(3 * round + number))));
+                assert_eq!(transit.take(1, 0), Some(message(-1.0)));
+            }
+            assert_eq!((transit.take(0, 1), transit.any()), (None, None));
+        }
+        assert_eq!(transit.arrivals.len(), 6);
+        transit.put(2, 3, message(0.0));
+        assert_eq!(transit.any(), Some((2, 3)));
+    }
+}

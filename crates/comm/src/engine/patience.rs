@@ -1,0 +1,216 @@
+//! How long a thread that waits looks for news before it sleeps, and whether it gives the processor away between two looks.
+//!
+//! Who sleeps is woken by a system call, and needs a processor then: several times what a message takes. So everybody looks for a
+//! while first. Where each member has a processor it does nothing else. Where members share processors whoever is waited for could not run
+//! meanwhile: there they give the processor to each other by `sched_yield`, and nobody has to be woken as long as messages come.
+//!
+//! That is good among members only. Linux takes it for a whole time slice given away where somebody else wants the processor to compute:
+//! milliseconds, where a message that wakes its receiver takes some 20 us. It cannot be asked beforehand, but be seen in the clock
+//! ([`Habit`]).
+
+use std::time::{Duration, Instant};
+
+/// Polls between two looks at the clock, where the processor is kept.
+const CLOCK_POLLS: u32 = 32;
+/// Members that take turns are back much sooner, and others later.
+const SLOW: Duration = Duration::from_micros(400);
+/// So many waits that were worth it outweigh one that was slow.
+const WAITS_FOR_SLOW: u32 = 10;
+/// So many slow ones, with hardly any others between, are enough.
+const SLOW_MAX: u32 = 8;
+/// For how long nobody gives way then, at first and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// To look for news.
+    time: Duration,
+    /// Members share a processor.
+    gives_way: bool,
+}
+
+impl Patience {
+    /// Where so many members share a processor, and each is to have this time.
+    pub(crate) fn of(time: Duration, members: u32) -> Self {
+        Self {
+            time: time * members,
+            gives_way: members > 1,
+        }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        self.time.is_zero()
+    }
+}
+
+/// What a thread does after a poll that found nothing.
+pub(super) enum Next {
+    /// Polls again. Without `pause`, which takes as long here as a line from one core to the other.
+    Look,
+    /// Lets others run, and polls again.
+    GiveWay,
+    Sleep,
+}
+
+/// Polls that found nothing, one after the other.
+#[derive(Default)]
+pub(super) struct Idle {
+    polls: u32,
+    since: Option<Instant>,
+    /// When it gave way last.
+    gave_way: Option<Instant>,
+}
+
+impl Idle {
+    /// One more.
+    pub(super) fn next(&mut self, patience: &Patience, habit: &mut Habit) -> Next {
+        if patience.is_none() {
+            return Next::Sleep;
+        }
+        self.polls += 1;
+        if !patience.gives_way && !self.polls.is_multiple_of(CLOCK_POLLS) {
+            return Next::Look;
+        }
+        let now = Instant::now();
+        let is_over = now - *self.since.get_or_insert(now) >= patience.time;
+        if !patience.gives_way {
+            return if is_over { Next::Sleep } else { Next::Look };
+        }
+        if let Some(before) = self.gave_way.take() {
+            habit.gave_way(now - before, now);
+        }
+        if is_over || habit.is_paused(now) {
+            return Next::Sleep;
+        }
+        self.gave_way = Some(now);
+        Next::GiveWay
+    }
+
+    /// There are news.
+    pub(super) fn end(&mut self, habit: &mut Habit) {
+        if let Some(before) = self.gave_way {
+            let now = Instant::now();
+            if !habit.gave_way(now - before, now) {
+                habit.was_worth_it();
+            }
+        }
+        *self = Self::default();
+    }
+}
+
+/// Whether giving way has been worth it lately.
+#[derive(Default)]
+pub(super) struct Habit {
+    /// Slow ones, times [`WAITS_FOR_SLOW`], less the others.
+    losses: u32,
+    paused: Option<(Instant, Duration)>,
+}
+
+impl Habit {
+    /// It took so long; whether that was slow.
+    fn gave_way(&mut self, took: Duration, now: Instant) -> bool {
+        let is_slow = took >= SLOW;
+        if is_slow {
+            self.losses += WAITS_FOR_SLOW;
+            if self.losses >= SLOW_MAX * WAITS_FOR_SLOW {
+                let longer = |(_, pause): (Instant, Duration)| (pause * 2).min(PAUSE_MAX);
+                let pause = self.paused.map_or(PAUSE_MIN, longer);
+                self.paused = Some((now + pause, pause));
+                // Tried again after that: the next slow one is enough.
+                self.losses = (SLOW_MAX - 1) * WAITS_FOR_SLOW;
+            }
+        }
+        is_slow
+    }
+
+    fn was_worth_it(&mut self) {
+        self.losses = self.losses.saturating_sub(1);
+        if self.losses == 0 {
+            self.paused = None;
+        }
+    }
+
+    fn is_paused(&self, now: Instant) -> bool {
+        self.paused.is_some_and(|(until, _)| now < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TURN: Duration = Duration::from_micros(5);
+    const SLICE: Duration = Duration::from_millis(3);
+
+    /// Gives way as long as that is not paused, `took` each time; how often.
+    fn tries(habit: &mut Habit, now: &mut Instant, took: Duration) -> u32 {
+        let mut tries = 0;
+        while !habit.is_paused(*now) && tries < 10_000 {
+            *now += took;
+            if !habit.gave_way(took, *now) {
+                habit.was_worth_it();
+            }
+            tries += 1;
+        }
+        tries
+    }
+
+    #[test]
+    fn who_computes_beside_members_stops_them_from_giving_way() {
+        let (mut habit, mut now) = (Habit::default(), Instant::now());
+        assert_eq!(tries(&mut habit, &mut now, TURN), 10_000);
+        assert_eq!(tries(&mut habit, &mut now, SLICE), SLOW_MAX);
+        // Each time it is tried again once, after longer and longer.
+        let began = now;
+        for _ in 0..10 {
+            now = habit.paused.expect("it is paused").0;
+            assert_eq!(tries(&mut habit, &mut now, SLICE), 1);
+        }
+        assert!(10 * SLICE * 100 < now - began, "little is lost by that");
+        assert_eq!(habit.paused.expect("it is paused").1, PAUSE_MAX);
+        // Whoever computed has ended.
+        now += PAUSE_MAX;
+        assert_eq!(tries(&mut habit, &mut now, TURN), 10_000);
+        assert!(habit.losses == 0 && habit.paused.is_none());
+    }
+
+    #[test]
+    fn now_and_then_a_member_may_be_off_its_processor() {
+        let (mut habit, mut now) = (Habit::default(), Instant::now());
+        for turn in 0..10_000 {
+            let took = if turn % 20 == 0 { SLICE } else { TURN };
+            assert_eq!(habit.gave_way(took, now), took == SLICE);
+            if took == TURN {
+                habit.was_worth_it();
+            }
+            now += took;
+            assert!(!habit.is_paused(now), "turn {turn}");
+        }
+    }
+
+    #[test]
+    fn who_finds_nothing_sleeps() {
+        for (patience, ways) in [
+            (Patience::of(Duration::ZERO, 1), 0),
+            (Patience::of(Duration::ZERO, 4), 0),
+            (Patience::of(Duration::from_millis(1), 1), 0),
+            (Patience::of(Duration::from_millis(1), 4), 1),
+        ] {
+            let (mut idle, mut habit) = (Idle::default(), Habit::default());
+            let began = Instant::now();
+            let mut gave_way = 0;
+            loop {
+                match idle.next(&patience, &mut habit) {
+                    Next::Look => {}
+                    Next::GiveWay => gave_way += 1,
+                    Next::Sleep => break,
+                }
+            }
+            assert!(began.elapsed() >= patience.time);
+            assert!(gave_way >= ways, "{patience:?}");
+            assert!(ways > 0 || gave_way == 0, "{patience:?}");
+        }
+    }
+}

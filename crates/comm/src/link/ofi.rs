@@ -1,0 +1,376 @@
+//! Messages over libfabric, beside the connections with everybody.
+//!
+//! On its connection each member tells each other one where it is to be sent messages, and hears when that is known
+//! ([`hotlease_wire::comm::frame`]). From then on everything between the two goes over libfabric; what is to be sent sooner waits.
+//! Connections stay open, because they say at once when a process has ended, which many providers do not. That a member is alive
+//! is told over libfabric, like everything: one that is reached no more counts as silent.
+//!
+//! A message holds frames and pieces of bodies, one behind the other, and never a part of a frame. Bodies are copied at both ends, through
+//! memory that the provider knows: a caller's own may be taken back at any time, and no provider can be told that in the middle of a write.
+
+mod inbound;
+pub(crate) mod open;
+mod outbound;
+mod sleeper;
+mod words;
+
+use super::tcp::Tcp;
+use super::{Body, Link, Sink, Sleeper};
+use crate::schedule::Rank;
+use crate::slots::Key;
+use hotlease_fabric::ofi::Messenger;
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::{EAGER_BYTES_MAX, Frame};
+use hotlease_wire::encode;
+use hotlease_wire::fabric::Inbox;
+use inbound::Inbound;
+use outbound::{NoMemory, Outbound};
+use sleeper::Napper;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use words::{Word, Words};
+
+/// A message holds the longest body that goes with its frame.
+const CONTENT_BYTES: usize = Frame::BYTES + EAGER_BYTES_MAX as usize;
+/// Nobody takes less.
+const MESSAGE_BYTES_MIN: u32 = 512;
+/// Connections, which have hardly anything to say, are looked at once in so many polls.
+const POLLS: u32 = 1000;
+/// So many looks for what a member has sent before it went.
+const LAST_TURNS: u32 = 16;
+/// After libfabric has failed, how long to wait for the connection to say that the process has ended, which is the cause then.
+const CAUSE: Duration = Duration::from_millis(50);
+
+/// Another member.
+#[derive(Default)]
+struct Peer {
+    /// Where it is reached is known.
+    is_known: bool,
+    /// It may be sent messages.
+    is_open: bool,
+    inbound: Inbound,
+    outbound: Outbound,
+    /// Something has come of it.
+    was_heard: bool,
+    has_come: bool,
+    has_gone: bool,
+    /// It has sent what cannot be.
+    wrong: Option<Loss>,
+    /// Since when libfabric does not reach it.
+    unreached: Option<Instant>,
+}
+
+/// See the module.
+pub(crate) struct Ofi {
+    tcp: Tcp,
+    messenger: Messenger,
+    peers: Vec<Option<Peer>>,
+    /// How many may not be sent messages yet.
+    opening: usize,
+    /// Of whom something is to be looked at.
+    concerned: Vec<Rank>,
+    /// Until connections are looked at again.
+    polls: u32,
+    is_dozing: bool,
+    sleeper: Arc<Napper>,
+    words: Words,
+    sent: VecDeque<Key>,
+    unsendable: VecDeque<Key>,
+    lost: VecDeque<(Rank, Loss)>,
+}
+
+impl Ofi {
+    /// Beside connections with these ranks, of `size`.
+    pub(crate) fn new(tcp: Tcp, messenger: Messenger, connected: &[bool]) -> io::Result<Self> {
+        if let Some(descriptor) = messenger.wait_fd() {
+            tcp.watch(descriptor.as_raw_fd())?;
+        }
+        let peer = |is_connected: &bool| {
+            is_connected.then(|| Peer {
+                has_gone: true,
+                ..Peer::default()
+            })
+        };
+        let peers: Vec<_> = connected.iter().map(peer).collect();
+        let mut ofi = Self {
+            sleeper: Arc::new(Napper::new(tcp.sleeper())),
+            tcp,
+            messenger,
+            opening: peers.iter().flatten().count(),
+            peers,
+            concerned: Vec::new(),
+            polls: 0,
+            is_dozing: false,
+            words: Words::default(),
+            sent: VecDeque::new(),
+            unsendable: VecDeque::new(),
+            lost: VecDeque::new(),
+        };
+        for rank in 0..connected.len() {
+            if ofi.peers[rank].is_some() {
+                let inbox = encode(&ofi.messenger.inbox(rank as Rank));
+                let length = inbox.len() as u64;
+                ofi.tcp
+                    .send(rank as Rank, &Frame::Inbox { length }, Body::Now(&inbox));
+            }
+        }
+        Ok(ofi)
+    }
+
+    fn part(&mut self, rank: Rank) {
+        if let Some(peer) = self.peers[rank as usize].take() {
+            self.opening -= usize::from(!peer.is_open);
+            self.messenger.part(rank);
+        }
+    }
+
+    fn lose(&mut self, rank: Rank, loss: Loss) {
+        self.part(rank);
+        self.tcp.close(rank);
+        self.lost.push_back((rank, loss));
+    }
+
+    /// What a member has said on its connection.
+    fn word(&mut self, rank: Rank, word: Word) -> Result<(), Loss> {
+        let Some(peer) = &mut self.peers[rank as usize] else {
+            return Ok(());
+        };
+        match word {
+            Word::Inbox(bytes) if !peer.is_known => {
+                let inbox = Inbox::decode(&bytes).map_err(|_| Loss::Protocol)?;
+                if inbox.message_bytes < MESSAGE_BYTES_MIN {
+                    return Err(Loss::Protocol);
+                }
+                self.messenger.meet(rank, &inbox).map_err(|error| {
+                    tracing::debug!(rank, %error, "libfabric cannot reach this member");
+                    Loss::Unreached
+                })?;
+                peer.is_known = true;
+                self.tcp.send(rank, &Frame::Switch, Body::Now(&[]));
+                Ok(())
+            }
+            Word::Switch if peer.is_known && !peer.is_open => {
+                peer.is_open = true;
+                self.opening -= 1;
+                self.flush(rank);
+                Ok(())
+            }
+            _ => Err(Loss::Protocol),
+        }
+    }
+
+    fn poll_connections(&mut self, sink: &mut dyn Sink) -> bool {
+        let mut any = self.tcp.poll(&mut self.words);
+        for (rank, word) in self.words.take() {
+            any = true;
+            if let Err(loss) = self.word(rank, word) {
+                self.lose(rank, loss);
+            }
+        }
+        while let Some((rank, loss)) = self.tcp.lost() {
+            any = true;
+            // What it sent before it went has come, if not to be seen at the first look.
+            (0..LAST_TURNS).all(|_| self.receive(sink));
+            self.part(rank);
+            self.lost.push_back((rank, loss));
+        }
+        any
+    }
+
+    /// Takes in what has come over libfabric.
+    fn receive(&mut self, sink: &mut dyn Sink) -> bool {
+        let (peers, concerned) = (&mut self.peers, &mut self.concerned);
+        let any = self.messenger.poll(&mut |rank, content| {
+            if let Some(peer) = &mut peers[rank as usize]
+                && peer.wrong.is_none()
+            {
+                (peer.was_heard, peer.has_come) = (true, true);
+                if let Err(loss) = peer.inbound.message(rank, content, sink) {
+                    peer.wrong = Some(loss);
+                    concerned.push(rank);
+                }
+            }
+        });
+        while let Some((rank, error)) = self.messenger.failed() {
+            tracing::debug!(rank, %error, "libfabric does not reach this member any more");
+            if let Some(peer) = &mut self.peers[rank as usize] {
+                peer.unreached = Some(Instant::now());
+                self.concerned.push(rank);
+            }
+        }
+        any
+    }
+
+    /// Gives up members that have sent nonsense, or are not reached any more and have had the time to say why.
+    fn judge(&mut self) {
+        for rank in std::mem::take(&mut self.concerned) {
+            let Some(peer) = &self.peers[rank as usize] else {
+                continue;
+            };
+            match (peer.wrong, peer.unreached) {
+                (Some(loss), _) => self.lose(rank, loss),
+                (None, Some(since)) if since.elapsed() >= CAUSE => self.lose(rank, Loss::Unreached),
+                (None, Some(_)) => self.concerned.push(rank),
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// Sends what there is room for of what waits for a member; whether there was any.
+    fn flush(&mut self, rank: Rank) -> bool {
+        let Some(peer) = &mut self.peers[rank as usize] else {
+            return false;
+        };
+        let mut any = false;
+        while peer.is_open && !peer.outbound.is_empty() {
+            let (outbound, sent) = (&mut peer.outbound, &mut self.sent);
+            let mut filled = Ok(());
+            let is_gone = self.messenger.send(rank, |content| {
+                let (bytes, outcome) = outbound.fill(content, sent);
+                filled = outcome;
+                bytes
+            });
+            if let Err(NoMemory { send }) = filled {
+                // The frame was promised a body: nothing that follows would be understood.
+                self.unsendable.push_back(send);
+                self.lose(rank, Loss::GaveUp);
+                return true;
+            }
+            if !is_gone {
+                break;
+            }
+            any = true;
+            peer.has_gone = true;
+        }
+        self.move_on();
+        any
+    }
+
+    /// What the provider did not take is to be given to it again, also while a thread sleeps.
+    fn move_on(&self) {
+        if self.is_dozing && self.messenger.is_stalled() {
+            self.sleeper.nap();
+        }
+    }
+}
+
+impl Link for Ofi {
+    fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>) {
+        let Some(peer) = &mut self.peers[to as usize] else {
+            return;
+        };
+        let is_first = peer.is_open && peer.outbound.is_empty();
+        match body {
+            Body::Now(bytes) if is_first => {
+                let mut written = 0;
+                let is_gone = self.messenger.send(to, |content| {
+                    let (head, room) = content.split_at_mut(Frame::BYTES);
+                    head.copy_from_slice(&frame.encode());
+                    written = bytes.len().min(room.len());
+                    room[..written].copy_from_slice(&bytes[..written]);
+                    Frame::BYTES + written
+                });
+                peer.has_gone |= is_gone;
+                let rest = &bytes[written..];
+                if !is_gone || !rest.is_empty() {
+                    peer.outbound.keep((!is_gone).then_some(frame), rest);
+                }
+                self.move_on();
+            }
+            Body::Now(bytes) => peer.outbound.keep(Some(frame), bytes),
+            Body::Later { piece, send } => {
+                peer.outbound.push(frame, piece, send);
+                if is_first {
+                    self.flush(to);
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) -> bool {
+        let mut any = !self.lost.is_empty();
+        any |= self.receive(sink);
+        self.polls = self.polls.saturating_sub(1);
+        if self.opening > 0 || self.polls == 0 || !self.concerned.is_empty() {
+            self.polls = POLLS;
+            any |= self.poll_connections(sink);
+            self.judge();
+        }
+        for rank in 0..self.peers.len() {
+            any |= self.flush(rank as Rank);
+        }
+        any || !self.lost.is_empty()
+    }
+
+    fn poll_all(&mut self, sink: &mut dyn Sink) -> bool {
+        self.polls = 0;
+        let any = self.poll(sink);
+        if any || !self.is_dozing {
+            return any;
+        }
+        let may_sleep = self.messenger.may_sleep();
+        let has_news = !may_sleep && !self.messenger.is_stalled() && self.messenger.wait_fd().is_some();
+        self.sleeper.naps(!may_sleep || !self.concerned.is_empty());
+        has_news
+    }
+
+    fn doze(&mut self) {
+        self.is_dozing = true;
+        self.tcp.doze();
+    }
+
+    fn awake(&mut self) {
+        self.is_dozing = false;
+        self.tcp.awake();
+        self.polls = 0;
+    }
+
+    fn sent(&mut self) -> Option<Key> {
+        self.sent.pop_front()
+    }
+
+    fn cannot_send(&mut self) -> Option<Key> {
+        self.unsendable.pop_front()
+    }
+
+    fn lost(&mut self) -> Option<(Rank, Loss)> {
+        self.lost.pop_front()
+    }
+
+    fn close(&mut self, rank: Rank) {
+        self.part(rank);
+        self.tcp.close(rank);
+    }
+
+    fn is_sending(&self) -> bool {
+        let waits = |(rank, peer): (Rank, &Option<Peer>)| {
+            let is_waiting = peer.as_ref().is_some_and(|peer| !peer.outbound.is_empty());
+            is_waiting || self.messenger.is_sending(rank)
+        };
+        (0..).zip(&self.peers).any(waits) || self.tcp.is_sending()
+    }
+
+    fn pulse(&mut self, rank: Rank) -> (bool, bool) {
+        match &mut self.peers[rank as usize] {
+            Some(peer) => (
+                std::mem::take(&mut peer.has_come),
+                std::mem::take(&mut peer.has_gone),
+            ),
+            None => (true, true),
+        }
+    }
+
+    fn apart(&self) -> Option<Rank> {
+        // Each says something as soon as it may ([`Keeper`](crate::engine::keeper::Keeper)).
+        let is_apart = |peer: &Peer| !peer.is_open || !peer.was_heard;
+        let apart = |peer: &Option<Peer>| peer.as_ref().is_some_and(is_apart);
+        self.peers.iter().position(apart).map(|rank| rank as Rank)
+    }
+
+    fn sleeper(&self) -> Arc<dyn Sleeper> {
+        Arc::clone(&self.sleeper) as Arc<dyn Sleeper>
+    }
+}

@@ -1,0 +1,62 @@
+//! What comes of one member: frames, and bodies straight into the memory that they are for.
+
+use crate::link::Sink;
+use crate::memory::Piece;
+use crate::schedule::Rank;
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::Frame;
+
+/// A body that goes on in the next message.
+struct Coming {
+    /// Nowhere, if nobody wants it.
+    into: Option<Piece>,
+    at: usize,
+    total: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Inbound {
+    coming: Option<Coming>,
+}
+
+impl Inbound {
+    /// Takes a message, which holds whole frames and pieces of bodies.
+    pub(super) fn message(&mut self, from: Rank, content: &[u8], sink: &mut dyn Sink) -> Result<(), Loss> {
+        let mut rest = content;
+        while !rest.is_empty() {
+            if let Some(coming) = &mut self.coming {
+                let (piece, behind) = rest.split_at(rest.len().min(coming.total - coming.at));
+                if let Some(into) = &coming.into {
+                    let range = coming.at..coming.at + piece.len();
+                    // Memory that was taken back takes nothing.
+                    into.part(range).write(|body| body.copy_from_slice(piece));
+                }
+                coming.at += piece.len();
+                rest = behind;
+                if coming.at < coming.total {
+                    return Ok(());
+                }
+                let total = coming.total as u64;
+                self.coming = None;
+                sink.body(from, total);
+                continue;
+            }
+            let (head, behind) = rest.split_first_chunk().ok_or(Loss::Protocol)?;
+            let frame = Frame::decode(head).map_err(|_| Loss::Protocol)?;
+            rest = behind;
+            if !frame.has_body() {
+                sink.frame(from, frame)?;
+                continue;
+            }
+            let total = frame.body_bytes() as usize;
+            if let Some((body, behind)) = rest.split_at_checked(total) {
+                sink.whole(from, frame, &mut |into| into.copy_from_slice(body))?;
+                rest = behind;
+            } else {
+                let into = sink.frame(from, frame)?;
+                self.coming = Some(Coming { into, at: 0, total });
+            }
+        }
+        Ok(())
+    }
+}

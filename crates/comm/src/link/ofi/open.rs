@@ -1,0 +1,92 @@
+//! Which of libfabric's providers members talk by, and their endpoints.
+
+use crate::error::Error;
+use crate::schedule::Rank;
+use hotlease_fabric::ofi::providers::{Addressing, leading_away, named};
+use hotlease_fabric::ofi::{Libfabric, Messenger, OfiError, Provider};
+use std::net::IpAddr;
+
+/// Names a provider, or another transport, for everything that talks over fabrics, where options do not.
+const VARIABLE: &str = "HOTLEASE_TRANSPORT";
+
+/// Before others wait for this member: whether there is such a provider at all.
+pub(crate) fn check(name: &str, provider: Option<&str>) -> Result<(), Error> {
+    candidates(provider, None)
+        .map(drop)
+        .map_err(|error| no_fabric(name, error))
+}
+
+/// An endpoint at this address, for members of ranks below `size`.
+pub(crate) fn open(
+    name: &str,
+    provider: Option<&str>,
+    local: IpAddr,
+    size: Rank,
+) -> Result<Messenger, Error> {
+    let candidates = candidates(provider, Some(local.to_canonical()));
+    let mut failed = Vec::new();
+    for provider in candidates.map_err(|error| no_fabric(name, error))? {
+        match Messenger::open(&provider, size, super::CONTENT_BYTES) {
+            Ok(messenger) => {
+                tracing::debug!(name, ?provider, "talking over libfabric");
+                return Ok(messenger);
+            }
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    Err(no_fabric(name, failed.join("; ")))
+}
+
+/// What members that talk by this provider say that they talk over.
+pub(crate) fn digest(provider: &str) -> u32 {
+    let hash = blake3::hash(format!("ofi:{provider}").as_bytes());
+    let [a, b, c, d, ..] = *hash.as_bytes();
+    // Not zero, which stands for none.
+    u32::from_le_bytes([a, b, c, d]) | 1
+}
+
+/// Nothing came of a member in time.
+pub(crate) fn unheard(name: &str, rank: Rank) -> Error {
+    let why = format!(
+        "nothing came of rank {rank} over libfabric, though there is a connection with it; is a NAT or firewall between the two?"
+    );
+    no_fabric(name, why)
+}
+
+fn no_fabric(name: &str, why: impl ToString) -> Error {
+    Error::NoFabric {
+        name: name.into(),
+        why: why.to_string(),
+    }
+}
+
+/// Best first, and at least one.
+fn candidates(provider: Option<&str>, local: Option<IpAddr>) -> Result<Vec<Provider>, OfiError> {
+    let library = Libfabric::load()?;
+    // Of these names none is a provider's there.
+    let is_provider = |name: &String| !matches!(name.as_str(), "" | "ofi" | "shm");
+    let variable = || std::env::var(VARIABLE).ok().filter(is_provider);
+    let wanted = provider.map(str::to_owned).or_else(variable);
+    let unusable = |provider: &str, why: &str| OfiError::Unusable {
+        provider: provider.into(),
+        why: why.into(),
+    };
+    match wanted.as_deref() {
+        None => match leading_away(&library, local) {
+            none if none.is_empty() => {
+                let why =
+                    "it has no provider here that leads to other hosts; `fi_info` lists those that it has";
+                Err(unusable("libfabric", why))
+            }
+            found => Ok(found),
+        },
+        Some(name) => {
+            let found = named(&library, name, local)?;
+            if found.quirks().addressing == Addressing::Node {
+                let why = "it leads to no other host; inside a node the link `direct` shares memory";
+                return Err(unusable(name, why));
+            }
+            Ok(vec![found])
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What members that talk over libfabric say to each other by their connection.
+
+use crate::link::Sink;
+use crate::memory::{Memory, Piece};
+use crate::schedule::Rank;
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::Frame;
+use std::collections::BTreeMap;
+
+/// One word.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Where it is to be sent messages, as it came.
+    Inbox(Vec<u8>),
+    /// It knows this member's.
+    Switch,
+}
+
+/// Takes words, and nothing else.
+#[derive(Default)]
+pub(super) struct Words {
+    coming: BTreeMap<Rank, Memory>,
+    said: Vec<(Rank, Word)>,
+}
+
+impl Words {
+    /// Those that have come.
+    pub(super) fn take(&mut self) -> Vec<(Rank, Word)> {
+        std::mem::take(&mut self.said)
+    }
+}
+
+impl Sink for Words {
+    fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+        match frame {
+            // Its length is bounded by the frame.
+            Frame::Inbox { length } => {
+                let memory = Memory::zeroed(length as usize);
+                let into = memory.whole();
+                self.coming.insert(from, memory);
+                Ok(Some(into))
+            }
+            Frame::Switch => {
+                self.said.push((from, Word::Switch));
+                Ok(None)
+            }
+            _ => Err(Loss::Protocol),
+        }
+    }
+
+    fn body(&mut self, from: Rank, _bytes: u64) {
+        if let Some(memory) = self.coming.remove(&from) {
+            self.said.push((from, Word::Inbox(memory.into_bytes())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::comm::frame::{Address, Class};
+
+    #[test]
+    fn nothing_else_is_said_on_a_connection() {
+        let mut words = Words::default();
+        let inbox = Frame::Inbox { length: 3 };
+        words
+            .whole(2, inbox, &mut |into| into.copy_from_slice(b"abc"))
+            .expect("a word");
+        words.frame(1, Frame::Switch).expect("another");
+        let said = vec![(2, Word::Inbox(b"abc".to_vec())), (1, Word::Switch)];
+        assert_eq!(words.take(), said);
+        let to = Address {
+            class: Class::Message,
+            context: 0,
+            tag: 0,
+        };
+        for frame in [Frame::Alive, Frame::Goodbye, Frame::Eager { to, length: 1 }] {
+            assert_eq!(words.frame(1, frame).err(), Some(Loss::Protocol), "{frame:?}");
+        }
+        assert_eq!(words.take(), []);
+    }
+}

@@ -1,0 +1,451 @@
+//! Carries objects to the store and back, many at a time, by whichever thread drives ([`super::driver`]).
+
+use super::boards::{self, Boards};
+use super::driver::{Shared, Takes};
+use super::object::{self, Head, Name};
+use super::{Event, Fault, Order, Request, Store};
+use crate::memory::Piece;
+use crate::schedule::Rank;
+use crate::slots::Key;
+use hotlease_wire::comm::frame::Frame;
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+/// Pieces of one body that are on their way at a time.
+const PIECES_MAX: usize = 8;
+/// How long cleaning may take at the end, at least.
+const CLEANING: Duration = Duration::from_secs(2);
+/// Where each request is paid for or takes its time, what is to be removed is gathered for so long.
+const GATHERS: Duration = Duration::from_millis(50);
+/// What is asked for there may be the answer to what is being written, or be written at the same time: asked sooner, it is not there
+/// yet. Writing takes about as long.
+const ASKS_WITHIN: Duration = Duration::from_millis(50);
+
+/// For whom, and where.
+pub(super) struct Plan {
+    /// What all keys of the group begin with.
+    pub(super) group: String,
+    pub(super) me: Rank,
+    pub(super) size: Rank,
+    pub(super) bound: Duration,
+    /// When all members are to be there.
+    pub(super) deadline: Instant,
+    /// Who is not has failed.
+    pub(super) is_partial: bool,
+    pub(super) shared: Arc<Shared>,
+    /// What the store is called, without credentials.
+    pub(super) label: String,
+}
+
+/// What all tasks of the thread have.
+pub(super) struct Courier<S> {
+    pub(super) store: S,
+    pub(super) plan: Plan,
+    pub(super) boards: Mutex<Boards>,
+    /// The board has something to say that others wait for.
+    pub(super) news: Notify,
+    pub(super) is_severed: AtomicBool,
+    /// Boards need not be looked at any more.
+    pub(super) is_ending: AtomicBool,
+    gets: Mutex<HashMap<Key, AbortHandle>>,
+    /// Objects that are being written.
+    writing: AtomicUsize,
+    is_written: Notify,
+    /// What is to be removed from the store,
+    garbage: Mutex<Vec<String>>,
+    has_garbage: Notify,
+    /// without delay once all is over;
+    is_urgent: Notify,
+    /// and is being removed.
+    is_removing: AtomicBool,
+    /// What looks at the boards, and what removes, until the end.
+    always: Mutex<Option<(JoinHandle<()>, JoinHandle<()>)>>,
+}
+
+/// Of a message that is to be written.
+enum Body {
+    Copied(Vec<u8>),
+    Lent(Piece, Key),
+}
+
+impl Body {
+    fn len(&self) -> usize {
+        match self {
+            Self::Copied(bytes) => bytes.len(),
+            Self::Lent(piece, _) => piece.len(),
+        }
+    }
+
+    /// Adds a part of it to these bytes; nothing if the memory was taken back.
+    fn part(&self, range: std::ops::Range<usize>, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+        match self {
+            Self::Copied(body) => bytes.extend_from_slice(&body[range]),
+            Self::Lent(piece, _) => piece.part(range).read(|body| bytes.extend_from_slice(body))?,
+        }
+        Some(bytes)
+    }
+}
+
+impl<S: Store> Courier<S> {
+    /// When the store answers, and all members are there.
+    pub(super) async fn open(
+        opened: impl Future<Output = Result<S, Fault>>,
+        plan: Plan,
+    ) -> Result<Arc<Self>, Fault> {
+        let in_time = tokio::time::timeout_at(plan.deadline.into(), opened).await;
+        let store = in_time.unwrap_or_else(|_| {
+            let why = "it does not answer; correct its address, or let this host reach it".into();
+            Err(Fault { why })
+        })?;
+        let courier = Arc::new(Self {
+            store,
+            boards: Mutex::new(Boards::new(&plan)),
+            plan,
+            news: Notify::new(),
+            is_severed: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+            gets: Mutex::default(),
+            garbage: Mutex::default(),
+            has_garbage: Notify::new(),
+            is_urgent: Notify::new(),
+            writing: AtomicUsize::new(0),
+            is_written: Notify::new(),
+            is_removing: AtomicBool::new(false),
+            always: Mutex::default(),
+        });
+        boards::gather(&courier).await?;
+        let beats = tokio::spawn(boards::keep(Arc::clone(&courier)));
+        let remover = tokio::spawn(remove(Arc::clone(&courier)));
+        *lock(&courier.always) = Some((beats, remover));
+        Ok(courier)
+    }
+
+    /// Nothing can be done over the store any more.
+    pub(super) fn sever(&self, fault: &Fault) {
+        if !self.is_severed.swap(true, Ordering::AcqRel) {
+            let why = format!("{}: {}", self.plan.label, fault.why);
+            self.plan.shared.is_severed.store(true, Ordering::Release);
+            self.plan.shared.tell(Event::Severed(why.into()));
+        }
+    }
+
+    fn begin(self: &Arc<Self>, request: Request) {
+        match request {
+            _ if self.is_severed.load(Ordering::Acquire) => {}
+            Request::Copied {
+                name,
+                tag,
+                readers,
+                members,
+                body,
+            } => self.put(name, tag, readers, members, Body::Copied(body)),
+            Request::Order(Order::Put {
+                name,
+                tag,
+                readers,
+                members,
+                body,
+                send,
+            }) => self.put(name, tag, readers, members, Body::Lent(body, send)),
+            Request::Order(Order::Get { name, get }) => {
+                let task = tokio::spawn(Arc::clone(self).get(name, get));
+                lock(&self.gets).insert(get, task.abort_handle());
+            }
+            Request::Order(Order::Rest {
+                name,
+                first,
+                into,
+                get,
+            }) => {
+                let task = tokio::spawn(Arc::clone(self).rest(name, first, into, get));
+                lock(&self.gets).insert(get, task.abort_handle());
+            }
+            Request::Order(Order::Forget { get }) => {
+                if let Some(task) = lock(&self.gets).remove(&get) {
+                    task.abort();
+                }
+            }
+            Request::Order(Order::Done { context, collective }) => {
+                lock(&self.boards).done_with(context, collective);
+            }
+            Request::Order(Order::Over { context }) => {
+                let outlived = lock(&self.boards).forget(context);
+                self.throw_away(outlived);
+            }
+            Request::Word { to, frame } => {
+                let mut boards = lock(&self.boards);
+                match frame {
+                    Frame::Goodbye => boards.say_goodbye(),
+                    Frame::Leave { context } => boards.quit(to, context),
+                    _ => boards.say(to, &frame),
+                }
+                self.news.notify_one();
+            }
+        }
+    }
+
+    fn put(self: &Arc<Self>, name: Name, tag: u32, readers: u32, members: Arc<[Rank]>, body: Body) {
+        let first = S::first_bytes(readers).min(body.len());
+        let pieces = object::pieces(body.len() as u64, first, S::PIECE_BYTES).count() as u64;
+        let key = name.key(&self.plan.group);
+        // Where the head is taken by its readers and is all, nobody has to remember it.
+        let is_left = !S::HEADS_ARE_TAKEN || pieces > 0;
+        let mut boards = lock(&self.boards);
+        boards.wrote(&name, &key, pieces, is_left, members);
+        drop(boards);
+        let head = Head {
+            tag,
+            length: body.len() as u64,
+            readers: readers as u16,
+        };
+        let courier = Arc::clone(self);
+        self.writing.fetch_add(1, Ordering::AcqRel);
+        tokio::spawn(async move {
+            let shared = &courier.plan.shared;
+            let head = head.encode(&name).to_vec();
+            let written = courier.write(&key, head, first, readers, &body).await;
+            if courier.writing.fetch_sub(1, Ordering::AcqRel) == 1 {
+                courier.is_written.notify_waiters();
+            }
+            match written {
+                Ok(true) => {
+                    shared.has_written(1);
+                    match body {
+                        Body::Copied(bytes) => {
+                            let cost = bytes.len() + super::ENTRY_COST;
+                            shared.under_way.fetch_sub(cost, Ordering::AcqRel);
+                        }
+                        Body::Lent(_, send) => shared.tell(Event::Sent(send)),
+                    }
+                }
+                Ok(false) => {
+                    shared.has_written(1);
+                    if let Body::Lent(_, send) = body {
+                        shared.tell(Event::CannotSend(send));
+                    }
+                }
+                Err(fault) => courier.sever(&fault),
+            }
+        });
+    }
+
+    /// False if the memory was taken back.
+    async fn write(
+        self: &Arc<Self>,
+        key: &str,
+        head: Vec<u8>,
+        first: usize,
+        readers: u32,
+        body: &Body,
+    ) -> Result<bool, Fault> {
+        let Some(head) = body.part(0..first, head) else {
+            return Ok(false);
+        };
+        let mut tasks = JoinSet::new();
+        for (number, range) in object::pieces(body.len() as u64, first, S::PIECE_BYTES) {
+            if tasks.len() >= PIECES_MAX {
+                next_of(&mut tasks).await?;
+            }
+            let Some(piece) = body.part(range, Vec::new()) else {
+                return Ok(false);
+            };
+            let (courier, key) = (Arc::clone(self), object::piece_key(key, number));
+            tasks.spawn(async move { courier.store.put(&key, piece).await.map(|()| true) });
+        }
+        while !tasks.is_empty() {
+            next_of(&mut tasks).await?;
+        }
+        // It is found by its head, so that comes last.
+        self.store.put_head(key, head, readers).await?;
+        Ok(true)
+    }
+
+    async fn get(self: Arc<Self>, name: Name, get: Key) {
+        let key = name.key(&self.plan.group);
+        if S::IS_POLLED {
+            let _ = tokio::time::timeout(ASKS_WITHIN, self.all_written()).await;
+        }
+        let object = match self.store.take_head(&key).await {
+            Ok(object) => object,
+            Err(fault) => return self.sever(&fault),
+        };
+        lock(&self.gets).remove(&get);
+        let Some(head) = Head::decode(&name, &object, S::first_bytes) else {
+            let why = format!(
+                "its object {key:?} of {} bytes is not what a member of this group writes; who else writes there?",
+                object.len()
+            );
+            return self.sever(&Fault { why });
+        };
+        let mut first = object;
+        first.drain(..object::HEAD_BYTES);
+        if first.len() as u64 == head.length {
+            self.has_read(&name, key, 0);
+        }
+        self.plan.shared.tell(Event::Object { get, head, first });
+    }
+
+    async fn all_written(&self) {
+        loop {
+            let is_written = self.is_written.notified();
+            if self.writing.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            is_written.await;
+        }
+    }
+
+    async fn rest(self: Arc<Self>, name: Name, first: usize, into: Piece, get: Key) {
+        match self.read_rest(&name, first, &into).await {
+            Ok(is_written) => {
+                lock(&self.gets).remove(&get);
+                self.plan.shared.tell(Event::Rested { get, is_written });
+            }
+            Err(fault) => self.sever(&fault),
+        }
+    }
+
+    /// False if the memory was taken back.
+    async fn read_rest(self: &Arc<Self>, name: &Name, first: usize, into: &Piece) -> Result<bool, Fault> {
+        let key = name.key(&self.plan.group);
+        let (mut tasks, mut is_written, mut count) = (JoinSet::new(), true, 0);
+        for (number, range) in object::pieces(into.len() as u64, first, S::PIECE_BYTES) {
+            if tasks.len() >= PIECES_MAX {
+                is_written &= next_of(&mut tasks).await?;
+            }
+            let (courier, into) = (Arc::clone(self), into.part(range));
+            let key = object::piece_key(&key, number);
+            count = number;
+            tasks.spawn(async move {
+                let piece = courier.store.get(&key).await?;
+                match piece.filter(|piece| piece.len() == into.len()) {
+                    Some(piece) => Ok(into.write(|into| into.copy_from_slice(&piece)).is_some()),
+                    None => {
+                        let why = format!(
+                            "a part of a message, {key:?}, is gone or cut short; who else writes there?"
+                        );
+                        Err(Fault { why })
+                    }
+                }
+            });
+        }
+        while !tasks.is_empty() {
+            is_written &= next_of(&mut tasks).await?;
+        }
+        self.has_read(name, key, count);
+        Ok(is_written)
+    }
+
+    /// An object has been read whole. Its one reader removes it; what several read, who published it.
+    fn has_read(&self, name: &Name, key: String, pieces: u64) {
+        if !matches!(name, Name::Published { .. }) {
+            self.throw_away((1..=pieces).map(|number| object::piece_key(&key, number)));
+            if !S::HEADS_ARE_TAKEN {
+                self.throw_away([key]);
+            }
+        }
+        lock(&self.boards).has_read(name);
+    }
+
+    /// To be removed from the store.
+    pub(super) fn throw_away(&self, keys: impl IntoIterator<Item = String>) {
+        let mut garbage = lock(&self.garbage);
+        garbage.extend(keys);
+        if !garbage.is_empty() {
+            self.has_garbage.notify_one();
+        }
+    }
+
+    /// Leaves nothing in the store that nobody will read.
+    pub(super) async fn end(self: &Arc<Self>, until: Instant) {
+        let until = until.max(Instant::now() + CLEANING);
+        let Some((beats, remover)) = lock(&self.always).take() else {
+            return;
+        };
+        let gets = std::mem::take(&mut *lock(&self.gets));
+        gets.into_values().for_each(|task| task.abort());
+        let cleaned = async {
+            self.is_ending.store(true, Ordering::Release);
+            self.is_urgent.notify_one();
+            self.news.notify_one();
+            // A board that is being written now must not be there when all are gone.
+            let _ = beats.await;
+            if self.is_severed.load(Ordering::Acquire) {
+                return;
+            }
+            // It has told nobody, where all others had left before.
+            lock(&self.boards).leave();
+            let left_over = lock(&self.boards).left_over();
+            self.throw_away(left_over);
+            self.throw_away(self.store.private());
+            while self.is_removing.load(Ordering::Acquire) || !lock(&self.garbage).is_empty() {
+                if self.is_severed.load(Ordering::Acquire) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            if let Err(fault) = boards::take_down(self).await {
+                tracing::warn!(
+                    store = self.plan.label,
+                    why = fault.why,
+                    "objects may be left there"
+                );
+            }
+        };
+        if tokio::time::timeout_at(until.into(), cleaned).await.is_err() {
+            tracing::warn!(
+                store = self.plan.label,
+                "objects are left there: there was no time to remove them"
+            );
+        }
+        remover.abort();
+    }
+}
+
+impl<S: Store> Takes for Courier<S> {
+    fn take(self: Arc<Self>, requests: VecDeque<Request>) {
+        // A store can then send what is written together with what is asked for.
+        let is_get = |request: &Request| matches!(request, Request::Order(Order::Get { .. }));
+        let (gets, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_get);
+        for request in gets.into_iter().chain(others) {
+            self.begin(request);
+        }
+    }
+}
+
+pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn next_of(tasks: &mut JoinSet<Result<bool, Fault>>) -> Result<bool, Fault> {
+    match tasks.join_next().await {
+        None => Ok(true),
+        Some(Ok(result)) => result,
+        Some(Err(error)) => Err(Fault {
+            why: format!("a task of its link ended: {error}"),
+        }),
+    }
+}
+
+async fn remove<S: Store>(courier: Arc<Courier<S>>) {
+    loop {
+        if lock(&courier.garbage).is_empty() {
+            courier.is_removing.store(false, Ordering::Release);
+            courier.has_garbage.notified().await;
+            continue;
+        }
+        courier.is_removing.store(true, Ordering::Release);
+        if S::IS_POLLED && !courier.is_ending.load(Ordering::Acquire) {
+            let _ = tokio::time::timeout(GATHERS, courier.is_urgent.notified()).await;
+        }
+        let keys = std::mem::take(&mut *lock(&courier.garbage));
+        if let Err(fault) = courier.store.remove(&keys).await {
+            return courier.sever(&fault);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Who makes the requests to the store go on: the thread of the member that waits, so that nothing has to be handed from one thread to
+//! another (which takes as long as a small message). While the program does something else the courier's own thread does it.
+//!
+//! ```text
+//!   a member's thread      begins  computes ...           waits: drives ────┐ computes ...
+//!   the courier's thread   looks . takes over: drives ────┘ rests ........... looks . takes over: drives
+//! ```
+//!
+//! It takes over where nobody has driven for [`GRACE`], and gives way as soon as somebody waits. To be told of each time that a member
+//! stops driving would cost it a wake-up with each message, so it looks: once in each [`GRACE`], as long as members come and go. A thread
+//! that itself carries out tasks of tokio cannot drive this runtime, and leaves it to the courier's.
+
+use super::courier::lock;
+use super::{Event, Request};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, Runtime};
+
+/// For how long nobody may drive before the courier's thread does.
+const GRACE: Duration = Duration::from_millis(2);
+
+/// Who begins requests, within the runtime.
+pub(super) trait Takes: Send + Sync {
+    fn take(self: Arc<Self>, requests: VecDeque<Request>);
+}
+
+/// What the link and the courier have in common.
+#[derive(Default)]
+pub(super) struct Shared {
+    events: Mutex<Events>,
+    requests: Mutex<VecDeque<Request>>,
+    something: Condvar,
+    /// What is copied and not written yet.
+    pub(super) under_way: AtomicUsize,
+    /// Messages and words that are not written yet.
+    unwritten: AtomicUsize,
+    /// Somebody waits until all is written.
+    is_awaited: AtomicBool,
+    pub(super) is_severed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Events {
+    queue: VecDeque<Event>,
+    /// Somebody is to wake up, also without an event.
+    is_woken: bool,
+    /// Of the member's thread that drives until something happens,
+    member: Option<Waker>,
+    /// and of the courier's, which drives until somebody else does.
+    courier: Option<Waker>,
+    /// How many wait without driving.
+    waiting: usize,
+}
+
+impl Shared {
+    fn change(&self, change: impl FnOnce(&mut Events)) {
+        let mut events = lock(&self.events);
+        change(&mut events);
+        // Once: who is woken looks at everything, and comes back.
+        let waker = events.member.take();
+        let is_waited_for = events.waiting > 0;
+        drop(events);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        if is_waited_for {
+            self.something.notify_all();
+        }
+    }
+
+    pub(super) fn tell(&self, event: Event) {
+        self.change(|events| events.queue.push_back(event));
+    }
+
+    /// Ends a sleep, that of now or else the next.
+    pub(super) fn wake(&self) {
+        self.change(|events| events.is_woken = true);
+    }
+
+    pub(super) fn events(&self) -> VecDeque<Event> {
+        std::mem::take(&mut lock(&self.events).queue)
+    }
+
+    pub(super) fn request(&self, request: Request) {
+        lock(&self.requests).push_back(request);
+    }
+
+    /// Whether something is to be begun, and whether at once: others wait for what is written.
+    fn has_requests(&self) -> (bool, bool) {
+        let requests = lock(&self.requests);
+        (!requests.is_empty(), requests.iter().any(Request::is_write))
+    }
+
+    /// Whoever drives is to look at what there is to do.
+    fn wake_drivers(&self) {
+        let mut events = lock(&self.events);
+        let wakers = [events.member.take(), events.courier.take()];
+        drop(events);
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    pub(super) fn will_write(&self) {
+        self.unwritten.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// So many messages and words are written, or will not be.
+    pub(super) fn has_written(&self, count: usize) {
+        let left = self.unwritten.fetch_sub(count, Ordering::SeqCst) - count;
+        // Either this sees that somebody waits, or who waits sees that all is written.
+        if left == 0 && self.is_awaited.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Whether something is not written yet; if so, the last of it wakes who waits.
+    pub(super) fn is_writing(&self) -> bool {
+        self.is_awaited.store(true, Ordering::SeqCst);
+        let is_writing = self.unwritten.load(Ordering::SeqCst) > 0;
+        is_writing && !self.is_severed.load(Ordering::Acquire)
+    }
+
+    /// Waits without driving.
+    fn wait(&self, at_most: Option<Duration>) {
+        let mut events = lock(&self.events);
+        events.waiting += 1;
+        let is_idle = |events: &mut Events| events.queue.is_empty() && !events.is_woken;
+        let mut events = match at_most {
+            None => {
+                let woken = self.something.wait_while(events, is_idle);
+                woken.unwrap_or_else(PoisonError::into_inner)
+            }
+            Some(at_most) => {
+                let woken = self.something.wait_timeout_while(events, at_most, is_idle);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        events.waiting -= 1;
+        events.is_woken = false;
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Driver {
+    pub(super) shared: Arc<Shared>,
+    turn: Mutex<Turn>,
+    changed: Condvar,
+}
+
+/// Whose turn it is.
+#[derive(Default)]
+struct Turn {
+    /// None before the store is open, and when all is over.
+    works: Option<Works>,
+    /// Threads of the member that drive now,
+    driving: usize,
+    /// and how often one has done so.
+    drives: u64,
+    /// How many wait and cannot drive.
+    helpless: usize,
+    courier: Doing,
+    /// It is to end, at the latest then.
+    end: Option<Instant>,
+}
+
+impl Turn {
+    fn is_driven(&self) -> bool {
+        self.driving > 0 || self.courier == Doing::Drives
+    }
+}
+
+/// The runtime is dropped by a thread that drives: one that carries out tasks of tokio must not.
+#[derive(Clone)]
+struct Works {
+    runtime: Arc<Runtime>,
+    takes: Arc<dyn Takes>,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    #[default]
+    Looks,
+    /// Somebody drives for long, and tells it when that ends.
+    Rests,
+    Drives,
+}
+
+impl Driver {
+    /// From now on members drive.
+    pub(super) fn open(&self, runtime: Arc<Runtime>, takes: Arc<dyn Takes>) {
+        lock(&self.turn).works = Some(Works { runtime, takes });
+    }
+
+    /// Nobody drives any more.
+    pub(super) fn close(&self) {
+        let works = lock(&self.turn).works.take();
+        drop(works);
+    }
+
+    /// Ends [`stand_in`](Self::stand_in).
+    pub(super) fn end(&self, until: Instant) {
+        lock(&self.turn).end = Some(until);
+        self.changed.notify_one();
+        self.shared.wake_drivers();
+    }
+
+    /// Begins what was asked for.
+    pub(super) fn begin(&self, takes: &Arc<dyn Takes>) {
+        let requests = std::mem::take(&mut *lock(&self.shared.requests));
+        if !requests.is_empty() {
+            Arc::clone(takes).take(requests);
+        }
+    }
+
+    /// The courier's thread: drives while nobody else does, until all is to end, and says when that has to be done.
+    pub(super) fn stand_in(&self) -> Instant {
+        let mut turn = lock(&self.turn);
+        loop {
+            let seen = turn.drives;
+            turn.courier = Doing::Looks;
+            if turn.helpless == 0 && turn.end.is_none() {
+                let waited = self.changed.wait_timeout(turn, GRACE);
+                turn = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            if let Some(until) = turn.end {
+                return until;
+            }
+            if turn.drives != seen && turn.helpless == 0 {
+                continue;
+            }
+            if turn.driving > 0 {
+                turn.courier = Doing::Rests;
+                turn = self.changed.wait(turn).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let Some(works) = turn.works.clone() else {
+                return Instant::now();
+            };
+            turn.courier = Doing::Drives;
+            drop(turn);
+            works.runtime.block_on(std::future::poll_fn(|context| {
+                lock(&self.shared.events).courier = Some(context.waker().clone());
+                self.begin(&works.takes);
+                let turn = lock(&self.turn);
+                let is_over = turn.driving > 0 || turn.end.is_some();
+                if is_over { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            turn = lock(&self.turn);
+        }
+    }
+
+    /// Lets a member's thread drive; not where others do, unless it has to wait.
+    fn enter(&self, is_waiting: bool) -> Option<Works> {
+        let mut turn = lock(&self.turn);
+        let (courier_drives, is_driven) = (turn.courier == Doing::Drives, turn.is_driven());
+        let works = turn.works.clone();
+        let enters = works.is_some() && (is_waiting || !is_driven) && Handle::try_current().is_err();
+        turn.driving += usize::from(enters);
+        drop(turn);
+        if courier_drives || (is_driven && !enters) {
+            self.shared.wake_drivers();
+        }
+        works.filter(|_| enters)
+    }
+
+    fn leave(&self) {
+        let mut turn = lock(&self.turn);
+        turn.driving -= 1;
+        turn.drives += 1;
+        let rests = turn.courier == Doing::Rests && turn.driving == 0;
+        drop(turn);
+        if rests {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Does what can be done now, unless somebody else is about it.
+    pub(super) fn advance(&self) {
+        while let Some(works) = self.enter(false) {
+            works.runtime.block_on(async {
+                self.begin(&works.takes);
+                // Everything that has been begun has its turn before this one has another.
+                tokio::task::yield_now().await;
+            });
+            self.leave();
+            if !self.shared.has_requests().1 {
+                break;
+            }
+        }
+    }
+
+    /// Begins what is to be begun at once.
+    pub(super) fn go(&self) {
+        match self.shared.has_requests() {
+            (_, true) => self.advance(),
+            (true, false) if lock(&self.turn).is_driven() => self.shared.wake_drivers(),
+            _ => {}
+        }
+    }
+
+    fn is_awake(&self, context: &Context<'_>) -> bool {
+        let mut events = lock(&self.shared.events);
+        let is_awake = events.is_woken || !events.queue.is_empty();
+        events.is_woken &= !is_awake;
+        events.member = (!is_awake).then(|| context.waker().clone());
+        is_awake
+    }
+
+    fn wait_helplessly(&self, at_most: Option<Duration>) {
+        lock(&self.turn).helpless += 1;
+        self.changed.notify_one();
+        self.shared.wait(at_most);
+        lock(&self.turn).helpless -= 1;
+    }
+}
+
+impl super::Sleeper for Driver {
+    fn sleep(&self, at_most: Option<Duration>) {
+        let Some(works) = self.enter(true) else {
+            return self.wait_helplessly(at_most);
+        };
+        works.runtime.block_on(async {
+            let something = std::future::poll_fn(|context| {
+                let is_awake = self.is_awake(context);
+                self.begin(&works.takes);
+                if is_awake { Poll::Ready(()) } else { Poll::Pending }
+            });
+            match at_most {
+                None => something.await,
+                Some(at_most) => drop(tokio::time::timeout(at_most, something).await),
+            }
+        });
+        self.leave();
+        self.go();
+    }
+
+    fn wake(&self) {
+        self.shared.wake();
+    }
+}

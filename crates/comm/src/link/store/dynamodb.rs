@@ -1,0 +1,141 @@
+//! DynamoDB: an object is an item, up to 31 KiB in one; longer ones go on in items of 399 KiB, which are written first.
+//!
+//! ```text
+//! partition (pk)      sort key (sk)                                       items
+//! GROUP/TO            m-CONTEXT-NUMBER-FROM                               heads of messages, where their reader looks
+//! GROUP/TO            s-CONTEXT-COLLECTIVE-NUMBER-FROM                    the same of what a schedule sends
+//! GROUP/p             CONTEXT-COLLECTIVE-KEY-FROM                         what is published
+//! GROUP/b             RANK                                                boards: one Query reads all
+//! GROUP/x0 to xf      OBJECT.PART                                         parts, so that no partition has all of the load
+//! ```
+//!
+//! Nothing blocks there. One Query finds all that a member waits for in a partition ([`waits`]), and costs what one read costs where there
+//! is nothing yet. Reads are consistent: what one was told by another, it finds. No write has a condition: an item is written once, with a
+//! key of its own, so that writing it again, when an answer was lost, changes nothing.
+//!
+//! An item of a group can be found without reading the whole table, which may be others' as well: all partitions are known. What nobody
+//! removes, because all members were killed, goes by itself a day later where the table has `expires` as its time to live.
+//!
+//! What is paid for, at Amazon: a write for each KiB, the same again when it is removed, a read for each 4 KiB and for each question. The
+//! boards cost a write and a read (of all, up to 4 KiB) eight times in a failure bound: at 2 s 14,400 times 0.75 millionths of a dollar
+//! an hour, which is 1.1 cents for each member.
+
+mod fault;
+mod place;
+mod table;
+mod waits;
+
+use super::courier::Plan;
+use super::{Fault, Store};
+use crate::options::StoreAddress;
+use crate::schedule::Rank;
+use place::Place;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use table::Table;
+use tokio::sync::Semaphore;
+use waits::Waits;
+
+/// Bytes of a body that go with its head: with that and its keys it is a bit less than 32 KiB, of which an answer has room for 32,
+/// and a partition takes 31 a second.
+const FIRST_BYTES: usize = 31 << 10;
+/// Of a part: with its keys less than the 400 KiB that an item can have.
+const PIECE_BYTES: usize = 399 << 10;
+/// Objects that are written or read at a time, each over a connection of its own. Boards and questions do not wait for them.
+const AT_ONCE: usize = 64;
+
+/// See the module.
+pub(super) struct DynamoDb {
+    table: Arc<Table>,
+    waits: Arc<Waits>,
+    turns: Semaphore,
+    size: Rank,
+}
+
+impl DynamoDb {
+    pub(super) fn open(
+        address: StoreAddress,
+        plan: &Plan,
+    ) -> impl Future<Output = Result<Self, Fault>> + use<> {
+        let (bound, size) = (plan.bound, plan.size);
+        let boards = Place::of(&format!("{}/b/{}", plan.group, plan.me)).partition;
+        async move {
+            let table = Arc::new(Table::open(address, bound).await?);
+            // Whether all is well is found out before anybody has to be in time: credentials may have to be fetched for the first request.
+            table.names(&boards).await?;
+            let waits = Arc::new(Waits::default());
+            tokio::spawn(Arc::clone(&waits).run(Arc::clone(&table)));
+            let turns = Semaphore::new(AT_ONCE);
+            Ok(Self {
+                table,
+                waits,
+                turns,
+                size,
+            })
+        }
+    }
+}
+
+impl Store for DynamoDb {
+    const PIECE_BYTES: usize = PIECE_BYTES;
+    const HEADS_ARE_TAKEN: bool = false;
+    const IS_POLLED: bool = true;
+
+    fn first_bytes(_readers: u32) -> usize {
+        FIRST_BYTES
+    }
+
+    async fn put_head(&self, key: &str, head: Vec<u8>, _readers: u32) -> Result<(), Fault> {
+        self.put(key, head).await
+    }
+
+    async fn take_head(&self, key: &str) -> Result<Vec<u8>, Fault> {
+        self.waits.wait(Place::of(key)).await
+    }
+
+    async fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), Fault> {
+        let _turn = self.turns.acquire().await;
+        self.table.put(Place::of(key), bytes).await
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+        let _turn = self.turns.acquire().await;
+        self.table.get(Place::of(key)).await
+    }
+
+    async fn exchange(
+        &self,
+        keys: &[String],
+        own: usize,
+        board: Vec<u8>,
+    ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+        let mut places: Vec<Place> = keys.iter().map(|key| Place::of(key)).collect();
+        let mut found: HashMap<String, Vec<u8>> = HashMap::new();
+        for (sort, body) in self.table.all(&places[own].partition).await? {
+            found.insert(sort, body);
+        }
+        let boards = places.iter().map(|place| found.remove(&place.sort)).collect();
+        self.table.put(places.swap_remove(own), board).await?;
+        Ok(boards)
+    }
+
+    async fn remove(&self, keys: &[String]) -> Result<(), Fault> {
+        self.table
+            .remove(keys.iter().map(|key| Place::of(key)).collect())
+            .await
+    }
+
+    async fn clear(&self, group: &str) -> Result<(), Fault> {
+        for partition in place::partitions(group, self.size) {
+            let left = self.table.names(&partition).await?.into_iter();
+            let left: BTreeSet<Place> = left
+                .map(|sort| Place {
+                    partition: partition.clone(),
+                    sort,
+                })
+                .collect();
+            self.table.remove(left).await?;
+        }
+        Ok(())
+    }
+}

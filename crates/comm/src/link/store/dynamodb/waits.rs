@@ -1,0 +1,129 @@
+//! Who waits for heads, and one task that looks for all of them: soon after the last look as long as something is likely to come, then ever
+//! more seldom.
+//!
+//! Those of a series, messages of a communicator or what belongs to one collective, are looked for with one Query from the first to the
+//! last of them, which reads at most as many items as are waited for. Where others lie between, it goes on from the next that is
+//! waited for: so what nobody asks for yet is not read again and again.
+
+use super::super::Fault;
+use super::super::backoff::Backoff;
+use super::super::courier::lock;
+use super::place::Place;
+use super::table::Table;
+use futures_util::future::try_join_all;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+
+/// Between looks, of which each takes some milliseconds.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+type Found = oneshot::Sender<Result<Vec<u8>, Fault>>;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Waits {
+    of: Mutex<HashMap<Place, Found>>,
+    is_new: Notify,
+    /// Why nobody can wait any more.
+    fault: Mutex<Option<Fault>>,
+}
+
+impl Waits {
+    /// Until the item is there.
+    pub(super) async fn wait(&self, place: Place) -> Result<Vec<u8>, Fault> {
+        if let Some(fault) = &*lock(&self.fault) {
+            return Err(fault.clone());
+        }
+        let (found, is_found) = oneshot::channel();
+        lock(&self.of).insert(place, found);
+        self.is_new.notify_one();
+        is_found.await.unwrap_or_else(|_| {
+            let why = "its link has ended".into();
+            Err(Fault { why })
+        })
+    }
+
+    /// Looks, as long as the table can be used.
+    pub(super) async fn run(self: Arc<Self>, table: Arc<Table>) {
+        let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
+        loop {
+            lock(&self.of).retain(|_, found| !found.is_closed());
+            if lock(&self.of).is_empty() {
+                self.is_new.notified().await;
+                // Those that come together are looked for together.
+                tokio::task::yield_now().await;
+                backoff = Backoff::new(PAUSE, PAUSE_MAX);
+                continue;
+            }
+            match self.look(&table).await {
+                Ok(false) => {}
+                Ok(true) => backoff = Backoff::new(PAUSE, PAUSE_MAX),
+                Err(fault) => return self.fail(&fault),
+            }
+            if lock(&self.of).is_empty() {
+                continue;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.pause()) => {}
+                () = self.is_new.notified() => backoff = Backoff::new(PAUSE, PAUSE_MAX),
+            }
+        }
+    }
+
+    fn fail(&self, fault: &Fault) {
+        *lock(&self.fault) = Some(fault.clone());
+        for (_, found) in lock(&self.of).drain() {
+            let _ = found.send(Err(fault.clone()));
+        }
+    }
+
+    /// Whether something was there.
+    async fn look(&self, table: &Table) -> Result<bool, Fault> {
+        let mut all: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+        for place in lock(&self.of).keys() {
+            let (partition, series) = place.series();
+            let series = (partition.to_owned(), series.to_owned());
+            all.entry(series).or_default().insert(place.sort.clone());
+        }
+        let looks = all
+            .into_iter()
+            .map(|((partition, _), wanted)| self.look_for(table, partition, wanted));
+        let found = try_join_all(looks).await?;
+        Ok(found.contains(&true))
+    }
+
+    async fn look_for(
+        &self,
+        table: &Table,
+        partition: String,
+        mut wanted: BTreeSet<String>,
+    ) -> Result<bool, Fault> {
+        let mut is_any = false;
+        while let (Some(first), Some(last)) = (wanted.first(), wanted.last()) {
+            let (found, next) = table.between(&partition, first, last, wanted.len()).await?;
+            for (sort, head) in found {
+                is_any |= self.hand(
+                    Place {
+                        partition: partition.clone(),
+                        sort,
+                    },
+                    head,
+                );
+            }
+            match next {
+                Some(next) => wanted.retain(|sort| *sort > next),
+                None => break,
+            }
+        }
+        Ok(is_any)
+    }
+
+    /// False if nobody waits for that.
+    fn hand(&self, place: Place, head: Vec<u8>) -> bool {
+        let found = lock(&self.of).remove(&place);
+        found.is_some_and(|found| found.send(Ok(head)).is_ok())
+    }
+}

@@ -1,0 +1,275 @@
+//! What is in a store, under which key.
+//!
+//! ```text
+//! GROUP/m-CONTEXT-FROM-TO-NUMBER             the messages of users, counted for each receiver
+//! GROUP/s-CONTEXT-COLLECTIVE-FROM-TO-NUMBER  what a schedule sends
+//! GROUP/p-CONTEXT-COLLECTIVE-FROM-KEY        what a schedule publishes
+//! GROUP/b/RANK                               what a member says of itself (board.rs)
+//! ```
+//!
+//! Stores that keep objects as files remove a folder with its last one, also where another is being written there: so no object that comes
+//! and goes has a folder to itself.
+//!
+//! An object is a head and what of the body goes with it; where a store's objects cannot be so large, the rest is in pieces, `KEY.1`,
+//! `KEY.2` and so on, which are written first:
+//!
+//! ```text
+//! byte  0        4         5      6         8     12       16        24       32       40
+//!       | "HLOB" | version | kind | readers | tag | member | context | number | length | body ...
+//! ```
+//!
+//! A group's id is random, so no key of another group, or of another communicator of this one, is ever the same; what a head says is
+//! compared with what was asked for nevertheless.
+
+use crate::schedule::Rank;
+use hotlease_wire::comm::GroupId;
+use std::fmt::Write;
+use std::ops::Range;
+
+/// Which object. Ranks are those of the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Name {
+    /// A user's message, by its number among those of this sender to this receiver.
+    Message {
+        context: u64,
+        from: Rank,
+        to: Rank,
+        number: u64,
+    },
+    /// A message of a collective, by its number among those of this sender to this receiver in it.
+    Step {
+        context: u64,
+        collective: u32,
+        from: Rank,
+        to: Rank,
+        number: u32,
+    },
+    /// What a member publishes in a collective.
+    Published {
+        context: u64,
+        collective: u32,
+        from: Rank,
+        key: u32,
+    },
+}
+
+impl Name {
+    /// The communicator that it belongs to.
+    pub(crate) fn context(&self) -> u64 {
+        match self {
+            Self::Message { context, .. } | Self::Step { context, .. } | Self::Published { context, .. } => {
+                *context
+            }
+        }
+    }
+
+    /// The collective that it belongs to.
+    pub(crate) fn collective(&self) -> Option<u32> {
+        match self {
+            Self::Message { .. } => None,
+            Self::Step { collective, .. } | Self::Published { collective, .. } => Some(*collective),
+        }
+    }
+
+    pub(super) fn key(&self, group: &str) -> String {
+        match self {
+            Self::Message {
+                context,
+                from,
+                to,
+                number,
+            } => format!("{group}/m-{context:x}-{from}-{to}-{number}"),
+            Self::Step {
+                context,
+                collective,
+                from,
+                to,
+                number,
+            } => format!("{group}/s-{context:x}-{collective}-{from}-{to}-{number}"),
+            Self::Published {
+                context,
+                collective,
+                from,
+                key,
+            } => format!("{group}/p-{context:x}-{collective}-{from}-{key}"),
+        }
+    }
+
+    /// Kind, member, number: what a head repeats.
+    fn fields(&self) -> (u8, u32, u64) {
+        match *self {
+            Self::Message { from, number, .. } => (1, from, number),
+            Self::Step {
+                collective,
+                from,
+                number,
+                ..
+            } => (2, from, u64::from(collective) << 32 | u64::from(number)),
+            Self::Published {
+                collective,
+                from,
+                key,
+                ..
+            } => (3, from, u64::from(collective) << 32 | u64::from(key)),
+        }
+    }
+}
+
+/// The key of a group: all of its keys begin so.
+pub(super) fn group_key(prefix: &str, group: GroupId) -> String {
+    let mut key = prefix.to_owned();
+    for byte in group.0 {
+        // Writing to a string does not fail.
+        let _ = write!(key, "{byte:02x}");
+    }
+    key
+}
+
+/// What an object says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// The user's; 0 in collectives.
+    pub(crate) tag: u32,
+    /// Bytes of the whole body.
+    pub(crate) length: u64,
+    /// How many read it.
+    pub(crate) readers: u16,
+}
+
+pub(super) const HEAD_BYTES: usize = 40;
+const MAGIC: [u8; 4] = *b"HLOB";
+const VERSION: u8 = 1;
+
+impl Head {
+    pub(super) fn encode(&self, name: &Name) -> [u8; HEAD_BYTES] {
+        let (kind, member, number) = name.fields();
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = kind;
+        bytes[6..8].copy_from_slice(&self.readers.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[12..16].copy_from_slice(&member.to_le_bytes());
+        bytes[16..24].copy_from_slice(&name.context().to_le_bytes());
+        bytes[24..32].copy_from_slice(&number.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+
+    /// Of an object that was asked for by this name, of which so many bytes go with the head; none if it is not that, or is not as long as
+    /// it should be.
+    pub(super) fn decode(name: &Name, object: &[u8], first_bytes: fn(u32) -> usize) -> Option<Self> {
+        let (head, body) = object.split_first_chunk::<HEAD_BYTES>()?;
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&head[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let decoded = Self {
+            tag: word(8) as u32,
+            length: word(32),
+            readers: u16::from_le_bytes([head[6], head[7]]),
+        };
+        let is_it = decoded.encode(name) == *head;
+        let first_max = first_bytes(decoded.readers.into()) as u64;
+        let is_whole = body.len() as u64 == decoded.length.min(first_max);
+        (is_it && is_whole).then_some(decoded)
+    }
+}
+
+/// The key of a piece of the body, from 1.
+pub(super) fn piece_key(key: &str, number: u64) -> String {
+    format!("{key}.{number}")
+}
+
+/// Which bytes of the body the pieces are, the first of which is number 1.
+pub(super) fn pieces(length: u64, first: usize, piece: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let (length, first) = (length as usize, first.min(length as usize));
+    let starts = (first..length).step_by(piece.max(1));
+    (1..).zip(starts.map(move |start| start..length.min(start.saturating_add(piece))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: Name = Name::Message {
+        context: 5,
+        from: 1,
+        to: 2,
+        number: 77,
+    };
+
+    #[test]
+    fn an_object_is_what_was_asked_for_and_whole_or_nothing() {
+        let head = Head {
+            tag: 9,
+            length: 3,
+            readers: 1,
+        };
+        let mut object = head.encode(&NAME).to_vec();
+        object.extend([1, 2, 3]);
+        assert_eq!(Head::decode(&NAME, &object, |_| 10), Some(head));
+        for length in 0..object.len() {
+            let cut = Head::decode(&NAME, &object[..length], |_| 10);
+            assert_eq!(cut, None, "cut to {length}");
+        }
+        assert_eq!(
+            Head::decode(&NAME, &object, |_| 2),
+            None,
+            "more than goes with a head"
+        );
+        for place in [0, 4, 5, 12, 16, 24, 33] {
+            let mut other = object.clone();
+            other[place] ^= 1;
+            assert_eq!(Head::decode(&NAME, &other, |_| 10), None, "byte {place}");
+        }
+        let of_another_communicator = Name::Message {
+            context: 6,
+            from: 1,
+            to: 2,
+            number: 77,
+        };
+        assert_eq!(Head::decode(&of_another_communicator, &object, |_| 10), None);
+    }
+
+    #[test]
+    fn names_have_keys_of_their_own() {
+        let step = |number| Name::Step {
+            context: 5,
+            collective: 1,
+            from: 1,
+            to: 2,
+            number,
+        };
+        let published = |collective, key| Name::Published {
+            context: 5,
+            collective,
+            from: 1,
+            key,
+        };
+        let names = [
+            NAME,
+            step(77),
+            step(78),
+            published(1, 2),
+            published(12, 2),
+            published(1, 22),
+        ];
+        let keys: std::collections::HashSet<_> = names.iter().map(|name| name.key("g")).collect();
+        assert_eq!(keys.len(), names.len(), "{keys:?}");
+    }
+
+    #[test]
+    fn pieces_are_all_that_the_first_does_not_have() {
+        let all: Vec<_> = pieces(10, 3, 4).collect();
+        assert_eq!(all, [(1, 3..7), (2, 7..10)]);
+        assert_eq!(pieces(3, 3, 4).count(), 0);
+        assert_eq!(pieces(0, 3, 4).count(), 0);
+        let large = 3 << 30;
+        let total: usize = pieces(large, 1 << 20, 1 << 20)
+            .map(|(_, range)| range.len())
+            .sum();
+        assert_eq!(total as u64, large - (1 << 20));
+    }
+}

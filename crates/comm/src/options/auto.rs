@@ -1,0 +1,293 @@
+//! The link that the model chooses.
+
+use super::link::LinkChoice;
+use crate::choice::Table;
+use crate::collective::{Call, Operation};
+use crate::error::Error;
+use crate::model::{By, Estimate, Prices, Scenario, estimate, of_bytes};
+use crate::schedule::Rank;
+use std::fmt;
+use std::str::FromStr;
+
+/// What a link is chosen among, and for: the one that [`model`](crate::model) holds to be the best for an operation of so many bytes.
+///
+/// As text: `auto:direct,redis://host,s3://bucket,op=allreduce,size=1MiB,by=price`, where what is not a link is one of the settings below.
+/// Without links they are those of `HOTLEASE_COMM_LINKS`, `direct,redis://host` for instance, so that a program says `auto`, and
+/// whoever runs it what there is. A comma in a password is written `%2C`.
+///
+/// All members have to say the same, in the same order; the rendezvous refuses whoever says something else, or has other prices or
+/// another table. Stores may have other addresses at each. They choose when they have met, for as many as they are then, and so again
+/// when a communicator shrinks or grows. [`Communicator::link`](crate::Communicator::link) is what was chosen; `hotlease comm plan` shows
+/// what it would be, with the same figures. Prices and times are those of the file that `HOTLEASE_COMM_PRICES` names, or else the built-in
+/// ones, which are AWS's and have none of libfabric. What was chosen and does not work, because members cannot reach each other for instance, is an error:
+/// nothing else is tried.
+///
+/// ```
+/// use hotlease_comm::model::By;
+/// use hotlease_comm::{Auto, LinkChoice, Operation};
+///
+/// let link: LinkChoice = "auto:direct,redis://cache,size=64KiB".parse()?;
+/// let LinkChoice::Auto(auto) = &link else { unreachable!() };
+/// assert_eq!((auto.operation, auto.bytes, auto.by), (Operation::Allreduce, 65536, By::Price));
+/// # Ok::<(), hotlease_comm::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Auto {
+    /// What there is to choose from, in any number up to 8 and none of them `auto`; of equal ones the first is taken. None: those of
+    /// `HOTLEASE_COMM_LINKS`.
+    pub links: Vec<LinkChoice>,
+    /// What it is for: `op=` (default: allreduce).
+    pub operation: Operation,
+    /// Of how many bytes: `size=`; as [`of_size`](crate::model::of_size) counts them (default: 1 MiB).
+    pub bytes: usize,
+    /// By what: `by=time`, `price` or `product` (default: price).
+    pub by: By,
+    /// Memory of each member, which it is charged for: `memory=` (default: 2 GiB).
+    pub memory_bytes: u64,
+    /// How many such operations share a store's or rendezvous' hour: `operations-per-hour=` (default: they are charged for as long as it
+    /// lasts).
+    pub operations_per_hour: Option<u32>,
+}
+
+/// More links need not be chosen from.
+const LINKS_MAX: usize = 8;
+const LINKS: &str = "HOTLEASE_COMM_LINKS";
+
+impl Default for Auto {
+    fn default() -> Self {
+        Self {
+            links: Vec::new(),
+            operation: Operation::Allreduce,
+            bytes: 1 << 20,
+            by: By::Price,
+            memory_bytes: 2 << 30,
+            operations_per_hour: None,
+        }
+    }
+}
+
+fn wrong(why: impl fmt::Display) -> Error {
+    let what = format!("a link: auto: {why}");
+    Error::Options { what }
+}
+
+impl Auto {
+    /// With the links that there are.
+    pub(super) fn with_links(self) -> Result<Self, Error> {
+        if !self.links.is_empty() {
+            return Ok(self);
+        }
+        let found = std::env::var_os(LINKS).filter(|links| !links.is_empty());
+        let text = found.ok_or_else(|| {
+            wrong(format_args!(
+                "it has no links to choose from: name them, as in `auto:direct,redis://host`, or set {LINKS}"
+            ))
+        })?;
+        let text = text
+            .into_string()
+            .map_err(|_| wrong(format_args!("{LINKS} is no text")))?;
+        let Self { links, .. } = text.parse()?;
+        let are_links = text.parse()
+            == Ok(Self {
+                links: links.clone(),
+                ..Self::default()
+            })
+            && !links.is_empty();
+        match are_links {
+            true => Ok(Self { links, ..self }),
+            false => Err(wrong(format_args!(
+                "{LINKS} has links only, such as `direct,redis://host`"
+            ))),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let count = self.links.len();
+        if count > LINKS_MAX {
+            return Err(wrong(format_args!("{count} links; the most is {LINKS_MAX}")));
+        }
+        if self.links.iter().any(|link| matches!(link, LinkChoice::Auto(_))) {
+            return Err(wrong("it chooses from links, and `auto` is none"));
+        }
+        Ok(())
+    }
+
+    /// What each of the links takes and costs, in their order.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the prices say nothing about one of them, or it cannot be simulated; [`Error::Options`].
+    pub fn estimates(&self, ranks: Rank, table: &Table, prices: &Prices) -> Result<Vec<Estimate>, Error> {
+        let (collective, element) = of_bytes(self.operation, 0, ranks, self.bytes);
+        let scenario = Scenario {
+            call: Call::new(collective, 0, ranks),
+            element,
+            memory_bytes: self.memory_bytes,
+            operations_per_hour: self.operations_per_hour.map(f64::from),
+        };
+        let kinds = self.links.iter().filter_map(LinkChoice::kind);
+        kinds
+            .map(|kind| estimate(&scenario, kind, table, prices))
+            .collect()
+    }
+
+    /// What members have to say alike.
+    pub(super) fn agreed(&self) -> String {
+        self.said(LinkChoice::agreed)
+    }
+
+    fn said(&self, link: impl Fn(&LinkChoice) -> String) -> String {
+        let mut parts: Vec<String> = self.links.iter().map(link).collect();
+        parts.push(format!(
+            "op={},size={},by={}",
+            self.operation, self.bytes, self.by
+        ));
+        parts.push(format!("memory={}", self.memory_bytes));
+        parts.extend(
+            self.operations_per_hour
+                .map(|count| format!("operations-per-hour={count}")),
+        );
+        format!("auto:{}", parts.join(","))
+    }
+
+    /// The best for so many members.
+    pub(super) fn choose(&self, ranks: Rank, table: &Table, prices: &Prices) -> Result<LinkChoice, Error> {
+        let estimates = self.estimates(ranks, table, prices)?;
+        let best = self.by.best(&estimates).map(|best| best.link);
+        let found = self
+            .links
+            .iter()
+            .find(|link| best.is_some() && link.kind() == best);
+        found
+            .cloned()
+            .ok_or_else(|| wrong("it has no links to choose from"))
+    }
+}
+
+impl fmt::Display for Auto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said(LinkChoice::to_string))
+    }
+}
+
+impl FromStr for Auto {
+    type Err = Error;
+
+    /// What stands behind `auto:`.
+    ///
+    /// # Errors
+    /// [`Error::Options`]. It does not repeat the text, which may have a password in it.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut auto = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let number = |value: &str| {
+                bytes(value).ok_or_else(|| wrong("a size is a number such as 4096, 64KiB or 1MiB"))
+            };
+            match part.split_once('=') {
+                Some(("op", value)) => auto.operation = value.parse()?,
+                Some(("by", value)) => auto.by = value.parse()?,
+                Some(("size", value)) => {
+                    auto.bytes = number(value)?
+                        .try_into()
+                        .map_err(|_| wrong("a size that is no size here"))?;
+                }
+                Some(("memory", value)) => auto.memory_bytes = number(value)?,
+                Some(("operations-per-hour", value)) => {
+                    let count = value.parse().ok().filter(|count| *count > 0);
+                    auto.operations_per_hour =
+                        Some(count.ok_or_else(|| wrong("operations-per-hour is a number of at least 1"))?);
+                }
+                _ => auto.links.push(part.parse()?),
+            }
+        }
+        auto.check()?;
+        Ok(auto)
+    }
+}
+
+/// `4096`, `64K`, `1MiB`: units are powers of 1024.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit: u64 = match unit.trim_end_matches("iB") {
+        "" if unit.is_empty() => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn auto(text: &str) -> Auto {
+        match text.parse().expect(text) {
+            LinkChoice::Auto(auto) => auto,
+            link => panic!("{link:?}"),
+        }
+    }
+
+    #[test]
+    fn settings_stand_among_links() {
+        let said = auto(
+            "auto:direct, redis://me:secret@h?prefix=a/,by=time,s3://b?region=x,size=3K,op=scan,memory=1GiB,operations-per-hour=9",
+        );
+        assert_eq!(
+            said.to_string(),
+            "auto:direct,redis://h,s3://b,op=scan,size=3072,by=time,memory=1073741824,operations-per-hour=9"
+        );
+        assert_eq!(said.links[1].prefix(), "a/");
+        assert_eq!(auto("auto"), Auto::default());
+        assert_eq!(auto(&said.to_string()).to_string(), said.to_string());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_without_repeating_it() {
+        for (text, expected) in [
+            ("auto:telex", "it can be `direct`"),
+            ("auto:direct,auto", "auto"),
+            ("auto:direct,size=much", "a size is a number"),
+            ("auto:size=99999999999999999999", "a size is a number"),
+            ("auto:size=iB", "a size is a number"),
+            ("auto:operations-per-hour=0", "at least 1"),
+            ("auto:op=sing,direct", "sing"),
+            ("auto:by=colour", "time, price or product"),
+            ("auto:redis://me:secret@", "no host"),
+            ("auto:tcp,tcp,tcp,tcp,tcp,tcp,tcp,tcp,tcp", "9 links"),
+            ("automatic", "it can be"),
+        ] {
+            let error = text.parse::<LinkChoice>().expect_err(text).to_string();
+            assert!(
+                error.contains(expected) && !error.contains("secret"),
+                "{text}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_choice_is_that_of_the_model() {
+        let (table, mut prices) = (Table::built_in(), Prices::built_in().clone());
+        let among = auto("auto:redis://h,tcp,s3://b,size=64K");
+        assert_eq!(among.choose(16, table, &prices), Ok(LinkChoice::Tcp));
+        // A slow network beside a store that costs nothing.
+        let tcp = prices.link.tcp.as_mut().expect("TCP");
+        tcp.latency_us = 1e6;
+        assert_eq!(among.choose(16, table, &prices), Ok(among.links[0].clone()));
+        let first = auto("auto:tcp,direct");
+        assert_eq!(
+            first.choose(16, table, &prices),
+            Ok(LinkChoice::Tcp),
+            "of equal ones the first"
+        );
+        prices.link.redis = None;
+        let error = among
+            .choose(16, table, &prices)
+            .expect_err("nothing is known of it");
+        assert!(
+            error.to_string().contains("the prices say nothing about redis"),
+            "{error}"
+        );
+    }
+}

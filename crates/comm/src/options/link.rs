@@ -1,0 +1,282 @@
+//! What members talk over.
+
+use super::Auto;
+use crate::choice::LinkKind;
+use crate::error::Error;
+use std::fmt;
+use std::str::FromStr;
+
+/// What members talk over; the same for all.
+///
+/// As text: `direct`, `tcp`, `ofi` or `ofi:PROVIDER`, `redis://host:6379`, `s3://bucket`, `dynamodb://table`, or `auto:` and several of these.
+/// A store is for members that cannot reach each other; they meet at the rendezvous all the same.
+/// What they write to the store begins with `prefix`, which can be set behind the address
+/// (`redis://host?prefix=mine/`; default: `hotlease/`).
+///
+/// ```
+/// use hotlease_comm::LinkChoice;
+///
+/// let link: LinkChoice = "redis://cache.example:6379/2".parse()?;
+/// assert_eq!(link.to_string(), "redis://cache.example:6379/2");
+/// # Ok::<(), hotlease_comm::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkChoice {
+    /// What is fastest between members that can reach each other.
+    #[default]
+    Direct,
+    /// TCP connections between all.
+    Tcp,
+    /// libfabric, which drives the adapters of RDMA networks, between all, also inside a node. They have to reach each other without a NAT
+    /// in between.
+    Ofi {
+        /// The name of its provider, as `tcp;ofi_rxm`; none: the one that `HOTLEASE_TRANSPORT` names, or else the best that there is
+        /// and that leads to other hosts. The same for all.
+        provider: Option<String>,
+    },
+    /// A Redis server, version 6 or later, no cluster; `rediss:` with TLS. User and password are those of the address,
+    /// or else `REDIS_USERNAME` and `REDIS_PASSWORD`.
+    Redis(StoreAddress),
+    /// A bucket of S3, or of another store that speaks its language: `s3://bucket?endpoint=https://host&region=name`. Who may use it is
+    /// said by the environment as for all programs of AWS: `AWS_ACCESS_KEY_ID` and so on, or the role of a function, container or
+    /// machine.
+    S3(StoreAddress),
+    /// A table of DynamoDB, whose keys are the strings `pk` and `sk`: `dynamodb://table?endpoint=https://host&region=name`. Who may use it
+    /// is said as for S3.
+    DynamoDb(StoreAddress),
+    /// Whichever of several links the model holds to be the best: see [`Auto`].
+    Auto(Auto),
+}
+
+/// Where a store is. Credentials in it are shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreAddress {
+    /// Scheme, credentials, host, path: without what is behind a `?`.
+    pub(crate) full: String,
+    /// The same without credentials.
+    shown: String,
+    pub(crate) prefix: String,
+    /// Of S3 and DynamoDB, where it is not Amazon's own or not where the environment says.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) region: Option<String>,
+}
+
+/// What begins the keys, unless it is said.
+const PREFIX: &str = "hotlease/";
+/// Bytes of a prefix.
+const PREFIX_BYTES_MAX: usize = 200;
+const TABLE_BYTES_MAX: usize = 255;
+
+impl LinkChoice {
+    /// libfabric, by its best provider.
+    pub const OFI: Self = Self::Ofi { provider: None };
+
+    /// Whether it goes through a store, or can.
+    pub fn is_mediated(&self) -> bool {
+        self.can_be(|link| link.kind().is_some_and(LinkKind::is_mediated))
+    }
+
+    /// Whether it goes over libfabric, or can.
+    pub(super) fn is_fabric(&self) -> bool {
+        self.can_be(|link| matches!(link, Self::Ofi { .. }))
+    }
+
+    fn can_be(&self, is: impl Fn(&Self) -> bool) -> bool {
+        match self {
+            Self::Auto(auto) => auto.links.iter().any(is),
+            link => is(link),
+        }
+    }
+
+    /// As tables and prices name it. None: it is still to be chosen.
+    pub const fn kind(&self) -> Option<LinkKind> {
+        Some(match self {
+            Self::Direct | Self::Tcp => LinkKind::Tcp,
+            Self::Ofi { .. } => LinkKind::Ofi,
+            Self::Redis(_) => LinkKind::Redis,
+            Self::S3(_) => LinkKind::S3,
+            Self::DynamoDb(_) => LinkKind::DynamoDb,
+            Self::Auto(_) => return None,
+        })
+    }
+
+    /// What members have to say alike of it: those of one node share memory if both want to, and a store may have other addresses
+    /// elsewhere.
+    pub(super) fn agreed(&self) -> String {
+        match self.kind() {
+            Some(LinkKind::Tcp) => "direct".into(),
+            Some(kind) => kind.to_string(),
+            None => "auto".into(),
+        }
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        match self {
+            Self::Direct | Self::Tcp | Self::Ofi { .. } | Self::Auto(_) => "",
+            Self::Redis(address) | Self::S3(address) | Self::DynamoDb(address) => &address.prefix,
+        }
+    }
+}
+
+impl StoreAddress {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (full, query) = text.split_once('?').unwrap_or((text, ""));
+        let (scheme, rest) = full.split_once("://").ok_or("it has no `://`")?;
+        let host_at = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+        if host_at.split('/').next().is_none_or(str::is_empty) {
+            return Err("it names no host".into());
+        }
+        let (mut prefix, mut endpoint, mut region) = (PREFIX.to_owned(), None, None);
+        let is_aws = scheme != "redis" && scheme != "rediss";
+        let is_of_table = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        if scheme == "dynamodb" && !(rest.len() <= TABLE_BYTES_MAX && rest.bytes().all(is_of_table)) {
+            return Err(format!(
+                "a table's name is of at most {TABLE_BYTES_MAX} letters, digits, and of _-."
+            ));
+        }
+        for (name, value) in query
+            .split('&')
+            .filter(|part| !part.is_empty())
+            .map(|part| part.split_once('=').unwrap_or((part, "")))
+        {
+            match name {
+                "prefix" => prefix = value.to_owned(),
+                // It is shown; nobody signs in there with a password.
+                "endpoint" if is_aws && value.starts_with("http") && !value.contains('@') => {
+                    endpoint = Some(value.to_owned());
+                }
+                "region" if is_aws => region = Some(value.to_owned()),
+                _ if is_aws => {
+                    return Err("its settings can be `prefix`, `endpoint` (http...) and `region`".into());
+                }
+                _ => return Err("its settings can be `prefix`".into()),
+            }
+        }
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.:{}".contains(&byte);
+        if prefix.len() > PREFIX_BYTES_MAX || !prefix.bytes().all(is_plain) {
+            return Err(format!(
+                "its prefix can have {PREFIX_BYTES_MAX} letters, digits, and of /-_.:{{}}"
+            ));
+        }
+        Ok(Self {
+            full: full.to_owned(),
+            shown: format!("{scheme}://{host_at}"),
+            prefix,
+            endpoint,
+            region,
+        })
+    }
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} under {:?}", self.shown, self.prefix)
+    }
+}
+
+impl fmt::Display for LinkChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct => f.write_str("direct"),
+            Self::Tcp => f.write_str("tcp"),
+            Self::Ofi { provider: None } => f.write_str("ofi"),
+            Self::Ofi { provider: Some(name) } => write!(f, "ofi:{name}"),
+            Self::Redis(address) | Self::S3(address) | Self::DynamoDb(address) => address.fmt(f),
+            Self::Auto(auto) => auto.fmt(f),
+        }
+    }
+}
+
+impl FromStr for LinkChoice {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Error::Options`] of what is no link. It does not repeat the text, which may have a password in it.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let wrong = |why: String| Error::Options {
+            what: format!("a link: {why}"),
+        };
+        match text.split_once(':').map_or(text, |(scheme, _)| scheme) {
+            "direct" if text == "direct" => Ok(Self::Direct),
+            "tcp" if text == "tcp" => Ok(Self::Tcp),
+            "ofi" => match text.strip_prefix("ofi:") {
+                None => Ok(Self::OFI),
+                Some("") => Err(wrong("`ofi:` names no provider of libfabric".into())),
+                Some(name) => Ok(Self::Ofi {
+                    provider: Some(name.into()),
+                }),
+            },
+            "redis" | "rediss" => StoreAddress::parse(text).map(Self::Redis).map_err(wrong),
+            "s3" => StoreAddress::parse(text).map(Self::S3).map_err(wrong),
+            "dynamodb" => StoreAddress::parse(text).map(Self::DynamoDb).map_err(wrong),
+            "auto" => text[4..].trim_start_matches(':').parse().map(Self::Auto),
+            _ => Err(wrong(
+                "it can be `direct`, `tcp`, `ofi`, `redis://host:port`, `s3://bucket`, `dynamodb://table`, or `auto:` and several of these"
+                    .into(),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_read_as_they_are_shown() {
+        for text in [
+            "direct",
+            "tcp",
+            "ofi",
+            "ofi:tcp;ofi_rxm",
+            "redis://localhost:1",
+            "rediss://a.b/3",
+            "s3://bucket",
+            "dynamodb://a.table-of_mine",
+        ] {
+            let link: LinkChoice = text.parse().expect(text);
+            assert_eq!(link.to_string(), text);
+        }
+        let link: LinkChoice = "redis://h?prefix=a/b:".parse().expect("a link");
+        assert_eq!((link.prefix(), link.to_string().as_str()), ("a/b:", "redis://h"));
+        assert!(link.is_mediated());
+    }
+
+    #[test]
+    fn what_is_no_link_is_refused_without_repeating_it() {
+        for text in [
+            "",
+            "tcp:",
+            "ofi:",
+            "http://me:secret@h",
+            "redis:me:secret",
+            "redis://me:secret@",
+            "redis://h?secret=1&prefix=*",
+            "dynamodb://",
+            "dynamodb://me:secret@table",
+            "dynamodb://table/more",
+            "dynamodb://table?secret=1",
+            "dynamodb://table?endpoint=http://me:secret@h",
+        ] {
+            let error = text.parse::<LinkChoice>().expect_err(text).to_string();
+            assert!(error.contains("link") && !error.contains("secret@"), "{error}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_shown_nowhere() {
+        let link: LinkChoice = "redis://me:pass:w@rd@host:1/2".parse().expect("a link");
+        let shown = format!("{link} {link:?}");
+        assert!(
+            shown.contains("host:1/2") && !shown.contains("pass") && !shown.contains("rd@"),
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,456 @@
+//! Members that talk through a store: a message is one object, written when it is sent, and read when somebody asks for it.
+//!
+//! ```text
+//!   sender                    store                       receiver
+//!     │ ── Put ─────────────► │                               │
+//!     │                       │ ◄──────────────── Get ─────── │  a receive or a probe waits
+//!     │                       │ ── as much as goes at once ─► │  to who asked for it, in the sender's order
+//!     │                       │ ◄─────────────── Rest ─────── │  if it is longer: straight into the memory of who asked
+//! ```
+//!
+//! There is no credit, and nothing is announced: what nobody asks for stays in the store. Of what a receive passes over, because it
+//! has another tag, the first part is kept here, in all at most [`super::Bounds::early_bytes`] and what is on its way.
+
+mod ends;
+mod steps;
+
+use super::sending::Sending;
+use super::{Action, Kept, Owner, Posted, Protocol, Status};
+use crate::error::{During, Error};
+use crate::link::store::{Head, Name, Order};
+use crate::matching::{Envelope, Pattern};
+use crate::memory::Piece;
+use crate::schedule::Rank;
+use crate::slots::{Key, Slots};
+use hotlease_wire::comm::frame::{Address, Class, ENTRY_COST};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Messages of one sender that are asked for at a time.
+const ASKED_MAX: u64 = 32;
+
+/// What a member had done when it finished, as far as it is about this one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Parting {
+    /// How many messages it has sent to this one, by communicator.
+    pub(crate) sent: BTreeMap<u64, u64>,
+    /// How many collectives it took part in, by communicator.
+    pub(crate) done: BTreeMap<u64, u32>,
+}
+
+/// The messages of one member in one communicator.
+#[derive(Default)]
+struct Channel {
+    /// The next to ask for.
+    asked: u64,
+    /// The next that a receive may have.
+    taken: u64,
+    /// Those that came before their turn.
+    come: BTreeMap<u64, (Head, Vec<u8>)>,
+}
+
+/// What the link was asked for.
+enum Getting {
+    Message {
+        context: u64,
+        from: Rank,
+        number: u64,
+    },
+    /// An object of a collective.
+    Fetch {
+        owner: Owner,
+        during: During,
+        from: Rank,
+        name: Name,
+        into: Piece,
+    },
+    /// What is missing of an object, by whoever gets it.
+    Rest {
+        owner: Owner,
+        during: During,
+        status: Status,
+    },
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Stored {
+    /// Messages, by communicator and receiver.
+    sent: HashMap<(u64, Rank), u64>,
+    channels: HashMap<(u64, Rank), Channel>,
+    gets: Slots<Getting>,
+    /// Of messages that nobody has asked for.
+    kept_bytes: u64,
+    partings: HashMap<Rank, Parting>,
+    /// How many messages a member has sent to this one in a communicator that it has left, and in how many collectives it took part.
+    quits: HashMap<(u64, Rank), (u64, u32)>,
+    /// Somebody waits for something else than when it was looked last.
+    is_changed: bool,
+}
+
+impl Stored {
+    /// What a member that has finished, or left a communicator, has sent to this one there, and how many collectives it took part in.
+    fn in_all(&self, context: u64, from: Rank) -> Option<(u64, u32)> {
+        let of = |parting: &Parting| {
+            let sent = parting.sent.get(&context).copied().unwrap_or(0);
+            (sent, parting.done.get(&context).copied().unwrap_or(0))
+        };
+        let parting = || self.partings.get(&from).map(of);
+        // Who finishes says no more of what it had left before.
+        let quit = self.quits.get(&(context, from)).copied();
+        quit.or_else(parting)
+    }
+}
+
+impl Protocol {
+    /// For members that talk through a store.
+    pub(crate) fn through_a_store(mut self) -> Self {
+        self.stored = Some(Stored::default());
+        self
+    }
+
+    pub(super) fn is_stored(&self) -> bool {
+        self.stored.is_some()
+    }
+
+    /// Sends a user's message.
+    pub(super) fn put_message(&mut self, to: Rank, address: Address, body: Piece, owner: Owner) {
+        let Some(stored) = &mut self.stored else { return };
+        let sent = stored.sent.entry((address.context, to)).or_default();
+        let name = Name::Message {
+            context: address.context,
+            from: self.me,
+            to,
+            number: *sent,
+        };
+        *sent += 1;
+        let during = During::Send { to, tag: address.tag };
+        let sending = Sending::whole(to, owner, during, &address, body.clone());
+        self.put(name, sending, 1, Arc::from([to]), body);
+    }
+
+    /// Writes an object of a collective, for so many of these members.
+    pub(super) fn publish(
+        &mut self,
+        name: Name,
+        body: Piece,
+        readers: u32,
+        members: Arc<[Rank]>,
+        collective: Key,
+    ) {
+        let during = self.during_collective(collective);
+        let owner = Owner::Collective(collective);
+        let address = Address {
+            class: Class::Collective,
+            context: name.context(),
+            tag: 0,
+        };
+        let sending = Sending::whole(self.me, owner, during, &address, body.clone());
+        self.put(name, sending, readers, members, body);
+    }
+
+    fn put(&mut self, name: Name, sending: Sending, readers: u32, members: Arc<[Rank]>, body: Piece) {
+        let tag = sending.tag();
+        let send = self.sends.insert(sending);
+        self.actions.push_back(Action::Store(Order::Put {
+            name,
+            tag,
+            readers,
+            members,
+            body,
+            send,
+        }));
+    }
+
+    /// Reads an object of a collective, of exactly this length.
+    pub(super) fn fetch(&mut self, from: Rank, name: Name, into: Piece, collective: Key) {
+        let during = self.during_collective(collective);
+        let owner = Owner::Collective(collective);
+        if self.never_wrote(from, &name) {
+            return self.complete(owner, Err(Error::MemberLeft { during, rank: from }));
+        }
+        self.get(
+            name,
+            Getting::Fetch {
+                owner,
+                during,
+                from,
+                name,
+                into,
+            },
+        );
+    }
+
+    fn get(&mut self, name: Name, getting: Getting) {
+        if let Some(stored) = &mut self.stored {
+            let get = stored.gets.insert(getting);
+            self.actions.push_back(Action::Store(Order::Get { name, get }));
+        }
+    }
+
+    /// Whether a member has gone without having got as far as this object of a collective.
+    fn never_wrote(&self, from: Rank, name: &Name) -> bool {
+        let (Some(stored), Some(number)) = (&self.stored, name.collective()) else {
+            return false;
+        };
+        stored
+            .in_all(name.context(), from)
+            .is_some_and(|(_, done)| number >= done)
+    }
+
+    /// Whether messages of a member that has gone are still in the store, or here before their turn.
+    pub(super) fn may_still_come(&self, context: u64, from: Rank) -> bool {
+        let Some(stored) = &self.stored else { return false };
+        let Some((sent, _)) = stored.in_all(context, from) else {
+            return false;
+        };
+        let taken = stored
+            .channels
+            .get(&(context, from))
+            .map_or(0, |channel| channel.taken);
+        self.severed.is_none() && self.peers[from as usize].lost.is_none() && taken < sent
+    }
+
+    fn may_ask(&self, context: u64, from: Rank) -> bool {
+        let Some(stored) = &self.stored else { return false };
+        let asked = stored
+            .channels
+            .get(&(context, from))
+            .map_or(0, |channel| channel.asked);
+        let all = stored.in_all(context, from).map_or(u64::MAX, |(sent, _)| sent);
+        from != self.me
+            && self.severed.is_none()
+            && self.peers[from as usize].lost.is_none()
+            && asked < all
+            && stored.kept_bytes < self.bounds.early_bytes
+    }
+
+    fn ask(&mut self, context: u64, from: Rank) {
+        let to = self.me;
+        let Some(stored) = &mut self.stored else { return };
+        let channel = stored.channels.entry((context, from)).or_default();
+        let number = channel.asked;
+        channel.asked += 1;
+        let name = Name::Message {
+            context,
+            from,
+            to,
+            number,
+        };
+        self.get(
+            name,
+            Getting::Message {
+                context,
+                from,
+                number,
+            },
+        );
+    }
+
+    fn asked(&self, context: u64, from: Rank) -> u64 {
+        let channel = self
+            .stored
+            .as_ref()
+            .and_then(|stored| stored.channels.get(&(context, from)));
+        channel.map_or(0, |channel| channel.asked - channel.taken)
+    }
+
+    /// Somebody waits for something else.
+    pub(super) fn wants_change(&mut self) {
+        if let Some(stored) = &mut self.stored {
+            stored.is_changed = true;
+        }
+    }
+
+    /// Asks for what receives wait for.
+    pub(super) fn look(&mut self) {
+        match &mut self.stored {
+            Some(stored) if stored.is_changed => stored.is_changed = false,
+            _ => return,
+        }
+        let contexts: Vec<u64> = self.contexts.keys().copied().collect();
+        for context in contexts {
+            let members = self.contexts.get(&context).and_then(|of| of.members.clone());
+            for from in members.iter().flat_map(|members| members.iter().copied()) {
+                let matching = self.matching(Class::Message, context);
+                let wanted = (matching.waiting_for(from) as u64).min(ASKED_MAX);
+                while self.asked(context, from) < wanted && self.may_ask(context, from) {
+                    self.ask(context, from);
+                }
+            }
+        }
+    }
+
+    /// Somebody waits for a message without receiving it: asks for the next of each who could send it.
+    pub(crate) fn expect(&mut self, context: u64, pattern: Pattern) {
+        if self.stored.is_none() {
+            return;
+        }
+        let sources = match pattern.source {
+            Some(source) => vec![source],
+            None => self.members(context).to_vec(),
+        };
+        for from in sources {
+            if self.asked(context, from) == 0 && self.may_ask(context, from) {
+                self.ask(context, from);
+            }
+        }
+    }
+
+    /// An object that was asked for is there: what it says of itself, and its first bytes.
+    pub(crate) fn object(&mut self, get: Key, head: Head, first: Vec<u8>) {
+        let Some(stored) = &mut self.stored else { return };
+        match stored.gets.remove(get) {
+            Some(Getting::Message {
+                context,
+                from,
+                number,
+            }) => {
+                let channel = stored.channels.entry((context, from)).or_default();
+                channel.come.insert(number, (head, first));
+                self.take_in(context, from);
+            }
+            Some(Getting::Fetch {
+                owner,
+                during,
+                from,
+                name,
+                into,
+            }) => {
+                let expected = into.len() as u64;
+                if head.length != expected {
+                    let error = Error::Mismatch {
+                        during,
+                        source_rank: from,
+                        sent: head.length,
+                        expected,
+                    };
+                    return self.complete(owner, Err(error));
+                }
+                let status = Status {
+                    source: from,
+                    tag: 0,
+                    bytes: expected,
+                };
+                self.fill(name, &first, into, owner, during, status);
+            }
+            // The collective that it was for has failed, or what was said twice.
+            Some(Getting::Rest { .. }) | None => {}
+        }
+    }
+
+    /// Gives what has come of a member to those who wait for it, in the order in which it was sent.
+    fn take_in(&mut self, context: u64, from: Rank) {
+        let class = Class::Message;
+        loop {
+            let Some(stored) = &mut self.stored else { return };
+            let channel = stored.channels.entry((context, from)).or_default();
+            let number = channel.taken;
+            let Some((head, first)) = channel.come.remove(&number) else {
+                break;
+            };
+            channel.taken += 1;
+            stored.is_changed = true;
+            let envelope = Envelope {
+                source: from,
+                tag: head.tag,
+            };
+            let address = Address {
+                class,
+                context,
+                tag: head.tag,
+            };
+            let kept = Kept::Stored {
+                name: Name::Message {
+                    context,
+                    from,
+                    to: self.me,
+                    number,
+                },
+                length: head.length,
+                first,
+            };
+            match self.receiver_of(&address, envelope, head.length) {
+                Some(posted) => self.deliver(class, envelope, kept, posted),
+                None => {
+                    self.keep_bytes(&kept, u64::saturating_add);
+                    self.news += 1;
+                    self.matching(class, context).keep(envelope, kept);
+                }
+            }
+        }
+        if self.may_still_come(context, from) {
+            return;
+        }
+        if self.peers[from as usize].has_left {
+            self.end_with(from);
+        } else if self.has_left(context, from) {
+            self.end_in(context, from);
+        }
+    }
+
+    fn keep_bytes(&mut self, kept: &Kept, count: fn(u64, u64) -> u64) {
+        if let (Some(stored), Kept::Stored { first, .. }) = (&mut self.stored, kept) {
+            stored.kept_bytes = count(stored.kept_bytes, first.len() as u64 + ENTRY_COST);
+            stored.is_changed = true;
+        }
+    }
+
+    /// A message that was kept is received after all.
+    pub(super) fn no_longer_kept(&mut self, kept: &Kept) {
+        self.keep_bytes(kept, u64::saturating_sub);
+    }
+
+    /// Gives an object to who receives it, whose memory it fits.
+    pub(super) fn hand(&mut self, name: Name, envelope: Envelope, length: u64, first: &[u8], posted: Posted) {
+        let status = Status {
+            source: envelope.source,
+            tag: envelope.tag,
+            bytes: length,
+        };
+        let (into, owner, during) = posted.parts();
+        self.fill(name, first, into.part(0..length as usize), owner, during, status);
+    }
+
+    fn fill(&mut self, name: Name, first: &[u8], into: Piece, owner: Owner, during: During, status: Status) {
+        let written = into.write(|into| into[..first.len()].copy_from_slice(first));
+        if written.is_none() {
+            return self.complete(owner, Err(Error::MemoryGone { during }));
+        }
+        if first.len() as u64 == status.bytes {
+            return self.complete(owner, Ok(status));
+        }
+        let Some(stored) = &mut self.stored else { return };
+        let rest = Getting::Rest {
+            owner,
+            during,
+            status,
+        };
+        let get = stored.gets.insert(rest);
+        let first = first.len();
+        self.actions.push_back(Action::Store(Order::Rest {
+            name,
+            first,
+            into,
+            get,
+        }));
+    }
+
+    /// The rest of an object is where it was to go, unless that memory was taken back.
+    pub(crate) fn rested(&mut self, get: Key, is_written: bool) {
+        let getting = self.stored.as_mut().and_then(|stored| stored.gets.remove(get));
+        if let Some(Getting::Rest {
+            owner,
+            during,
+            status,
+        }) = getting
+        {
+            let result = if is_written {
+                Ok(status)
+            } else {
+                Err(Error::MemoryGone { during })
+            };
+            self.complete(owner, result);
+        }
+    }
+}

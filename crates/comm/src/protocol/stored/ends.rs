@@ -1,0 +1,137 @@
+//! What ends, and why: collectives that have failed, members that have finished, a store that cannot be used any more.
+
+use super::{Getting, Parting};
+use crate::error::{During, Error};
+use crate::link::store::Order;
+use crate::protocol::{Action, Owner, Protocol};
+use crate::schedule::Rank;
+use hotlease_wire::comm::Loss;
+use std::sync::Arc;
+
+impl Protocol {
+    /// Whoever asked for these has given up; how many there are.
+    pub(in crate::protocol) fn abandon_gets(&mut self, gives_up: impl Fn(Owner) -> bool) -> usize {
+        let Some(stored) = &mut self.stored else { return 0 };
+        let meant = stored.gets.keys(|getting| match getting {
+            Getting::Fetch { owner, .. } | Getting::Rest { owner, .. } => gives_up(*owner),
+            Getting::Message { .. } => false,
+        });
+        for get in &meant {
+            stored.gets.remove(*get);
+            self.actions.push_back(Action::Store(Order::Forget { get: *get }));
+        }
+        meant.len()
+    }
+
+    /// This member has done with a collective.
+    pub(in crate::protocol) fn done_with(&mut self, context: u64, collective: u32) {
+        if self.is_stored() {
+            self.actions
+                .push_back(Action::Store(Order::Done { context, collective }));
+        }
+    }
+
+    /// A member has finished. What it has written stays in the store for a while.
+    pub(crate) fn parted(&mut self, from: Rank, parting: Parting) {
+        if !self.is_here(from) {
+            return;
+        }
+        let Some(stored) = &mut self.stored else { return };
+        stored.partings.insert(from, parting);
+        stored.is_changed = true;
+        self.peer(from).has_left = true;
+        // It reads nothing any more.
+        self.peer(from).has_read_all = true;
+        self.is_leaving_due = true;
+        self.end_with(from);
+        self.end_missed(from);
+    }
+
+    /// A member has left a communicator, in which it has sent so many messages to this one and done so many collectives.
+    pub(crate) fn quit(&mut self, from: Rank, context: u64, sent: u64, done: u32) {
+        let is_known = !self.is_full() || self.contexts.contains_key(&context);
+        let Some(stored) = &mut self.stored else { return };
+        // Else it says what must not be said, as over a connection; here nothing follows from that.
+        if !is_known || stored.quits.insert((context, from), (sent, done)).is_some() {
+            return;
+        }
+        stored.is_changed = true;
+        if self.left(from, context).is_ok() {
+            self.end_missed(from);
+        }
+    }
+
+    /// This member takes no messages of a communicator any more.
+    pub(in crate::protocol) fn abandon_messages(&mut self, of: u64) {
+        let Some(stored) = &mut self.stored else { return };
+        let is_meant =
+            |getting: &Getting| matches!(getting, Getting::Message { context, .. } if *context == of);
+        for get in stored.gets.keys(is_meant) {
+            stored.gets.remove(get);
+            self.actions.push_back(Action::Store(Order::Forget { get }));
+        }
+    }
+
+    /// All have left a communicator.
+    pub(in crate::protocol) fn forget_stored(&mut self, context: u64) {
+        if let Some(stored) = &mut self.stored {
+            stored.sent.retain(|(of, _), _| *of != context);
+            stored.channels.retain(|(of, _), _| *of != context);
+            stored.quits.retain(|(of, _), _| *of != context);
+            self.actions.push_back(Action::Store(Order::Over { context }));
+        }
+    }
+
+    /// Ends what waits for an object that a member did not write before it went.
+    fn end_missed(&mut self, from: Rank) {
+        let mut missed = Vec::new();
+        if let Some(stored) = &self.stored {
+            let of = |getting: &Getting| match getting {
+                Getting::Fetch { from: of, name, .. } => *of == from && self.never_wrote(from, name),
+                _ => false,
+            };
+            missed = stored.gets.keys(of);
+        }
+        for get in missed {
+            let getting = self.stored.as_mut().and_then(|stored| stored.gets.remove(get));
+            if let Some(Getting::Fetch { owner, during, .. }) = getting {
+                self.actions.push_back(Action::Store(Order::Forget { get }));
+                self.complete(owner, Err(Error::MemberLeft { during, rank: from }));
+            }
+        }
+    }
+
+    /// That the store cannot be used any more, if that is so.
+    pub(crate) fn severance(&self) -> Option<Error> {
+        let why = self.severed.as_ref()?.to_string();
+        let during = During::Finish;
+        Some(Error::Store { during, why })
+    }
+
+    /// The store cannot be used any more: ends everything.
+    pub(crate) fn sever(&mut self, why: Arc<str>) {
+        if self.severed.is_some() {
+            return;
+        }
+        self.severed = Some(why);
+        self.news += 1;
+        for rank in 0..self.peers.len() as Rank {
+            self.fail(rank, Loss::Declared, false);
+        }
+        for rank in 0..self.peers.len() as Rank {
+            self.end_with(rank);
+        }
+        let mut owners = self.take_own();
+        if let Some(stored) = &self.stored {
+            for get in stored.gets.keys(|_| true) {
+                if let Some(Getting::Rest { owner, .. }) = stored.gets.get(get) {
+                    owners.push(*owner);
+                }
+            }
+        }
+        self.abandon_gets(|_| true);
+        for owner in owners {
+            self.complete_gone(owner, self.me, None);
+        }
+    }
+}

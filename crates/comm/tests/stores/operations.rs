@@ -1,0 +1,142 @@
+//! Every operation, by every algorithm for stores, at several numbers of ranks and sizes, against the plain reference.
+
+use crate::redis::Redis;
+use crate::{each, reference};
+use hotlease_comm::{Blocks, Call, Collective, Communicator, LinkChoice, LinkKind, Question, Rank};
+use std::sync::Arc;
+
+/// Elements of 8 bytes.
+const COUNTS: [usize; 3] = [0, 1, 1001];
+/// Bodies do not go with their heads.
+const LARGE: [usize; 2] = [20_000, 131_073];
+
+/// Runs it by each algorithm; how many there are.
+fn run(all: &Communicator, collective: &Collective, kind: LinkKind, commutes: bool) -> usize {
+    let mut call = Call::new(*collective, all.rank(), all.size());
+    call.commutes = commutes;
+    // Each with the length of its own block.
+    let of_rank = |rank: Rank| match *collective {
+        Collective::Gatherv { root, blocks, .. } => Collective::Gatherv {
+            root,
+            mine: blocks.count(rank as usize),
+            blocks,
+        },
+        other => other,
+    };
+    let calls = (0..all.size()).map(|rank| Call {
+        rank,
+        collective: of_rank(rank),
+        ..call
+    });
+    let inputs: Vec<_> = calls
+        .map(|call| reference::input(call.rank, call.input()))
+        .collect();
+    let me = all.rank() as usize;
+    let given: Vec<u8> = inputs[me]
+        .iter()
+        .flat_map(|number| number.to_ne_bytes())
+        .collect();
+    let before: Vec<u64> = (0..call.output() as u64).map(|place| !place).collect();
+    let expected = reference::output(collective, me, &inputs, &before, commutes);
+    let recipes = Question::new(&call, 8, kind).candidates();
+    for recipe in &recipes {
+        let schedule = Arc::new(recipe.build(&call).expect("it serves"));
+        let mut output: Vec<u8> = before.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let reduces = collective.operation().reduces();
+        let reduction = reduces.then(|| reference::reduction(commutes));
+        all.run(schedule, 8, &given, &mut output, reduction)
+            .expect("all are well");
+        let words = output.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        let is_right = words.eq(expected.iter().copied());
+        assert!(
+            is_right,
+            "{collective:?} by {} at rank {me} of {}",
+            recipe.algorithm,
+            all.size()
+        );
+    }
+    recipes.len()
+}
+
+fn all_operations(all: &Communicator, kind: LinkKind, counts: &[usize]) -> usize {
+    let ranks = all.size() as usize;
+    let mut tried = run(all, &Collective::Barrier, kind, true);
+    for &count in counts {
+        let root = (count % ranks) as Rank;
+        let each = Blocks::Equal(count.min(5000));
+        let lengths: Vec<usize> = (0..ranks).map(|rank| (rank * 7 + count) % 13).collect();
+        let starts = lengths
+            .iter()
+            .scan(0, |sum, length| Some(std::mem::replace(sum, *sum + length)));
+        let starts: Vec<usize> = starts.collect();
+        let uneven = Blocks::Each {
+            counts: &lengths,
+            displacements: &starts,
+        };
+        let mine = lengths[all.rank() as usize];
+        let from_each = vec![mine; ranks];
+        let from_starts: Vec<usize> = (0..ranks).map(|rank| rank * mine).collect();
+        let received = Blocks::Each {
+            counts: &from_each,
+            displacements: &from_starts,
+        };
+        let plain = [
+            Collective::Broadcast { root, count },
+            Collective::Gather { root, blocks: each },
+            Collective::Scatter { root, blocks: each },
+            Collective::Allgather { blocks: each },
+            Collective::Alltoall {
+                count: count.min(2000),
+            },
+            Collective::Gatherv {
+                root,
+                mine,
+                blocks: uneven,
+            },
+            Collective::Scatterv {
+                root,
+                mine,
+                blocks: uneven,
+            },
+            Collective::Allgather { blocks: uneven },
+            Collective::Alltoallv {
+                sent: uneven,
+                received,
+            },
+        ];
+        tried += plain
+            .iter()
+            .map(|collective| run(all, collective, kind, true))
+            .sum::<usize>();
+        for commutes in [true, false] {
+            let sums = [
+                Collective::Reduce { root, count },
+                Collective::Allreduce { count },
+                Collective::ReduceScatter { blocks: each },
+                Collective::ReduceScatter { blocks: uneven },
+                Collective::Scan { count },
+                Collective::Exscan { count },
+            ];
+            tried += sums
+                .iter()
+                .map(|collective| run(all, collective, kind, commutes))
+                .sum::<usize>();
+        }
+    }
+    tried
+}
+
+pub fn hold(link: &LinkChoice, kind: LinkKind, ranks: impl IntoIterator<Item = Rank>, counts: &[usize]) {
+    for size in ranks {
+        let tried = each(size, link, |all| all_operations(all, kind, counts));
+        assert!(tried[0] > 20 * counts.len(), "{tried:?}");
+    }
+}
+
+#[test]
+fn every_operation_over_redis_is_as_the_reference_says_and_leaves_nothing() {
+    let Some(redis) = Redis::start() else { return };
+    hold(&redis.link(), LinkKind::Redis, 1..=9, &COUNTS);
+    hold(&redis.link(), LinkKind::Redis, [2, 5], &LARGE);
+    assert_eq!(redis.keys(), 0);
+}

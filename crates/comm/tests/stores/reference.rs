@@ -1,0 +1,103 @@
+//! What everyone should have in the end, as plainly as it can be said. Elements are numbers of 64 bits; sums are either of numbers or, where
+//! the order counts, of maps `x -> ax + b`, of which `a` and `b` are the halves.
+
+use hotlease_comm::{Blocks, Collective, Datatype, Operator, Rank, Reduction};
+use std::sync::Arc;
+
+/// First this map, then that one.
+fn after(first: u64, second: u64) -> u64 {
+    let halves = |map: u64| ((map >> 32) as u32, map as u32);
+    let ((a, b), (c, d)) = (halves(first), halves(second));
+    u64::from(a.wrapping_mul(c)) << 32 | u64::from(b.wrapping_mul(c).wrapping_add(d))
+}
+
+pub fn sum(commutes: bool, left: u64, right: u64) -> u64 {
+    if commutes {
+        left.wrapping_add(right)
+    } else {
+        after(left, right)
+    }
+}
+
+pub fn reduction(commutes: bool) -> Reduction {
+    let operator = if commutes {
+        Operator::Sum
+    } else {
+        Operator::User {
+            function: Arc::new(|first, second, _| {
+                for (first, second) in first.as_chunks().0.iter().zip(second.as_chunks_mut().0) {
+                    *second = after(u64::from_ne_bytes(*first), u64::from_ne_bytes(*second)).to_ne_bytes();
+                }
+            }),
+            commutes: false,
+        }
+    };
+    operator.of(Datatype::U64).expect("there is such a reduction")
+}
+
+/// What a rank gives: numbers that nobody else gives, nor it in another place.
+pub fn input(rank: Rank, count: usize) -> Vec<u64> {
+    let number =
+        |place: usize| (u64::from(rank) * 1_000_003 + place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..count).map(number).collect()
+}
+
+/// What a rank has in the end where it had `before`, of what all give.
+pub fn output(
+    collective: &Collective,
+    rank: usize,
+    inputs: &[Vec<u64>],
+    before: &[u64],
+    commutes: bool,
+) -> Vec<u64> {
+    let mut output = before.to_vec();
+    let sum_of = |ranks: std::ops::RangeInclusive<usize>| {
+        let given = ranks.map(|rank| inputs[rank].clone());
+        let add = |left: Vec<u64>, right: Vec<u64>| {
+            let pairs = left.into_iter().zip(right);
+            pairs.map(|(left, right)| sum(commutes, left, right)).collect()
+        };
+        given.reduce(add).expect("somebody")
+    };
+    let last = inputs.len() - 1;
+    let is_root = collective.root() == Some(rank as Rank);
+    let gathered = |blocks: &Blocks, output: &mut Vec<u64>| {
+        for (from, input) in inputs.iter().enumerate().filter(|(_, input)| !input.is_empty()) {
+            output[blocks.offset(from)..][..input.len()].copy_from_slice(input);
+        }
+    };
+    let block = |blocks: &Blocks, of: &[u64]| match blocks.count(rank) {
+        0 => Vec::new(),
+        count => of[blocks.offset(rank)..][..count].to_vec(),
+    };
+    match collective {
+        Collective::Broadcast { root, .. } if !is_root => output = inputs[*root as usize].clone(),
+        Collective::Gather { blocks, .. } | Collective::Gatherv { blocks, .. } if is_root => {
+            gathered(blocks, &mut output)
+        }
+        Collective::Allgather { blocks } => gathered(blocks, &mut output),
+        Collective::Scatter { root, blocks } | Collective::Scatterv { root, blocks, .. } => {
+            output = block(blocks, &inputs[*root as usize]);
+        }
+        Collective::Reduce { .. } if is_root => output = sum_of(0..=last),
+        Collective::Allreduce { .. } => output = sum_of(0..=last),
+        Collective::ReduceScatter { blocks } => output = block(blocks, &sum_of(0..=last)),
+        Collective::Scan { .. } => output = sum_of(0..=rank),
+        Collective::Exscan { .. } if rank > 0 => output = sum_of(0..=rank - 1),
+        Collective::Alltoall { count } => {
+            for (from, input) in inputs.iter().enumerate() {
+                output[from * count..][..*count].copy_from_slice(&input[rank * count..][..*count]);
+            }
+        }
+        Collective::Alltoallv { sent, received } => {
+            for (from, input) in inputs.iter().enumerate() {
+                let block = block(sent, input);
+                if !block.is_empty() {
+                    output[received.offset(from)..][..block.len()].copy_from_slice(&block);
+                }
+            }
+        }
+        _ => {}
+    }
+    output
+}

@@ -1,0 +1,181 @@
+//! A member that is killed, or stands still, in the middle of each collective: all others are told in time.
+//!
+//! There is a group for each collective. Their victims are threads of one process, this test program started again, to which it happens
+//! in all of them at once.
+
+use crate::group::{options, rendezvous, secret, until};
+use hotlease_comm::{
+    Ask, Blocks, Call, Collective, Communicator, Datatype, Error, LinkChoice, Loss, Operation, Operator,
+    Options, Rank,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+const SIZE: Rank = 4;
+const VICTIM: Rank = 2;
+const BOUND: Duration = Duration::from_secs(2);
+/// What may come on top of the bound on a machine that does many other things.
+const SLACK: Duration = Duration::from_secs(2);
+/// Between two calls of the others.
+const PAUSE: Duration = Duration::from_millis(3);
+/// What all groups have done before it happens.
+const ROUNDS: usize = 3;
+
+/// What is run over and over: each operation, with a root that is well, and where there is one, with the victim as root.
+fn scenes() -> impl Iterator<Item = (Operation, Rank)> {
+    let is_rooted = |operation: &Operation| collective(*operation, 0, 1, Blocks::Equal(1)).root().is_some();
+    let operations = || Operation::NAMES.into_iter().map(|(operation, _)| operation);
+    let well = operations().map(|operation| (operation, 0));
+    well.chain(
+        operations()
+            .filter(is_rooted)
+            .map(|operation| (operation, VICTIM)),
+    )
+}
+
+fn collective(operation: Operation, root: Rank, count: usize, blocks: Blocks<'_>) -> Collective<'_> {
+    let mine = count;
+    match operation {
+        Operation::Barrier => Collective::Barrier,
+        Operation::Broadcast => Collective::Broadcast { root, count },
+        Operation::Gather => Collective::Gather { root, blocks },
+        Operation::Gatherv => Collective::Gatherv { root, mine, blocks },
+        Operation::Scatter => Collective::Scatter { root, blocks },
+        Operation::Scatterv => Collective::Scatterv { root, mine, blocks },
+        Operation::Allgather => Collective::Allgather { blocks },
+        Operation::Reduce => Collective::Reduce { root, count },
+        Operation::Allreduce => Collective::Allreduce { count },
+        Operation::ReduceScatter => Collective::ReduceScatter { blocks },
+        Operation::Scan => Collective::Scan { count },
+        Operation::Exscan => Collective::Exscan { count },
+        Operation::Alltoall => Collective::Alltoall { count },
+        Operation::Alltoallv => Collective::Alltoallv {
+            sent: blocks,
+            received: blocks,
+        },
+    }
+}
+
+/// One after the other, until it fails.
+fn act(all: &Communicator, (operation, root): (Operation, Rank), count: usize, done: &AtomicUsize) -> Error {
+    let collective = collective(operation, root, count, Blocks::Equal(count));
+    let mut ask = Ask::new(collective, Datatype::U64);
+    if operation.reduces() {
+        ask = ask.by(&Operator::Sum);
+    }
+    let call = Call::new(collective, all.rank(), all.size());
+    let (input, mut output) = (vec![1; 8 * call.input()], vec![0; 8 * call.output()]);
+    loop {
+        if let Err(error) = all.collective(&ask, &input, &mut output) {
+            return error;
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+        // The victim waits for the others, so that it happens in a call of its; and nobody runs ahead of all.
+        if all.rank() != VICTIM {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn of_scene(options: &Options, (operation, root): (Operation, Rank), rank: Rank) -> Options {
+    let mut options = options.clone();
+    options.name = format!("{operation} of root {root}");
+    options.rank = Some(rank);
+    options
+}
+
+/// Not a test: the process to which it happens. The one that asks for it calls this.
+pub fn victim() {
+    let Ok(address) = std::env::var("HOTLEASE_TEST_RENDEZVOUS") else {
+        return;
+    };
+    let variable = |name: &str| std::env::var(name).expect("the one that started this");
+    let mut options = Options::new("", SIZE, address, secret());
+    options.link = variable("HOTLEASE_TEST_LINK").parse().expect("a link");
+    options.address = variable("HOTLEASE_TEST_ADDRESS").parse().ok();
+    let bound = variable("HOTLEASE_TEST_BOUND_MS").parse();
+    options.failure_bound = Duration::from_millis(bound.expect("a number"));
+    let count = variable("HOTLEASE_TEST_COUNT").parse().expect("a number");
+    scope(|scope| {
+        for scene in scenes() {
+            let options = of_scene(&options, scene, VICTIM);
+            scope.spawn(move || {
+                let all = Communicator::join(&options).expect("all come");
+                act(&all, scene, count, &AtomicUsize::new(0));
+            });
+        }
+    });
+}
+
+/// Sends the signal in the middle of every collective of so many elements, over this link, changed as it says. `victim` is the test that calls
+/// [`victim`].
+pub fn hold(
+    victim: &str,
+    signal: Signal,
+    link: &LinkChoice,
+    change: impl Fn(&mut Options),
+    count: usize,
+    losses: &[Loss],
+) {
+    let server = rendezvous();
+    let mut options = options(&server, "", SIZE);
+    options.failure_bound = BOUND;
+    options.link = link.clone();
+    change(&mut options);
+    let address = options.address.map(|address| address.to_string());
+    let mut process = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", victim, "--ignored", "--nocapture"])
+        .env("HOTLEASE_TEST_RENDEZVOUS", &options.rendezvous)
+        .env("HOTLEASE_TEST_LINK", link.to_string())
+        .env("HOTLEASE_TEST_ADDRESS", address.unwrap_or_default())
+        .env("HOTLEASE_TEST_COUNT", count.to_string())
+        .env(
+            "HOTLEASE_TEST_BOUND_MS",
+            options.failure_bound.as_millis().to_string(),
+        )
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let pid = Pid::from_raw(process.id() as i32);
+    let done: Vec<_> = scenes().map(|_| AtomicUsize::new(0)).collect();
+    let struck = OnceLock::new();
+    let told: Vec<_> = scope(|scope| {
+        let mut members = Vec::new();
+        for (scene, done) in scenes().zip(&done) {
+            for rank in (0..SIZE).filter(|rank| *rank != VICTIM) {
+                let (options, struck) = (of_scene(&options, scene, rank), &struck);
+                members.push(scope.spawn(move || {
+                    let all = Communicator::join(&options).expect("all come");
+                    let error = act(&all, scene, count, done);
+                    (scene, rank, error, struck.get().map(Instant::elapsed))
+                }));
+            }
+        }
+        let all_act = || {
+            let enough = (SIZE as usize - 1) * ROUNDS;
+            done.iter().all(|done| done.load(Ordering::Relaxed) >= enough)
+        };
+        until("every collective goes round", all_act);
+        struck.set(Instant::now()).expect("once");
+        kill(pid, signal).expect("it runs");
+        let members = members.into_iter().map(|member| member.join().expect("no panic"));
+        members.collect()
+    });
+    process.kill().expect("it is ours");
+    process.wait().expect("it ends");
+    let mut longest = Duration::ZERO;
+    for ((operation, root), rank, error, took) in told {
+        let what = format!("{signal} over {link}, {operation} of root {root}, rank {rank}: {error}");
+        let took = took.unwrap_or_else(|| panic!("before anything happened: {what}"));
+        let is_told = matches!(&error, Error::MemberLost { rank: VICTIM, loss, .. } if losses.contains(loss));
+        assert!(is_told, "{what}");
+        assert!(took <= options.failure_bound + SLACK, "after {took:?}: {what}");
+        longest = longest.max(took);
+    }
+    eprintln!("{signal} in every collective over {link}: all told in {longest:?}");
+}

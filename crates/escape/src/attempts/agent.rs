@@ -1,0 +1,328 @@
+//! The agent that started the sandbox, for which `hotlease sandbox test` stands in.
+
+use super::processes::read_memory;
+use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied, untried};
+use crate::given::{PREFIX, number, path, text};
+use crate::syscall::{kernel, reached};
+use nix::errno::Errno;
+use std::fs;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+pub(super) const THEME: Theme = Theme {
+    threat: "reach the agent: its memory, its descriptors, its sockets, what only it was told",
+    attempts: &[
+        attempt(
+            "agent-memory",
+            "read the agent's memory by process_vm_readv",
+            agent_memory,
+        )
+        .secret(),
+        attempt(
+            "agent-environment",
+            "read the agent's environment from /proc",
+            agent_environment,
+        ),
+        attempt(
+            "agent-descriptors",
+            "list the agent's descriptors in /proc",
+            agent_descriptors,
+        ),
+        attempt("agent-signal", "send the agent a signal", agent_signal).seen(),
+        attempt(
+            "agent-socket",
+            "connect to a socket in the agent's runtime folder",
+            agent_socket,
+        )
+        .secret(),
+        attempt("agent-folder", "list the agent's runtime folder", agent_folder),
+        attempt(
+            "inherited-descriptor",
+            "find and read a descriptor that the agent forgot to close",
+            inherited_descriptor,
+        )
+        .secret(),
+        attempt(
+            "inherited-folder",
+            "walk out through a folder that the agent forgot to close (openat, fchdir)",
+            inherited_folder,
+        )
+        .secret(),
+        attempt(
+            "control-pidfd",
+            "get a pidfd of the agent from the control socket, and signal through it",
+            control_pidfd,
+        )
+        .seen()
+        .needs("Linux 6.5"),
+        attempt(
+            "control-descriptors",
+            "send the agent thousands of descriptors over the control socket",
+            control_descriptors,
+        )
+        .seen()
+        .by_nobody(),
+        attempt(
+            "control-buffer",
+            "make the control socket's buffer larger than the system allows (SO_SNDBUFFORCE)",
+            control_buffer,
+        )
+        .with(Capability::NetAdmin),
+        attempt(
+            "control-interfaces",
+            "ask the control socket, which was made outside, for the network's interfaces there",
+            control_interfaces,
+        )
+        .needs("an interface"),
+        attempt(
+            "control-namespace",
+            "get the network that the control socket was made in (SIOCGSKNS)",
+            control_namespace,
+        )
+        .with(Capability::NetAdmin),
+        attempt(
+            "parent-trace",
+            "trace the process that it was started by",
+            parent_trace,
+        ),
+        attempt(
+            "parent-descriptors",
+            "walk out through a descriptor of the process that it was started by",
+            parent_descriptors,
+        )
+        .secret(),
+        attempt(
+            "own-environment",
+            "find a variable of the agent's environment in its own",
+            own_environment,
+        )
+        .by_nobody(),
+        attempt(
+            "own-program",
+            "open its own program for writing through /proc/self/exe",
+            own_program,
+        )
+        .with(Capability::DacOverride),
+    ],
+};
+
+fn agent_memory() -> Attempted {
+    read_memory(number("AGENT")?, number("AGENT_ADDRESS")?)
+}
+
+fn of_agent(entry: &str) -> Result<String, Stop> {
+    Ok(format!("/proc/{}/{entry}", number::<i32>("AGENT")?))
+}
+
+fn agent_environment() -> Attempted {
+    let environment = fs::read(of_agent("environ")?).map_err(at("open"))?;
+    match environment.is_empty() {
+        true => denied("nothing in it"),
+        false => Ok(format!("{} bytes of the agent's environment", environment.len())),
+    }
+}
+
+fn agent_descriptors() -> Attempted {
+    let count = fs::read_dir(of_agent("fd")?).map_err(at("open"))?.count();
+    match count {
+        0 => denied("nothing in it"),
+        count => Ok(format!("sees {count} descriptors of the agent")),
+    }
+}
+
+fn agent_signal() -> Attempted {
+    // Ignored by whoever does not count it.
+    kernel!(SYS_kill, number::<i32>("AGENT")?, libc::SIGURG)?;
+    Ok("kill was taken".into())
+}
+
+fn agent_socket() -> Attempted {
+    let mut socket = UnixStream::connect(path("AGENT_SOCKET")?).map_err(at("connect"))?;
+    let mut read = String::new();
+    socket.read_to_string(&mut read)?;
+    Ok(read)
+}
+
+fn agent_folder() -> Attempted {
+    let folder = path("AGENT_SOCKET")?;
+    let Some(folder) = folder.parent() else {
+        return untried("the agent's socket is in no folder");
+    };
+    let names: Vec<String> = fs::read_dir(folder)
+        .map_err(at("open"))?
+        .flatten()
+        .map(|entry| entry.file_name().display().to_string())
+        .collect();
+    match names.iter().any(|name| name == "agent.sock") {
+        true => Ok(format!("lists {}", names.join(" "))),
+        false => denied("another folder has this name here"),
+    }
+}
+
+/// Those that nobody gave it.
+fn strangers() -> Vec<i32> {
+    (3..4096)
+        .filter(|fd| kernel!(SYS_fcntl, *fd, libc::F_GETFD).is_ok())
+        .collect()
+}
+
+fn inherited_descriptor() -> Attempted {
+    let found = strangers();
+    for fd in &found {
+        let mut read = [0u8; 64];
+        if let Ok(count @ 1..) = kernel!(SYS_pread64, *fd, read.as_mut_ptr(), read.len(), 0) {
+            return Ok(String::from_utf8_lossy(&read[..count as usize]).into_owned());
+        }
+    }
+    denied(format!("{} descriptors above 2, none to be read", found.len()))
+}
+
+fn inherited_folder() -> Attempted {
+    let wanted = text("FILE_FROM_AGENT")?;
+    let wanted = std::ffi::CString::new(wanted).expect("a variable has no null byte");
+    for fd in strangers() {
+        if kernel!(SYS_fchdir, fd).is_err() {
+            continue;
+        }
+        let file = kernel!(SYS_openat, libc::AT_FDCWD, wanted.as_ptr(), libc::O_RDONLY)?;
+        let mut read = [0u8; 64];
+        let count = kernel!(SYS_pread64, file, read.as_mut_ptr(), read.len(), 0)?;
+        return Ok(String::from_utf8_lossy(&read[..count as usize]).into_owned());
+    }
+    denied("no folder among the descriptors")
+}
+
+fn control_pidfd() -> Attempted {
+    const SO_PEERPIDFD: i32 = 77;
+    let (mut pidfd, mut length) = (-1i32, 4u32);
+    kernel!(
+        SYS_getsockopt,
+        0,
+        libc::SOL_SOCKET,
+        SO_PEERPIDFD,
+        &raw mut pidfd,
+        &raw mut length
+    )?;
+    kernel!(SYS_pidfd_send_signal, pidfd, libc::SIGURG, 0, 0)?;
+    Ok("the signal was taken".into())
+}
+
+fn control_descriptors() -> Attempted {
+    // As many as one message takes, and more messages than a socket holds.
+    let null = fs::File::open("/dev/null").map_err(at("/dev/null"))?;
+    let fds = vec![std::os::fd::AsRawFd::as_raw_fd(&null); 253];
+    let mut sent = 0;
+    for _ in 0..64 {
+        let message = [nix::sys::socket::ControlMessage::ScmRights(&fds)];
+        let bytes = [std::io::IoSlice::new(b"x")];
+        let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT;
+        match nix::sys::socket::sendmsg::<()>(0, &bytes, &message, flags, None) {
+            Ok(_) => sent += fds.len(),
+            Err(_) => break,
+        }
+    }
+    Ok(format!("sent {sent} descriptors"))
+}
+
+fn control_buffer() -> Attempted {
+    let size = 64 << 20;
+    let set = kernel!(
+        SYS_setsockopt,
+        0,
+        libc::SOL_SOCKET,
+        libc::SO_SNDBUFFORCE,
+        &raw const size,
+        4
+    );
+    reached("SO_SNDBUFFORCE", set, &[])
+}
+
+fn control_interfaces() -> Attempted {
+    // struct ifreq: a name of 16 bytes, and a union, here an index.
+    for index in 1..64u32 {
+        let mut about = [0u32; 10];
+        about[4] = index;
+        match kernel!(SYS_ioctl, 0, 0x8910 /* SIOCGIFNAME */, about.as_mut_ptr()) {
+            Ok(_) => {}
+            Err(Stop::Denied(how)) if how.ends_with("ENODEV") => continue,
+            Err(stop) => return Err(stop),
+        }
+        let name: Vec<u8> = about[..4].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let name = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
+        if name != "lo" {
+            return Ok(format!("sees {name}"));
+        }
+    }
+    denied("none but lo")
+}
+
+fn control_namespace() -> Attempted {
+    kernel!(SYS_ioctl, 0, 0x894c /* SIOCGSKNS */)?;
+    Ok("has a descriptor of the agent's network namespace".into())
+}
+
+fn parent_trace() -> Attempted {
+    kernel!(
+        SYS_ptrace,
+        libc::PTRACE_SEIZE,
+        std::os::unix::process::parent_id(),
+        0,
+        0
+    )?;
+    Ok("traces its parent".into())
+}
+
+fn parent_descriptors() -> Attempted {
+    let file = text("FILE_FROM_AGENT")?;
+    let folder = format!("/proc/{}/fd", std::os::unix::process::parent_id());
+    let mut stopped = Stop::Denied("no descriptor leads out".into());
+    for entry in fs::read_dir(folder).map_err(at("open"))?.flatten() {
+        match fs::read_to_string(entry.path().join(&file)) {
+            Ok(read) => return Ok(read),
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {}
+            Err(error) => stopped = error.into(),
+        }
+    }
+    Err(stopped)
+}
+
+/// What a worker's environment may have: no secrets, and nothing of the agent's own.
+const EXPECTED: [&str; 15] = [
+    "HOME",
+    "HOTLEASE_LIBFABRIC",
+    "HOTLEASE_LOG",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "LOGNAME",
+    "PATH",
+    "PWD",
+    "RUST_BACKTRACE",
+    "SHLVL",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "_",
+];
+
+fn own_environment() -> Attempted {
+    let mut strange = std::env::vars_os().filter_map(|(name, _)| {
+        let name = name.to_string_lossy().into_owned();
+        (!name.starts_with(PREFIX) && !EXPECTED.contains(&name.as_str())).then_some(name)
+    });
+    match strange.next() {
+        Some(name) => Ok(format!("was told {name}")),
+        None => denied("only what a worker is to have"),
+    }
+}
+
+fn own_program() -> Attempted {
+    let opened = kernel!(
+        SYS_openat,
+        libc::AT_FDCWD,
+        c"/proc/self/exe".as_ptr(),
+        libc::O_WRONLY
+    );
+    // Rights are looked at before it is found that the program runs.
+    reached("writing its own program", opened, &[Errno::ETXTBSY])
+}

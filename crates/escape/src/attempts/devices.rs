@@ -1,0 +1,207 @@
+//! Devices that were not granted.
+
+use crate::attempt::{Attempted, Capability, Theme, at, attempt, denied};
+use crate::syscall::kernel;
+use std::ffi::CString;
+use std::fs::{self, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+pub(super) const THEME: Theme = Theme {
+    threat: "use devices that were not granted",
+    attempts: &[
+        attempt(
+            "mknod",
+            "make a device node of its own for the machine's memory",
+            mknod,
+        )
+        .with(Capability::Mknod),
+        attempt("dev-mem", "open the machine's memory or its ports", dev_mem)
+            .with(Capability::SysRawio)
+            .needs("/dev/mem or /dev/port"),
+        attempt("dev-kmsg", "write into the kernel's log", dev_kmsg)
+            .with(Capability::DacOverride)
+            .needs("/dev/kmsg"),
+        attempt("dev-disk", "open a disk", dev_disk)
+            .with(Capability::DacReadSearch)
+            .needs("disks"),
+        attempt(
+            "dev-loop",
+            "open loop devices, by which files become disks",
+            dev_loop,
+        )
+        .with(Capability::DacOverride)
+        .needs("/dev/loop-control"),
+        attempt("dev-kvm", "open the machine's hypervisor", dev_kvm)
+            .with(Capability::DacOverride)
+            .needs("/dev/kvm"),
+        attempt("dev-fuse", "open a file system of its own (/dev/fuse)", dev_fuse)
+            .with(Capability::DacOverride)
+            .needs("/dev/fuse"),
+        attempt(
+            "dev-tun",
+            "open a network interface of its own (/dev/net/tun)",
+            dev_tun,
+        )
+        .with(Capability::DacOverride)
+        .needs("/dev/net/tun"),
+        attempt(
+            "dev-accelerator",
+            "open a GPU, a fabric's adapter or a sound card",
+            dev_accelerator,
+        )
+        .with(Capability::DacOverride)
+        .needs("one of them"),
+        attempt("dev-console", "open a console of the machine", dev_console)
+            .with(Capability::DacOverride)
+            .needs("consoles"),
+        attempt(
+            "dev-terminal",
+            "open the agent's terminal, into which it could type",
+            dev_terminal,
+        )
+        .needs("a terminal"),
+        attempt(
+            "terminal-list",
+            "find somebody's terminal in /dev/pts",
+            terminal_list,
+        )
+        .needs("a terminal in use"),
+        attempt(
+            "terminal-input",
+            "type into a terminal as if somebody had (TIOCSTI)",
+            terminal_input,
+        )
+        .with(Capability::SysAdmin)
+        .needs("pseudo-terminals"),
+        attempt(
+            "dev-list",
+            "find a device that no function needs in a listing of /dev",
+            dev_list,
+        ),
+    ],
+};
+
+/// Opens the first of these that is there, for reading and writing where that is asked for.
+fn open_one(files: &[&str], write: bool) -> Attempted {
+    let mut stopped = None;
+    for file in files {
+        match OpenOptions::new().read(!write).write(write).open(file) {
+            Ok(_) => return Ok(format!("opened {file}")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => stopped = Some(at(file)(error)),
+        }
+    }
+    match stopped {
+        Some(stop) => Err(stop),
+        None => denied("not there"),
+    }
+}
+
+fn mknod() -> Attempted {
+    let name = super::files::own("-device")?;
+    let path = CString::new(name.as_os_str().as_bytes()).expect("a path has no null byte");
+    let memory = 0x101; // character device 1, 1
+    kernel!(
+        SYS_mknodat,
+        libc::AT_FDCWD,
+        path.as_ptr(),
+        libc::S_IFCHR | 0o600,
+        memory
+    )?;
+    fs::remove_file(name)?;
+    Ok("made a device node".into())
+}
+
+fn dev_mem() -> Attempted {
+    open_one(&["/dev/mem", "/dev/port"], false)
+}
+
+fn dev_kmsg() -> Attempted {
+    open_one(&["/dev/kmsg"], true)
+}
+
+fn dev_disk() -> Attempted {
+    open_one(&["/dev/vda", "/dev/sda", "/dev/nvme0n1", "/dev/dm-0"], false)
+}
+
+fn dev_loop() -> Attempted {
+    open_one(&["/dev/loop-control", "/dev/loop0"], true)
+}
+
+fn dev_kvm() -> Attempted {
+    open_one(&["/dev/kvm"], true)
+}
+
+fn dev_fuse() -> Attempted {
+    open_one(&["/dev/fuse"], true)
+}
+
+fn dev_tun() -> Attempted {
+    open_one(&["/dev/net/tun"], true)
+}
+
+fn dev_accelerator() -> Attempted {
+    let names = [
+        "/dev/nvidiactl",
+        "/dev/nvidia0",
+        "/dev/kfd",
+        "/dev/dri/renderD128",
+        "/dev/dri/card0",
+        "/dev/infiniband/uverbs0",
+        "/dev/snd/seq",
+    ];
+    open_one(&names, true)
+}
+
+fn dev_console() -> Attempted {
+    // One of the virtual ones: a serial console may wait for a line.
+    open_one(&["/dev/tty0", "/dev/tty1"], true)
+}
+
+fn dev_terminal() -> Attempted {
+    open_one(&["/dev/tty"], true)
+}
+
+fn terminal_list() -> Attempted {
+    let mut names = fs::read_dir("/dev/pts").map_err(at("/dev/pts"))?.flatten();
+    match names.find(|entry| entry.file_name() != "ptmx") {
+        Some(entry) => Ok(format!("sees {}", entry.path().display())),
+        None => denied("nobody's"),
+    }
+}
+
+fn terminal_input() -> Attempted {
+    // Into one of its own, which nobody reads.
+    let ptmx = kernel!(
+        SYS_openat,
+        libc::AT_FDCWD,
+        c"/dev/ptmx".as_ptr(),
+        libc::O_RDWR | libc::O_NOCTTY
+    )?;
+    let unlocked = 0i32;
+    kernel!(SYS_ioctl, ptmx, libc::TIOCSPTLCK, &raw const unlocked)?;
+    let terminal = kernel!(SYS_ioctl, ptmx, libc::TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY)?;
+    kernel!(SYS_ioctl, terminal, libc::TIOCSTI, c"x".as_ptr())?;
+    Ok("typed a letter".into())
+}
+
+/// What libraries look for, harmless all.
+const HARMLESS: [&str; 16] = [
+    "null", "zero", "full", "random", "urandom", "tty", "fd", "stdin", "stdout", "stderr", "shm", "pts",
+    "ptmx", "mqueue", "core", "log",
+];
+
+fn dev_list() -> Attempted {
+    for entry in fs::read_dir(Path::new("/dev")).map_err(at("/dev"))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_device = entry
+            .file_type()
+            .is_ok_and(|kind| kind.is_block_device() || kind.is_char_device());
+        if is_device && !HARMLESS.contains(&name.as_str()) {
+            return Ok(format!("sees {}", entry.path().display()));
+        }
+    }
+    denied("only what every program may use")
+}

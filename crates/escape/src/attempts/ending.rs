@@ -1,0 +1,153 @@
+//! Staying on after the end, and leaving things behind.
+
+use super::files::own;
+use super::floods::{sleep, spawn};
+use crate::attempt::{Attempted, Stop, Theme, at, attempt};
+use crate::given::{number, text};
+use crate::residue::{ATTEMPT, FOLDERS};
+use crate::syscall::kernel;
+use std::ffi::CString;
+use std::fs;
+use std::io::{PipeWriter, Read, Write};
+use std::path::Path;
+
+pub(super) const THEME: Theme = Theme {
+    threat: "stay on after the lease's end, or leave something behind for whoever comes next",
+    attempts: &[
+        attempt(
+            "outlive-session",
+            "leave the process group by a session of its own, and stay",
+            outlive_session,
+        )
+        .seen(),
+        attempt(
+            "outlive-orphan",
+            "stay on as a child whose parents have ended",
+            outlive_orphan,
+        )
+        .seen(),
+        attempt(
+            "outlive-deadline",
+            "go on without end, with every signal blocked",
+            outlive_deadline,
+        )
+        .endless()
+        .by_nobody(),
+        attempt(
+            "outlive-stopped",
+            "stop itself, so that no signal but one is seen",
+            outlive_stopped,
+        )
+        .endless()
+        .by_nobody(),
+        attempt(
+            "outlive-many",
+            "stay on behind thirty generations of parents, all of which have ended",
+            outlive_many,
+        )
+        .seen(),
+        attempt(
+            "leave-file",
+            "leave a file in each folder for temporary files",
+            leave_file,
+        )
+        .seen(),
+        attempt("leave-posix-shm", "leave a segment in /dev/shm", leave_posix_shm).seen(),
+        attempt("leave-sysv-shm", "leave a System V segment", leave_sysv_shm).seen(),
+        attempt("leave-posix-queue", "leave a POSIX queue", leave_posix_queue)
+            .seen()
+            .needs("POSIX message queues"),
+    ],
+};
+
+fn outlive_session() -> Attempted {
+    let (mut done, said) = std::io::pipe()?;
+    spawn(|| {
+        // A new session is a new group: what is sent to the old one does not come here.
+        let _ = kernel!(SYS_setsid);
+        let _ = (&said).write_all(b"k");
+        sleep();
+    })?;
+    drop(said);
+    // Before that it ends with everything else.
+    let _ = done.read(&mut [0])?;
+    Ok("left a child in a session of its own".into())
+}
+
+fn outlive_orphan() -> Attempted {
+    let parent = spawn(|| {
+        let _ = kernel!(SYS_setsid);
+        let _ = spawn(|| sleep());
+    })?;
+    kernel!(SYS_wait4, parent, 0, 0, 0)?;
+    Ok("left a grandchild".into())
+}
+
+fn outlive_deadline() -> Attempted {
+    let all = u64::MAX;
+    kernel!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8)?;
+    sleep()
+}
+
+fn outlive_stopped() -> Attempted {
+    kernel!(SYS_kill, std::process::id(), libc::SIGSTOP)?;
+    sleep()
+}
+
+fn outlive_many() -> Attempted {
+    let generations = number("GENERATIONS")?;
+    let (mut done, said) = std::io::pipe()?;
+    let told = said.try_clone()?;
+    spawn(move || {
+        let _ = kernel!(SYS_setsid);
+        generation(generations, &told);
+    })?;
+    drop(said);
+    // Ends when the last of them is there, or all of them are gone.
+    let _ = done.read(&mut [0])?;
+    Ok("left the last of a family".into())
+}
+
+/// Has a child that goes on with this, and ends; the last one says so, and stays.
+fn generation(left: usize, said: &PipeWriter) {
+    if left == 0 {
+        let _ = (&mut &*said).write_all(b"k");
+        sleep();
+    }
+    let _ = spawn(|| generation(left - 1, said));
+}
+
+fn leave_file() -> Attempted {
+    let name = own("")?;
+    let name = name.file_name().unwrap_or_default();
+    let mut stopped = Stop::Denied("none of them is there".into());
+    let mut left = Vec::new();
+    for folder in FOLDERS.iter().take_while(|folder| !folder.starts_with("/etc")) {
+        match fs::write(Path::new(folder).join(name), "left") {
+            Ok(()) => left.push(*folder),
+            Err(error) => stopped = at(folder)(error),
+        }
+    }
+    match left.is_empty() {
+        true => Err(stopped),
+        false => Ok(format!("left a file in {}", left.join(" "))),
+    }
+}
+
+fn leave_posix_shm() -> Attempted {
+    let token = text("TOKEN")?;
+    fs::write(format!("/dev/shm/hotlease-escape-{token}.{ATTEMPT}"), "left").map_err(at("create"))?;
+    Ok("left a segment".into())
+}
+
+fn leave_sysv_shm() -> Attempted {
+    let flags = libc::IPC_CREAT | 0o600;
+    kernel!(SYS_shmget, number::<i32>("LEFT_SYSV")?, 4096, flags)?;
+    Ok("left a segment".into())
+}
+
+fn leave_posix_queue() -> Attempted {
+    let name = CString::new(text("LEFT_MQUEUE")?).expect("a variable has no null byte");
+    kernel!(SYS_mq_open, name.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600, 0)?;
+    Ok("left a queue".into())
+}

@@ -1,0 +1,327 @@
+//! Files of the user, of neighbours, of the system, and of images that many sandboxes share.
+
+use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
+use crate::given::{path, text};
+use crate::residue::{ATTEMPT, FOLDERS};
+use crate::syscall::{kernel, reached};
+use nix::errno::Errno;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+pub(super) const THEME: Theme = Theme {
+    threat: "read or change files that were not given: of the user, of neighbours, of the system, of shared images",
+    attempts: &[
+        attempt("file-read", "read the neighbour's private file", file_read).secret(),
+        attempt("file-write", "overwrite the neighbour's file", file_write).seen(),
+        attempt(
+            "file-remove",
+            "remove the file that the neighbour holds a lock on",
+            file_remove,
+        )
+        .seen(),
+        attempt(
+            "file-symlink",
+            "read the neighbour's file through a symbolic link of its own",
+            file_symlink,
+        )
+        .secret(),
+        attempt(
+            "file-hardlink",
+            "link the neighbour's file to a name of its own",
+            file_hardlink,
+        )
+        .seen(),
+        attempt(
+            "file-dotdot",
+            "climb from its own folder to the neighbour's by ..",
+            file_dotdot,
+        )
+        .secret(),
+        attempt(
+            "file-cwd",
+            "climb from where it was started, which may be outside its root folder",
+            file_cwd,
+        )
+        .secret(),
+        attempt("file-list", "see the neighbour's folder in a listing", file_list),
+        attempt(
+            "file-by-handle",
+            "open a file by its handle, which passes by all folders (open_by_handle_at)",
+            file_by_handle,
+        )
+        .with(Capability::DacReadSearch),
+        attempt("home-list", "list the home folder of the agent's user", home_list).needs("files in it"),
+        attempt("shadow-read", "read the system's password hashes", shadow_read)
+            .with(Capability::DacReadSearch)
+            .needs("/etc/shadow"),
+        attempt(
+            "system-create",
+            "create a file in a folder of the system",
+            system_create,
+        )
+        .seen()
+        .with(Capability::DacOverride),
+        attempt(
+            "system-write",
+            "open a file of the system for writing",
+            system_write,
+        )
+        .with(Capability::DacOverride),
+        attempt("image-create", "create a file in a shared image", image_create).seen(),
+        attempt("image-write", "overwrite a file in a shared image", image_write).seen(),
+        attempt(
+            "image-symlink",
+            "follow a symbolic link in a shared image that leads out of it",
+            image_symlink,
+        )
+        .secret(),
+        attempt("image-rename", "rename a file in a shared image", image_rename).seen(),
+        attempt(
+            "image-mode",
+            "make a file in a shared image writable, then write it",
+            image_mode,
+        )
+        .seen(),
+        attempt(
+            "suid-in-tmp",
+            "make a set-user-id program in its temporary folder",
+            suid_in_tmp,
+        )
+        .needs("a temporary folder without nosuid"),
+        attempt(
+            "file-capability",
+            "give a file of its own capabilities",
+            file_capability,
+        )
+        .with(Capability::Setfcap),
+        attempt("chown", "give a file of its own to another user", chown).with(Capability::Chown),
+    ],
+};
+
+/// A name of this attempt's own in its temporary folder. What is not removed from there is found.
+pub(super) fn own(suffix: &str) -> Result<PathBuf, Stop> {
+    let token = text("TOKEN")?;
+    Ok(std::env::temp_dir().join(format!("hotlease-escape-{token}.{ATTEMPT}{suffix}")))
+}
+
+/// Makes a file there, does this with it, and removes it.
+fn with_own_file(suffix: &str, go: impl FnOnce(&Path) -> Attempted) -> Attempted {
+    let file = own(suffix)?;
+    fs::write(&file, "of the attempt").map_err(at("create"))?;
+    let outcome = go(&file);
+    fs::remove_file(&file)?;
+    outcome
+}
+
+fn contents(path: impl AsRef<Path>) -> Attempted {
+    fs::read_to_string(path).map_err(at("open"))
+}
+
+/// Overwrites a file that is there.
+fn overwrite(path: impl AsRef<Path>) -> Attempted {
+    let mut file = OpenOptions::new().write(true).open(path).map_err(at("open"))?;
+    file.write_all(b"overwritten")?;
+    Ok("wrote the file".into())
+}
+
+fn file_read() -> Attempted {
+    contents(path("FILE")?)
+}
+
+fn file_write() -> Attempted {
+    overwrite(path("FILE")?)
+}
+
+fn file_remove() -> Attempted {
+    fs::remove_file(path("LOCK")?)?;
+    Ok("removed the file".into())
+}
+
+fn file_symlink() -> Attempted {
+    let link = own("-link")?;
+    symlink(path("FILE")?, &link).map_err(at("symlink"))?;
+    let read = contents(&link);
+    fs::remove_file(link)?;
+    read
+}
+
+fn file_hardlink() -> Attempted {
+    let link = own("-link")?;
+    fs::hard_link(path("FILE")?, &link).map_err(at("link"))?;
+    // Left for the neighbour to see; removed by who looks for residue.
+    Ok("linked the file".into())
+}
+
+fn file_dotdot() -> Attempted {
+    std::env::set_current_dir(std::env::temp_dir()).map_err(at("chdir"))?;
+    file_cwd()
+}
+
+fn file_cwd() -> Attempted {
+    let mut climbing = PathBuf::new();
+    (0..64).for_each(|_| climbing.push(".."));
+    let wanted = path("FILE")?;
+    contents(climbing.join(wanted.strip_prefix("/").unwrap_or(&wanted)))
+}
+
+fn file_list() -> Attempted {
+    let token = text("NEIGHBOUR_TOKEN")?;
+    let mut names = fs::read_dir(std::env::temp_dir()).map_err(at("open"))?.flatten();
+    match names.find(|entry| entry.file_name().to_string_lossy().contains(&token)) {
+        Some(entry) => Ok(format!("sees {}", entry.path().display())),
+        None => denied("not in the listing"),
+    }
+}
+
+fn file_by_handle() -> Attempted {
+    // struct file_handle: bytes, type, then up to 128 bytes.
+    let mut stopped = Stop::Denied("no file system here has handles".into());
+    for place in [c"/tmp", c"/dev/shm", c"/", c"/usr", c"/proc/self/exe"] {
+        let mut handle = [0u32; 34];
+        handle[0] = 128;
+        let mut mount = 0i32;
+        let named = kernel!(
+            SYS_name_to_handle_at,
+            libc::AT_FDCWD,
+            place.as_ptr(),
+            handle.as_mut_ptr(),
+            &raw mut mount,
+            libc::AT_SYMLINK_FOLLOW
+        );
+        if named.is_err() {
+            continue;
+        }
+        let folder = kernel!(SYS_openat, libc::AT_FDCWD, place.as_ptr(), libc::O_RDONLY)?;
+        match kernel!(SYS_open_by_handle_at, folder, handle.as_ptr(), libc::O_PATH) {
+            Ok(_) => return Ok(format!("opened {place:?} by its handle")),
+            Err(stop) => stopped = stop,
+        }
+    }
+    Err(stopped)
+}
+
+fn home_list() -> Attempted {
+    let home = path("AGENT_HOME")?;
+    match fs::read_dir(&home).map_err(at("open"))?.flatten().next() {
+        Some(entry) => Ok(format!("sees {}", entry.path().display())),
+        None => denied("nothing in it"),
+    }
+}
+
+fn shadow_read() -> Attempted {
+    let shadow = contents("/etc/shadow")?;
+    match shadow.is_empty() {
+        true => denied("nothing in it"),
+        false => Ok(format!("read {} bytes of /etc/shadow", shadow.len())),
+    }
+}
+
+fn system_create() -> Attempted {
+    let name = own("-system")?;
+    let name = name.file_name().unwrap_or_default();
+    let mut stopped = Stop::Denied("none of them is there".into());
+    // Not the folders for temporary files, which come first and are tried elsewhere.
+    for folder in FOLDERS
+        .iter()
+        .rev()
+        .take_while(|folder| !folder.starts_with("/run/lock"))
+    {
+        match fs::write(Path::new(folder).join(name), "left") {
+            Ok(()) => return Ok(format!("created a file in {folder}")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => stopped = at(folder)(error),
+        }
+    }
+    Err(stopped)
+}
+
+fn system_write() -> Attempted {
+    let mut stopped = Stop::Denied("none of them is there".into());
+    // Opened, and never written to.
+    for file in [
+        "/etc/passwd",
+        "/etc/ld.so.preload",
+        "/etc/ld.so.cache",
+        "/etc/hosts",
+        "/bin/sh",
+        "/usr/bin/env",
+    ] {
+        match OpenOptions::new().write(true).open(file) {
+            Ok(_) => return Ok(format!("may write {file}")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => stopped = at(file)(error),
+        }
+    }
+    Err(stopped)
+}
+
+fn image_create() -> Attempted {
+    fs::write(path("IMAGE")?.join("created"), "left")?;
+    Ok("created a file".into())
+}
+
+fn image_write() -> Attempted {
+    overwrite(path("IMAGE")?.join("module.py"))
+}
+
+fn image_symlink() -> Attempted {
+    let image = path("IMAGE")?;
+    contents(image.join("relative")).or_else(|_| contents(image.join("absolute")))
+}
+
+fn image_rename() -> Attempted {
+    let image = path("IMAGE")?;
+    fs::rename(image.join("module.py"), image.join("other.py"))?;
+    Ok("renamed a file".into())
+}
+
+fn image_mode() -> Attempted {
+    let file = path("IMAGE")?.join("module.py");
+    fs::set_permissions(&file, Permissions::from_mode(0o666)).map_err(at("chmod"))?;
+    overwrite(file)
+}
+
+/// `ST_NOSUID` of the file system that this is on.
+fn nosuid(path: &Path) -> Result<bool, Stop> {
+    let flags = nix::sys::statvfs::statvfs(path)?.flags();
+    Ok(flags.contains(nix::sys::statvfs::FsFlags::ST_NOSUID))
+}
+
+fn suid_in_tmp() -> Attempted {
+    with_own_file("-suid", |file| {
+        fs::set_permissions(file, Permissions::from_mode(0o4755)).map_err(at("chmod"))?;
+        let mode = fs::metadata(file)?.permissions().mode();
+        match mode & 0o4000 != 0 && !nosuid(file)? {
+            true => Ok("whoever runs it becomes this user".into()),
+            false => denied("mounted nosuid"),
+        }
+    })
+}
+
+fn file_capability() -> Attempted {
+    with_own_file("-caps", |file| {
+        let name = std::ffi::CString::new(file.as_os_str().as_bytes()).expect("a path has no null byte");
+        // struct vfs_cap_data, version 2: CAP_NET_RAW, effective.
+        let value = [0x0200_0001u32, 1 << 13, 0, 0, 0];
+        let set = kernel!(
+            SYS_setxattr,
+            name.as_ptr(),
+            c"security.capability".as_ptr(),
+            value.as_ptr(),
+            20,
+            0
+        );
+        reached("setting a file's capabilities", set, &[Errno::EOPNOTSUPP])
+    })
+}
+
+fn chown() -> Attempted {
+    with_own_file("-owner", |file| {
+        let other = nix::unistd::Uid::from_raw(nix::unistd::getuid().as_raw() + 1);
+        nix::unistd::chown(file, Some(other), None).map_err(at("chown"))?;
+        Ok(format!("gave a file to user {other}"))
+    })
+}

@@ -1,0 +1,376 @@
+//! Using everything up. Each flood takes twice what was granted where it can, and otherwise goes on for a while, so that
+//! the neighbour's pace beside it can be measured.
+
+use super::files::own;
+use crate::attempt::{Attempted, Stop, Theme, at, attempt, denied};
+use crate::given::number;
+use crate::syscall::kernel;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+pub(super) const THEME: Theme = Theme {
+    threat: "use up processes, memory, disk, descriptors or time of others",
+    attempts: &[
+        attempt(
+            "flood-processes",
+            "have twice as many processes as were granted",
+            processes,
+        )
+        .flood(),
+        attempt(
+            "flood-threads",
+            "have twice as many threads as were granted",
+            threads,
+        )
+        .flood(),
+        attempt(
+            "flood-zombies",
+            "leave twice as many dead processes unwaited for",
+            zombies,
+        )
+        .flood(),
+        attempt("flood-memory", "use twice as much memory as was granted", memory).flood(),
+        attempt(
+            "flood-memory-children",
+            "the same, spread over children",
+            memory_children,
+        )
+        .flood(),
+        attempt(
+            "flood-memory-files",
+            "the same, in nameless files (memfd_create)",
+            memory_files,
+        )
+        .flood(),
+        attempt(
+            "flood-tmp",
+            "write twice as much into its temporary folder as was granted",
+            tmp,
+        )
+        .flood(),
+        attempt(
+            "flood-shm",
+            "write twice as much into /dev/shm as was granted",
+            shm,
+        )
+        .flood(),
+        attempt(
+            "flood-descriptors",
+            "open twice as many descriptors as were granted",
+            descriptors,
+        )
+        .flood(),
+        attempt("flood-log", "print until the agent's memory is full", log)
+            .flood()
+            .seen()
+            .by_nobody(),
+        attempt("flood-cpu", "compute on more processors than were granted", cpu)
+            .flood()
+            .by_nobody(),
+    ],
+};
+
+/// Tries again for as long as floods last; at once done when it gets what it must not have.
+fn keep_on(mut go: impl FnMut() -> Attempted) -> Attempted {
+    let patience = Duration::from_millis(number("FLOOD_MILLIS")?);
+    let begin = Instant::now();
+    loop {
+        let outcome = go();
+        if outcome.is_ok() || begin.elapsed() >= patience {
+            return outcome;
+        }
+    }
+}
+
+/// `fork`: the child does this and ends, never returning.
+pub(super) fn spawn(child: impl FnOnce()) -> Result<libc::pid_t, Stop> {
+    // SAFETY: this process has one thread, so the child may do what any process may.
+    match unsafe { libc::fork() } {
+        0 => {
+            child();
+            // SAFETY: ends this process without running what the parent has registered for its end.
+            unsafe { libc::_exit(0) }
+        }
+        -1 => Err(at("fork")(nix::errno::Errno::last())),
+        pid => Ok(pid),
+    }
+}
+
+/// Sleeps until it is killed.
+pub(super) fn sleep() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+fn end(children: &[libc::pid_t]) {
+    for child in children {
+        // Each is ours and not waited for, so it can be killed and waited for.
+        let _ = kernel!(SYS_kill, *child, libc::SIGKILL);
+    }
+    for child in children {
+        let _ = kernel!(SYS_wait4, *child, 0, 0, 0);
+    }
+}
+
+/// As many children as were asked for at the same time.
+fn with_children(count: usize, child: impl Fn()) -> Result<(), Stop> {
+    let mut children = Vec::with_capacity(count);
+    let mut outcome = Ok(());
+    for _ in 0..count {
+        match spawn(&child) {
+            Ok(pid) => children.push(pid),
+            Err(stop) => {
+                outcome = Err(at(format!("after {}", children.len()))(stop));
+                break;
+            }
+        }
+    }
+    end(&children);
+    outcome
+}
+
+fn twice(name: &str) -> Result<usize, Stop> {
+    Ok(2 * number::<usize>(name)?)
+}
+
+fn processes() -> Attempted {
+    let count = twice("PROCESSES")?;
+    keep_on(|| {
+        with_children(count, || sleep())?;
+        Ok(format!("had {count} processes"))
+    })
+}
+
+fn threads() -> Attempted {
+    let count = twice("PROCESSES")?;
+    keep_on(|| {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mut started = Vec::with_capacity(count);
+            let mut outcome = Ok(format!("had {count} threads"));
+            for number in 0..count {
+                let thread = std::thread::Builder::new().stack_size(64 << 10);
+                match thread.spawn_scoped(scope, || {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::thread::park();
+                    }
+                }) {
+                    Ok(handle) => started.push(handle),
+                    Err(error) => {
+                        outcome = Err(at(format!("after {number}: clone"))(error));
+                        break;
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            started.iter().for_each(|handle| handle.thread().unpark());
+            outcome
+        })
+    })
+}
+
+fn zombies() -> Attempted {
+    let count = twice("PROCESSES")?;
+    keep_on(|| {
+        with_children(count, || {})?;
+        Ok(format!("left {count} dead processes"))
+    })
+}
+
+const STEP: usize = 1 << 20;
+
+/// Takes this much memory, a page at a time, and keeps it.
+fn take(bytes: usize) -> Result<(), Stop> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    for taken in (0..bytes).step_by(STEP) {
+        let address = kernel!(SYS_mmap, 0, STEP, protection, flags, -1, 0)
+            .map_err(at(format!("after {} MiB", taken >> 20)))?;
+        for offset in (0..STEP).step_by(4096) {
+            // SAFETY: within what was mapped just now, for writing.
+            unsafe { std::ptr::write_volatile((address as usize + offset) as *mut u8, 1) };
+        }
+    }
+    Ok(())
+}
+
+fn memory() -> Attempted {
+    let bytes = twice("MEMORY_BYTES")?;
+    // In a child, which may be killed for it as often as it tries.
+    keep_on(|| memory_of(1, bytes))
+}
+
+fn memory_children() -> Attempted {
+    let bytes = twice("MEMORY_BYTES")?;
+    keep_on(|| memory_of(4, bytes / 4))
+}
+
+/// These many children take this much each, at the same time.
+fn memory_of(children: usize, bytes: usize) -> Attempted {
+    let (mut done, said) = std::io::pipe()?;
+    let mut started = Vec::new();
+    for _ in 0..children {
+        let said = said.try_clone()?;
+        started.push(spawn(move || {
+            let answer = match take(bytes) {
+                Ok(()) => b'k',
+                Err(_) => b'n',
+            };
+            let _ = (&said).write_all(&[answer]);
+            sleep();
+        })?);
+    }
+    drop(said);
+    // A child that is killed says nothing: that is known by waiting for it, so all are watched in turn.
+    let mut answers = Vec::new();
+    let mut killed = 0;
+    let patience = Instant::now();
+    while answers.len() + killed < children && patience.elapsed() < Duration::from_secs(5) {
+        let mut ready = [nix::poll::PollFd::new(done.as_fd(), nix::poll::PollFlags::POLLIN)];
+        if nix::poll::poll(&mut ready, 5u8)? > 0 {
+            let mut answer = [0];
+            match std::io::Read::read(&mut done, &mut answer)? {
+                0 => break,
+                _ => answers.push(answer[0]),
+            }
+        }
+        started.retain(|child| {
+            let gone = kernel!(SYS_wait4, *child, 0, libc::WNOHANG, 0).is_ok_and(|pid| pid != 0);
+            killed += usize::from(gone);
+            !gone
+        });
+    }
+    end(&started);
+    match answers.iter().filter(|answer| **answer == b'k').count() {
+        all if all == children => Ok(format!("used {} MiB", (children * bytes) >> 20)),
+        _ if killed > 0 => denied(format!("{killed} of {children} killed")),
+        some => denied(format!("{some} of {children} got {} MiB each", bytes >> 20)),
+    }
+}
+
+/// Writes this much into a file that is there; stopped by what the file system, or a limit, says.
+fn fill(file: &mut File, bytes: usize) -> Result<(), Stop> {
+    let chunk = vec![0x5a; STEP];
+    for written in (0..bytes).step_by(STEP) {
+        file.write_all(&chunk)
+            .map_err(at(format!("after {} MiB", written >> 20)))?;
+    }
+    Ok(())
+}
+
+fn memory_files() -> Attempted {
+    let bytes = twice("MEMORY_BYTES")?;
+    keep_on(|| {
+        // Several, as a limit on the length of one would not hold them.
+        let mut files = Vec::new();
+        for _ in 0..8 {
+            let fd = nix::sys::memfd::memfd_create(c"flood", nix::sys::memfd::MFdFlags::empty())?;
+            let mut file = File::from(fd);
+            fill(&mut file, bytes / 8).map_err(at(format!("file {}", files.len())))?;
+            files.push(file);
+        }
+        Ok(format!("used {} MiB", bytes >> 20))
+    })
+}
+
+fn fill_folder(names: impl Fn(usize) -> PathBuf) -> Attempted {
+    let bytes = twice("TMP_BYTES")?;
+    ignore_file_size();
+    keep_on(|| {
+        let mut outcome = Ok(format!("wrote {} MiB", bytes >> 20));
+        for number in 0..4 {
+            let filled = File::create(names(number))
+                .map_err(at("create"))
+                .and_then(|mut file| fill(&mut file, bytes / 4).map_err(at(format!("file {number}"))));
+            if let Err(stop) = filled {
+                outcome = Err(stop);
+                break;
+            }
+        }
+        (0..4).for_each(|number| {
+            // Those that were made.
+            let _ = fs::remove_file(names(number));
+        });
+        outcome
+    })
+}
+
+/// A limit on the length of files is to be an error, not a signal.
+fn ignore_file_size() {
+    // SAFETY: ignoring a signal runs nothing.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+fn tmp() -> Attempted {
+    let name = own("-flood")?;
+    fill_folder(|number| name.with_extension(format!("attempt-flood{number}")))
+}
+
+fn shm() -> Attempted {
+    let name = own("-flood")?;
+    let name = Path::new("/dev/shm").join(name.file_name().unwrap_or_default());
+    fill_folder(|number| name.with_extension(format!("attempt-flood{number}")))
+}
+
+fn descriptors() -> Attempted {
+    let count = twice("DESCRIPTORS")?;
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    kernel!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit)?;
+    limit.rlim_cur = limit.rlim_max;
+    kernel!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limit, 0)?;
+    keep_on(|| {
+        let mut open = Vec::with_capacity(count);
+        for number in 0..count {
+            let copy = std::io::stdout().as_fd().try_clone_to_owned();
+            open.push(copy.map_err(at(format!("after {number}")))?);
+        }
+        Ok(format!("opened {count} descriptors"))
+    })
+}
+
+fn log() -> Attempted {
+    let line = [b'x'; 4095];
+    let mut out = std::io::stdout().lock();
+    let bytes = number::<usize>("LOG_BYTES")?;
+    for _ in (0..bytes).step_by(line.len() + 1) {
+        out.write_all(&line)?;
+        out.write_all(b"\n")?;
+    }
+    Ok(format!("printed {} MiB", bytes >> 20))
+}
+
+fn cpu() -> Attempted {
+    let granted: usize = number("CPUS")?;
+    let millis = Duration::from_millis(number("FLOOD_MILLIS")?);
+    let all = [u64::MAX; 16];
+    // Without success where that is contained.
+    let _ = kernel!(SYS_sched_setaffinity, 0, 128, all.as_ptr());
+    let begin = Instant::now();
+    let rounds = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let spin = || {
+                while begin.elapsed() < millis {
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            // As many as the limits allow.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, spin);
+        }
+    });
+    let used = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)?;
+    let used = Duration::from(used).as_secs_f64();
+    let share = used / begin.elapsed().as_secs_f64();
+    match share > granted as f64 * 1.5 {
+        true => Ok(format!("used {share:.1} processors, and was granted {granted}")),
+        false => denied(format!("used {share:.1} processors of {granted}")),
+    }
+}

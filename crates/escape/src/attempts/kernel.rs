@@ -1,0 +1,320 @@
+//! Parts of the kernel that no function has need of, and in which most of its holes have been.
+
+use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
+use crate::syscall::{kernel, reached};
+use nix::errno::Errno;
+use std::fs;
+
+pub(super) const THEME: Theme = Theme {
+    threat: "call parts of the kernel that no function needs, or get round the filter of system calls",
+    attempts: &[
+        attempt(
+            "no-filter",
+            "find no filter between itself and the kernel",
+            no_filter,
+        ),
+        attempt("filter-undo", "switch the filter off again", filter_undo).by_nobody(),
+        attempt(
+            "filter-notify",
+            "be the supervisor of a filter of its own (SECCOMP_FILTER_FLAG_NEW_LISTENER)",
+            filter_notify,
+        )
+        .by_nobody(),
+        attempt(
+            "i386-calls",
+            "get round the filter by 32-bit system calls (int 0x80)",
+            i386_calls,
+        )
+        .needs("x86-64 with 32-bit emulation"),
+        attempt("x32-calls", "get round the filter by x32 system calls", x32_calls).needs("x86-64 with x32"),
+        attempt(
+            "io-uring",
+            "set up a ring by which calls go round the filter (io_uring)",
+            io_uring,
+        )
+        .needs("io_uring"),
+        attempt("bpf", "load a program into the kernel (bpf)", bpf)
+            .with(Capability::SysAdmin)
+            .needs("bpf"),
+        attempt(
+            "perf-event",
+            "count events of the machine (perf_event_open)",
+            perf_event,
+        )
+        .with(Capability::SysAdmin)
+        .needs("perf events"),
+        attempt(
+            "userfaultfd",
+            "stop the kernel in the middle of a copy (userfaultfd)",
+            userfaultfd,
+        )
+        .needs("userfaultfd"),
+        attempt("fanotify", "watch what others do with files (fanotify)", fanotify)
+            .with(Capability::SysAdmin)
+            .needs("fanotify"),
+        attempt(
+            "ptrace-own",
+            "trace a process of its own, to change its calls after the filter saw them",
+            ptrace_own,
+        ),
+        attempt(
+            "read-implies-exec",
+            "make all readable memory executable (personality)",
+            read_implies_exec,
+        ),
+        attempt(
+            "no-randomisation",
+            "switch the randomisation of addresses off (personality)",
+            no_randomisation,
+        ),
+        attempt(
+            "modify-ldt",
+            "read or make segments of its own (modify_ldt)",
+            modify_ldt,
+        )
+        .needs("x86-64 with modify_ldt"),
+        attempt("kcmp", "compare what processes have in the kernel (kcmp)", kcmp).needs("kcmp"),
+        attempt(
+            "kernel-addresses",
+            "read addresses of the kernel from /proc/kallsyms",
+            kernel_addresses,
+        )
+        .with(Capability::Syslog)
+        .needs("/proc/kallsyms"),
+        attempt("kernel-log", "read the kernel's log (syslog)", kernel_log).with(Capability::Syslog),
+        attempt(
+            "proc-kcore",
+            "read the kernel's memory from /proc/kcore",
+            proc_kcore,
+        )
+        .with(Capability::SysRawio)
+        .needs("/proc/kcore"),
+        attempt("tracefs", "reach the kernel's tracing or debugging", tracefs)
+            .with(Capability::SysAdmin)
+            .needs("tracefs or debugfs"),
+    ],
+};
+
+fn no_filter() -> Attempted {
+    match kernel!(SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) {
+        Ok(0) => Ok("every system call is open to it".into()),
+        Ok(mode) => denied(format!("seccomp mode {mode}")),
+        Err(stop) => Err(stop),
+    }
+}
+
+fn filter_undo() -> Attempted {
+    kernel!(SYS_prctl, libc::PR_SET_SECCOMP, 0, 0, 0, 0)?;
+    match no_filter() {
+        Ok(_) => Ok("switched the filter off".into()),
+        Err(stop) => Err(stop),
+    }
+}
+
+fn filter_notify() -> Attempted {
+    if no_filter().is_ok() {
+        return denied("there is no filter to be got round");
+    }
+    // A filter that hands every getpid to a listener: struct sock_filter, struct sock_fprog.
+    let program = [
+        libc::sock_filter {
+            code: 0x20,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        },
+        libc::sock_filter {
+            code: 0x15,
+            jt: 0,
+            jf: 1,
+            k: libc::SYS_getpid as u32,
+        },
+        libc::sock_filter {
+            code: 0x06,
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_USER_NOTIF,
+        },
+        libc::sock_filter {
+            code: 0x06,
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ALLOW,
+        },
+    ];
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_ptr().cast_mut(),
+    };
+    kernel!(
+        SYS_seccomp,
+        libc::SECCOMP_SET_MODE_FILTER,
+        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+        &raw const program
+    )?;
+    Ok("may answer system calls in the kernel's place".into())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn i386_calls() -> Attempted {
+    const GETPID: i32 = 20;
+    let mut result = GETPID;
+    // SAFETY: getpid has no arguments and touches no memory; r8 to r11 may be changed by the kernel. Where there is no
+    // emulation the processor faults, which ends this process, as it is meant to.
+    unsafe {
+        std::arch::asm!(
+            "int 0x80",
+            inlateout("eax") result,
+            out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+        );
+    }
+    match result as u32 == std::process::id() {
+        true => Ok("a 32-bit getpid was answered".into()),
+        false => denied(format!("{:?}", Errno::from_raw(-result))),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn x32_calls() -> Attempted {
+    const X32: libc::c_long = 0x4000_0000;
+    // SAFETY: getpid has no arguments.
+    let result = unsafe { libc::syscall(X32 | libc::SYS_getpid) };
+    crate::syscall::checked("getpid", result)?;
+    Ok("an x32 getpid was answered".into())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn modify_ldt() -> Attempted {
+    let mut table = [0u8; 64];
+    kernel!(SYS_modify_ldt, 0, table.as_mut_ptr(), table.len())?;
+    Ok("read its segments".into())
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn i386_calls() -> Attempted {
+    denied("not x86-64")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn x32_calls() -> Attempted {
+    denied("not x86-64")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn modify_ldt() -> Attempted {
+    denied("not x86-64")
+}
+
+fn io_uring() -> Attempted {
+    let mut parameters = [0u8; 120];
+    kernel!(SYS_io_uring_setup, 1, parameters.as_mut_ptr())?;
+    Ok("set up a ring".into())
+}
+
+fn bpf() -> Attempted {
+    // BPF_PROG_LOAD of a socket filter: r0 = 0; exit.
+    let program = [0x0000_0000_0000_00b7u64, 0x0000_0000_0000_0095];
+    let mut about = [0u64; 16];
+    about[0] = 1 | 2 << 32;
+    about[1] = program.as_ptr() as u64;
+    about[2] = c"GPL".as_ptr() as u64;
+    kernel!(SYS_bpf, 5, about.as_ptr(), 72)?;
+    Ok("loaded a program into the kernel".into())
+}
+
+fn perf_event() -> Attempted {
+    // struct perf_event_attr: software, size, page faults; of this process.
+    let mut about = [0u64; 16];
+    about[0] = 1 | 112 << 32;
+    about[1] = 2;
+    kernel!(SYS_perf_event_open, about.as_ptr(), 0, -1, -1, 0)?;
+    Ok("opened a counter".into())
+}
+
+fn userfaultfd() -> Attempted {
+    const UFFD_USER_MODE_ONLY: i32 = 1;
+    kernel!(SYS_userfaultfd, UFFD_USER_MODE_ONLY)?;
+    Ok("may stop the kernel at its page faults".into())
+}
+
+fn fanotify() -> Attempted {
+    kernel!(SYS_fanotify_init, libc::FAN_CLASS_NOTIF, libc::O_RDONLY)?;
+    Ok("may watch file systems".into())
+}
+
+fn ptrace_own() -> Attempted {
+    // The other half of the call is the parent's to use; it is that one which is in the sandbox.
+    kernel!(SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0)?;
+    Ok("ptrace is open to it".into())
+}
+
+fn persona(bits: libc::c_long) -> Attempted {
+    kernel!(SYS_personality, bits)?;
+    let now = kernel!(SYS_personality, 0xffff_ffffu32)?;
+    match now & bits == bits {
+        true => Ok(format!("personality {now:#x}")),
+        false => denied(format!("without effect: personality {now:#x}")),
+    }
+}
+
+fn read_implies_exec() -> Attempted {
+    persona(0x0040_0000)
+}
+
+fn no_randomisation() -> Attempted {
+    persona(0x0004_0000)
+}
+
+fn kcmp() -> Attempted {
+    const KCMP_FILES: i32 = 2;
+    let ours = std::process::id();
+    kernel!(SYS_kcmp, ours, ours, KCMP_FILES, 0, 0)?;
+    Ok("compared".into())
+}
+
+fn kernel_addresses() -> Attempted {
+    let symbols = fs::read_to_string("/proc/kallsyms").map_err(at("open"))?;
+    match symbols.lines().find(|line| !line.starts_with("0000000000000000")) {
+        Some(line) => Ok(format!("sees {line}")),
+        None => denied("all addresses are hidden"),
+    }
+}
+
+fn kernel_log() -> Attempted {
+    const SYSLOG_ACTION_READ_ALL: i32 = 3;
+    let mut read = [0u8; 64];
+    let length = kernel!(SYS_syslog, SYSLOG_ACTION_READ_ALL, read.as_mut_ptr(), read.len())?;
+    Ok(format!("read {length} bytes"))
+}
+
+fn proc_kcore() -> Attempted {
+    fs::File::open("/proc/kcore").map_err(at("open"))?;
+    Ok("opened /proc/kcore".into())
+}
+
+fn tracefs() -> Attempted {
+    let mut stopped = Stop::Denied("not there".into());
+    for folder in ["/sys/kernel/tracing", "/sys/kernel/debug"] {
+        match fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
+            Ok(true) => return Ok(format!("lists {folder}")),
+            Ok(false) => {}
+            Err(error) => stopped = error.into(),
+        }
+    }
+    Err(stopped)
+}
+
+/// Used by attempts at other parts of the kernel as well.
+pub(super) fn only_arguments(what: &str, result: Result<libc::c_long, Stop>) -> Attempted {
+    let about_arguments = [
+        Errno::EINVAL,
+        Errno::ENOENT,
+        Errno::EFAULT,
+        Errno::EBUSY,
+        Errno::ENOEXEC,
+        Errno::EBADF,
+        Errno::ENODEV,
+        Errno::ENOTBLK,
+    ];
+    reached(what, result, &about_arguments)
+}

@@ -1,0 +1,110 @@
+//! The kernel's keyrings.
+
+use crate::attempt::{Attempted, Stop, Theme, at, attempt, denied};
+use crate::given::text;
+use crate::syscall::kernel;
+use std::ffi::CString;
+use std::fs;
+
+pub(super) const THEME: Theme = Theme {
+    threat: "find, read or leave keys in the kernel's keyrings",
+    attempts: &[
+        attempt(
+            "keyring-user",
+            "find the neighbour's key in the user's keyring, and read it",
+            keyring_user,
+        )
+        .secret()
+        .needs("the kernel's keyrings"),
+        attempt(
+            "keyring-request",
+            "link the user's keyring into its own, and ask for the neighbour's key by request_key",
+            keyring_request,
+        )
+        .secret()
+        .needs("the kernel's keyrings"),
+        attempt(
+            "keyring-session",
+            "read a key from the session keyring that the agent came with",
+            keyring_session,
+        )
+        .secret()
+        .needs("the kernel's keyrings"),
+        attempt("keyring-add", "leave a key in the user's keyring", keyring_add)
+            .seen()
+            .needs("the kernel's keyrings"),
+        attempt("keyring-new", "have a keyring at all", keyring_new).needs("the kernel's keyrings"),
+        attempt("proc-keys", "list keys in /proc/keys", proc_keys).needs("the kernel's keyrings"),
+    ],
+};
+
+const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
+const KEYCTL_LINK: i32 = 8;
+const KEYCTL_SEARCH: i32 = 10;
+const KEYCTL_READ: i32 = 11;
+const PROCESS_KEYRING: i32 = -2;
+const SESSION_KEYRING: i32 = -3;
+const USER_KEYRING: i32 = -4;
+
+fn description(name: &str) -> Result<CString, Stop> {
+    Ok(CString::new(text(name)?).expect("a variable has no null byte"))
+}
+
+fn read(key: libc::c_long) -> Attempted {
+    let mut read = [0u8; 64];
+    let count = kernel!(SYS_keyctl, KEYCTL_READ, key, read.as_mut_ptr(), read.len())?;
+    Ok(String::from_utf8_lossy(&read[..(count as usize).min(read.len())]).into_owned())
+}
+
+fn search(keyring: i32, name: &str) -> Attempted {
+    let name = description(name)?;
+    read(kernel!(
+        SYS_keyctl,
+        KEYCTL_SEARCH,
+        keyring,
+        c"user".as_ptr(),
+        name.as_ptr(),
+        0
+    )?)
+}
+
+fn keyring_user() -> Attempted {
+    search(USER_KEYRING, "KEY")
+}
+
+fn keyring_request() -> Attempted {
+    let name = description("KEY")?;
+    // What is linked into a keyring of one's own is possessed, and may be read.
+    kernel!(SYS_keyctl, KEYCTL_LINK, USER_KEYRING, PROCESS_KEYRING)?;
+    read(kernel!(SYS_request_key, c"user".as_ptr(), name.as_ptr(), 0, 0)?)
+}
+
+fn keyring_session() -> Attempted {
+    search(SESSION_KEYRING, "AGENT_KEY")
+}
+
+fn keyring_add() -> Attempted {
+    let name = description("LEFT_KEY")?;
+    kernel!(
+        SYS_add_key,
+        c"user".as_ptr(),
+        name.as_ptr(),
+        c"left".as_ptr(),
+        4,
+        USER_KEYRING
+    )?;
+    Ok("added a key".into())
+}
+
+fn keyring_new() -> Attempted {
+    let ring = kernel!(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0)?;
+    Ok(format!("made keyring {ring}"))
+}
+
+fn proc_keys() -> Attempted {
+    let keys = fs::read_to_string("/proc/keys").map_err(at("/proc/keys"))?;
+    match keys.lines().next() {
+        Some(line) => Ok(format!("sees {line}")),
+        None => denied("no key in the listing"),
+    }
+}

@@ -1,0 +1,250 @@
+//! Mounts, roots and control groups.
+
+use super::files::own;
+use super::kernel::only_arguments;
+use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt};
+use crate::given::path;
+use crate::syscall::kernel;
+use std::ffi::{CStr, CString};
+use std::fs::{self, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+pub(super) const THEME: Theme = Theme {
+    threat: "change what is mounted, leave its root folder or its control group",
+    attempts: &[
+        attempt("mount-tmpfs", "mount a file system of its own", mount_tmpfs).with(Capability::SysAdmin),
+        attempt(
+            "mount-proc",
+            "mount /proc anew, without what was hidden in it",
+            mount_proc,
+        )
+        .with(Capability::SysAdmin),
+        attempt("mount-bind", "mount a folder at another place (bind)", mount_bind)
+            .with(Capability::SysAdmin),
+        attempt(
+            "image-remount",
+            "make the mount of a shared image writable, then write it",
+            image_remount,
+        )
+        .seen()
+        .by_nobody(),
+        attempt("umount", "unmount what hides the machine", umount).with(Capability::SysAdmin),
+        attempt("pivot-root", "exchange its root folder (pivot_root)", pivot_root).with(Capability::SysAdmin),
+        attempt(
+            "open-tree",
+            "copy a tree of mounts, and move it (open_tree, move_mount)",
+            open_tree,
+        )
+        .with(Capability::SysAdmin)
+        .needs("Linux 5.2"),
+        attempt(
+            "fsopen",
+            "make a file system by the newer calls (fsopen, fsmount)",
+            fsopen,
+        )
+        .with(Capability::SysAdmin)
+        .needs("Linux 5.2"),
+        attempt(
+            "mount-setattr",
+            "change a mount's attributes (mount_setattr)",
+            mount_setattr,
+        )
+        .with(Capability::SysAdmin)
+        .needs("Linux 5.12"),
+        attempt(
+            "chroot",
+            "leave a root folder by entering another (chroot), and read the neighbour's file",
+            chroot,
+        )
+        .secret()
+        .with(Capability::SysChroot),
+        attempt(
+            "cgroup-mount",
+            "mount control groups, whose release agent runs outside",
+            cgroup_mount,
+        )
+        .with(Capability::SysAdmin)
+        .needs("control groups, version 1"),
+        attempt(
+            "cgroup-leave",
+            "move to the control group of everybody",
+            cgroup_leave,
+        )
+        .with(Capability::DacOverride)
+        .needs("control groups"),
+        attempt(
+            "cgroup-limits",
+            "open its control group's limits for writing",
+            cgroup_limits,
+        )
+        .with(Capability::DacOverride)
+        .needs("control groups"),
+    ],
+};
+
+/// Makes a folder of its own, does this at it, and removes it.
+fn at_own_folder(go: impl FnOnce(&CStr, &Path) -> Attempted) -> Attempted {
+    let folder = own("-mount")?;
+    fs::create_dir(&folder).map_err(at("mkdir"))?;
+    let name = CString::new(folder.as_os_str().as_bytes()).expect("a path has no null byte");
+    let outcome = go(&name, &folder);
+    fs::remove_dir(&folder)?;
+    outcome
+}
+
+fn mount(what: &CStr, kind: &CStr, flags: u64, data: &CStr) -> Attempted {
+    at_own_folder(|name, _| {
+        kernel!(
+            SYS_mount,
+            what.as_ptr(),
+            name.as_ptr(),
+            kind.as_ptr(),
+            flags,
+            data.as_ptr()
+        )?;
+        kernel!(SYS_umount2, name.as_ptr(), libc::MNT_DETACH)?;
+        Ok(format!("mounted {kind:?}"))
+    })
+}
+
+fn mount_tmpfs() -> Attempted {
+    mount(c"none", c"tmpfs", 0, c"size=4k")
+}
+
+fn mount_proc() -> Attempted {
+    mount(c"none", c"proc", 0, c"")
+}
+
+fn mount_bind() -> Attempted {
+    mount(c"/usr", c"", libc::MS_BIND, c"")
+}
+
+fn image_remount() -> Attempted {
+    let image = path("IMAGE")?;
+    let name = CString::new(image.as_os_str().as_bytes()).expect("a path has no null byte");
+    let flags = libc::MS_REMOUNT | libc::MS_BIND;
+    kernel!(SYS_mount, 0, name.as_ptr(), 0, flags, 0)?;
+    fs::write(image.join("module.py"), "overwritten").map_err(at("write"))?;
+    Ok("wrote the image".into())
+}
+
+fn umount() -> Attempted {
+    // Rights first; then MNT_EXPIRE of the root folder is refused as senseless.
+    let result = kernel!(SYS_umount2, c"/".as_ptr(), libc::MNT_EXPIRE);
+    only_arguments("umount", result)
+}
+
+fn pivot_root() -> Attempted {
+    only_arguments(
+        "pivot_root",
+        kernel!(SYS_pivot_root, c"/".as_ptr(), c"/".as_ptr()),
+    )
+}
+
+fn open_tree() -> Attempted {
+    const OPEN_TREE_CLONE: i32 = 1;
+    kernel!(SYS_open_tree, libc::AT_FDCWD, c"/".as_ptr(), OPEN_TREE_CLONE)?;
+    Ok("has a copy of the root folder's mount".into())
+}
+
+fn fsopen() -> Attempted {
+    kernel!(SYS_fsopen, c"tmpfs".as_ptr(), 0)?;
+    Ok("may make a file system".into())
+}
+
+fn mount_setattr() -> Attempted {
+    // struct mount_attr: set, clear, propagation, userns. MOUNT_ATTR_RDONLY is cleared at a folder that is no mount.
+    let attributes = [0u64, 1, 0, 0];
+    let result = kernel!(
+        SYS_mount_setattr,
+        libc::AT_FDCWD,
+        c"/etc".as_ptr(),
+        0,
+        attributes.as_ptr(),
+        32
+    );
+    only_arguments("mount_setattr", result)
+}
+
+fn chroot() -> Attempted {
+    std::env::set_current_dir("/").map_err(at("chdir"))?;
+    at_own_folder(|name, _| {
+        kernel!(SYS_chroot, name.as_ptr())?;
+        // The working directory is outside the root folder now, so that .. leads to the top of all.
+        for _ in 0..64 {
+            kernel!(SYS_chdir, c"..".as_ptr())?;
+        }
+        kernel!(SYS_chroot, c".".as_ptr())?;
+        fs::read_to_string(path("FILE")?).map_err(at("read"))
+    })
+}
+
+fn cgroup_mount() -> Attempted {
+    at_own_folder(|name, folder| {
+        // A hierarchy of its own without controllers, which goes with its mount: nothing else is moved.
+        kernel!(
+            SYS_mount,
+            c"none".as_ptr(),
+            name.as_ptr(),
+            c"cgroup".as_ptr(),
+            0,
+            c"none,name=hotlease-escape".as_ptr()
+        )?;
+        let agent = OpenOptions::new().write(true).open(folder.join("release_agent"));
+        kernel!(SYS_umount2, name.as_ptr(), libc::MNT_DETACH)?;
+        agent.map_err(at("release_agent"))?;
+        Ok("may name a program that the kernel starts outside".into())
+    })
+}
+
+/// Folders of control groups: of version 2, and of the controllers of version 1.
+const GROUPS: [&str; 5] = [
+    "/sys/fs/cgroup",
+    "/sys/fs/cgroup/unified",
+    "/sys/fs/cgroup/pids",
+    "/sys/fs/cgroup/memory",
+    "/sys/fs/cgroup/cpu",
+];
+
+/// Opens the first of these files of a group's folder that is there, and does this with it.
+fn in_group(files: &[&str], go: impl Fn(&Path) -> Attempted) -> Attempted {
+    let mut stopped = Stop::Denied("no control groups to be seen".into());
+    for group in GROUPS {
+        for file in files {
+            let file = Path::new(group).join(file);
+            match go(&file) {
+                Ok(got) => return Ok(got),
+                Err(Stop::Denied(how)) if how.ends_with("ENOENT") => {}
+                Err(stop) => stopped = stop,
+            }
+        }
+    }
+    Err(stopped)
+}
+
+fn cgroup_leave() -> Attempted {
+    in_group(&["cgroup.procs"], |file| {
+        OpenOptions::new()
+            .write(true)
+            .open(file)
+            .and_then(|mut file| std::io::Write::write_all(&mut file, b"0"))
+            .map_err(at(file.display()))?;
+        Ok(format!("moved itself by {}", file.display()))
+    })
+}
+
+fn cgroup_limits() -> Attempted {
+    let files = [
+        "cgroup.subtree_control",
+        "memory.limit_in_bytes",
+        "notify_on_release",
+    ];
+    in_group(&files, |file| {
+        OpenOptions::new()
+            .write(true)
+            .open(file)
+            .map_err(at(file.display()))?;
+        Ok(format!("may write {}", file.display()))
+    })
+}

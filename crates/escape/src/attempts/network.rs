@@ -1,0 +1,277 @@
+//! The network, and sockets of others on this machine.
+
+use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
+use crate::given::{number, path, text};
+use crate::syscall::kernel;
+use std::fs;
+use std::io::Read;
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::{Duration, Instant};
+
+pub(super) const THEME: Theme = Theme {
+    threat: "use a network or sockets that were not granted",
+    attempts: &[
+        attempt(
+            "tcp-loopback",
+            "connect to the neighbour's port on the loopback interface",
+            tcp_loopback,
+        )
+        .secret(),
+        attempt(
+            "udp-loopback",
+            "send the neighbour a datagram over the loopback interface",
+            udp_loopback,
+        )
+        .seen(),
+        attempt(
+            "abstract-socket",
+            "connect to the neighbour's abstract socket",
+            abstract_socket,
+        )
+        .secret(),
+        attempt(
+            "path-socket",
+            "connect to the neighbour's socket in the file system",
+            path_socket,
+        )
+        .secret(),
+        attempt(
+            "proc-net-unix",
+            "find the neighbour's sockets in /proc/net/unix",
+            proc_net_unix,
+        ),
+        attempt(
+            "listen",
+            "listen on a port that others on the machine can reach",
+            listen,
+        ),
+        attempt("route-outside", "have a route to hosts outside", route_outside).needs("a route"),
+        attempt(
+            "metadata-service",
+            "have a route to the cloud's metadata service, which gives credentials",
+            metadata_service,
+        )
+        .needs("a route"),
+        attempt("interfaces", "see a network interface of the machine", interfaces).needs("an interface"),
+        attempt(
+            "system-sockets",
+            "connect to a daemon's socket: Docker, containerd, D-Bus, systemd",
+            system_sockets,
+        )
+        .by_nobody(),
+        attempt(
+            "raw-socket",
+            "send packets of its own making (SOCK_RAW)",
+            raw_socket,
+        )
+        .with(Capability::NetRaw),
+        attempt(
+            "packet-socket",
+            "listen to all packets of an interface (AF_PACKET)",
+            packet_socket,
+        )
+        .with(Capability::NetRaw)
+        .needs("packet sockets"),
+        attempt(
+            "netlink-devices",
+            "listen to the kernel's messages about devices",
+            netlink_devices,
+        )
+        .needs("netlink"),
+        attempt(
+            "netlink-filter",
+            "talk to the packet filter (nftables)",
+            netlink_filter,
+        )
+        .needs("nftables"),
+        attempt("vsock", "open a socket to the hypervisor (AF_VSOCK)", vsock).needs("AF_VSOCK"),
+        attempt(
+            "kernel-crypto",
+            "open a socket to the kernel's cryptography (AF_ALG)",
+            kernel_crypto,
+        )
+        .needs("AF_ALG"),
+        attempt(
+            "rare-protocols",
+            "open a socket of a protocol that hardly anybody uses",
+            rare_protocols,
+        )
+        .by_nobody(),
+    ],
+};
+
+fn banner(mut from: impl Read) -> Attempted {
+    let mut read = String::new();
+    from.read_to_string(&mut read)?;
+    Ok(read)
+}
+
+fn tcp_loopback() -> Attempted {
+    let address = (Ipv4Addr::LOCALHOST, number::<u16>("TCP")?);
+    banner(TcpStream::connect(address).map_err(at("connect"))?)
+}
+
+fn udp_loopback() -> Attempted {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(at("bind"))?;
+    socket.send_to(b"hello", (Ipv4Addr::LOCALHOST, number::<u16>("UDP")?))?;
+    Ok("sent a datagram".into())
+}
+
+fn abstract_socket() -> Attempted {
+    let address = SocketAddr::from_abstract_name(text("ABSTRACT")?)?;
+    banner(UnixStream::connect_addr(&address).map_err(at("connect"))?)
+}
+
+fn path_socket() -> Attempted {
+    banner(UnixStream::connect(path("SOCKET")?).map_err(at("connect"))?)
+}
+
+fn proc_net_unix() -> Attempted {
+    let token = text("NEIGHBOUR_TOKEN")?;
+    let list = fs::read_to_string("/proc/net/unix").map_err(at("/proc/net/unix"))?;
+    match list.lines().find(|line| line.contains(&token)) {
+        Some(line) => Ok(format!("sees {line}")),
+        None => denied("not in the listing"),
+    }
+}
+
+fn listen() -> Attempted {
+    let port: u16 = number("LISTEN")?;
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(at("bind"))?;
+    listener.set_nonblocking(true)?;
+    // Somebody outside goes on knocking for longer than this.
+    let patience = Duration::from_millis(number("LISTEN_MILLIS")?);
+    let begin = Instant::now();
+    while begin.elapsed() < patience {
+        if let Ok((_, from)) = listener.accept() {
+            return Ok(format!("{from} connected"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    denied("nobody outside can connect")
+}
+
+/// A route is looked up, and nothing sent.
+fn route(to: [u8; 4]) -> Attempted {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(at("bind"))?;
+    socket.connect((Ipv4Addr::from(to), 80)).map_err(at("connect"))?;
+    Ok(format!("would send from {}", socket.local_addr()?))
+}
+
+fn route_outside() -> Attempted {
+    // One of the addresses that are kept for documentation.
+    route([192, 0, 2, 1])
+}
+
+fn metadata_service() -> Attempted {
+    route([169, 254, 169, 254])
+}
+
+fn interfaces() -> Attempted {
+    let mut stopped = Stop::Denied("none but lo".into());
+    match nix::net::if_::if_nameindex() {
+        Ok(list) => {
+            if let Some(one) = list.iter().find(|one| one.name() != c"lo") {
+                return Ok(format!("sees {}", one.name().to_string_lossy()));
+            }
+        }
+        Err(errno) => stopped = at("netlink")(errno),
+    }
+    let devices = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    let names = devices.lines().filter_map(|line| line.split_once(':'));
+    match names.map(|(name, _)| name.trim()).find(|name| *name != "lo") {
+        Some(name) => Ok(format!("sees {name} in /proc/net/dev")),
+        None => Err(stopped),
+    }
+}
+
+const SYSTEM_SOCKETS: [&str; 14] = [
+    "/run/docker.sock",
+    "/var/run/docker.sock",
+    "/run/containerd/containerd.sock",
+    "/run/podman/podman.sock",
+    "/run/crio/crio.sock",
+    "/run/dbus/system_bus_socket",
+    "/run/systemd/private",
+    "/run/systemd/notify",
+    "/run/systemd/journal/stdout",
+    "/run/munge/munge.socket.2",
+    "/run/nscd/socket",
+    "/run/slurmd/slurmd.socket",
+    "/run/libvirt/libvirt-sock",
+    "/run/snapd.socket",
+];
+
+fn system_sockets() -> Attempted {
+    let mut stopped = Stop::Denied("none is there".into());
+    for name in SYSTEM_SOCKETS {
+        match UnixStream::connect(name) {
+            Ok(_) => return Ok(format!("connected to {name}")),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => stopped = at(name)(error),
+        }
+    }
+    Err(stopped)
+}
+
+/// Opens a socket; that is enough.
+fn socket(family: i32, kind: i32, protocol: i32) -> Attempted {
+    kernel!(SYS_socket, family, kind, protocol)?;
+    Ok(format!("opened a socket of family {family}"))
+}
+
+fn raw_socket() -> Attempted {
+    socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)
+}
+
+fn packet_socket() -> Attempted {
+    socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
+}
+
+fn netlink_devices() -> Attempted {
+    let fd = kernel!(
+        SYS_socket,
+        libc::AF_NETLINK,
+        libc::SOCK_RAW,
+        libc::NETLINK_KOBJECT_UEVENT
+    )?;
+    // sockaddr_nl: family, padding, port, groups.
+    let address = [libc::AF_NETLINK as u32, 0, 1];
+    kernel!(SYS_bind, fd, address.as_ptr(), 12)?;
+    Ok("hears of the machine's devices".into())
+}
+
+fn netlink_filter() -> Attempted {
+    socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)
+}
+
+fn vsock() -> Attempted {
+    socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)
+}
+
+fn kernel_crypto() -> Attempted {
+    socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)
+}
+
+fn rare_protocols() -> Attempted {
+    // AX.25, IPX, AppleTalk, X.25, DECnet, key management, LLC, CAN, TIPC, Bluetooth, RxRPC, Phonet, KCM, SMC, XDP.
+    let families = [3, 4, 5, 9, 12, 15, 26, 29, 30, 31, 33, 35, 41, 43, 44];
+    let kinds = [
+        libc::SOCK_STREAM,
+        libc::SOCK_DGRAM,
+        libc::SOCK_RAW,
+        libc::SOCK_SEQPACKET,
+    ];
+    let mut stopped = Stop::Denied("none".into());
+    for family in families {
+        for kind in kinds {
+            match kernel!(SYS_socket, family, kind, 0) {
+                Ok(_) => return Ok(format!("opened a socket of family {family}")),
+                Err(stop) => stopped = stop,
+            }
+        }
+    }
+    Err(stopped)
+}

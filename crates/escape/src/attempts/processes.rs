@@ -1,0 +1,345 @@
+//! Other processes of the same user: their memory, their environment, their life.
+
+use crate::attempt::{Attempted, Theme, at, attempt, denied};
+use crate::given::{number, path, text};
+use crate::syscall::kernel;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+pub(super) const THEME: Theme = Theme {
+    threat: "look into other processes, change or end them",
+    attempts: &[
+        attempt(
+            "ptrace-attach",
+            "attach to the neighbour as a debugger does, and read its memory",
+            ptrace_attach,
+        )
+        .secret(),
+        attempt(
+            "ptrace-seize",
+            "trace the neighbour without stopping it",
+            ptrace_seize,
+        ),
+        attempt(
+            "process-vm-readv",
+            "read the neighbour's memory by process_vm_readv",
+            process_vm_readv,
+        )
+        .secret(),
+        attempt(
+            "process-vm-writev",
+            "write into the neighbour's memory by process_vm_writev",
+            process_vm_writev,
+        )
+        .seen(),
+        attempt(
+            "proc-mem-read",
+            "read the neighbour's memory from /proc/PID/mem",
+            proc_mem_read,
+        )
+        .secret(),
+        attempt(
+            "proc-mem-write",
+            "write the neighbour's memory through /proc/PID/mem",
+            proc_mem_write,
+        )
+        .seen(),
+        attempt(
+            "proc-environ",
+            "read the neighbour's environment from /proc/PID/environ",
+            proc_environ,
+        )
+        .secret(),
+        attempt(
+            "proc-maps",
+            "read where the neighbour's memory is, from /proc/PID/maps",
+            proc_maps,
+        ),
+        attempt(
+            "proc-fd",
+            "open the neighbour's nameless memory through /proc/PID/fd",
+            proc_fd,
+        )
+        .secret(),
+        attempt(
+            "pidfd-getfd",
+            "take a descriptor out of the neighbour by pidfd_getfd",
+            pidfd_getfd,
+        )
+        .secret()
+        .needs("Linux 5.6"),
+        attempt(
+            "proc-root",
+            "reach a file through the neighbour's /proc/PID/root",
+            proc_root,
+        )
+        .secret(),
+        attempt(
+            "proc-cwd",
+            "reach a file through the neighbour's /proc/PID/cwd",
+            proc_cwd,
+        )
+        .secret(),
+        attempt(
+            "proc-list",
+            "find the neighbour in a listing of /proc, by its command line",
+            proc_list,
+        ),
+        attempt("kill", "kill the neighbour", kill).seen(),
+        attempt(
+            "kill-group",
+            "send a signal to the neighbour's process group",
+            kill_group,
+        )
+        .seen(),
+        attempt("pidfd-signal", "send a signal through a pidfd", pidfd_signal)
+            .seen()
+            .needs("Linux 5.3"),
+        attempt(
+            "queue-signal",
+            "send a signal with a value, as of somebody else",
+            queue_signal,
+        )
+        .seen(),
+        attempt(
+            "signal-by-descriptor",
+            "have the kernel signal the neighbour when a descriptor is ready (F_SETOWN, F_SETSIG)",
+            signal_by_descriptor,
+        )
+        .seen(),
+        attempt("prlimit", "change the neighbour's limits", prlimit).seen(),
+        attempt("renice", "make the neighbour slower by setpriority", renice).seen(),
+        attempt(
+            "neighbour-affinity",
+            "move the neighbour to one processor",
+            affinity,
+        )
+        .seen()
+        .needs("two processors"),
+        attempt(
+            "neighbour-oom",
+            "make the neighbour the first to be killed when memory runs out",
+            oom_score,
+        )
+        .seen(),
+        attempt(
+            "join-group",
+            "move into the neighbour's process group by setpgid",
+            join_group,
+        ),
+    ],
+};
+
+/// As the neighbour counts it.
+const SIGNAL: i32 = libc::SIGUSR1;
+
+/// The secret, or whatever else is there.
+fn as_text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn ptrace_attach() -> Attempted {
+    let (pid, address): (i32, u64) = (number("PID")?, number("ADDRESS")?);
+    kernel!(SYS_ptrace, libc::PTRACE_ATTACH, pid, 0, 0)?;
+    let mut status = 0;
+    kernel!(SYS_wait4, pid, &raw mut status, libc::__WALL, 0)?;
+    let mut read = [0u64; 4];
+    for (index, word) in read.iter_mut().enumerate() {
+        kernel!(
+            SYS_ptrace,
+            libc::PTRACE_PEEKDATA,
+            pid,
+            address + 8 * index as u64,
+            &raw mut *word
+        )?;
+    }
+    kernel!(SYS_ptrace, libc::PTRACE_DETACH, pid, 0, 0)?;
+    Ok(as_text(&read.map(u64::to_ne_bytes).concat()))
+}
+
+fn ptrace_seize() -> Attempted {
+    kernel!(SYS_ptrace, libc::PTRACE_SEIZE, number::<i32>("PID")?, 0, 0)?;
+    Ok("traces the neighbour".into())
+}
+
+fn vectors(local: &mut [u8], remote: u64) -> (libc::iovec, libc::iovec) {
+    let length = local.len();
+    let of = |base: u64| libc::iovec {
+        iov_base: base as *mut libc::c_void,
+        iov_len: length,
+    };
+    (of(local.as_mut_ptr() as u64), of(remote))
+}
+
+/// By `process_vm_readv` from there.
+pub(super) fn read_memory(pid: i32, address: u64) -> Attempted {
+    let mut read = [0; 32];
+    let (local, remote) = vectors(&mut read, address);
+    kernel!(
+        SYS_process_vm_readv,
+        pid,
+        &raw const local,
+        1,
+        &raw const remote,
+        1,
+        0
+    )?;
+    Ok(as_text(&read))
+}
+
+fn process_vm_readv() -> Attempted {
+    read_memory(number("PID")?, number("ADDRESS")?)
+}
+
+fn process_vm_writev() -> Attempted {
+    let mut written = *b"overwritten";
+    let (local, remote) = vectors(&mut written, number("CANARY")?);
+    kernel!(
+        SYS_process_vm_writev,
+        number::<i32>("PID")?,
+        &raw const local,
+        1,
+        &raw const remote,
+        1,
+        0
+    )?;
+    Ok("wrote the neighbour's memory".into())
+}
+
+fn of_neighbour(entry: &str) -> Result<String, crate::attempt::Stop> {
+    Ok(format!("/proc/{}/{entry}", number::<i32>("PID")?))
+}
+
+fn proc_mem_read() -> Attempted {
+    let memory = File::open(of_neighbour("mem")?).map_err(at("open"))?;
+    let mut read = [0; 32];
+    memory.read_exact_at(&mut read, number("ADDRESS")?)?;
+    Ok(as_text(&read))
+}
+
+fn proc_mem_write() -> Attempted {
+    let memory = OpenOptions::new()
+        .write(true)
+        .open(of_neighbour("mem")?)
+        .map_err(at("open"))?;
+    memory.write_all_at(b"overwritten", number("CANARY")?)?;
+    Ok("wrote the neighbour's memory".into())
+}
+
+fn proc_environ() -> Attempted {
+    Ok(as_text(&fs::read(of_neighbour("environ")?).map_err(at("open"))?))
+}
+
+fn proc_maps() -> Attempted {
+    let maps = fs::read_to_string(of_neighbour("maps")?).map_err(at("open"))?;
+    match maps.lines().next() {
+        Some(line) => Ok(line.to_owned()),
+        None => denied("nothing in it"),
+    }
+}
+
+fn proc_fd() -> Attempted {
+    let name = of_neighbour(&format!("fd/{}", number::<i32>("MEMFD")?))?;
+    Ok(as_text(&fs::read(name).map_err(at("open"))?))
+}
+
+fn pidfd_getfd() -> Attempted {
+    let pidfd = kernel!(SYS_pidfd_open, number::<i32>("PID")?, 0)?;
+    let taken = kernel!(SYS_pidfd_getfd, pidfd, number::<i32>("MEMFD")?, 0)?;
+    let mut read = [0u8; 32];
+    kernel!(SYS_pread64, taken, read.as_mut_ptr(), read.len(), 0)?;
+    Ok(as_text(&read))
+}
+
+fn proc_root() -> Attempted {
+    let through = format!("{}{}", of_neighbour("root")?, path("FILE")?.display());
+    Ok(as_text(&fs::read(through).map_err(at("open"))?))
+}
+
+fn proc_cwd() -> Attempted {
+    Ok(as_text(
+        &fs::read(of_neighbour("cwd/secret")?).map_err(at("open"))?,
+    ))
+}
+
+fn proc_list() -> Attempted {
+    let token = text("NEIGHBOUR_TOKEN")?;
+    for entry in fs::read_dir("/proc").map_err(at("/proc"))?.flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = as_text(&line);
+        if line.contains("neighbour") && line.contains(&token) {
+            return Ok(format!("sees process {}: {line}", entry.file_name().display()));
+        }
+    }
+    denied("no such process in /proc")
+}
+
+fn kill() -> Attempted {
+    kernel!(SYS_kill, number::<i32>("PID")?, libc::SIGKILL)?;
+    Ok("kill was taken".into())
+}
+
+fn kill_group() -> Attempted {
+    kernel!(SYS_kill, -number::<i32>("PID")?, SIGNAL)?;
+    Ok("kill was taken".into())
+}
+
+fn pidfd_signal() -> Attempted {
+    let pidfd = kernel!(SYS_pidfd_open, number::<i32>("PID")?, 0)?;
+    kernel!(SYS_pidfd_send_signal, pidfd, SIGNAL, 0, 0)?;
+    Ok("the signal was taken".into())
+}
+
+fn queue_signal() -> Attempted {
+    // A siginfo_t: number, errno, code (SI_QUEUE), and a sender who is not there.
+    let mut info = [0i32; 32];
+    info[0] = SIGNAL;
+    info[2] = -1;
+    kernel!(SYS_rt_sigqueueinfo, number::<i32>("PID")?, SIGNAL, info.as_ptr())?;
+    Ok("the signal was taken".into())
+}
+
+fn signal_by_descriptor() -> Attempted {
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair()?;
+    let fd = ours.as_raw_fd();
+    kernel!(SYS_fcntl, fd, libc::F_SETOWN, number::<i32>("PID")?)?;
+    kernel!(SYS_fcntl, fd, 10 /* F_SETSIG */, SIGNAL)?;
+    kernel!(SYS_fcntl, fd, libc::F_SETFL, libc::O_ASYNC)?;
+    theirs.write_all(b"now")?;
+    Ok("the descriptor has the neighbour as its owner".into())
+}
+
+fn prlimit() -> Attempted {
+    let pid: i32 = number("PID")?;
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    kernel!(SYS_prlimit64, pid, libc::RLIMIT_NOFILE, 0, &raw mut limit)?;
+    limit.rlim_cur -= 1;
+    kernel!(SYS_prlimit64, pid, libc::RLIMIT_NOFILE, &raw const limit, 0)?;
+    Ok("changed the neighbour's limit of descriptors".into())
+}
+
+fn renice() -> Attempted {
+    kernel!(SYS_setpriority, libc::PRIO_PROCESS, number::<i32>("PID")?, 19)?;
+    Ok("changed the neighbour's priority".into())
+}
+
+fn affinity() -> Attempted {
+    let mask = 1u64;
+    kernel!(SYS_sched_setaffinity, number::<i32>("PID")?, 8, &raw const mask)?;
+    Ok("moved the neighbour".into())
+}
+
+fn oom_score() -> Attempted {
+    fs::write(of_neighbour("oom_score_adj")?, "1000").map_err(at("oom_score_adj"))?;
+    Ok("changed the neighbour's oom_score_adj".into())
+}
+
+fn join_group() -> Attempted {
+    kernel!(SYS_setpgid, 0, number::<i32>("PID")?)?;
+    Ok("is of the neighbour's group now, and no longer of the agent's".into())
+}

@@ -1,0 +1,27 @@
+//! What an attempt is told: names of things outside, from its environment. Knowing them must not help.
+
+use crate::attempt::{Stop, untried};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// How the variables' names begin.
+pub const PREFIX: &str = "HOTLEASE_ESCAPE_";
+
+pub(crate) fn text(name: &str) -> Result<String, Stop> {
+    match std::env::var(format!("{PREFIX}{name}")) {
+        Ok(value) => Ok(value),
+        Err(_) => untried(format!("this machine's neighbour has no {name}")),
+    }
+}
+
+pub(crate) fn path(name: &str) -> Result<PathBuf, Stop> {
+    Ok(text(name)?.into())
+}
+
+pub(crate) fn number<T: FromStr>(name: &str) -> Result<T, Stop> {
+    let value = text(name)?;
+    match value.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => untried(format!("{name} is {value:?}, and no number")),
+    }
+}

@@ -1,0 +1,110 @@
+//! `hotlease-escape`: tries to get out of the sandbox that it is started in. `hotlease sandbox test` starts it.
+
+use hotlease_escape::{Attempt, DONE, Evidence, Outcome, serve_as_neighbour, take_turn, themes};
+use std::io::Write;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: hotlease-escape list               the attempts, one a line: name, what it tries
+       hotlease-escape page               the same as tables in Markdown, as in docs/escape-corpus.md
+       hotlease-escape try NAME [TOKEN]   make one; exit status 0: contained, 1: escaped, 2: cannot be tried here
+       hotlease-escape tenant TOKEN       look for what others with this token left, a line each, and leave what can be left
+       hotlease-escape neighbour TOKEN FOLDER
+                                          be the process that must not notice it; ends with its standard input
+`hotlease sandbox test` starts them as they are meant to be.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["list"] => {
+            let lines: String = attempts()
+                .map(|attempt| format!("{}\t{}\n", attempt.name, attempt.what))
+                .collect();
+            say(&lines);
+            ExitCode::SUCCESS
+        }
+        ["page"] => {
+            say(&page());
+            ExitCode::SUCCESS
+        }
+        // The token is there for whoever looks for what is left of this attempt.
+        ["try", name] | ["try", name, _] => match attempts().find(|attempt| attempt.name == name) {
+            Some(attempt) => {
+                wait();
+                let outcome = attempt.go();
+                say(&format!("{outcome}\n"));
+                ExitCode::from(outcome.status())
+            }
+            None => {
+                let outcome =
+                    Outcome::Untried(format!("no attempt is called {name}: see `hotlease-escape list`"));
+                say(&format!("{outcome}\n"));
+                ExitCode::from(outcome.status())
+            }
+        },
+        ["tenant", token] => {
+            let found: String = take_turn(token)
+                .iter()
+                .map(|found| format!("found {found}\n"))
+                .collect();
+            say(&format!("{found}{DONE}\n"));
+            ExitCode::SUCCESS
+        }
+        ["neighbour", token, folder] => match serve_as_neighbour(token, folder.as_ref()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                // Without stderr there is nobody to tell.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "hotlease-escape: the neighbour cannot start: {error}"
+                );
+                ExitCode::FAILURE
+            }
+        },
+        _ => {
+            let _ = writeln!(std::io::stderr(), "{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn attempts() -> impl Iterator<Item = &'static Attempt> {
+    themes().iter().flat_map(|theme| theme.attempts)
+}
+
+/// A table for each line of the threat model.
+fn page() -> String {
+    let mut page = String::new();
+    for theme in themes() {
+        let threat = theme.threat;
+        page += &format!("\n### To {threat}\n\n");
+        page += "| attempt | what it tries | known by | who gets out without a sandbox | needs |\n|---|---|---|---|---|\n";
+        for attempt in theme.attempts {
+            let known_by = match attempt.evidence {
+                Evidence::Said => "the kernel's answer",
+                Evidence::Secret => "the secret",
+                Evidence::Seen => "what is seen outside",
+            };
+            let (name, what, teeth) = (attempt.name, attempt.what, attempt.teeth);
+            let needs = attempt.needs.unwrap_or_default();
+            page += &format!("| `{name}` | {what} | {known_by} | {teeth} | {needs} |\n");
+        }
+    }
+    page
+}
+
+/// Waits for a word on its control socket, if it has one: until everything around it is in place.
+fn wait() {
+    if let Ok(control) = nix::sys::socket::getsockopt(&std::io::stdin(), nix::sys::socket::sockopt::SockType)
+        && control == nix::sys::socket::SockType::SeqPacket
+    {
+        // Whatever comes, also the other side's end.
+        let _ = nix::unistd::read(std::io::stdin(), &mut [0; 8]);
+    }
+}
+
+fn say(text: &str) {
+    // Without stdout nobody listens, and the status says the rest.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}

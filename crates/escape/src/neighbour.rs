@@ -1,0 +1,134 @@
+//! Another tenant's process outside the sandbox: its handle for whoever starts it. What it does is in its own files.
+
+mod pace;
+mod process;
+mod secrets;
+
+pub use pace::Pulse;
+pub use process::serve;
+
+use crate::given::PREFIX;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// It answers at once, unless it was stopped or killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A running neighbour. Ends, and removes what it has, when this is dropped.
+pub struct Neighbour {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: ChildStdout,
+    unread: Vec<u8>,
+    given: Vec<(String, String)>,
+}
+
+impl Neighbour {
+    /// Starts this program (`hotlease-escape`) as a neighbour. `token` is in the names of all that it has; `secret`, of
+    /// 32 letters and digits, is in it; `folder` is where its own folder is made.
+    pub fn start(program: &Path, token: &str, secret: &str, folder: &Path) -> io::Result<Self> {
+        let mut child = Command::new(program)
+            .args(["neighbour", token])
+            .arg(folder)
+            .env(format!("{PREFIX}SECRET"), secret)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both were asked for");
+        };
+        let mut started = Self {
+            child,
+            orders: Some(orders),
+            answers,
+            unread: Vec::new(),
+            given: Vec::new(),
+        };
+        let lines = started.until_done()?;
+        started.given = lines
+            .iter()
+            .filter_map(|line| line.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        Ok(started)
+    }
+
+    /// Its process id, which is its group's, too.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where it has its secrets: environment variables of attempts, without their prefix.
+    pub fn given(&self) -> &[(String, String)] {
+        &self.given
+    }
+
+    /// What was done to it since its start. Nothing, as long as sandboxes hold.
+    pub fn harm(&mut self) -> Vec<String> {
+        match self.ask("harm") {
+            Ok(harm) => harm,
+            Err(_) => match self.child.try_wait() {
+                Ok(Some(status)) => vec![format!("the neighbour is dead ({status})")],
+                _ => vec!["the neighbour does not answer".into()],
+            },
+        }
+    }
+
+    /// Its pace, measured over this time.
+    pub fn pulse(&mut self, over: Duration) -> io::Result<Pulse> {
+        let answer = self.ask(&format!("pulse {}", over.as_millis()))?;
+        answer
+            .first()
+            .and_then(|line| Pulse::read(line))
+            .ok_or_else(|| io::Error::other("the neighbour does not tell its pace"))
+    }
+
+    fn ask(&mut self, order: &str) -> io::Result<Vec<String>> {
+        match &mut self.orders {
+            Some(orders) => writeln!(orders, "{order}")?,
+            None => return Err(io::ErrorKind::BrokenPipe.into()),
+        }
+        self.until_done()
+    }
+
+    /// Lines up to one that says `done`.
+    fn until_done(&mut self) -> io::Result<Vec<String>> {
+        let mut lines = Vec::new();
+        loop {
+            while let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                match String::from_utf8_lossy(&line).trim_end() {
+                    "done" => return Ok(lines),
+                    line => lines.push(line.to_owned()),
+                }
+            }
+            let mut ready = [PollFd::new(self.answers.as_fd(), PollFlags::POLLIN)];
+            let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+            if nix::poll::poll(&mut ready, patience)? == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let mut chunk = [0; 4096];
+            match self.answers.read(&mut chunk)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                length => self.unread.extend_from_slice(&chunk[..length]),
+            }
+        }
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        // By itself, as it has something to remove; by force where it does not answer any more.
+        self.orders = None;
+        if self.until_done().is_err() {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}

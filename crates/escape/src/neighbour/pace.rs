@@ -1,0 +1,59 @@
+//! How fast a neighbour gets on: what a flood in a sandbox beside it must not change much.
+
+use std::fmt;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// How long a small loop takes: of many times, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// How often it was measured.
+    pub count: usize,
+    /// Half of them took at most this.
+    pub p50_ns: u64,
+    /// All but one of a hundred took at most this.
+    pub p99_ns: u64,
+}
+
+/// Steps of the loop: some microseconds.
+const STEPS: u64 = 8192;
+
+impl Pulse {
+    /// Measured here, for this long.
+    pub(crate) fn measure(over: Duration) -> Self {
+        let begin = Instant::now();
+        let mut taken_ns = Vec::new();
+        while begin.elapsed() < over || taken_ns.is_empty() {
+            let started = Instant::now();
+            let mut number = 0x9e37_79b9_7f4a_7c15u64;
+            for step in 0..STEPS {
+                number = black_box(number.rotate_left(5) ^ step).wrapping_mul(0x0100_0000_01b3);
+            }
+            black_box(number);
+            taken_ns.push(started.elapsed().as_nanos() as u64);
+        }
+        taken_ns.sort_unstable();
+        let at = |percent: usize| taken_ns[(taken_ns.len() - 1) * percent / 100];
+        Self {
+            count: taken_ns.len(),
+            p50_ns: at(50),
+            p99_ns: at(99),
+        }
+    }
+
+    /// From what [`Display`](fmt::Display) wrote.
+    pub(crate) fn read(line: &str) -> Option<Self> {
+        let mut numbers = line.split(' ').map(|number| number.parse().ok());
+        Some(Self {
+            count: numbers.next()?? as usize,
+            p50_ns: numbers.next()??,
+            p99_ns: numbers.next()??,
+        })
+    }
+}
+
+impl fmt::Display for Pulse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.count, self.p50_ns, self.p99_ns)
+    }
+}

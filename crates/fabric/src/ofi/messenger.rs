@@ -1,0 +1,307 @@
+//! Messages between this end and many peers, over one endpoint, for an owner that polls.
+//!
+//! ```text
+//!  send: a free buffer of this end  | envelope | content |  ── message ──►  receive buffer  ──►  poll: content, for as long as it is read
+//! ```
+//!
+//! Both ends copy; peers need no memory of their own here, so there may be thousands. Each peer is given an [`Inbox`] for what it sends,
+//! over an authenticated connection. Messages of one peer are received in the order in which they were sent, and none is left out.
+//! Messages without the peer's key, or from another address, change nothing.
+//!
+//! Providers that keep the order (FI_ORDER_SAS) fill receive buffers in it, but may say in another one that they are full: ofi_rxm fetches
+//! long messages, and tells of short ones meanwhile. What comes too early is copied and waits for its turn, up to a bound.
+//!
+//! # Who owns which buffer
+//!
+//! | buffer | is written by | until |
+//! |---|---|---|
+//! | send buffer | the closure of [`Messenger::send`] | it returns; then the provider reads it until the completion |
+//! | receive buffer | the provider | its completion; then [`Messenger::poll`] lends it, and posts it again |
+//!
+//! A peer holds at most [`HELD_MAX`] send buffers, so that one that reads slowly keeps none from the others; what it cannot take waits
+//! with whoever sends it. Those of a peer that is gone come back when the provider says how its operations ended.
+
+mod polling;
+mod sending;
+
+use super::address::OwnAddress;
+use super::endpoint::{Endpoint, Region};
+use super::error::OfiError;
+use super::ffi::{self, fi_addr_t};
+use super::operation::Operations;
+use super::providers::Provider;
+use crate::memory::Memory;
+use hotlease_wire::fabric::{Envelope, Inbox};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// Send buffers of one peer: what is under way while the next ones are written.
+const HELD_MAX: u32 = 4;
+/// Of all of them.
+const SENDS: usize = 256;
+/// Receive buffers: 8 MiB of messages of 64 KiB, which an adapter has to pin.
+const RECEIVES: u32 = 128;
+
+/// What a completion is of.
+enum Work {
+    Receive(u32),
+    Send { buffer: u32, to: u32 },
+}
+
+/// A message that the provider has not taken yet.
+struct Ready {
+    buffer: u32,
+    bytes: usize,
+}
+
+struct Peer {
+    /// To be in what it sends; none when nothing is taken of it any more.
+    key: Option<u64>,
+    /// Of its next message.
+    next: u32,
+    /// Messages behind that, by sequence.
+    early: BTreeMap<u32, Vec<u8>>,
+    early_bytes: usize,
+    /// Where it is, once it is known.
+    far: Option<Far>,
+    /// Send buffers in use for it.
+    held: u32,
+    /// In order.
+    ready: VecDeque<Ready>,
+    has_failed: bool,
+}
+
+struct Far {
+    address: fi_addr_t,
+    key: u64,
+    number: u32,
+    sequence: u32,
+    message_bytes: usize,
+}
+
+/// See the module.
+pub struct Messenger {
+    // Closed before everything that its operations use.
+    endpoint: Endpoint,
+    operations: Operations<Work>,
+    /// Receive buffers, then send buffers.
+    memory: Arc<Memory>,
+    descriptor: *mut c_void,
+    region: Option<Region>,
+    message_bytes: usize,
+    pitch: usize,
+    /// Send buffers.
+    free: Vec<u32>,
+    /// Receive operations that the provider had no room for.
+    unposted: Vec<u32>,
+    peers: Vec<Peer>,
+    /// Peers with messages that the provider had no room for.
+    stalled: Vec<u32>,
+    failed: VecDeque<(u32, OfiError)>,
+    address: OwnAddress,
+    refused: u64,
+}
+
+// SAFETY: the descriptor is the provider's, without thread affinity; everything else may be sent.
+unsafe impl Send for Messenger {}
+
+impl Messenger {
+    /// For peers of the numbers below `peers`, and messages of up to `content_bytes`. With something to sleep on if the provider can.
+    pub fn open(provider: &Provider, peers: u32, content_bytes: usize) -> Result<Self, OfiError> {
+        let unusable = |why: String| OfiError::Unusable {
+            provider: provider.name().into(),
+            why,
+        };
+        if !provider.keeps_order() {
+            return Err(unusable("its messages may overtake each other".into()));
+        }
+        let mut endpoint = Endpoint::open(provider, true)?;
+        let message_bytes = (Envelope::BYTES + content_bytes).min(endpoint.message_bytes());
+        if message_bytes <= Envelope::BYTES {
+            return Err(unusable(format!(
+                "its messages are at most {message_bytes} bytes long"
+            )));
+        }
+        let address = OwnAddress::of(provider, endpoint.address()?);
+        let (sends_max, receives_max) = endpoint.sizes();
+        let receives = provider.quirks().receives.min(RECEIVES) as usize;
+        let receives = receives.min(receives_max).max(1);
+        let sends = (peers as usize).saturating_mul(HELD_MAX as usize);
+        let sends = sends.min(SENDS).min(sends_max).max(1);
+        let pitch = message_bytes.next_multiple_of(64);
+        // Pages of it are taken when they are used first, unless the provider needs them all registered.
+        let size = (receives + sends) * pitch;
+        let memory = Arc::new(Memory::create("hotlease-messages", size as u64)?);
+        let (mut region, mut descriptor) = (None, ptr::null_mut());
+        if endpoint.registers_local() {
+            let access = ffi::FI_SEND | ffi::FI_RECV;
+            // SAFETY: the memory is mapped until after the region is closed, see Drop.
+            let made = unsafe { endpoint.register(memory.start(), size, access, rand::random()) }?;
+            descriptor = made.1.descriptor;
+            region = Some(made.0);
+        }
+        let peer = |_| Peer {
+            key: Some(rand::random()),
+            next: 0,
+            early: BTreeMap::new(),
+            early_bytes: 0,
+            far: None,
+            held: 0,
+            ready: VecDeque::new(),
+            has_failed: false,
+        };
+        let mut messenger = Self {
+            endpoint,
+            operations: Operations::new(receives + sends),
+            memory,
+            descriptor,
+            region,
+            message_bytes,
+            pitch,
+            free: (receives as u32..(receives + sends) as u32).rev().collect(),
+            unposted: Vec::with_capacity(receives),
+            peers: (0..peers).map(peer).collect(),
+            stalled: Vec::new(),
+            failed: VecDeque::new(),
+            address,
+            refused: 0,
+        };
+        for buffer in (0..receives as u32).rev() {
+            let begun = messenger.operations.begin(Work::Receive(buffer), None);
+            let (number, _) = begun.expect("there is a place for each buffer");
+            messenger.unposted.push(number);
+        }
+        messenger.post_receives()?;
+        Ok(messenger)
+    }
+
+    /// Name of the provider.
+    pub fn provider(&self) -> &'static str {
+        self.address.provider()
+    }
+
+    /// What a peer is to know to send messages here. Nobody else is to know it.
+    ///
+    /// # Panics
+    /// There is no peer of this number.
+    pub fn inbox(&self, peer: u32) -> Inbox {
+        Inbox {
+            address: self.address.told(),
+            number: peer,
+            key: self.peers[peer as usize].key.unwrap_or_default(),
+            message_bytes: self.message_bytes as u32,
+        }
+    }
+
+    /// What a peer has said of itself. It is to be told that this was called before it sends: what comes sooner is refused.
+    pub fn meet(&mut self, peer: u32, inbox: &Inbox) -> Result<(), OfiError> {
+        self.address.check(&inbox.address)?;
+        let Some(place) = self.peers.get_mut(peer as usize) else {
+            return Err(OfiError::BadEnd {
+                why: "there is no such peer",
+            });
+        };
+        if place.far.is_some() {
+            return Err(OfiError::BadEnd {
+                why: "it is known already",
+            });
+        }
+        // SAFETY: format and length were checked to be those of our own address.
+        let address = unsafe { self.endpoint.insert(&inbox.address.address) }?;
+        place.far = Some(Far {
+            address,
+            key: inbox.key,
+            number: inbox.number,
+            sequence: 0,
+            message_bytes: self.message_bytes.min(inbox.message_bytes as usize),
+        });
+        Ok(())
+    }
+
+    /// Nothing is sent to a peer, and nothing taken of it, any more. What is under way to it goes on.
+    pub fn part(&mut self, peer: u32) {
+        let Some(place) = self.peers.get_mut(peer as usize) else {
+            return;
+        };
+        (place.key, place.has_failed) = (None, true);
+        place.early.clear();
+        for ready in place.ready.drain(..) {
+            place.held -= 1;
+            self.free.push(ready.buffer);
+        }
+    }
+
+    /// Whether anything was given to send to a peer that is not out of its buffer. False for one that has failed or was parted with.
+    pub fn is_sending(&self, peer: u32) -> bool {
+        self.peers
+            .get(peer as usize)
+            .is_some_and(|peer| !peer.has_failed && peer.held > 0)
+    }
+
+    /// A peer to which nothing can be sent any more, or of which a message is missing, and why. Each once.
+    pub fn failed(&mut self) -> Option<(u32, OfiError)> {
+        self.failed.pop_front()
+    }
+
+    /// Whether the provider had no room for something: it is given that again by each [`poll`](Self::poll).
+    pub fn is_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    /// How many messages came that were none of a peer.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Once for each peer.
+    fn fail(&mut self, number: u32, error: OfiError) {
+        if self.peers[number as usize].has_failed {
+            return;
+        }
+        self.part(number);
+        self.failed.push_back((number, error));
+    }
+
+    fn fail_all(&mut self, error: &OfiError) {
+        for number in 0..self.peers.len() as u32 {
+            self.fail(number, error.clone());
+        }
+    }
+
+    /// Readable when something may have come, but only after [`may_sleep`](Self::may_sleep) said so and until the next
+    /// poll. None: the provider has nothing to sleep on, nap instead.
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.endpoint.wait_fd()
+    }
+
+    /// Whether there is nothing to do until [`wait_fd`](Self::wait_fd) is readable; false: poll again, after a nap if nothing came.
+    pub fn may_sleep(&mut self) -> bool {
+        let is_quiet = self.stalled.is_empty() && self.unposted.is_empty();
+        is_quiet && self.endpoint.wait_fd().is_some() && self.endpoint.may_sleep()
+    }
+}
+
+/// Where a buffer begins.
+#[inline]
+fn at(memory: &Memory, buffer: u32, pitch: usize) -> NonNull<u8> {
+    // SAFETY: one of the buffers, all of which are inside of the memory.
+    unsafe { memory.start().add(buffer as usize * pitch) }
+}
+
+impl Drop for Messenger {
+    fn drop(&mut self) {
+        self.endpoint.close_transfers();
+        if let Some(region) = self.region.take() {
+            self.endpoint.deregister(region);
+        }
+    }
+}
+
+impl std::fmt::Debug for Messenger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "messenger of {}", self.provider())
+    }
+}

@@ -1,0 +1,192 @@
+//! What the provider has done: messages that have come, and buffers that are free again.
+
+use super::{Messenger, Peer, Work, at};
+use crate::ofi::endpoint::{Completions, Failure, Posted};
+use crate::ofi::error::OfiError;
+use crate::ofi::ffi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};
+use hotlease_wire::fabric::Envelope;
+use std::ptr;
+
+/// Of one peer, of messages that come before others that were sent before them.
+const EARLY_BYTES_MAX: usize = 4 << 20;
+const EARLY_MAX: usize = 1 << 16;
+/// Completions taken by one call.
+const BATCH: usize = 8;
+/// After so many of these the owner has its turn.
+const BATCHES_MAX: usize = 8;
+
+impl Messenger {
+    /// Moves what is under way, and gives each message that has come to `take`, with its peer; whether there was anything.
+    #[inline]
+    pub fn poll(&mut self, take: &mut dyn FnMut(u32, &[u8])) -> bool {
+        let nothing = fi_cq_msg_entry {
+            op_context: ptr::null_mut(),
+            flags: 0,
+            len: 0,
+        };
+        let mut entries = [nothing; BATCH];
+        let mut sources = [FI_ADDR_NOTAVAIL; BATCH];
+        let mut any = false;
+        for _ in 0..BATCHES_MAX {
+            match self.endpoint.completions(&mut entries, &mut sources) {
+                Completions::Read(count) => {
+                    any |= count > 0;
+                    for (entry, source) in entries.iter().zip(sources).take(count) {
+                        self.completed(entry, source, take);
+                    }
+                    if !self.unposted.is_empty()
+                        && let Err(error) = self.post_receives()
+                    {
+                        self.fail_all(&error);
+                        return true;
+                    }
+                    if count < BATCH {
+                        break;
+                    }
+                }
+                Completions::Error(failure) => {
+                    any = true;
+                    self.operation_failed(&failure);
+                }
+                Completions::Failed(result) => {
+                    let error = self.endpoint.error("fi_cq_read", result);
+                    self.fail_all(&error);
+                    return true;
+                }
+            }
+        }
+        if !self.stalled.is_empty() {
+            let stalled = std::mem::take(&mut self.stalled);
+            self.stalled = stalled.into_iter().filter(|to| !self.post(*to)).collect();
+        }
+        any
+    }
+
+    #[inline]
+    fn completed(&mut self, entry: &fi_cq_msg_entry, source: fi_addr_t, take: &mut dyn FnMut(u32, &[u8])) {
+        let Some(number) = self.operations.find(entry.op_context) else {
+            return;
+        };
+        match self.operations.get(number) {
+            Some(&Work::Receive(buffer)) => {
+                let bytes = entry.len.min(self.message_bytes);
+                let start = at(&self.memory, buffer, self.pitch).as_ptr();
+                // SAFETY: the message lies in its buffer, which the provider gave back; nobody writes it until it is posted again.
+                let message = unsafe { std::slice::from_raw_parts(start, bytes) };
+                self.received(message, source, take);
+                self.unposted.push(number);
+            }
+            Some(&Work::Send { buffer, to }) => {
+                self.operations.end(number);
+                self.peers[to as usize].held -= 1;
+                self.free.push(buffer);
+            }
+            None => {}
+        }
+    }
+
+    /// A message from anybody at all.
+    #[inline]
+    fn received(&mut self, message: &[u8], source: fi_addr_t, take: &mut dyn FnMut(u32, &[u8])) {
+        let Ok((envelope, content)) = Envelope::decode(message) else {
+            self.refused += 1;
+            return;
+        };
+        let number = envelope.number;
+        let knows_sources = self.endpoint.knows_sources();
+        let is_of = |peer: &&mut Peer| {
+            let is_there = peer
+                .far
+                .as_ref()
+                .is_some_and(|far| !knows_sources || far.address == source);
+            is_there && peer.key == Some(envelope.key)
+        };
+        let Some(peer) = self.peers.get_mut(number as usize).filter(is_of) else {
+            self.refused += 1;
+            return;
+        };
+        if envelope.sequence != peer.next {
+            self.came_early(number, envelope.sequence, content);
+            return;
+        }
+        peer.next = peer.next.wrapping_add(1);
+        take(number, content);
+        while let Some(content) = peer.early.remove(&peer.next) {
+            peer.next = peer.next.wrapping_add(1);
+            peer.early_bytes -= content.len();
+            take(number, &content);
+        }
+    }
+
+    /// A message that is not the next of its peer.
+    #[cold]
+    fn came_early(&mut self, number: u32, sequence: u32, content: &[u8]) {
+        let peer = &mut self.peers[number as usize];
+        peer.early_bytes += content.len();
+        let is_ahead = sequence.wrapping_sub(peer.next) < u32::MAX / 2;
+        let is_new = is_ahead && peer.early.insert(sequence, content.to_vec()).is_none();
+        let why = match is_new {
+            false => "a message of it came twice",
+            true if peer.early_bytes > EARLY_BYTES_MAX || peer.early.len() > EARLY_MAX => {
+                "a message of it is missing"
+            }
+            true => return,
+        };
+        self.fail(number, OfiError::BadEnd { why });
+    }
+
+    #[cold]
+    fn operation_failed(&mut self, failure: &Failure) {
+        // An injected message has no context: whoever waits for its peer hears of it otherwise.
+        let Some(number) = self.operations.find(failure.context) else {
+            return;
+        };
+        match self.operations.get(number) {
+            // It was too long, or its connection ended within it: then it is missing when the next one comes.
+            Some(Work::Receive(_)) => self.unposted.push(number),
+            Some(&Work::Send { buffer, to }) => {
+                self.operations.end(number);
+                self.peers[to as usize].held -= 1;
+                self.free.push(buffer);
+                let error = OfiError::LinkBroken {
+                    what: "send",
+                    code: failure.code,
+                    why: self.endpoint.text(failure.code),
+                };
+                self.fail(to, error);
+            }
+            None => {}
+        }
+        // Without room now they are posted after the next look.
+        if let Err(error) = self.post_receives() {
+            self.fail_all(&error);
+        }
+    }
+
+    pub(super) fn post_receives(&mut self) -> Result<(), OfiError> {
+        while let Some(number) = self.unposted.pop() {
+            let Some(&Work::Receive(buffer)) = self.operations.get(number) else {
+                continue;
+            };
+            let start = at(&self.memory, buffer, self.pitch).as_ptr();
+            let context = self.operations.context(number);
+            // SAFETY: the buffer is this operation's alone, and it and the context live until the endpoint is closed.
+            let posted = unsafe {
+                self.endpoint
+                    .receive(start, self.message_bytes, self.descriptor, context)
+            };
+            match posted {
+                Posted::Yes => {}
+                Posted::Again => {
+                    self.unposted.push(number);
+                    break;
+                }
+                Posted::Failed(result) => {
+                    self.unposted.push(number);
+                    return Err(self.endpoint.error("fi_recv", result));
+                }
+            }
+        }
+        Ok(())
+    }
+}

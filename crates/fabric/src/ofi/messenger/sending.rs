@@ -1,0 +1,89 @@
+//! Messages of this end.
+
+use super::{HELD_MAX, Messenger, Ready, Work, at};
+use crate::ofi::endpoint::Posted;
+use hotlease_wire::fabric::Envelope;
+
+impl Messenger {
+    /// Sends a message, if there is room: `write` gets as many bytes as there may be, with anything in them, and says how many of
+    /// them it has written. False if there is no room: after a [`poll`](Self::poll) there may be.
+    #[inline]
+    pub fn send(&mut self, to: u32, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
+        let Some(peer) = self.peers.get_mut(to as usize) else {
+            return false;
+        };
+        let Some(far) = peer
+            .far
+            .as_mut()
+            .filter(|_| !peer.has_failed && peer.held < HELD_MAX)
+        else {
+            return false;
+        };
+        let Some(buffer) = self.free.pop() else {
+            return false;
+        };
+        let start = at(&self.memory, buffer, self.pitch).as_ptr();
+        // SAFETY: a send buffer, of at least so many bytes, that nobody else uses until it is posted.
+        let message = unsafe { std::slice::from_raw_parts_mut(start, far.message_bytes) };
+        let (head, content) = message.split_at_mut(Envelope::BYTES);
+        let bytes = Envelope::BYTES + write(content).min(content.len());
+        let envelope = Envelope {
+            key: far.key,
+            number: far.number,
+            sequence: far.sequence,
+        };
+        head.copy_from_slice(&envelope.encode());
+        far.sequence = far.sequence.wrapping_add(1);
+        peer.held += 1;
+        peer.ready.push_back(Ready { buffer, bytes });
+        if peer.ready.len() == 1 && !self.post(to) {
+            self.stalled.push(to);
+        }
+        true
+    }
+
+    /// Gives the provider what is ready for a peer; false: it has no room for all.
+    pub(super) fn post(&mut self, to: u32) -> bool {
+        let peer = &mut self.peers[to as usize];
+        let Some(far) = &peer.far else { return true };
+        while let Some(&Ready { buffer, bytes }) = peer.ready.front() {
+            let start = at(&self.memory, buffer, self.pitch).as_ptr();
+            let is_injected = bytes <= self.endpoint.inject_bytes();
+            let posted = if is_injected {
+                // SAFETY: the message was written by `send`, and nobody writes it during the call.
+                let message = unsafe { std::slice::from_raw_parts(start, bytes) };
+                self.endpoint.inject(message, far.address)
+            } else {
+                let begun = self.operations.begin(Work::Send { buffer, to }, None);
+                let Some((number, context)) = begun else {
+                    return false;
+                };
+                // SAFETY: the buffer is this operation's until its completion, and it and the context live until the endpoint is closed.
+                let posted = unsafe {
+                    self.endpoint
+                        .send(start, bytes, self.descriptor, far.address, context)
+                };
+                if posted != Posted::Yes {
+                    self.operations.end(number);
+                }
+                posted
+            };
+            match posted {
+                Posted::Yes => {
+                    peer.ready.pop_front();
+                    if is_injected {
+                        peer.held -= 1;
+                        self.free.push(buffer);
+                    }
+                }
+                Posted::Again => return false,
+                Posted::Failed(result) => {
+                    let error = self.endpoint.error("fi_send", result);
+                    self.fail(to, error);
+                    return true;
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,298 @@
+//! A gang, as the client that has leased it sees it.
+
+use crate::Error;
+use crate::outcome::{self, Ended};
+use hotlease_client::{
+    Code, Function, Invocation, Invoker, LeaseOptions, Placement, Seat, SeatSecret, Seated, Sharing, Spread,
+    UsageTotals,
+};
+use hotlease_comm::Secret;
+use hotlease_comm::rendezvous::{Limits, Server};
+use hotlease_wire::comm::RANKS_MAX;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long ranks may wait for each other when the communicator is made.
+const JOIN: Duration = Duration::from_secs(15);
+/// How long ranks may go on after another one has failed: they are told in two seconds, unless they never ask.
+const GRACE: Duration = Duration::from_secs(5);
+/// While one rank is waited for, how often to look whether another one has failed.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Workers that run a function at the same time, one rank each, and whose functions have a communicator ([`crate::communicator()`]).
+///
+/// Calls run one after the other, whichever thread makes them. When a worker has died, or the lease was lost, the next call takes another
+/// lease. Dropping it gives the workers back, and so does [`end`](Self::end). `Send + Sync`.
+pub struct Gang {
+    code: Code,
+    options: LeaseOptions,
+    ranks: u32,
+    address: IpAddr,
+    calls: Mutex<Calls>,
+}
+
+/// What the calls of a gang have one after the other.
+#[derive(Default)]
+struct Calls {
+    /// None: some were lost.
+    workers: Option<Workers>,
+    is_over: bool,
+}
+
+struct Workers {
+    invoker: Invoker,
+    /// None: the communicator that they had has ended.
+    table: Option<Table>,
+}
+
+/// Where they sit: as long as a communicator lives.
+struct Table {
+    seated: Seated,
+    rendezvous: Server,
+}
+
+/// What each rank gets.
+#[derive(Debug, Clone, Copy)]
+pub enum Inputs<'a> {
+    /// The same.
+    Same(&'a [u8]),
+    /// One each, in the order of ranks.
+    Each(&'a [&'a [u8]]),
+}
+
+/// A call of a function at all ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// Its name.
+    pub function: &'a str,
+    /// What ranks get.
+    pub inputs: Inputs<'a>,
+    /// Room for the output of each (default: [`LeaseOptions::reply_bytes`]).
+    pub output_bytes: Option<usize>,
+}
+
+impl Gang {
+    /// Leases workers for a gang and loads the code into them: all, or none. Its ranks are their slots; [`LeaseOptions::spread`],
+    /// `renew_lease` and `retries` are the gang's own. `address`: that of this host at which the workers' hosts reach this program, whose
+    /// rendezvous lets in nobody else (default: [`LeaseOptions::own_address`]).
+    ///
+    /// # Errors
+    /// [`Error::Lease`] as of [`Invoker::allocate`]; [`Error::Options`] if a gang cannot be like this; [`Error::Comm`] if this
+    /// host has no such address.
+    pub fn lease(code: &Code, mut options: LeaseOptions, address: Option<IpAddr>) -> Result<Self, Error> {
+        let ranks = u32::from(options.workers) * u32::from(options.slots);
+        if !(1..=RANKS_MAX).contains(&ranks) {
+            let what = format!("{ranks} ranks; it can have 1 to {RANKS_MAX}");
+            return Err(Error::Options { what });
+        }
+        if options.sharing == Sharing::Shared {
+            let what = "ranks run at the same time, and shared cores run one slot after the other".into();
+            return Err(Error::Options { what });
+        }
+        if let Spread::AtLeast(_) = options.spread {
+            let what = "it has all of its workers or none, and spread asks for some".into();
+            return Err(Error::Options { what });
+        }
+        options.spread = match options.placement {
+            // Agents that are asked themselves grant all or none, too.
+            Placement::Direct => Spread::OneAgent,
+            _ => Spread::AllOrNothing,
+        };
+        (options.renew_lease, options.retries) = (false, 0);
+        let gang = Self {
+            code: code.clone(),
+            ranks,
+            address: address.map_or_else(|| options.own_address(), Ok)?,
+            calls: Mutex::default(),
+            options,
+        };
+        let invoker = Invoker::allocate(code, gang.options.clone())?;
+        let table = Some(gang.seat(&invoker)?);
+        gang.lock().workers = Some(Workers { invoker, table });
+        Ok(gang)
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Calls a function at all ranks with the same input, and gives their outputs in the order of ranks.
+    ///
+    /// # Errors
+    /// Those of [`call_with`](Self::call_with).
+    pub fn call(&self, function: &str, input: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.call_with(Call {
+            function,
+            inputs: Inputs::Same(input),
+            output_bytes: None,
+        })
+    }
+
+    /// Calls a function at all ranks, and gives their outputs in the order of ranks.
+    ///
+    /// When a rank has failed, operations of the others' communicator end with an error; ranks that have not ended five seconds later are
+    /// ended with the lease.
+    ///
+    /// # Errors
+    /// [`Error::Rank`] with what the first rank failed of; [`Error::Lease`] if the lease had to be taken again, and was not got;
+    /// [`Error::Options`] if there are not as many inputs as ranks; [`Error::Ended`].
+    pub fn call_with(&self, call: Call<'_>) -> Result<Vec<Vec<u8>>, Error> {
+        self.code.function(call.function)?;
+        if let Inputs::Each(inputs) = call.inputs
+            && inputs.len() != self.ranks as usize
+        {
+            let what = format!("{} inputs for {} ranks", inputs.len(), self.ranks);
+            return Err(Error::Options { what });
+        }
+        let mut calls = self.lock();
+        if calls.is_over {
+            return Err(Error::Ended);
+        }
+        // As long as they are on their way nobody else has them.
+        let mut workers = self.whole(calls.workers.take())?;
+        let mut function = workers.invoker.function(call.function)?.submitted_once();
+        if let Some(bytes) = call.output_bytes {
+            function = function.output_bytes(bytes);
+        }
+        let pending = (0..self.ranks as usize).map(|rank| {
+            let input = match call.inputs {
+                Inputs::Same(input) => input,
+                Inputs::Each(inputs) => inputs[rank],
+            };
+            submit(&function, rank, input)
+        });
+        let ended = workers.gather(pending.collect());
+        let is_whole = |ended: &Ended| !ended.as_ref().is_err_and(outcome::is_of_its_worker);
+        if ended.iter().all(is_whole) {
+            calls.workers = Some(workers);
+        }
+        outcome::of_all(ended)
+    }
+
+    /// Gives the workers back and waits until they are gone. Gives what the last lease has used.
+    ///
+    /// # Errors
+    /// [`Error::Ended`] if it was ended before; [`Error::Lease`] as of [`Invoker::deallocate`].
+    pub fn end(&self) -> Result<UsageTotals, Error> {
+        let mut calls = self.lock();
+        if std::mem::replace(&mut calls.is_over, true) {
+            return Err(Error::Ended);
+        }
+        match calls.workers.take() {
+            Some(workers) => Ok(workers.invoker.deallocate()?),
+            None => Ok(UsageTotals::default()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Workers that are all there and have seats: these, or others.
+    fn whole(&self, workers: Option<Workers>) -> Result<Workers, Error> {
+        if let Some(mut workers) = workers {
+            match workers.table.take() {
+                Some(table) if table.seated.is_whole() => {
+                    workers.table = Some(table);
+                    return Ok(workers);
+                }
+                Some(_) => {}
+                // One may have died since: then there are others.
+                None => {
+                    if let Ok(table) = self.seat(&workers.invoker) {
+                        workers.table = Some(table);
+                        return Ok(workers);
+                    }
+                }
+            }
+            // Its cores are those that are needed.
+            let _ = workers.invoker.deallocate();
+        }
+        let mut options = self.options.clone();
+        // A manager knows what was given back when its agent has told it.
+        options.patience = options.patience.max(options.move_within);
+        let invoker = Invoker::allocate(&self.code, options)?;
+        let table = Some(self.seat(&invoker)?);
+        Ok(Workers { invoker, table })
+    }
+
+    /// Tells all slots how to find each other, with a secret that nobody else has.
+    fn seat(&self, invoker: &Invoker) -> Result<Table, Error> {
+        let secret: [u8; 32] = rand::random();
+        let limits = Limits::default();
+        let rendezvous = Server::start((self.address, 0), vec![Secret::new(&secret)?], limits)?;
+        let name = match self.options.label.as_str() {
+            "" => "gang",
+            label => label,
+        };
+        let seats = (0..self.ranks).map(|rank| Seat {
+            name: name.to_owned(),
+            size: self.ranks,
+            rank,
+            rendezvous: rendezvous.address().to_string(),
+            secret: SeatSecret(secret.to_vec()),
+            join_ms: JOIN.as_millis() as u64,
+        });
+        Ok(Table {
+            seated: invoker.seat(seats.collect())?,
+            rendezvous,
+        })
+    }
+}
+
+fn submit(function: &Function, rank: usize, input: &[u8]) -> Result<Invocation, hotlease_client::Error> {
+    function.clone().on_slot(rank)?.submit(input)
+}
+
+impl Workers {
+    /// How all have ended. When one has failed, the others' communicator is not used again, and they have a while to end.
+    fn gather(&mut self, mut pending: Vec<Result<Invocation, hotlease_client::Error>>) -> Vec<Ended> {
+        let mut ended: Vec<Option<Ended>> = Vec::with_capacity(pending.len());
+        ended.resize_with(pending.len(), || None);
+        let mut until = None;
+        let mut is_cut_off = false;
+        while let Some(first) = ended.iter().position(Option::is_none) {
+            let ready = ended.iter_mut().zip(&mut pending).skip(first);
+            for (place, (ended, pending)) in ready.enumerate().filter(|(_, (ended, _))| ended.is_none()) {
+                *ended = match pending {
+                    Ok(invocation) if place == 0 => invocation.wait_timeout(LOOK),
+                    Ok(invocation) => invocation.try_take(),
+                    Err(error) => Some(Err(error.clone())),
+                };
+                if ended.is_some() && place == 0 {
+                    // Most often the next one is there, too.
+                    break;
+                }
+            }
+            let has_failed = ended.iter().flatten().any(Result::is_err);
+            if has_failed && until.is_none() {
+                until = Some(Instant::now() + GRACE);
+                if let Some(table) = &self.table {
+                    // It will not come, whoever waits for it.
+                    table.rendezvous.close();
+                }
+            }
+            if !is_cut_off && until.is_some_and(|until| Instant::now() >= until) {
+                is_cut_off = true;
+                // What it says does not matter: the invocations resolve.
+                let _ = self.invoker.clone().deallocate();
+            }
+        }
+        if until.is_some() {
+            self.table = None;
+        }
+        ended.into_iter().flatten().collect()
+    }
+}
+
+impl fmt::Debug for Gang {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gang")
+            .field("code", &self.code)
+            .field("ranks", &self.ranks)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,45 @@
+//! Level 2 of hotlease: gangs, which are workers that run a function at the same time, one rank each, and whose functions send each
+//! other messages. All of them are leased, or none.
+//!
+//! The client's side is [`Gang`]:
+//!
+//! ```no_run
+//! use hotlease_client::{Code, LeaseOptions};
+//! use hotlease_gang::Gang;
+//!
+//! let code = Code::open("./libsums.so")?;
+//! let gang = Gang::lease(&code, LeaseOptions { workers: 4, ..LeaseOptions::default() }, None)?;
+//! for output in gang.call("total", &7f64.to_le_bytes())? {
+//!     println!("{output:?}"); // of each rank, in their order
+//! }
+//! # Ok::<(), hotlease_gang::Error>(())
+//! ```
+//!
+//! The function's side is [`communicator()`], which takes the context of a function ([`FunctionContext`]):
+//!
+//! ```
+//! use hotlease_comm::Operator;
+//! use hotlease_gang::{Error, FunctionContext, communicator};
+//!
+//! fn total(context: &FunctionContext, mine: f64) -> Result<f64, Error> {
+//!     let all = communicator(context)?;
+//!     let mut sum = [0.0];
+//!     all.allreduce(&[mine], &mut sum, &Operator::Sum)?;
+//!     Ok(sum[0])
+//! }
+//! ```
+//!
+//! The ranks' communicator is made in the first call that asks for it, and kept by the workers: later calls find it as it was left.
+//! It ends when a function fails at a rank, or a worker dies, which the others learn in two seconds at most; the next call has a new one.
+
+#![forbid(unsafe_code)]
+
+mod communicator;
+mod error;
+mod gang;
+mod outcome;
+
+pub use communicator::{communicator, kept};
+pub use error::Error;
+pub use gang::{Call, Gang, Inputs};
+pub use hotlease_worker::{FunctionContext, Keep};

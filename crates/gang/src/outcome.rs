@@ -1,0 +1,111 @@
+//! What becomes of a call whose ranks have ended.
+
+use crate::Error;
+use crate::error::code;
+use hotlease_client::Error as ClientError;
+
+/// How a rank ended.
+pub(crate) type Ended = Result<Vec<u8>, ClientError>;
+
+/// Whether a worker, or the lease, may be gone with it.
+pub(crate) fn is_of_its_worker(error: &ClientError) -> bool {
+    matches!(
+        error,
+        ClientError::WorkerDied { .. }
+            | ClientError::OutcomeUnknown { .. }
+            | ClientError::Deadline { .. }
+            | ClientError::LeaseEnded { .. }
+    )
+}
+
+/// The outputs of all ranks, or why there are none: what a rank failed of by itself goes before what came of that at others.
+pub(crate) fn of_all(ended: Vec<Ended>) -> Result<Vec<Vec<u8>>, Error> {
+    let ranks = ended.len() as u32;
+    let failed = (0..).zip(&ended).filter_map(|(rank, ended)| {
+        let error = ended.as_ref().err()?;
+        Some((consequence(error), rank, error))
+    });
+    match failed.min_by_key(|(consequence, rank, _)| (*consequence, *rank)) {
+        Some((_, rank, error)) => Err(Error::Rank {
+            rank,
+            ranks,
+            source: error.clone(),
+        }),
+        None => Ok(ended.into_iter().filter_map(Result::ok).collect()),
+    }
+}
+
+/// How likely it has come of another rank's failure; 0: it cannot.
+fn consequence(error: &ClientError) -> u8 {
+    match error {
+        // This program has ended it, because of another one.
+        ClientError::LeaseEnded { .. } => 4,
+        ClientError::Function { code, .. } => match *code {
+            code::MEMBER_LOST
+            | code::MEMBER_LEFT
+            | code::OUTCAST
+            | code::NOT_TOGETHER
+            | code::UNAVAILABLE => 3,
+            code::MISMATCH => 2,
+            _ => 1,
+        },
+        error if is_of_its_worker(error) => 0,
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::{Cause, EndReason, Ran};
+
+    fn failed(code: i32) -> Ended {
+        let output = b"why".to_vec();
+        Err(ClientError::Function { code, output })
+    }
+
+    fn died() -> Ended {
+        Err(ClientError::WorkerDied {
+            cause: Cause::OutOfMemory,
+            function: None,
+            output: String::new(),
+            ran: Ran::Unknown,
+        })
+    }
+
+    fn cut_off() -> Ended {
+        Err(ClientError::LeaseEnded {
+            reason: EndReason::Released,
+            ran: Ran::Unknown,
+        })
+    }
+
+    fn named(ended: Vec<Ended>) -> u32 {
+        match of_all(ended) {
+            Err(Error::Rank { rank, ranks: 4, .. }) => rank,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn outputs_are_in_the_order_of_ranks() {
+        let outputs = of_all(vec![Ok(vec![0]), Ok(vec![]), Ok(vec![2])]);
+        assert_eq!(outputs.expect("none has failed"), [vec![0], vec![], vec![2]]);
+    }
+
+    #[test]
+    fn who_failed_by_itself_is_named_and_not_who_was_told() {
+        let told = || failed(code::MEMBER_LOST);
+        assert_eq!(named(vec![told(), cut_off(), failed(33), Ok(vec![])]), 2);
+        assert_eq!(
+            named(vec![told(), failed(code::NOT_TOGETHER), failed(33), died()]),
+            3
+        );
+        assert_eq!(named(vec![cut_off(), told(), failed(code::MISMATCH), told()]), 2);
+        assert_eq!(
+            named(vec![failed(code::UNAVAILABLE), cut_off(), told(), failed(1)]),
+            3
+        );
+        assert_eq!(named(vec![Ok(vec![]), told(), told(), cut_off()]), 1);
+    }
+}

@@ -1,0 +1,154 @@
+//! How an image gets into the cache, and how it is known to be right.
+
+use crate::ImageId;
+use crate::cache::Cache;
+use crate::error::{ImageError, io};
+use crate::store::{Store, expect, hash, image_file};
+use crate::survey::within;
+use nix::fcntl::posix_fallocate;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// Which file it was that was read and found right: nobody has written to it since, or its times were others; what was not yet on the disk
+/// when the machine went down is read again, because the boot is another. Written without fsync for the same reason.
+fn stamp(image: &Path) -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let found = fs::symlink_metadata(image).ok().filter(fs::Metadata::is_file)?;
+    let changed = format!("{}.{:09}", found.ctime(), found.ctime_nsec());
+    Some(format!(
+        "{} {} {} {changed}",
+        boot.trim(),
+        found.ino(),
+        found.len()
+    ))
+}
+
+/// Behind a stamp: what is in the image was looked at, too.
+const CHECKED: &str = " checked";
+
+impl Cache {
+    /// Sees that an image is here and right. To be called with `work` held, and not while it is mounted.
+    pub(crate) fn provide(&self, id: &ImageId) -> Result<(), ImageError> {
+        let image = self.image(id);
+        let mut damage = None;
+        if image.symlink_metadata().is_ok() {
+            if self.stamped(id).is_some() {
+                return Ok(());
+            }
+            match self.read_again(id) {
+                Ok(()) => return Ok(()),
+                Err(error @ ImageError::Damaged { .. }) => damage = Some(error),
+                Err(other) => return Err(other),
+            }
+            fs::remove_file(&image).map_err(io("remove the damaged", &image))?;
+        }
+        for store in &self.options.stores {
+            if let Some((path, file, bytes)) = Store::at(store).open(id)? {
+                return self.copy(id, &path, file, bytes);
+            }
+        }
+        let looked = self.options.stores.clone();
+        Err(damage.unwrap_or(ImageError::Unknown { id: *id, looked }))
+    }
+
+    fn copy(&self, id: &ImageId, from: &Path, file: File, bytes: u64) -> Result<(), ImageError> {
+        within("bytes of the image", bytes, self.options.limits.image_bytes)?;
+        let incoming = self.of("incoming", id);
+        let copied = self.make_room(id, bytes, || {
+            let to = File::create(&incoming).map_err(io("make", &incoming))?;
+            // All of it is counted, and known to have its place on the disk, before it is there.
+            let size = i64::try_from(bytes).unwrap_or(i64::MAX);
+            posix_fallocate(&to, 0, size.max(1))
+                .map_err(|errno| io("find room on the disk for", &incoming)(errno.into()))?;
+            Ok(to)
+        });
+        let copied = copied.and_then(|mut to| {
+            let mut left = bytes;
+            let found = hash(file, from, |chunk| {
+                left = left
+                    .checked_sub(chunk.len() as u64)
+                    .ok_or_else(|| ImageError::Damaged {
+                        path: from.to_owned(),
+                        why: "it grows while it is read".into(),
+                    })?;
+                to.write_all(chunk).map_err(io("write", &incoming))
+            })?;
+            expect(id, found.0, from)?;
+            // Whatever the umask: root has it read by users that own nothing. Nobody else comes into the folder.
+            let readable = fs::Permissions::from_mode(0o644);
+            to.set_permissions(readable)
+                .map_err(io("set the mode of", &incoming))?;
+            let image = image_file(&self.path().join("images"), id);
+            fs::rename(&incoming, &image).map_err(io("publish", &image))
+        });
+        if copied.is_err() {
+            // It may never have been made.
+            let _ = fs::remove_file(&incoming);
+            return copied;
+        }
+        self.note_right(id);
+        Ok(())
+    }
+
+    /// Reads the image, and notes that it is right.
+    fn read_again(&self, id: &ImageId) -> Result<(), ImageError> {
+        let image = self.image(id);
+        let before = stamp(&image);
+        let file = File::open(&image).map_err(io("open", &image))?;
+        expect(id, hash(file, &image, |_| Ok(()))?.0, &image)?;
+        if before == stamp(&image) {
+            self.note_right(id);
+        }
+        Ok(())
+    }
+
+    /// Reads an image of the cache again, all of it, whatever was found before. A damaged one is removed, unless it is in use.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`] if its bytes are not those that the name stands for; [`ImageError::Unknown`] if it is not here.
+    pub fn verify(&self, id: &ImageId) -> Result<(), ImageError> {
+        let _work = self.work(id)?;
+        if self.image(id).symlink_metadata().is_err() {
+            return Err(ImageError::Unknown {
+                id: *id,
+                looked: Vec::new(),
+            });
+        }
+        let outcome = self.read_again(id);
+        if let Err(ImageError::Damaged { .. }) = &outcome {
+            // Whoever has it mounted keeps what it has; the next fetches it again.
+            let _ = fs::remove_file(self.of("stamps", id));
+            let _ = self.remove_held(id);
+        }
+        outcome
+    }
+
+    /// The rest of a stamp that is of the file that is there now.
+    fn stamped(&self, id: &ImageId) -> Option<String> {
+        let noted = fs::read_to_string(self.of("stamps", id)).ok()?;
+        Some(noted.strip_prefix(&stamp(&self.image(id))?)?.to_owned())
+    }
+
+    fn note(&self, id: &ImageId, more: &str) {
+        // Without it the image is read again the next time, and that is all.
+        if let Some(stamp) = stamp(&self.image(id)) {
+            let _ = fs::write(self.of("stamps", id), stamp + more);
+        }
+    }
+
+    fn note_right(&self, id: &ImageId) {
+        self.note(id, "");
+    }
+
+    pub(crate) fn is_checked(&self, id: &ImageId) -> bool {
+        self.stamped(id).is_some_and(|rest| rest == CHECKED)
+    }
+
+    pub(crate) fn note_checked(&self, id: &ImageId) {
+        if self.stamped(id).is_some() {
+            self.note(id, CHECKED);
+        }
+    }
+}

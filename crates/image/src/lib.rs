@@ -1,0 +1,63 @@
+//! Level 1 of hotlease: environments as single files.
+//!
+//! A Python environment is thousands of small files, and importing from it on a parallel file system is thousands of requests to its
+//! metadata servers, times the number of workers. Packed into an image (squashfs) it is one file, which is read in large pieces,
+//! kept by each node, and mounted read-only for all who use it there.
+//!
+//! ```text
+//! tree ──pack──▶ store (shared) ──fetch, hash──▶ cache (node) ──mount──▶ folder
+//! ```
+//!
+//! * [`pack`] — makes an image of a virtual environment, a conda prefix or any other tree. Equal trees make equal images.
+//! * [`ImageId`] — its name: the hash of its bytes.
+//! * [`Manifest`] — what it says of itself: where it stood, which interpreter outside it needs.
+//! * [`Store`] — a folder of images that nodes share.
+//! * [`Cache`] — the images of a node: bounded, shared by its processes, right again after a crash at any step.
+//! * [`Mounted`] — one that is mounted, until it is dropped.
+//!
+//! All calls block; fetching takes as long as the file system.
+//!
+//! ```no_run
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use hotlease_image::{Cache, CacheOptions, Limits, Store, pack};
+//! # use std::path::Path;
+//! let store = Path::new("/lustre/site/environments");
+//! let packed = pack(Path::new("venv"), &Store::at(store), &Limits::default())?;
+//! let options = CacheOptions { stores: vec![store.into()], ..CacheOptions::default() };
+//! let cache = Cache::open(Path::new("/var/cache/hotlease"), options)?;
+//! let mounted = cache.mount(&packed.id)?;
+//! println!("{}", mounted.path().join("bin/python").display());
+//! # Ok(()) }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod bytecode;
+mod cache;
+mod error;
+mod fetch;
+mod id;
+mod limits;
+mod lock;
+mod manifest;
+mod mount;
+mod mounted;
+mod pack;
+mod room;
+mod server;
+mod store;
+mod superblock;
+mod survey;
+mod tool;
+mod trace;
+
+pub use cache::{Cache, CacheOptions, Listed};
+pub use error::ImageError;
+pub use id::{ImageId, NotAnId};
+pub use limits::Limits;
+pub use manifest::{MANIFEST_FILE, Manifest, TreeKind};
+pub use mount::Way;
+pub use mounted::Mounted;
+pub use pack::{Packed, pack};
+pub use store::Store;
+pub use trace::Recorder;

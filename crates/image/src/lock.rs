@@ -1,0 +1,91 @@
+//! Locks between the processes of a node. The kernel releases them however a process ends.
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::SystemTime;
+
+/// A lock that is held until it is dropped.
+pub(crate) struct Lock(Flock<File>);
+
+impl Lock {
+    /// Waits until nobody else has it.
+    pub(crate) fn exclusive(path: &Path) -> io::Result<Self> {
+        Self::take(path, FlockArg::LockExclusive).map(|lock| lock.expect("it was waited for"))
+    }
+
+    /// None if somebody else has it.
+    pub(crate) fn try_exclusive(path: &Path) -> io::Result<Option<Self>> {
+        Self::take(path, FlockArg::LockExclusiveNonblock)
+    }
+
+    /// With others who share it.
+    pub(crate) fn shared(path: &Path) -> io::Result<Self> {
+        Self::take(path, FlockArg::LockShared).map(|lock| lock.expect("it was waited for"))
+    }
+
+    fn take(path: &Path, how: FlockArg) -> io::Result<Option<Self>> {
+        loop {
+            let mut options = OpenOptions::new();
+            options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600);
+            let lock = match Flock::lock(options.open(path)?, how) {
+                Ok(lock) => lock,
+                Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+                Err((_, Errno::EINTR)) => continue,
+                Err((_, errno)) => return Err(errno.into()),
+            };
+            // Who had it may have removed the file: then this is a lock of nothing, and others make a new one.
+            match fs::metadata(path) {
+                Ok(now) if now.ino() == lock.metadata()?.ino() => return Ok(Some(Self(lock))),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// From now on processes that this one starts have it, too, and keep it when this one is killed.
+    pub(crate) fn inherit(&self) -> io::Result<()> {
+        fcntl(&*self.0, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        Ok(())
+    }
+
+    /// Notes on its file that it was taken now.
+    pub(crate) fn note(&self) -> io::Result<()> {
+        self.0.set_modified(SystemTime::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_whose_file_was_removed_keeps_nobody_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let old = Lock::exclusive(&path).unwrap();
+        assert!(Lock::try_exclusive(&path).unwrap().is_none());
+        let waiting = std::thread::spawn({
+            let path = path.clone();
+            move || Lock::exclusive(&path).unwrap()
+        });
+        fs::remove_file(&path).unwrap();
+        drop(old);
+        let new = waiting.join().unwrap();
+        assert!(Lock::try_exclusive(&path).unwrap().is_none(), "two have it");
+        drop(new);
+        let one = Lock::shared(&path).unwrap();
+        let _two = Lock::shared(&path).unwrap();
+        drop(one);
+        assert!(Lock::try_exclusive(&path).unwrap().is_none());
+    }
+}

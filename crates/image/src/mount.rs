@@ -1,0 +1,225 @@
+//! Mounting an image's file, and what is mounted.
+
+use crate::{ImageId, server, tool};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::geteuid;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How an image can be mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Way {
+    /// By the kernel where that is allowed, else through FUSE.
+    #[default]
+    Any,
+    /// By the kernel, from a loop device: root only. The kernel reads what somebody has packed: see SECURITY.md.
+    Kernel,
+    /// By squashfuse, a process of whoever mounts; of a user that owns nothing where that is root.
+    Fuse,
+}
+
+/// Nothing in an image is a device or lends rights, whatever it says.
+const OPTIONS: &str = "ro,nosuid,nodev";
+
+/// Mounts it read-only at a folder, or says what was tried.
+pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path, way: Way) -> Result<(), String> {
+    let mut tried = Vec::new();
+    if way != Way::Fuse {
+        match by_kernel(image, at) {
+            Ok(()) => return Ok(()),
+            Err(why) => tried.push(format!("by the kernel: {why}")),
+        }
+    }
+    if way != Way::Kernel {
+        match by_fuse(id, image, at) {
+            Ok(()) => return Ok(()),
+            Err(why) => tried.push(format!("through FUSE: {why}")),
+        }
+    }
+    Err(tried.join("; "))
+}
+
+fn by_kernel(image: &Path, at: &Path) -> Result<(), String> {
+    if !geteuid().is_root() {
+        return Err("only root may".into());
+    }
+    // The loop device goes with the mount, also if this process dies between: `mount` sets that.
+    let mut command = Command::new("mount");
+    command
+        .args(["-n", "-t", "squashfs", "-o"])
+        .arg(format!("{OPTIONS},loop"))
+        .arg(image)
+        .arg(at);
+    tool::run(&mut command, "mount", "mount").map_err(|error| error.to_string())
+}
+
+fn by_fuse(id: &ImageId, image: &Path, at: &Path) -> Result<(), String> {
+    if let Err(error) = fs::metadata("/dev/fuse") {
+        return Err(format!(
+            "/dev/fuse is missing ({error}): the kernel's module `fuse` is not loaded"
+        ));
+    }
+    if geteuid().is_root() {
+        return server::mount(id, image, at);
+    }
+    let start = |program: &'static str| {
+        let mut command = Command::new(program);
+        command.arg("-o").arg(OPTIONS).arg(image).arg(at);
+        tool::run(&mut command, program, "squashfuse, and fuse3 for its fusermount")
+    };
+    // The first is faster, and not everywhere.
+    let started = match start("squashfuse_ll") {
+        Err(crate::ImageError::Tool { .. }) => start("squashfuse"),
+        other => other,
+    };
+    started.map_err(|error| error.to_string())
+}
+
+/// Whether something is mounted at this folder, and answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Mounted,
+    /// The process that served it is gone.
+    Dead,
+    Not,
+}
+
+pub(crate) fn state(at: &Path) -> io::Result<State> {
+    if !mount_points()?.iter().any(|point| point == at) {
+        return Ok(State::Not);
+    }
+    // What the kernel has to ask the server for: it remembers all else, and would answer for a dead one.
+    match statvfs(at) {
+        Ok(_) => Ok(State::Mounted),
+        Err(_) => Ok(State::Dead),
+    }
+}
+
+/// All that this process sees.
+pub(crate) fn mount_points() -> io::Result<Vec<PathBuf>> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    let point = |line: &[u8]| Some(unescaped(line.split(|byte| *byte == b' ').nth(4)?));
+    Ok(table.split(|byte| *byte == b'\n').filter_map(point).collect())
+}
+
+/// Whether what is mounted at this folder is mounted in namespaces that follow this one, too.
+pub(crate) fn is_shared(at: &Path) -> io::Result<bool> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    let mut lines = table.split(|byte| *byte == b'\n');
+    Ok(lines.any(|line| is_shared_line(line, at)))
+}
+
+/// In a line of the table, some words that begin with a tag stand between the sixth word and a dash.
+fn is_shared_line(line: &[u8], at: &Path) -> bool {
+    let mut words = line.split(|byte| *byte == b' ');
+    words.nth(4).is_some_and(|point| unescaped(point) == at)
+        && words
+            .skip(1)
+            .take_while(|word| *word != b"-")
+            .any(|word| word.starts_with(b"shared:"))
+}
+
+/// The kernel writes blanks, line ends and backslashes as `\040`.
+fn unescaped(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, others)) = rest.split_first() {
+        let digits = others.get(..3).filter(|_| *first == b'\\');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &others[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = others;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+/// How often unmounting is tried, and how long it waits between.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Unmounts it. Fails while something in it is open or somebody's working directory, unless the process that serves it is gone.
+///
+/// Not at the first try: a process that another thread starts has all files of this one until it runs its program, those of
+/// the image, too, that this one has closed since. That takes no longer than starting a program.
+pub(crate) fn unmount(at: &Path, state: State) -> io::Result<()> {
+    for _ in 1..TRIES {
+        match unmount_now(at, state) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+    unmount_now(at, state)
+}
+
+fn unmount_now(at: &Path, state: State) -> io::Result<()> {
+    let is_dead = state == State::Dead;
+    if geteuid().is_root() {
+        let detach = if is_dead {
+            MntFlags::MNT_DETACH
+        } else {
+            MntFlags::empty()
+        };
+        return match umount2(at, MntFlags::UMOUNT_NOFOLLOW | detach) {
+            // Somebody else was faster.
+            Err(Errno::EINVAL) => Ok(()),
+            other => other.map_err(io::Error::from),
+        };
+    }
+    let unmount = |program: &'static str| {
+        let mut command = Command::new(program);
+        command.arg("-u").args(is_dead.then_some("-z")).arg("--").arg(at);
+        tool::run(&mut command, program, "fuse3")
+    };
+    let done = match unmount("fusermount3") {
+        Err(crate::ImageError::Tool { .. }) => unmount("fusermount"),
+        other => other,
+    };
+    done.map_err(|error| {
+        let said = error.to_string();
+        let kind = if said.contains("busy") {
+            io::ErrorKind::ResourceBusy
+        } else {
+            io::ErrorKind::Other
+        };
+        io::Error::new(kind, said)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_of_any_name_are_read() {
+        assert_eq!(unescaped(b"/a\\040b\\134c\\012"), Path::new("/a b\\c\n"));
+        assert_eq!(unescaped(b"/a\\9"), Path::new("/a\\9"));
+        assert!(mount_points().unwrap().contains(&"/".into()));
+        assert_eq!(state(Path::new("/nowhere")).unwrap(), State::Not);
+    }
+
+    #[test]
+    fn who_else_sees_a_mount_is_in_its_line() {
+        let shared = |line: &str| is_shared_line(line.as_bytes(), Path::new("/a b"));
+        assert!(shared(
+            "36 35 98:0 / /a\\040b ro,nosuid shared:1 master:2 - squashfs /dev/loop0 ro"
+        ));
+        assert!(!shared("36 35 98:0 / /a\\040b ro,nosuid - fuse.x shared:1 ro"));
+        assert!(!shared(
+            "36 35 98:0 / /a ro,nosuid shared:1 - squashfs /dev/loop0 ro"
+        ));
+        assert!(!shared("36 35 98:0 shared:1"));
+    }
+}

@@ -1,0 +1,114 @@
+//! FUSE for root, without root reading what somebody has packed.
+//!
+//! Root opens the connection and mounts it; squashfuse gets that, and the image's file, opened, and is nobody: a user that owns nothing
+//! and is another one for each image. What takes over a server can lie about its own image, and do what any stranger on the machine can.
+
+use crate::ImageId;
+use crate::error::ImageError;
+use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::sys::statvfs::statvfs;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Users of servers: behind those of sandboxes, where neither distributions nor systemd give out any.
+const USER_FIRST: u32 = 2_000_065_536;
+const USERS: u32 = 65_536;
+/// How long a server may take until it answers: it reads the image's first and last blocks.
+const UP_WITHIN: Duration = Duration::from_secs(20);
+/// Kept of what it says.
+const SAID_BYTES_MAX: u64 = 4096;
+
+/// Mounts an image at a folder, read by a server of its own. To be called as root.
+pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path) -> Result<(), String> {
+    let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+    let file = File::open(image).map_err(text("opening the image"))?;
+    let connection = File::options().read(true).write(true).open("/dev/fuse");
+    let connection = connection.map_err(text("opening /dev/fuse"))?;
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other",
+        connection.as_raw_fd()
+    );
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    nix::mount::mount(
+        Some("squashfuse"),
+        at,
+        Some("fuse.squashfuse"),
+        flags,
+        Some(options.as_str()),
+    )
+    .map_err(|errno| format!("mounting: {errno}"))?;
+    serve(id, file, connection, at).inspect_err(|_| {
+        // Nobody has it yet.
+        let _ = umount2(at, MntFlags::MNT_DETACH);
+    })
+}
+
+fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), String> {
+    let start = |program: &'static str| {
+        let user = USER_FIRST + id.number() % USERS;
+        let (connection, file) = (connection.try_clone()?, file.try_clone()?);
+        Command::new(program)
+            // The name is for whoever lists processes.
+            .args(["-f", "-o", &format!("ro,fsname={id}"), "/dev/fd/1", "/dev/fd/0"])
+            .stdin(connection)
+            .stdout(file)
+            .stderr(Stdio::piped())
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .current_dir("/")
+            // Not ended by a Ctrl-C for us.
+            .process_group(0)
+            .uid(user)
+            .gid(user)
+            .spawn()
+    };
+    // The first is faster, and not everywhere.
+    let started = match start("squashfuse_ll") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => start("squashfuse"),
+        other => other,
+    };
+    let mut child = started.map_err(|source| {
+        let (program, package) = ("squashfuse", "squashfuse");
+        ImageError::Tool {
+            program,
+            package,
+            source,
+        }
+        .to_string()
+    })?;
+    // Its own alone: when it ends, the connection does.
+    drop((connection, file));
+    let (answers, is_up) = mpsc::channel();
+    let asked = at.to_owned();
+    thread::spawn(move || answers.send(statvfs(&asked).is_ok()));
+    if is_up.recv_timeout(UP_WITHIN) == Ok(true) {
+        thread::spawn(move || said(&mut child));
+        return Ok(());
+    }
+    // It may be gone already.
+    let _ = child.kill();
+    let said = said(&mut child);
+    Err(format!("squashfuse does not serve it ({said})"))
+}
+
+/// Waits for its end; the last that it said.
+fn said(child: &mut Child) -> String {
+    let mut said = Vec::new();
+    if let Some(mut from) = child.stderr.take() {
+        let _ = from.by_ref().take(SAID_BYTES_MAX).read_to_end(&mut said);
+        let _ = io::copy(&mut from, &mut io::sink());
+    }
+    let ended = child.wait();
+    let said = String::from_utf8_lossy(&said).trim().replace('\n', "; ");
+    match (said.is_empty(), ended) {
+        (true, Ok(status)) => status.to_string(),
+        _ => said,
+    }
+}

@@ -1,0 +1,235 @@
+//! What is in a tree: walked in one order, within limits, with what no image may hold refused.
+
+use crate::error::{ImageError, io};
+use crate::limits::Limits;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+/// Links that are followed one after the other before the kernel gives up.
+const LINKS_MAX: usize = 40;
+
+/// One thing in a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Below the root.
+    pub(crate) path: PathBuf,
+    pub(crate) what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum What {
+    Folder { mode: u32 },
+    File { mode: u32, bytes: u64 },
+    Link { target: PathBuf },
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    /// Without the root: a folder before what is in it, names in the order of their bytes.
+    pub(crate) entries: Vec<Entry>,
+    /// Of all files together.
+    pub(crate) contents_bytes: u64,
+}
+
+pub(crate) fn contents(path: &Path, why: impl Into<String>) -> ImageError {
+    ImageError::Contents {
+        path: path.to_owned(),
+        why: why.into(),
+    }
+}
+
+/// Walks the tree at `root`, following no link.
+pub(crate) fn survey(root: &Path, limits: &Limits) -> Result<Survey, ImageError> {
+    let mut survey = Survey {
+        entries: Vec::new(),
+        contents_bytes: 0,
+    };
+    // What is still to be looked at: the next on top.
+    let mut pending = names(root, Path::new(""), limits)?;
+    while let Some(path) = pending.pop() {
+        let at = root.join(&path);
+        let found = fs::symlink_metadata(&at).map_err(io("look at", &at))?;
+        let kind = found.file_type();
+        let what = if kind.is_dir() {
+            pending.extend(names(root, &path, limits)?);
+            What::Folder { mode: found.mode() }
+        } else if kind.is_symlink() {
+            let target = fs::read_link(&at).map_err(io("read the link", &at))?;
+            What::Link { target }
+        } else if kind.is_file() {
+            survey.contents_bytes = survey.contents_bytes.saturating_add(found.len());
+            within(
+                "bytes of all files together",
+                survey.contents_bytes,
+                limits.contents_bytes,
+            )?;
+            What::File {
+                mode: found.mode(),
+                bytes: found.len(),
+            }
+        } else {
+            let what = match () {
+                () if kind.is_socket() => "a socket",
+                () if kind.is_fifo() => "a named pipe",
+                () => "a device",
+            };
+            return Err(contents(&path, format!("it is {what}; remove it")));
+        };
+        survey.entries.push(Entry { path, what });
+        let entries = survey.entries.len() + pending.len();
+        within("files, folders and links", entries as u64, limits.entries)?;
+    }
+    Ok(survey)
+}
+
+/// What is in a folder, last name first.
+fn names(root: &Path, folder: &Path, limits: &Limits) -> Result<Vec<PathBuf>, ImageError> {
+    let at = root.join(folder);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&at).map_err(io("list", &at))? {
+        names.push(folder.join(entry.map_err(io("list", &at))?.file_name()));
+        within("files, folders and links", names.len() as u64, limits.entries)?;
+    }
+    names.sort_unstable_by(|a, b| b.as_os_str().as_bytes().cmp(a.as_os_str().as_bytes()));
+    Ok(names)
+}
+
+pub(crate) fn within(what: &'static str, found: u64, most: u64) -> Result<(), ImageError> {
+    match found > most {
+        true => Err(ImageError::Limit { what, found, most }),
+        false => Ok(()),
+    }
+}
+
+/// Links of a tree, and where each of them leads.
+pub(crate) struct Links<'a>(HashMap<&'a Path, &'a Path>);
+
+impl<'a> Links<'a> {
+    pub(crate) fn of(entries: &'a [Entry]) -> Self {
+        let link = |entry: &'a Entry| match &entry.what {
+            What::Link { target } => Some((entry.path.as_path(), target.as_path())),
+            _ => None,
+        };
+        Self(entries.iter().filter_map(link).collect())
+    }
+
+    /// The link by which whoever follows the one at `path` leaves the tree: itself, or another on the way; None if it stays, or
+    /// leads nowhere. Not by its text alone: `a/../..` is elsewhere if `a` is a link.
+    pub(crate) fn leaves_by(&self, path: &'a Path) -> Option<&'a Path> {
+        let mut by = path;
+        let mut place = path.parent().unwrap_or(Path::new("")).to_owned();
+        let mut pending: Vec<Component> = self.0.get(path)?.components().rev().collect();
+        let mut followed = 0;
+        while let Some(component) = pending.pop() {
+            match component {
+                Component::RootDir | Component::Prefix(_) => return Some(by),
+                Component::CurDir => {}
+                Component::ParentDir if place.pop() => {}
+                Component::ParentDir => return Some(by),
+                Component::Normal(name) => {
+                    place.push(name);
+                    if let Some((link, target)) = self.0.get_key_value(place.as_path()) {
+                        followed += 1;
+                        if followed > LINKS_MAX {
+                            return None;
+                        }
+                        by = link;
+                        place.pop();
+                        pending.extend(target.components().rev());
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Whether this is where a virtual environment has its interpreter: `bin/python`, `bin/python3`, `bin/python3.11`.
+pub(crate) fn is_interpreter(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
+    let version = name.strip_prefix(b"python");
+    path.parent() == Some(Path::new("bin"))
+        && version.is_some_and(|rest| rest.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links(all: &[(&str, &str)]) -> Vec<Entry> {
+        let entry = |(path, target): &(&str, &str)| Entry {
+            path: path.into(),
+            what: What::Link {
+                target: target.into(),
+            },
+        };
+        all.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn links_that_leave_are_found_by_where_they_lead() {
+        let entries = links(&[
+            ("lib64", "lib"),
+            ("p/q/d", "../../r"),
+            ("p/q/sly", "d/../../etc"),
+            ("up", ".."),
+            ("root", "/etc/passwd"),
+            ("over", "root"),
+            ("deep/a", "../x/../y/./z"),
+            ("nowhere", "nothing/at/all"),
+            ("loop", "loop"),
+            ("through", "lib64/../p/q/d/x"),
+        ]);
+        let links = Links::of(&entries);
+        let by = |path: &'static str| links.leaves_by(Path::new(path));
+        for stays in [
+            "lib64", "p/q/d", "deep/a", "nowhere", "loop", "through", "no link",
+        ] {
+            assert_eq!(by(stays), None, "{stays}");
+        }
+        // Taken as text it would be p/etc.
+        assert!(by("p/q/sly").is_some());
+        assert_eq!(by("up"), Some(Path::new("up")));
+        assert_eq!(by("over"), Some(Path::new("root")));
+    }
+
+    #[test]
+    fn an_interpreter_is_where_environments_have_theirs() {
+        for yes in ["bin/python", "bin/python3", "bin/python3.13"] {
+            assert!(is_interpreter(Path::new(yes)), "{yes}");
+        }
+        for no in [
+            "python",
+            "lib/python3",
+            "bin/python-config",
+            "bin/x/python",
+            "bin",
+        ] {
+            assert!(!is_interpreter(Path::new(no)), "{no}");
+        }
+    }
+
+    #[test]
+    fn limits_hold_while_it_walks() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            fs::write(dir.path().join(name), [0; 100]).unwrap();
+        }
+        let with = |entries, contents_bytes| {
+            let limits = Limits {
+                entries,
+                contents_bytes,
+                ..Limits::default()
+            };
+            survey(dir.path(), &limits)
+        };
+        assert_eq!(with(3, 300).unwrap().contents_bytes, 300);
+        assert!(matches!(with(2, 300), Err(ImageError::Limit { most: 2, .. })));
+        assert!(matches!(with(3, 299), Err(ImageError::Limit { found: 300, .. })));
+    }
+}

@@ -1,0 +1,201 @@
+//! What a run opens: written down once, read ahead by whoever mounts the image next.
+//!
+//! fanotify says of each file of the mount that it is opened, with a descriptor and without slowing who opens it; neither ptrace nor
+//! changes to the program. Only root may ask. Without a trace the beginning of the image is read ahead.
+
+use nix::errno::Errno;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Files in a trace, at most.
+const FILES_MAX: usize = 50_000;
+/// A longer one is not read.
+const TRACE_BYTES_MAX: u64 = 16 << 20;
+/// Read ahead of an image's file, at most, in all.
+const AHEAD_BYTES_MAX: i64 = 256 << 20;
+/// Writes down what is opened. Dropped, it leaves the trace for the next mount.
+pub struct Recorder {
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Recorder {
+    pub(crate) fn start(at: &Path, trace: PathBuf) -> Option<Self> {
+        let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
+        let events = EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC | EventFFlags::O_LARGEFILE;
+        let watch = Fanotify::init(flags, events).ok()?;
+        let mount = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_MOUNT;
+        watch
+            .mark(mount, MaskFlags::FAN_OPEN, nix::fcntl::AT_FDCWD, Some(at))
+            .ok()?;
+        let stop = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC).ok()?);
+        let thread = std::thread::spawn({
+            let (stop, at) = (Arc::clone(&stop), at.to_owned());
+            move || record(&watch, &stop, &at, &trace)
+        });
+        Some(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // Cannot fail: it counts to 2^64.
+        let _ = self.stop.write(1);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn record(watch: &Fanotify, stop: &EventFd, at: &Path, trace: &Path) {
+    let mut order = Vec::new();
+    let mut known = HashSet::new();
+    let mut is_last = false;
+    while !is_last {
+        let mut waiting = [stop.as_fd(), watch.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        if poll(&mut waiting, PollTimeout::NONE).is_err_and(|errno| errno != Errno::EINTR) {
+            return;
+        }
+        // What came before the end is still there.
+        is_last = waiting[0].any().unwrap_or(true);
+        while let Ok(events) = watch.read_events()
+            && !events.is_empty()
+        {
+            for event in &events {
+                let Some(file) = event.fd() else { continue };
+                let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else {
+                    continue;
+                };
+                let Ok(below) = path.strip_prefix(at) else {
+                    continue;
+                };
+                if order.len() < FILES_MAX && known.insert(below.to_owned()) {
+                    order.push(below.to_owned());
+                }
+            }
+        }
+    }
+    if !order.is_empty() {
+        write(&order, trace);
+    }
+}
+
+/// Whole or not at all. Names end with a zero byte, which is in none.
+fn write(order: &[PathBuf], trace: &Path) {
+    let mut bytes = Vec::new();
+    for path in order {
+        bytes.extend_from_slice(path.as_os_str().as_bytes());
+        bytes.push(0);
+    }
+    let new = trace.with_extension(format!("new-{}", std::process::id()));
+    // Without it the next mount is slower, and that is all.
+    let written = File::create(&new).and_then(|mut file| file.write_all(&bytes));
+    if written.and_then(|()| fs::rename(&new, trace)).is_err() {
+        let _ = fs::remove_file(&new);
+    }
+}
+
+fn read(trace: &Path) -> Vec<PathBuf> {
+    let mut bytes = Vec::new();
+    let read = File::open(trace).and_then(|file| file.take(TRACE_BYTES_MAX).read_to_end(&mut bytes));
+    if read.is_err() {
+        return Vec::new();
+    }
+    let names = bytes
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+        .take(FILES_MAX);
+    let paths = names.map(|name| PathBuf::from(OsStr::from_bytes(name)));
+    // It leads nowhere but into the image.
+    let is_inside = |path: &PathBuf| path.components().all(|part| matches!(part, Component::Normal(_)));
+    paths.filter(is_inside).collect()
+}
+
+/// Reading ahead, beside what has mounted the image. Dropped, it stops and has nothing open.
+pub(crate) struct Prefetch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Prefetch {
+    pub(crate) fn start(image: &Path, trace: &Path, at: &Path) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let (stop, image, trace, at) = (
+                Arc::clone(&stop),
+                image.to_owned(),
+                trace.to_owned(),
+                at.to_owned(),
+            );
+            move || ahead(&stop, &image, &trace, &at)
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Prefetch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Hints all of it: what fails is read when it is needed.
+fn ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
+    let will_need = |path: &Path, bytes: i64| {
+        if let Ok(file) = File::open(path) {
+            let _ = posix_fadvise(&file, 0, bytes, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
+        }
+    };
+    let traced = read(trace);
+    let is_small = fs::metadata(image).is_ok_and(|found| found.len() <= AHEAD_BYTES_MAX as u64);
+    // In one piece, which is what a disk is fast at.
+    if is_small || traced.is_empty() {
+        will_need(image, AHEAD_BYTES_MAX);
+    }
+    for path in traced {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let path = at.join(path);
+        // Followed by nobody who is not in the image: a link's own target was opened, too, by its name.
+        if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+            will_need(&path, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_keeps_its_order_and_leads_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let trace = dir.path().join("trace");
+        let order = ["b/c\n", "a", "../x", "/etc/passwd"].map(PathBuf::from);
+        write(&order, &trace);
+        assert_eq!(read(&trace), order[..2]);
+        assert_eq!(read(&dir.path().join("none")), Vec::<PathBuf>::new());
+    }
+}

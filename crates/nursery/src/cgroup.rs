@@ -1,0 +1,382 @@
+//! Control groups, of version 1 or 2: limits on memory, processes and cores of each sandbox, where the agent may set them.
+//!
+//! ```text
+//! <the agent's own group>/hotlease-<pid>-<start>/<sandbox>      one for each controller in version 1
+//! ```
+//!
+//! What a nursery leaves behind that was killed, the next one removes.
+
+use crate::root::Host;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "hotlease-";
+
+/// The controllers that are used.
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpuset"];
+
+/// Folders in which sandboxes get groups, and whose controllers those are.
+struct Hierarchy {
+    folder: PathBuf,
+    controllers: Vec<&'static str>,
+    unified: bool,
+}
+
+/// Where groups of sandboxes go.
+pub struct Groups {
+    hierarchies: Vec<Hierarchy>,
+    next: u64,
+}
+
+/// A sandbox's. Removed by [`Group::remove`] only.
+pub struct Group {
+    folders: Vec<(PathBuf, Vec<&'static str>, bool)>,
+}
+
+impl Groups {
+    /// Makes folders of this nursery's own, and says what cannot be limited.
+    pub fn find() -> (Self, Vec<String>) {
+        let mut groups = Self {
+            hierarchies: Vec::new(),
+            next: 0,
+        };
+        let mut why = String::from("the agent is in no control group");
+        for candidate in candidates() {
+            match candidate.prepare() {
+                Ok(made) if made.controllers.is_empty() => {}
+                Ok(made) => groups.hierarchies.push(made),
+                Err(error) => why = error,
+            }
+        }
+        let missing = CONTROLLERS
+            .iter()
+            .filter(|name| !groups.has(name))
+            .map(|name| match *name {
+                "memory" => format!("memory of a sandbox, but of its files ({why})"),
+                "pids" => format!("processes of a sandbox, but by user ({why})"),
+                _ => format!("cores of a sandbox: its code may leave those of its lease ({why})"),
+            });
+        let missing = missing.collect();
+        (groups, missing)
+    }
+
+    fn has(&self, controller: &str) -> bool {
+        self.hierarchies
+            .iter()
+            .any(|hierarchy| hierarchy.controllers.contains(&controller))
+    }
+
+    /// A new group with this process in it.
+    pub fn make(&mut self, pid: libc::pid_t, processes: u32, memory_bytes: u64) -> io::Result<Group> {
+        self.next += 1;
+        let mut group = Group::none();
+        for hierarchy in &self.hierarchies {
+            let folder = hierarchy.folder.join(self.next.to_string());
+            let made = fs::create_dir(&folder);
+            if made.is_ok() {
+                let controllers = hierarchy.controllers.clone();
+                group
+                    .folders
+                    .push((folder.clone(), controllers, hierarchy.unified));
+            }
+            let joined = made.and_then(|()| {
+                if hierarchy.controllers.contains(&"cpuset") && !hierarchy.unified {
+                    copy_cpuset(&hierarchy.folder, &folder)?;
+                }
+                if hierarchy.controllers.contains(&"pids") {
+                    // One more for pid 1.
+                    fs::write(folder.join("pids.max"), (u64::from(processes) + 1).to_string())?;
+                }
+                fs::write(folder.join("cgroup.procs"), pid.to_string())
+            });
+            if let Err(error) = joined {
+                group.remove();
+                return Err(io::Error::other(format!("{}: {error}", folder.display())));
+            }
+        }
+        if let Err(error) = group.limit_memory(memory_bytes) {
+            group.remove();
+            return Err(error);
+        }
+        Ok(group)
+    }
+
+    /// Removes the folders of this nursery. All groups in them are gone.
+    pub fn close(&self) {
+        for hierarchy in &self.hierarchies {
+            remove_with_processes(&hierarchy.folder);
+        }
+    }
+}
+
+impl Group {
+    /// In which there is nothing.
+    pub fn none() -> Self {
+        Self { folders: Vec::new() }
+    }
+
+    /// Memory of all its processes together; 0: no limit.
+    pub fn limit_memory(&self, bytes: u64) -> io::Result<()> {
+        for (folder, controllers, unified) in &self.folders {
+            if !controllers.contains(&"memory") {
+                continue;
+            }
+            let none = if *unified { "max" } else { "-1" };
+            let limit = if bytes == 0 {
+                none.to_owned()
+            } else {
+                bytes.to_string()
+            };
+            let (plain, swap) = match unified {
+                true => ("memory.max", "memory.swap.max"),
+                false => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+            };
+            // In version 1 memory with swap is never below memory: what is raised must be raised first.
+            let swap = folder.join(swap);
+            let with_swap = if *unified && bytes != 0 {
+                "0".to_owned()
+            } else {
+                limit.clone()
+            };
+            let set_swap = || match swap.exists() {
+                true => fs::write(&swap, &with_swap),
+                false => Ok(()),
+            };
+            let raised = set_swap();
+            fs::write(folder.join(plain), &limit)?;
+            raised.or_else(|_| set_swap())?;
+        }
+        Ok(())
+    }
+
+    /// The processors that it may use.
+    pub fn limit_cores(&self, cores: &[u32]) -> io::Result<()> {
+        let list: Vec<String> = cores.iter().map(u32::to_string).collect();
+        let sets = self
+            .folders
+            .iter()
+            .filter(|(_, with, _)| with.contains(&"cpuset"));
+        for (folder, _, unified) in sets {
+            let above = folder.parent().unwrap_or(folder);
+            match (list.is_empty(), unified) {
+                (true, true) => fs::write(folder.join("cpuset.cpus"), "\n")?,
+                (true, false) => copy_cpuset(above, folder)?,
+                (false, _) => fs::write(folder.join("cpuset.cpus"), list.join(","))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel has killed something in it for want of memory; none: it does not count that here.
+    pub fn out_of_memory(&self) -> Option<bool> {
+        self.folders.iter().find_map(|(folder, _, unified)| {
+            let file = if *unified {
+                "memory.events"
+            } else {
+                "memory.oom_control"
+            };
+            let text = fs::read_to_string(folder.join(file)).unwrap_or_default();
+            let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+            kills.map(|kills| kills.trim() != "0")
+        })
+    }
+
+    /// Removes what is empty: whether nothing is left.
+    pub fn remove(&mut self) -> bool {
+        self.folders.retain(|(folder, ..)| match fs::remove_dir(folder) {
+            Ok(()) => false,
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        });
+        self.folders.is_empty()
+    }
+}
+
+/// A group of the agent's, as the kernel names it.
+struct Candidate {
+    /// Where its own group is, in the nursery's view.
+    own: PathBuf,
+    controllers: Vec<&'static str>,
+    unified: bool,
+}
+
+fn known(names: &str, separator: char) -> Vec<&'static str> {
+    let is_named = |known: &&str| names.split(separator).any(|name| name.trim() == *known);
+    CONTROLLERS.into_iter().filter(|known| is_named(known)).collect()
+}
+
+/// The agent's groups, which are the nursery's, where their file systems are mounted.
+fn candidates() -> Vec<Candidate> {
+    let own = fs::read_to_string(Host::path("/proc/self/cgroup")).unwrap_or_default();
+    let mounts = fs::read_to_string(Host::path("/proc/self/mountinfo")).unwrap_or_default();
+    let mounted = |wanted: &dyn Fn(&str, &str) -> bool| {
+        mounts.lines().find_map(|line| {
+            let (place, kind) = line.split_once(" - ")?;
+            let mut place = place.split(' ').skip(3);
+            let (root, at) = (place.next()?, place.next()?);
+            let mut kind = kind.split(' ');
+            let (name, _, options) = (kind.next()?, kind.next()?, kind.next()?);
+            wanted(name, options).then(|| (root.to_owned(), PathBuf::from(at)))
+        })
+    };
+    let mut found = Vec::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(names), Some(path)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let unified = names.is_empty();
+        let place = mounted(&|kind, options| match unified {
+            true => kind == "cgroup2",
+            false => {
+                kind == "cgroup"
+                    && options
+                        .split(',')
+                        .any(|option| names.split(',').any(|name| name == option))
+            }
+        });
+        let Some((root, at)) = place else { continue };
+        let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
+        let own = at.join(below);
+        let own = if below.as_os_str().is_empty() { at } else { own };
+        let controllers = match unified {
+            true => known(
+                &fs::read_to_string(own.join("cgroup.controllers")).unwrap_or_default(),
+                ' ',
+            ),
+            false => known(names, ','),
+        };
+        found.push(Candidate {
+            own,
+            controllers,
+            unified,
+        });
+    }
+    found
+}
+
+impl Candidate {
+    fn prepare(self) -> Result<Hierarchy, String> {
+        if self.controllers.is_empty() {
+            return Ok(Hierarchy {
+                folder: self.own,
+                controllers: Vec::new(),
+                unified: self.unified,
+            });
+        }
+        match self.unified {
+            // A group with processes in it gives nothing to groups below it, so the agent's is a neighbour of its sandboxes'.
+            true => {
+                let above = self
+                    .own
+                    .parent()
+                    .filter(|above| above.join("cgroup.procs").exists());
+                let tried = [Some(self.own.as_path()), above];
+                let mut why = String::new();
+                for place in tried.into_iter().flatten() {
+                    match self.prepare_in(place) {
+                        Ok(made) => return Ok(made),
+                        Err(error) => why = format!("{}: {error}", shown(place)),
+                    }
+                }
+                Err(why)
+            }
+            false => self
+                .prepare_in(&self.own)
+                .map_err(|error| format!("{}: {error}", shown(&self.own))),
+        }
+    }
+
+    fn prepare_in(&self, place: &Path) -> io::Result<Hierarchy> {
+        sweep(place);
+        let folder = place.join(own_name());
+        fs::create_dir(&folder)?;
+        let mut made = Hierarchy {
+            folder,
+            controllers: self.controllers.clone(),
+            unified: self.unified,
+        };
+        let enabled = match self.unified {
+            true => enable(place, &made.folder, &mut made.controllers),
+            false if made.controllers.contains(&"cpuset") => copy_cpuset(place, &made.folder),
+            false => Ok(()),
+        };
+        if let Err(error) = enabled {
+            // Nothing is in it.
+            let _ = fs::remove_dir(&made.folder);
+            return Err(error);
+        }
+        Ok(made)
+    }
+}
+
+/// As operators know it.
+fn shown(path: &Path) -> String {
+    path.display().to_string().trim_start_matches("/host").to_owned()
+}
+
+/// Hands controllers down two levels in version 2; at least one.
+fn enable(above: &Path, folder: &Path, controllers: &mut Vec<&'static str>) -> io::Result<()> {
+    let mut last = io::Error::other("it has no controllers");
+    controllers.retain(|name| {
+        let given = [above, folder].iter().try_for_each(|at| {
+            let control = at.join("cgroup.subtree_control");
+            let has = fs::read_to_string(&control)?;
+            match has.split_whitespace().any(|given| given == *name) {
+                true => Ok(()),
+                false => fs::write(control, format!("+{name}")),
+            }
+        });
+        given.map_err(|error| last = error).is_ok()
+    });
+    if controllers.is_empty() { Err(last) } else { Ok(()) }
+}
+
+/// A new group of version 1 has neither cores nor memory until it is told.
+fn copy_cpuset(from: &Path, to: &Path) -> io::Result<()> {
+    for file in ["cpuset.mems", "cpuset.cpus"] {
+        let own = fs::read_to_string(from.join(file))?;
+        fs::write(to.join(file), own.trim())?;
+    }
+    Ok(())
+}
+
+fn own_name() -> String {
+    let pid = std::process::id();
+    format!("{PREFIX}{pid}-{}", started(pid).unwrap_or(0))
+}
+
+/// When a process was started, in the kernel's ticks: with its number, a name that is never used again.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(Host::path(format!("/proc/{pid}/stat"))).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Removes what nurseries left that are gone.
+fn sweep(place: &Path) {
+    let Ok(entries) = fs::read_dir(place) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        let Some((pid, start)) = name.split_once('-') else {
+            continue;
+        };
+        let (Ok(pid), Ok(start)) = (pid.parse(), start.parse()) else {
+            continue;
+        };
+        if started(pid) != Some(start) {
+            remove_with_processes(&entry.path());
+        }
+    }
+}
+
+fn remove_with_processes(folder: &Path) {
+    if let Ok(entries) = fs::read_dir(folder) {
+        let folders = entries.flatten().filter(|entry| entry.path().is_dir());
+        folders.for_each(|entry| remove_with_processes(&entry.path()));
+    }
+    // A nursery takes its sandboxes along; what is left is about to end, and the next sweep finds the folder empty.
+    let _ = fs::remove_dir(folder);
+}

@@ -1,0 +1,129 @@
+//! What a process of a sandbox gives up before its program runs: capabilities, files, system calls.
+
+use crate::kernel;
+use crate::system_calls::{Call, Rule};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Capabilities that any kernel may have; those that this one does not have are refused.
+const CAPABILITIES: u32 = 64;
+
+/// No program that is run from now on gives any capability, whatever its file says.
+pub fn forbid_capabilities() -> io::Result<()> {
+    for number in 0..CAPABILITIES {
+        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    clear_ambient_capability_set()?;
+    set_no_new_privs(true)?;
+    Ok(())
+}
+
+/// It has none from now on.
+pub fn give_up_capabilities() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    Ok(set_capabilities(None, sets)?)
+}
+
+/// Whether this kernel has Landlock.
+pub fn has_landlock() -> bool {
+    // SAFETY: asks for the version; no memory is read or written.
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0_usize,
+            1_u32,
+        )
+    };
+    version > 0
+}
+
+/// A second line behind the mounts: files are read and run everywhere in the sandbox's root, and written only in `writable`;
+/// sockets with names in the abstract, and signals, stay inside; TCP ports only where there is a `network`.
+pub fn limit_files(writable: &[PathBuf], network: bool) -> io::Result<RulesetStatus> {
+    let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
+    let all = AccessFs::from_all(ABI::V6);
+    let read = AccessFs::from_read(ABI::V6);
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)
+        .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
+        .map_err(|error| failed(&error))?;
+    if !network {
+        rules = rules
+            .handle_access(AccessNet::from_all(ABI::V6))
+            .map_err(|error| failed(&error))?;
+    }
+    let mut rules = rules.create().map_err(|error| failed(&error))?;
+    let devices = (AccessFs::from_file(ABI::V6) & !AccessFs::Execute) | AccessFs::ReadDir;
+    let mut allowed = vec![(Path::new("/"), read), (Path::new("/dev"), devices)];
+    allowed.extend(writable.iter().map(|path| match path.is_dir() {
+        true => (path.as_path(), all),
+        false => (path.as_path(), AccessFs::from_file(ABI::V6)),
+    }));
+    for (path, access) in allowed {
+        let place = PathFd::new(path).map_err(|error| failed(&error))?;
+        rules = rules
+            .add_rule(PathBeneath::new(place, access))
+            .map_err(|error| failed(&error))?;
+    }
+    let status = rules.restrict_self().map_err(|error| failed(&error))?;
+    Ok(status.ruleset)
+}
+
+/// The filter of a table of [`system_calls`](crate::system_calls). What is not in the table does not exist.
+pub fn filter(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for call in table {
+        let allowed = rules.entry(call.number).or_default();
+        for &rule in call.rules {
+            let condition = match rule {
+                Rule::Is(argument, value) => {
+                    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+                }
+                Rule::HasNone(argument, bits) => {
+                    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)
+                }
+            };
+            let rule = condition.and_then(|condition| SeccompRule::new(vec![condition]));
+            allowed.push(rule.map_err(|error| error.to_string())?);
+        }
+    }
+    let architecture = std::env::consts::ARCH.try_into();
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+        SeccompAction::Allow,
+        architecture.map_err(|error: seccompiler::BackendError| error.to_string())?,
+    );
+    let filter = filter.map_err(|error| error.to_string())?;
+    filter
+        .try_into()
+        .map_err(|error: seccompiler::BackendError| error.to_string())
+}
+
+/// For good.
+pub fn limit_system_calls(filter: &BpfProgram) -> io::Result<()> {
+    kernel::limit_system_calls(filter)
+}

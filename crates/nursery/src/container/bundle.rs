@@ -1,0 +1,134 @@
+//! What crun is told: an OCI bundle.
+
+use super::Told;
+use crate::confinement;
+use crate::root::USER;
+use crate::system_calls::{self, Rule};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::io;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: &str = "SCMP_ARCH_X86_64";
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: &str = "SCMP_ARCH_AARCH64";
+
+/// The low half of an argument: all of it that the kernel reads of an `int`.
+const INT: u64 = 0xffff_ffff;
+
+/// By which crun takes a list of system calls as the kernel wants it, in place of the section that it would have to compile at each
+/// start, which takes it longer than all the rest.
+const COMPILED: &str = "run.oci.seccomp_bpf_data";
+
+/// What a container may ask of the kernel.
+pub(crate) struct SystemCalls {
+    /// As OCI has it, for those who do not know the other.
+    section: Value,
+    /// The very one that sandboxes of kind `namespace` have.
+    compiled: String,
+}
+
+impl SystemCalls {
+    pub fn new(network: bool) -> Result<Self, String> {
+        let mut bytes = Vec::new();
+        for step in confinement::filter(system_calls::table(network))? {
+            bytes.extend(step.code.to_ne_bytes());
+            bytes.extend([step.jt, step.jf]);
+            bytes.extend(step.k.to_ne_bytes());
+        }
+        Ok(Self {
+            section: system_calls(network),
+            compiled: STANDARD.encode(bytes),
+        })
+    }
+}
+
+/// The `config.json` of a container.
+///
+/// Namespaces of processes, network, IPC, names and control groups, resource limits and the session keyring are there already:
+/// the runtime is started within them. `/proc` has the container's own processes only, and nothing that was to be masked.
+pub(crate) fn config(told: &Told<'_>, system_calls: &SystemCalls) -> io::Result<Value> {
+    let arguments: Vec<&str> = told
+        .command
+        .iter()
+        .map(|word| text(word))
+        .collect::<Result<_, _>>()?;
+    let mut environment = Vec::new();
+    for (name, value) in told.environment {
+        environment.push(format!("{}={}", text(name)?, text(value)?));
+    }
+    let mut mounts = Vec::new();
+    for bind in told.binds {
+        let access = if bind.writable { "rw" } else { "ro" };
+        mounts.push(json!({
+            "type": "bind",
+            "source": text(bind.source.as_os_str())?,
+            "destination": text(bind.target.as_os_str())?,
+            "options": ["rbind", access, "nosuid", "nodev"],
+        }));
+    }
+    let itself = json!([{ "containerID": USER, "hostID": USER, "size": 1 }]);
+    Ok(json!({
+        "ociVersion": "1.0.0",
+        "process": {
+            "terminal": false,
+            "user": { "uid": USER, "gid": USER },
+            "args": arguments,
+            "env": environment,
+            "cwd": text(told.directory.as_os_str())?,
+            "capabilities": { "bounding": [], "effective": [], "inheritable": [], "permitted": [], "ambient": [] },
+            "noNewPrivileges": true,
+        },
+        "root": { "path": text(told.image.as_os_str())?, "readonly": true },
+        "mounts": mounts,
+        "linux": {
+            "namespaces": [{ "type": "user" }, { "type": "mount" }],
+            "uidMappings": itself,
+            "gidMappings": itself,
+            "seccomp": system_calls.section,
+        },
+        "annotations": { COMPILED: system_calls.compiled },
+    }))
+}
+
+/// The table of system calls, as OCI has it.
+pub fn system_calls(network: bool) -> Value {
+    let mut always = Vec::new();
+    let mut rows = Vec::new();
+    for call in system_calls::table(network) {
+        if call.rules.is_empty() {
+            always.push(call.name());
+        }
+        for rule in call.rules {
+            let (index, mask, value) = match *rule {
+                Rule::Is(index, value) => (index, INT, value),
+                Rule::HasNone(index, bits) => (index, bits, 0),
+            };
+            rows.push(json!({
+                "names": [call.name()],
+                "action": "SCMP_ACT_ALLOW",
+                "args": [{ "index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ" }],
+            }));
+        }
+    }
+    rows.push(json!({ "names": always, "action": "SCMP_ACT_ALLOW" }));
+    json!({
+        // As if the kernel did not know it.
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": libc::ENOSYS,
+        "architectures": [ARCHITECTURE],
+        "syscalls": rows,
+    })
+}
+
+fn text(word: &OsStr) -> io::Result<&str> {
+    word.to_str().ok_or_else(|| {
+        let what = format!(
+            "{} is no UTF-8, which a bundle is written in",
+            word.to_string_lossy()
+        );
+        io::Error::new(io::ErrorKind::InvalidInput, what)
+    })
+}

@@ -1,0 +1,355 @@
+//! A container from inside: pid 1 of a sandbox makes what a runtime needs, and starts it.
+
+use super::bundle::SystemCalls;
+use super::waiting::Waiting;
+use super::{Bind, Containers, Runtime, Told, bundle};
+use crate::confinement;
+use crate::kernel;
+use crate::order::Described;
+use crate::policy::{Mount, Policy};
+use crate::root::{self, Host, NEW, OWN, Processes, StepError, Template, step};
+use crate::system_calls;
+use seccompiler::BpfProgram;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Where all is that a runtime needs and a container does not see. Memory, mounted on a folder that hosts keep free, and that
+/// nothing is shown from.
+const WORK: &str = "/media";
+/// The runtime's program, where it is not run from the host's own folders.
+const PROGRAM: &str = "/runtime";
+/// Size of what runtimes write: bundles, states, locks.
+const WORK_BYTES: u64 = 16 << 20;
+/// Read at most of what a runtime says of its failure.
+const WORDS_MAX: usize = 1000;
+
+/// The pieces that all containers of a nursery have in common.
+pub struct Common {
+    containers: Containers,
+    /// What the policy shows, and where it is in the nursery.
+    shown: Vec<(PathBuf, Mount)>,
+    /// The runtime's root; none: the host's.
+    around: Option<Template>,
+    /// The container's; none: the runtime has its own ways with an image.
+    within: Option<Template>,
+    /// What the container may ask of the kernel, as a bundle has it.
+    system_calls: SystemCalls,
+    /// What the runtime may, and all that it starts.
+    filter: Option<BpfProgram>,
+}
+
+impl Common {
+    /// Gathers them.
+    pub fn gather(host: &Host, policy: &Policy, containers: Containers) -> Result<Self, String> {
+        let failed = |error: StepError| error.to_string();
+        let mut shown = Vec::new();
+        for mount in &policy.mounts {
+            let named = || format!("opening {}, which the policy shows", mount.source.display());
+            let tree = host.tree(&mount.source).map_err(step(named())).map_err(failed)?;
+            let at = root::piece(&format!("shown-{}", shown.len()));
+            root::tame(&tree, mount.writable)
+                .and_then(|()| root::place(&tree, &at))
+                .map_err(step(named()))
+                .map_err(failed)?;
+            shown.push((at, mount.clone()));
+        }
+        let (mut around, mut within) = (None, None);
+        if containers.runtime.is_bare() {
+            let unshown = Policy {
+                mounts: Vec::new(),
+                ..policy.clone()
+            };
+            let of_image = match &containers.image {
+                None => Template::gather(host, &unshown),
+                Some(image) => Template::gather_image(host, Path::new(image), &unshown),
+            };
+            within = Some(match containers.runtime {
+                // Which shows its own ones.
+                Runtime::ChRun => of_image.map(Template::without_own),
+                _ => of_image,
+            });
+            let own = Template::gather_for_runtime(host, &unshown);
+            let program = Path::new(&containers.program);
+            around = Some(own.and_then(|own| own.with_program(host, program, PROGRAM)));
+        }
+        let filter = match containers.runtime {
+            Runtime::ChRun => Some(confinement::filter(system_calls::table_of_runtime(
+                policy.network,
+            ))?),
+            _ => None,
+        };
+        Ok(Self {
+            system_calls: SystemCalls::new(policy.network)?,
+            containers,
+            shown,
+            around: around.transpose().map_err(failed)?,
+            within: within.transpose().map_err(failed)?,
+            filter,
+        })
+    }
+
+    fn runtime(&self) -> Runtime {
+        self.containers.runtime
+    }
+
+    /// Moves pid 1, which has all namespaces of its own, to where the runtime can work.
+    pub fn enter(&self, policy: &Policy) -> Result<(), StepError> {
+        let mut shown = Vec::new();
+        for (at, mount) in &self.shown {
+            let named = format!("mounting {}", mount.target.display());
+            shown.push((root::copy_at(at).map_err(step(named.clone()))?, named));
+        }
+        self.make_root(policy)?;
+        for (index, (tree, named)) in shown.into_iter().enumerate() {
+            root::place(&tree, &source(index)).map_err(step(named))?;
+        }
+        Ok(())
+    }
+
+    fn make_root(&self, policy: &Policy) -> Result<(), StepError> {
+        let memory = |bytes: u64, at: &Path| {
+            let named = || format!("mounting {}", at.display());
+            let made = root::in_memory(bytes, "755", 0).map_err(step(named()))?;
+            fs::create_dir_all(at).map_err(step(named()))?;
+            root::attach(&made, at).map_err(step(named()))
+        };
+        let Some(around) = &self.around else {
+            let processes = Processes::Whole.mount()?;
+            root::attach(&processes, &Host::path("/proc")).map_err(step("mounting /proc"))?;
+            root::leave_for(root::HOST)?;
+            return self.cover(policy, memory);
+        };
+        // Those that the runtime makes, and no more after it.
+        let most = match self.runtime() {
+            Runtime::ChRun => "2",
+            _ => "1",
+        };
+        fs::write(Host::path("/proc/sys/user/max_user_namespaces"), most)
+            .map_err(step("limiting user namespaces of the container"))?;
+        let at = |path: &str| Path::new(NEW).join(path.trim_start_matches('/'));
+        around.assemble(
+            Path::new(NEW),
+            match self.runtime() {
+                // What it shows of processes is what it sees.
+                Runtime::ChRun => Processes::Written,
+                _ => Processes::Whole,
+            },
+        )?;
+        // By which crun finds out about control groups.
+        fs::create_dir_all(at("/sys/fs/cgroup")).map_err(step("making /sys"))?;
+        memory(WORK_BYTES, &at(WORK))?;
+        if let Some(within) = &self.within {
+            let image = at(&image());
+            fs::create_dir(&image).map_err(step("making a folder for the container's root"))?;
+            within.assemble(&image, Processes::Shown)?;
+            // On which Charliecloud mounts the runtime's.
+            for name in OWN.iter().chain(&["home"]) {
+                fs::create_dir_all(image.join(name))
+                    .map_err(step("making folders of the container's root"))?;
+            }
+        }
+        root::leave_for(NEW)
+    }
+
+    /// Gives a runtime that sees the host folders of its own for what it writes.
+    fn cover(
+        &self,
+        policy: &Policy,
+        memory: impl Fn(u64, &Path) -> Result<(), StepError>,
+    ) -> Result<(), StepError> {
+        let covers = [
+            ("/tmp", policy.tmp_bytes),
+            ("/dev/shm", policy.shm_bytes),
+            (WORK, WORK_BYTES),
+        ];
+        let needed = [Some(&self.containers.program), self.containers.image.as_ref()];
+        let needed = needed.into_iter().flatten().map(Path::new);
+        let mut kept = Vec::new();
+        for path in needed.filter(|path| covers.iter().any(|(cover, _)| path.starts_with(cover))) {
+            let named = || format!("opening {}", path.display());
+            kept.push((path, root::copy_at(path).map_err(step(named()))?));
+        }
+        for (cover, bytes) in covers {
+            memory(bytes, Path::new(cover))?;
+        }
+        for (path, tree) in kept {
+            root::place(&tree, path).map_err(step(format!("mounting {}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    /// Puts what is to be seen where the runtime finds it.
+    fn bind(
+        &self,
+        targets: Vec<(OsString, bool)>,
+        trees: impl Iterator<Item = OwnedFd>,
+    ) -> Result<Vec<Bind>, StepError> {
+        let named = |target: &Path| format!("mounting {}", target.display());
+        let shown = self
+            .shown
+            .iter()
+            .map(|(_, mount)| (mount.target.clone(), mount.writable, None));
+        let given = targets.into_iter().zip(trees);
+        let given = given.map(|((target, writable), tree)| (PathBuf::from(target), writable, Some(tree)));
+        let mut binds = Vec::new();
+        for (index, (target, writable, tree)) in shown.chain(given).enumerate() {
+            let source = source(index);
+            if let Some(tree) = &tree {
+                root::place(tree, &source).map_err(step(named(&target)))?;
+            }
+            if self.shows_its_tmp(&target) {
+                // Whole, so that nothing can be bound in it.
+                let tree = root::copy_at(&source).map_err(step(named(&target)))?;
+                root::place(&tree, &target).map_err(step(named(&target)))?;
+                continue;
+            }
+            if self.within.is_some() {
+                let point = below(Path::new(&image()), &target);
+                root::make_point(&point, source.is_dir()).map_err(step(format!(
+                    "making {} in the container (an image has to have what mounts below its folders go on)",
+                    target.display()
+                )))?;
+            }
+            binds.push(Bind {
+                source,
+                target,
+                writable,
+            });
+        }
+        Ok(binds)
+    }
+
+    /// Starts what becomes the runtime.
+    pub fn wait(&self) -> Result<Waiting, StepError> {
+        Waiting::fork(self.filter.as_ref())
+    }
+
+    /// Starts the runtime, and gives the container's program, or what becomes it.
+    pub fn start(
+        &self,
+        waiting: Waiting,
+        described: Described,
+        (targets, trees): (Vec<(OsString, bool)>, impl Iterator<Item = OwnedFd>),
+        (input, output): (OwnedFd, OwnedFd),
+    ) -> Result<(libc::pid_t, OwnedFd), StepError> {
+        let mut binds = self.bind(targets, trees)?;
+        let directory = self.directory(Path::new(&described.directory), &binds);
+        let runtime = self.runtime();
+        if runtime == Runtime::Crun {
+            // Which would make devices in one that it is not given.
+            let dev = Path::new("/dev");
+            binds.push(Bind {
+                source: below(Path::new(&image()), dev),
+                target: dev.to_owned(),
+                writable: false,
+            });
+        }
+        let image = match (&self.within, &self.containers.image) {
+            (None, Some(image)) => PathBuf::from(image),
+            _ => image().into(),
+        };
+        let mut command = vec![described.path.clone()];
+        command.extend(described.arguments.into_iter().skip(1));
+        let told = Told {
+            image: &image,
+            binds: &binds,
+            environment: &described.environment,
+            directory: &directory,
+            command: &command,
+        };
+        let work = Path::new(WORK);
+        if runtime == Runtime::Crun {
+            let text = bundle::config(&told, &self.system_calls).map_err(step("writing a bundle"))?;
+            fs::write(work.join("config.json"), text.to_string()).map_err(step("writing a bundle"))?;
+        }
+        let program = match &self.around {
+            Some(_) => {
+                // Parts of the runtime's root may come to be seen in the container.
+                root::seal().map_err(step("sealing the runtime's root"))?;
+                PROGRAM.into()
+            }
+            None => self.containers.program.clone(),
+        };
+        let mut arguments = vec![OsString::from(runtime.name())];
+        arguments.extend(runtime.arguments(&told, work));
+        let run = Described {
+            path: program,
+            arguments,
+            environment: runtime.environment(&told),
+            directory: "/".into(),
+            mounts: Vec::new(),
+        };
+        let started = waiting.run(&run, (input, runtime.input_at()), output)?;
+        if !runtime.leaves() {
+            return Ok(started);
+        }
+        let (pid, pidfd) = started;
+        drop(pidfd);
+        // And for nobody else: the program may have ended already, which is yet to be seen.
+        let status = kernel::wait_for(pid).map_err(step("waiting for the runtime"))?;
+        let named = format!("{} did not start it", runtime.name());
+        if status != 0 {
+            let said = fs::read_to_string(work.join("log")).unwrap_or_default();
+            let said: String = said.trim().chars().take(WORDS_MAX).collect();
+            let what = if said.is_empty() {
+                format!("it ended with {status}")
+            } else {
+                said
+            };
+            return Err(step(named)(io::Error::other(what)));
+        }
+        let pid = fs::read_to_string(work.join("pid")).map_err(step(named.clone()))?;
+        let pid = pid
+            .trim()
+            .parse()
+            .map_err(|_| io::Error::other("it left no process's number"));
+        let pid: libc::pid_t = pid.map_err(step(named.clone()))?;
+        let pidfd = kernel::open_pidfd(pid).map_err(step(named))?;
+        Ok((pid, pidfd))
+    }
+
+    /// Whether this path of a container is the same in the runtime's own root.
+    fn shows_its_tmp(&self, path: &Path) -> bool {
+        self.runtime() == Runtime::ChRun && path.starts_with("/tmp")
+    }
+
+    /// How its program ended, from how the runtime did.
+    pub fn status(&self, status: i32) -> i32 {
+        match status {
+            129.. if self.runtime().tells_signals_as_status() => 128 - status,
+            status => status,
+        }
+    }
+
+    /// The folder that a program runs in, if the container has it.
+    fn directory(&self, wanted: &Path, binds: &[Bind]) -> PathBuf {
+        let bound = binds.iter().rev().find_map(|bind| {
+            let rest = wanted.strip_prefix(&bind.target).ok()?;
+            Some(bind.source.join(rest))
+        });
+        let is_there = match (bound, &self.within) {
+            (Some(bound), _) => bound.is_dir(),
+            (None, Some(_)) if self.shows_its_tmp(wanted) => wanted.is_dir(),
+            (None, Some(_)) => below(Path::new(&image()), wanted).is_dir(),
+            (None, None) => wanted == Path::new("/tmp"),
+        };
+        if is_there { wanted.to_owned() } else { "/".into() }
+    }
+}
+
+/// Where the runtime finds what is bound.
+fn source(index: usize) -> PathBuf {
+    Path::new(WORK).join(format!("mounts/{index}"))
+}
+
+/// The container's root, as the runtime finds it.
+fn image() -> String {
+    format!("{WORK}/image")
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}

@@ -1,0 +1,216 @@
+//! What each runtime is told, word by word; those that can be run are run by the tests of the crate `hotlease-sandbox`.
+
+use super::*;
+use serde_json::json;
+
+fn words(list: &[OsString]) -> Vec<&str> {
+    list.iter().map(|word| word.to_str().expect("text")).collect()
+}
+
+/// What a Python worker needs, in short.
+fn tell<T>(look: impl FnOnce(&Told<'_>) -> T) -> T {
+    let bind = |source: &str, target: &str, writable| Bind {
+        source: source.into(),
+        target: target.into(),
+        writable,
+    };
+    look(&Told {
+        image: Path::new("/images/env"),
+        binds: &[
+            bind("/media/mounts/0", "/opt/python", false),
+            bind("/media/mounts/1", "/data", true),
+        ],
+        environment: &[("HOME".into(), "/tmp".into()), ("OWN".into(), "a, $b".into())],
+        directory: Path::new("/data"),
+        command: &["/opt/python/bin/python3", "-m", "hotlease._slot"].map(OsString::from),
+    })
+}
+
+fn arguments(runtime: Runtime) -> Vec<String> {
+    tell(|told| {
+        let all = runtime.arguments(told, Path::new("/media"));
+        words(&all).into_iter().map(str::to_owned).collect()
+    })
+}
+
+fn environment(runtime: Runtime) -> Vec<(String, String)> {
+    let text = |word: OsString| word.into_string().expect("text");
+    let all = tell(|told| runtime.environment(told));
+    all.into_iter()
+        .map(|(name, value)| (text(name), text(value)))
+        .collect()
+}
+
+const COMMAND: [&str; 3] = ["/opt/python/bin/python3", "-m", "hotlease._slot"];
+
+#[test]
+fn crun_is_given_a_bundle() {
+    assert_eq!(
+        arguments(Runtime::Crun),
+        [
+            "--root=/media/state",
+            "--cgroup-manager=disabled",
+            "--log=/media/log",
+            "run",
+            "--detach",
+            "--no-new-keyring",
+            "--pid-file=/media/pid",
+            "--bundle=/media",
+            "hotlease",
+        ]
+    );
+    let calls = bundle::SystemCalls::new(false).expect("a filter");
+    let config = tell(|told| bundle::config(told, &calls)).expect("all of it is text");
+    let process = &config["process"];
+    assert_eq!(process["args"], json!(COMMAND));
+    assert_eq!(process["env"], json!(["HOME=/tmp", "OWN=a, $b"]));
+    assert_eq!(
+        (&process["cwd"], &process["noNewPrivileges"]),
+        (&json!("/data"), &json!(true))
+    );
+    assert_eq!(process["user"], json!({ "uid": 1000, "gid": 1000 }));
+    for set in ["bounding", "effective", "inheritable", "permitted", "ambient"] {
+        assert_eq!(process["capabilities"][set], json!([]), "{set}");
+    }
+    assert_eq!(config["root"], json!({ "path": "/images/env", "readonly": true }));
+    let options = |index: usize| config["mounts"][index]["options"].clone();
+    assert_eq!(options(0), json!(["rbind", "ro", "nosuid", "nodev"]));
+    assert_eq!(options(1), json!(["rbind", "rw", "nosuid", "nodev"]));
+    assert_eq!(
+        config["linux"]["uidMappings"],
+        json!([{ "containerID": 1000, "hostID": 1000, "size": 1 }])
+    );
+}
+
+#[test]
+fn a_bundle_says_only_what_is_text() {
+    use std::os::unix::ffi::OsStringExt;
+    let calls = bundle::SystemCalls::new(false).expect("a filter");
+    let told = Told {
+        image: Path::new("/"),
+        binds: &[],
+        environment: &[],
+        directory: Path::new("/"),
+        command: &[OsString::from_vec(vec![b'/', 0xff])],
+    };
+    let error = bundle::config(&told, &calls).expect_err("no text");
+    assert!(error.to_string().contains("UTF-8"), "{error}");
+}
+
+#[test]
+fn the_list_of_system_calls_of_a_bundle_is_the_table() {
+    for network in [false, true] {
+        let section = bundle::system_calls(network);
+        assert_eq!(section["defaultErrnoRet"], json!(libc::ENOSYS));
+        let rows = section["syscalls"].as_array().expect("rows");
+        let mut always = Vec::new();
+        let mut conditions = 0;
+        for row in rows {
+            assert_eq!(row["action"], "SCMP_ACT_ALLOW");
+            match row.get("args") {
+                Some(args) => {
+                    conditions += 1;
+                    assert_eq!(args[0]["op"], "SCMP_CMP_MASKED_EQ", "{row}");
+                }
+                None => always.extend(row["names"].as_array().expect("names").clone()),
+            }
+        }
+        let table: Vec<_> = crate::system_calls::table(network).collect();
+        let named = |name: &&serde_json::Value| {
+            table
+                .iter()
+                .any(|call| call.rules.is_empty() && *name == call.name())
+        };
+        assert_eq!(always.iter().filter(named).count(), always.len());
+        let rules: usize = table.iter().map(|call| call.rules.len()).sum();
+        assert_eq!(conditions, rules);
+        let free = table.iter().filter(|call| call.rules.is_empty()).count();
+        assert_eq!(always.len(), free);
+    }
+}
+
+#[test]
+fn charliecloud_is_told_by_options_and_its_environment() {
+    let expected = [
+        "--cd=/data",
+        "--no-passwd",
+        "--set-env=HOME=/tmp",
+        "--bind=/media/mounts/0:/opt/python",
+        "--bind=/media/mounts/1:/data",
+        "/images/env",
+        "--",
+    ];
+    assert_eq!(arguments(Runtime::ChRun), [&expected[..], &COMMAND].concat());
+    let own = environment(Runtime::ChRun);
+    assert!(own.contains(&("OWN".into(), "a, $b".into())), "{own:?}");
+    assert!(own.contains(&("USER".into(), "user".into())), "{own:?}");
+}
+
+#[test]
+fn apptainer_and_singularity_differ_in_names_of_the_environment() {
+    let expected = [
+        "--silent",
+        "exec",
+        "--containall",
+        "--cleanenv",
+        "--no-privs",
+        "--pwd=/data",
+        "--bind=/media/mounts/0:/opt/python:ro",
+        "--bind=/media/mounts/1:/data:rw",
+        "/images/env",
+    ];
+    for (runtime, prefix) in [
+        (Runtime::Apptainer, "APPTAINERENV"),
+        (Runtime::Singularity, "SINGULARITYENV"),
+    ] {
+        assert_eq!(arguments(runtime), [&expected[..], &COMMAND].concat());
+        let own = environment(runtime);
+        assert!(
+            own.contains(&(format!("{prefix}_OWN"), "a, $b".into())),
+            "{own:?}"
+        );
+        assert!(!own.iter().any(|(name, _)| name == "OWN"), "{own:?}");
+    }
+}
+
+#[test]
+fn podman_passes_the_control_channel_on_as_a_descriptor() {
+    let expected = [
+        "run",
+        "--rm",
+        "--read-only",
+        "--network=host",
+        "--cap-drop=all",
+        "--security-opt=no-new-privileges",
+        "--preserve-fds=1",
+        "--workdir=/data",
+        "--env=HOME",
+        "--env=OWN",
+        "--mount=type=bind,source=/media/mounts/0,destination=/opt/python,readonly",
+        "--mount=type=bind,source=/media/mounts/1,destination=/data",
+        "--entrypoint=/bin/sh",
+        "/images/env",
+        "-c",
+        "exec \"$@\" <&3 3<&-",
+        "sh",
+    ];
+    assert_eq!(arguments(Runtime::PodmanHpc), [&expected[..], &COMMAND].concat());
+    assert_eq!(Runtime::PodmanHpc.input_at(), 3);
+    // Values are nobody's business who lists processes.
+    let own = environment(Runtime::PodmanHpc);
+    assert!(own.contains(&("OWN".into(), "a, $b".into())), "{own:?}");
+}
+
+#[test]
+fn a_runtime_is_known_by_the_name_of_its_program() {
+    for runtime in Runtime::ALL {
+        assert_eq!(Runtime::of(Path::new(runtime.name())), Some(runtime));
+        assert_eq!(
+            Runtime::of(&Path::new("/opt/bin").join(runtime.name())),
+            Some(runtime)
+        );
+    }
+    for other in ["docker", "crun2", "", "/"] {
+        assert_eq!(Runtime::of(Path::new(other)), None, "{other}");
+    }
+}

@@ -1,0 +1,93 @@
+//! The process that becomes a runtime. It is there, with its list of system calls, before anybody knows what is to be run: both
+//! take longer than some runtimes need for all that they do.
+
+use crate::confinement;
+use crate::inside::{self, Run};
+use crate::kernel::{self, Forked};
+use crate::message::{receive, send};
+use crate::order::Described;
+use crate::root::{StepError, step};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use rustix::process::setsid;
+use seccompiler::BpfProgram;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// One that waits. It ends with this process, which is pid 1.
+pub struct Waiting {
+    pid: libc::pid_t,
+    pidfd: OwnedFd,
+    /// There is one message each way: what to run, and why it does not.
+    socket: OwnedFd,
+}
+
+impl Waiting {
+    /// Starts it, with these system calls for itself and all that it starts (none: all).
+    pub fn fork(filter: Option<&BpfProgram>) -> Result<Self, StepError> {
+        let (socket, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .map_err(step("making a socket"))?;
+        // SAFETY: this process has one thread.
+        match unsafe { kernel::fork(0) }.map_err(step("starting a process"))? {
+            Forked::Parent { pid, pidfd } => Ok(Self { pid, pidfd, socket }),
+            Forked::Child => {
+                drop(socket);
+                let error = become_runtime(&theirs, filter);
+                // Nobody else could say why.
+                let _ = send(&theirs, &error.to_string(), &[]);
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(127) }
+            }
+        }
+    }
+
+    /// Has it run this, with these streams, of which the input is found at this number.
+    pub fn run(
+        self,
+        program: &Described,
+        (input, input_at): (OwnedFd, i32),
+        output: OwnedFd,
+    ) -> Result<(libc::pid_t, OwnedFd), StepError> {
+        let told = || -> io::Result<()> {
+            let mut described = File::from(memfd_create(c"runtime", MFdFlags::MFD_CLOEXEC)?);
+            described.write_all(&hotlease_wire::encode(program))?;
+            let fds = [described.as_fd(), input.as_fd(), output.as_fd()];
+            send(&self.socket, &input_at, &fds)
+        };
+        told().map_err(step("telling what to run"))?;
+        drop((input, output));
+        match receive::<String>(&self.socket) {
+            // It was closed by the program's start, or by the death of the process, which is told as such.
+            Ok(None) | Err(_) => Ok((self.pid, self.pidfd)),
+            Ok(Some((why, _))) => {
+                let named = format!("running {}", program.path.to_string_lossy());
+                Err(step(named)(io::Error::other(why)))
+            }
+        }
+    }
+}
+
+fn become_runtime(socket: &OwnedFd, filter: Option<&BpfProgram>) -> io::Error {
+    let ready = || -> io::Result<(Run, OwnedFd, OwnedFd)> {
+        setsid()?;
+        if let Some(filter) = filter {
+            confinement::limit_system_calls(filter)?;
+        }
+        let (input_at, fds) = receive(socket)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let [described, input, output] =
+            <[OwnedFd; 3]>::try_from(fds).map_err(|_| io::ErrorKind::InvalidData)?;
+        let mut run = Run::new(inside::read(described)?)?;
+        run.input_at = input_at;
+        Ok((run, input, output))
+    };
+    match ready() {
+        Ok((run, input, output)) => run.exec(input, output),
+        Err(error) => error,
+    }
+}

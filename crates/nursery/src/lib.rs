@@ -1,0 +1,37 @@
+//! Level 1 of hotlease: the helper program that makes sandboxes of kind `namespace`.
+//!
+//! An agent is large and has many threads; copying it to make a sandbox would take longer than all the rest. It
+//! starts this small program once instead, and gives it orders over a socket:
+//!
+//! ```text
+//! agent ──► nursery ──clone3──► pid 1 of a sandbox ──fork──► the worker
+//!   Order     │                  mounts, pivots, WAITS         system calls limited,
+//!             │                  (prepared)                    then exec
+//!             │                  reaps; its end ends all
+//!             └ tells each end into a pipe of its sandbox's own
+//! ```
+//!
+//! * [`order`] is what agent and nursery say to each other; [`policy`] what a site lets sandboxes see and use.
+//! * [`system_calls`] is the table of what code inside may ask of the kernel, each with its reason.
+//! * [`container`] is what becomes of them where a site has a container runtime.
+//! * `nursery` is the loop; `making` makes one from outside; `inside` is pid 1; `root`, `landing`, `cgroup`,
+//!   `confinement` are one mechanism each; `kernel` is what no library wraps.
+//!
+//! Nobody outlives anybody: the nursery ends when its agent's socket closes, every sandbox is killed by the kernel when the
+//! nursery ends, and everything in a sandbox when its pid 1 does.
+
+mod cgroup;
+mod confinement;
+pub mod container;
+mod inside;
+mod kernel;
+mod making;
+mod message;
+mod nursery;
+pub mod order;
+pub mod policy;
+mod root;
+pub mod system_calls;
+
+pub use message::{receive, send};
+pub use nursery::{NurseryError, serve};

@@ -1,0 +1,20 @@
+//! `hotlease-nursery`: started by an agent.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    if std::env::args_os().len() > 1 {
+        eprintln!(
+            "hotlease-nursery {}: started by an agent, takes no arguments; see `hotlease up`",
+            env!("CARGO_PKG_VERSION")
+        );
+        return ExitCode::from(2);
+    }
+    match hotlease_nursery::serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hotlease-nursery: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A sandbox from outside: made, told what to run, reaped.
+
+use crate::cgroup::{Group, Groups};
+use crate::inside::{Inside, Told, View};
+use crate::kernel::{self, Forked};
+use crate::message::send;
+use crate::root::{Host, StepError, USER, step};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::ffi::OsString;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The namespaces of every sandbox; that of the network unless it is granted one.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+
+/// A living sandbox. Killed and reaped by [`Made::reap`], which must be called.
+pub struct Made {
+    /// Of its pid 1.
+    pub pidfd: OwnedFd,
+    /// To its pid 1.
+    pub socket: OwnedFd,
+    /// Its limits.
+    pub group: Group,
+    pid: libc::pid_t,
+}
+
+impl Made {
+    /// Has one made as `user`, which is prepared a moment later.
+    pub fn make(inside: &Inside<'_>, groups: &mut Groups, user: u32, group: u32) -> Result<Self, StepError> {
+        let (socket, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .map_err(step("making a socket"))?;
+        let network = if inside.policy.network {
+            0
+        } else {
+            libc::CLONE_NEWNET
+        };
+        // SAFETY: the nursery has one thread.
+        let forked = unsafe { kernel::fork(NAMESPACES | network) };
+        let (pid, pidfd) = match forked.map_err(step("making namespaces"))? {
+            Forked::Child => inside.live(theirs),
+            Forked::Parent { pid, pidfd } => (pid, pidfd),
+        };
+        drop(theirs);
+        let nothing = Group::none();
+        let mut made = Self {
+            pidfd,
+            socket,
+            group: nothing,
+            pid,
+        };
+        match made.set_up(inside, groups, user, group) {
+            Ok(()) => Ok(made),
+            Err(error) => {
+                made.kill();
+                made.reap();
+                // Its processes are gone, so it can be removed; what cannot is swept by the next nursery.
+                made.group.remove();
+                Err(error)
+            }
+        }
+    }
+
+    fn set_up(
+        &mut self,
+        inside: &Inside<'_>,
+        groups: &mut Groups,
+        user: u32,
+        group: u32,
+    ) -> Result<(), StepError> {
+        let file = |name: &str| Host::path(format!("/proc/{}/{name}", self.pid));
+        if !inside.by_root {
+            fs::write(file("setgroups"), "deny").map_err(step("keeping its groups"))?;
+        }
+        fs::write(file("gid_map"), format!("{USER} {group} 1")).map_err(step("mapping its group"))?;
+        fs::write(file("uid_map"), format!("{USER} {user} 1")).map_err(step("mapping its user"))?;
+        send(&self.socket, &Told::Prepare, &[]).map_err(step("telling it"))?;
+        // Meanwhile: joining groups of version 1 waits for other processors, milliseconds each. It is told what to run later.
+        let policy = inside.policy;
+        self.group = groups
+            .make(self.pid, policy.processes, policy.memory_bytes)
+            .map_err(step("limiting it by a control group"))?;
+        if let View::Container(_) = inside.view {
+            send(&self.socket, &Told::Grouped, &[]).map_err(step("telling it"))?;
+        }
+        Ok(())
+    }
+
+    /// Tells it what to run.
+    pub fn start(&self, targets: Vec<(OsString, bool)>, fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+        send(&self.socket, &Told::Start { targets }, fds)
+    }
+
+    /// Everything in it dies.
+    pub fn kill(&self) {
+        // Fails only if it is dead.
+        let _ = rustix::process::pidfd_send_signal(self.pidfd.as_fd(), rustix::process::Signal::KILL);
+    }
+
+    /// Waits for its end.
+    pub fn reap(&self) {
+        let id = rustix::process::WaitId::PidFd(self.pidfd.as_fd());
+        while let Err(rustix::io::Errno::INTR) =
+            rustix::process::waitid(id.clone(), rustix::process::WaitIdOptions::EXITED)
+        {}
+    }
+}

@@ -1,0 +1,466 @@
+//! The loop: orders from the agent, words of the sandboxes, and their ends.
+
+mod starting;
+
+use crate::cgroup::{Group, Groups};
+use crate::confinement;
+use crate::container::Containers;
+use crate::container::making::Common;
+use crate::inside::{View, Word};
+use crate::kernel;
+use crate::making::Made;
+use crate::message::{receive, send};
+use crate::order::{Ended, Order, Reply};
+use crate::policy::Policy;
+use crate::root::{self, Host, StepError, Template, step};
+use crate::system_calls;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{getegid, geteuid};
+use seccompiler::BpfProgram;
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Sandboxes at a time, prepared ones included.
+const SANDBOXES_MAX: usize = 4096;
+/// How long one may take to be prepared or started. A file system that hangs must not keep its callers for ever.
+const STEP_LIMIT: Duration = Duration::from_secs(10);
+/// How long after a start the next one is prepared: at once would take the processor from the very program that was started,
+/// or the runtime that starts it.
+const REFILL_AFTER: Duration = Duration::from_millis(5);
+/// How often a group is tried again that the kernel says is in use a moment after its last process has ended.
+const REMOVE_AGAIN_AFTER: Duration = Duration::from_millis(5);
+
+/// Why there is no nursery.
+#[derive(Debug, thiserror::Error)]
+pub enum NurseryError {
+    /// Its standard input is not an agent's.
+    #[error("standard input is not an agent's socket: {0}")]
+    Socket(io::Error),
+    /// The agent said something else than a policy.
+    #[error("the agent said nothing that could be understood; install the same hotlease everywhere")]
+    Order,
+}
+
+/// How far a sandbox is.
+enum Stage {
+    /// Its pid 1 makes the inside.
+    Preparing(Instant),
+    /// It waits.
+    Prepared,
+    /// It was told what to run; where to answer.
+    Starting(OwnedFd, Instant),
+    /// It runs, or is about to end.
+    Running,
+}
+
+struct Sandbox {
+    made: Made,
+    stage: Stage,
+    /// The agent's name of it.
+    id: Option<u64>,
+    /// Where its end is told.
+    end: Option<OwnedFd>,
+    /// How its program ended.
+    status: Option<i32>,
+    /// What it said before it ended.
+    failure: Option<String>,
+}
+
+/// A start that waits for a prepared sandbox.
+struct Start {
+    id: u64,
+    reply: OwnedFd,
+    input: OwnedFd,
+    output: OwnedFd,
+    end: OwnedFd,
+    described: OwnedFd,
+}
+
+struct Nursery {
+    agent: OwnedFd,
+    host: Host,
+    policy: Policy,
+    view: View,
+    filter: BpfProgram,
+    groups: Groups,
+    by_root: bool,
+    own: (u32, u32),
+    next_user: u32,
+    sandboxes: Vec<Sandbox>,
+    waiting: VecDeque<Start>,
+    refill_at: Option<Instant>,
+    /// Groups that could not be removed yet.
+    dying: Vec<Group>,
+}
+
+/// Serves the agent at standard input until it closes.
+pub fn serve() -> Result<(), NurseryError> {
+    // Nothing that the agent left open by mistake.
+    kernel::close_from(3).map_err(NurseryError::Socket)?;
+    // Not the standard library's standard input, which buffers.
+    // SAFETY: nobody else in this program uses descriptor 0.
+    let agent = unsafe { OwnedFd::from_raw_fd(0) };
+    let (order, mut fds) = receive::<Order>(&agent)
+        .map_err(NurseryError::Socket)?
+        .ok_or(NurseryError::Order)?;
+    let (policy, containers, reply) = match (order, fds.pop()) {
+        (Order::Serve(policy), Some(reply)) => (policy, None, reply),
+        (Order::Contain(policy, containers), Some(reply)) => (policy, Some(containers), reply),
+        _ => return Err(NurseryError::Order),
+    };
+    match Nursery::new(agent, policy, containers) {
+        Ok((mut nursery, lacking)) => {
+            nursery.first(reply, lacking);
+            nursery.run();
+        }
+        Err(what) => answer(&reply, &Reply::Failed { what }, &[]),
+    }
+    Ok(())
+}
+
+/// An agent that is gone, or has given up waiting, hears nothing.
+fn answer(reply: &OwnedFd, word: &Reply, fds: &[BorrowedFd<'_>]) {
+    let _ = send(reply, word, fds);
+}
+
+impl Nursery {
+    fn new(
+        agent: OwnedFd,
+        policy: Policy,
+        containers: Option<Containers>,
+    ) -> Result<(Self, Vec<String>), String> {
+        if let Some(fault) = policy.fault() {
+            return Err(fault);
+        }
+        let own = (geteuid().as_raw(), getegid().as_raw());
+        let by_root = own.0 == 0;
+        let failed = |error: StepError| error.to_string();
+        separate(by_root, own).map_err(failed)?;
+        let host = Host::leave().map_err(failed)?;
+        let lacks = containers.as_ref().map(|containers| containers.runtime.lacking());
+        root::make_pieces().map_err(failed)?;
+        let view = match containers {
+            None => View::Pieces(Template::gather(&host, &policy).map_err(failed)?),
+            Some(containers) => View::Container(Box::new(Common::gather(&host, &policy, containers)?)),
+        };
+        let (groups, mut lacking) = Groups::find();
+        match lacks {
+            Some(lacks) => lacking.extend(lacks.iter().map(|lack| (*lack).to_owned())),
+            None if !confinement::has_landlock() => {
+                lacking.push("Landlock, the second line behind mounts (the kernel has none)".into());
+            }
+            None => {}
+        }
+        let nursery = Self {
+            agent,
+            host,
+            view,
+            filter: confinement::filter(system_calls::table(policy.network))?,
+            groups,
+            by_root,
+            own,
+            // Two nurseries of one machine should meet seldom; where they do, their sandboxes still see nothing of each other.
+            next_user: std::process::id().wrapping_mul(1009) % policy.users.count,
+            policy,
+            sandboxes: Vec::new(),
+            waiting: VecDeque::new(),
+            refill_at: None,
+            dying: Vec::new(),
+        };
+        Ok((nursery, lacking))
+    }
+
+    /// Makes the first sandbox, to say whether it can be done.
+    fn first(&mut self, reply: OwnedFd, lacking: Vec<String>) {
+        let word = match self.make().and_then(|()| self.settle_first()) {
+            Ok(()) => Reply::Ready { lacking },
+            Err(what) => Reply::Failed { what },
+        };
+        answer(&reply, &word, &[]);
+        self.refill_at = Some(Instant::now() + REFILL_AFTER);
+    }
+
+    fn settle_first(&mut self) -> Result<(), String> {
+        let until = Instant::now() + STEP_LIMIT;
+        while let Some(first) = self.sandboxes.first() {
+            if matches!(first.stage, Stage::Prepared) {
+                return Ok(());
+            }
+            if first.failure.is_some() || Instant::now() > until {
+                break;
+            }
+            self.turn(false);
+        }
+        let said = self.sandboxes.first().and_then(|first| first.failure.clone());
+        Err(said.unwrap_or_else(|| "the first sandbox ended before it was prepared".into()))
+    }
+
+    fn run(&mut self) {
+        while self.turn(true) {}
+        for sandbox in &self.sandboxes {
+            sandbox.made.kill();
+        }
+        for sandbox in &mut self.sandboxes {
+            sandbox.made.reap();
+            sandbox.made.group.remove();
+        }
+        // Groups are busy for a moment after their last process.
+        let until = Instant::now() + Duration::from_secs(1);
+        let groups = self.sandboxes.drain(..).map(|sandbox| sandbox.made.group);
+        self.dying.extend(groups);
+        while !self.remove_dying() && Instant::now() < until {
+            std::thread::sleep(REMOVE_AGAIN_AFTER);
+        }
+        self.groups.close();
+    }
+
+    /// Waits for something, and does what follows from it; whether the agent is still there.
+    fn turn(&mut self, orders: bool) -> bool {
+        let wanted = if orders {
+            PollFlags::POLLIN
+        } else {
+            PollFlags::empty()
+        };
+        let mut fds = vec![PollFd::new(self.agent.as_fd(), wanted)];
+        for sandbox in &self.sandboxes {
+            fds.push(PollFd::new(sandbox.made.pidfd.as_fd(), PollFlags::POLLIN));
+            fds.push(PollFd::new(sandbox.made.socket.as_fd(), PollFlags::POLLIN));
+        }
+        if poll(&mut fds, self.patience()).is_err() {
+            // Interrupted.
+            return true;
+        }
+        let happened: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
+        drop(fds);
+        let mut ended = Vec::new();
+        for (index, event) in happened[1..].chunks(2).enumerate() {
+            if event[1] {
+                self.hear(index);
+            }
+            if event[0] {
+                // The last words count, and nobody is left who could keep us waiting for more.
+                while self.hear(index) {}
+                ended.push(index);
+            }
+        }
+        for index in ended.into_iter().rev() {
+            self.bury(index);
+        }
+        if happened[0] && orders && !self.obey() {
+            return false;
+        }
+        self.keep_time();
+        self.serve_waiting();
+        true
+    }
+
+    fn patience(&self) -> PollTimeout {
+        let steps = self.sandboxes.iter().filter_map(|sandbox| match &sandbox.stage {
+            Stage::Preparing(since) | Stage::Starting(_, since) => Some(*since + STEP_LIMIT),
+            Stage::Prepared | Stage::Running => None,
+        });
+        let again = (!self.dying.is_empty()).then(|| Instant::now() + REMOVE_AGAIN_AFTER);
+        match steps.chain(self.refill_at).chain(again).min() {
+            None => PollTimeout::NONE,
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                // Rounded up, so that the time is over when it wakes.
+                PollTimeout::from((left.as_millis() as u16).saturating_add(1))
+            }
+        }
+    }
+
+    /// What time has brought.
+    fn keep_time(&mut self) {
+        self.remove_dying();
+        let now = Instant::now();
+        for sandbox in &mut self.sandboxes {
+            if let Stage::Preparing(since) | Stage::Starting(_, since) = &sandbox.stage
+                && now > *since + STEP_LIMIT
+                && sandbox.failure.is_none()
+            {
+                sandbox.failure = Some(format!("it did not come up within {} s", STEP_LIMIT.as_secs()));
+                sandbox.made.kill();
+            }
+        }
+        let starting = |sandbox: &Sandbox| matches!(sandbox.stage, Stage::Starting(..));
+        if self.refill_at.is_some_and(|at| at <= now) {
+            if self.sandboxes.iter().any(starting) {
+                self.refill_at = Some(now + REFILL_AFTER);
+                return;
+            }
+            self.refill_at = None;
+            if self.spare() < self.policy.prepared as usize && self.sandboxes.len() < SANDBOXES_MAX {
+                // Not tried again before somebody asks for one, who hears why.
+                if self.make().is_ok() {
+                    self.refill_at = Some(now + REFILL_AFTER);
+                }
+            }
+        }
+    }
+
+    /// Whether none is left.
+    fn remove_dying(&mut self) -> bool {
+        self.dying.retain_mut(|group| !group.remove());
+        self.dying.is_empty()
+    }
+
+    /// Sandboxes without a program.
+    fn spare(&self) -> usize {
+        let spare = self.sandboxes.iter().filter(|sandbox| {
+            sandbox.failure.is_none() && matches!(sandbox.stage, Stage::Preparing(_) | Stage::Prepared)
+        });
+        spare.count()
+    }
+
+    /// One order; whether the agent is still there.
+    fn obey(&mut self) -> bool {
+        let (order, fds) = match receive::<Order>(&self.agent) {
+            Ok(Some(order)) => order,
+            Ok(None) | Err(_) => return false,
+        };
+        let mut fds = fds.into_iter();
+        match order {
+            // There is one policy for a nursery's life.
+            Order::Serve(_) | Order::Contain(..) => return false,
+            Order::Start { id } => {
+                let mut next = || fds.next();
+                let (Some(reply), Some(input), Some(output), Some(end), Some(described)) =
+                    (next(), next(), next(), next(), next())
+                else {
+                    return false;
+                };
+                let start = Start {
+                    id,
+                    reply,
+                    input,
+                    output,
+                    end,
+                    described,
+                };
+                if self.sandboxes.len() + self.waiting.len() >= SANDBOXES_MAX {
+                    let what = format!("there are {SANDBOXES_MAX} sandboxes already");
+                    answer(&start.reply, &Reply::Failed { what }, &[]);
+                } else {
+                    self.waiting.push_back(start);
+                }
+            }
+            Order::Limit {
+                id,
+                memory_bytes,
+                cores,
+            } => {
+                let Some(reply) = fds.next() else { return false };
+                let word = match self.limit(id, memory_bytes, &cores) {
+                    Ok(()) => Reply::Done,
+                    Err(error) => Reply::Failed {
+                        what: error.to_string(),
+                    },
+                };
+                answer(&reply, &word, &[]);
+            }
+        }
+        true
+    }
+
+    fn limit(&self, id: u64, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
+        let sandbox = self.sandboxes.iter().find(|sandbox| sandbox.id == Some(id));
+        // One that is gone needs no limits.
+        let Some(sandbox) = sandbox else { return Ok(()) };
+        let most = self.policy.memory_bytes;
+        let memory_bytes = match (memory_bytes, most) {
+            (0, most) | (most, 0) => most,
+            (asked, most) => asked.min(most),
+        };
+        sandbox.made.group.limit_memory(memory_bytes)?;
+        sandbox.made.group.limit_cores(cores)
+    }
+
+    /// A word of a sandbox's pid 1; whether there was one.
+    fn hear(&mut self, index: usize) -> bool {
+        let sandbox = &mut self.sandboxes[index];
+        let (word, fds) = match receive::<Word>(&sandbox.made.socket) {
+            Ok(Some(word)) => word,
+            // Its pid 1 is going, and nothing else will come: its end is what counts.
+            Ok(None) | Err(_) => {
+                sandbox.made.kill();
+                return false;
+            }
+        };
+        match (word, std::mem::replace(&mut sandbox.stage, Stage::Running)) {
+            (Word::Prepared, Stage::Preparing(_)) => sandbox.stage = Stage::Prepared,
+            (Word::Started, Stage::Starting(reply, _)) => {
+                self.refill_at = Some(Instant::now() + REFILL_AFTER);
+                if let Some(program) = fds.first() {
+                    answer(
+                        &reply,
+                        &Reply::Started,
+                        &[sandbox.made.pidfd.as_fd(), program.as_fd()],
+                    );
+                }
+            }
+            (Word::Ended { status }, _) => sandbox.status = Some(status),
+            (Word::Failed { what }, stage) => {
+                sandbox.failure = Some(what);
+                sandbox.stage = stage;
+            }
+            _ => sandbox.made.kill(),
+        }
+        true
+    }
+
+    /// The end of one: nothing of it is left, and then it is told.
+    fn bury(&mut self, index: usize) {
+        let sandbox = self.sandboxes.swap_remove(index);
+        sandbox.made.reap();
+        let out_of_memory = sandbox.made.group.out_of_memory();
+        let mut group = sandbox.made.group;
+        if !group.remove() {
+            self.dying.push(group);
+        }
+        let why = || {
+            let killed = "pid 1 of the sandbox was killed";
+            sandbox.failure.clone().unwrap_or_else(|| killed.into())
+        };
+        match sandbox.stage {
+            Stage::Starting(reply, _) => answer(&reply, &Reply::Failed { what: why() }, &[]),
+            // Whoever waits first may have waited for this one.
+            Stage::Preparing(_) => {
+                if let Some(start) = self.waiting.pop_front() {
+                    answer(&start.reply, &Reply::Failed { what: why() }, &[]);
+                }
+            }
+            Stage::Prepared => self.refill_at = Some(Instant::now() + STEP_LIMIT),
+            Stage::Running => {}
+        }
+        if let Some(end) = sandbox.end {
+            let ended = Ended {
+                status: sandbox.status.unwrap_or(-libc::SIGKILL),
+                out_of_memory,
+            };
+            // An agent that does not listen any more does not want to know.
+            let _ = fs::File::from(end).write_all(&hotlease_wire::encode(&ended));
+        }
+    }
+}
+
+/// Mounts of its own, for which an ordinary user needs to be somebody in a namespace of its own.
+fn separate(by_root: bool, (user, group): (u32, u32)) -> Result<(), StepError> {
+    if by_root {
+        return unshare(CloneFlags::CLONE_NEWNS).map_err(step(
+            "making a mount namespace (root needs CAP_SYS_ADMIN; in a container, run the agent as an ordinary user there, or \
+             give the container that capability)",
+        ));
+    }
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).map_err(step(
+        "making a user namespace (allow it: user.max_user_namespaces, kernel.unprivileged_userns_clone=1, \
+         kernel.apparmor_restrict_unprivileged_userns=0 by sysctl)",
+    ))?;
+    fs::write("/proc/self/setgroups", "deny").map_err(step("keeping groups"))?;
+    fs::write("/proc/self/gid_map", format!("{group} {group} 1")).map_err(step("mapping the group"))?;
+    fs::write("/proc/self/uid_map", format!("{user} {user} 1")).map_err(step("mapping the user"))
+}

@@ -1,0 +1,121 @@
+//! Sandboxes are made, and starts given to those that are prepared.
+
+use super::{Nursery, REFILL_AFTER, Sandbox, Stage, Start, answer};
+use crate::inside::{self, Inside};
+use crate::making::Made;
+use crate::order::Reply;
+use crate::policy::{MOUNTS_MAX, Users};
+use crate::root;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+/// Where each tree goes, and whether it may be written; and the trees.
+type Trees = (Vec<(OsString, bool)>, Vec<OwnedFd>);
+
+impl Nursery {
+    /// Has one made, which is prepared a moment later.
+    pub(super) fn make(&mut self) -> Result<(), String> {
+        let (user, group) = match self.by_root {
+            true => {
+                let Users { first, count } = self.policy.users;
+                self.next_user = (self.next_user + 1) % count;
+                (first + self.next_user, first + self.next_user)
+            }
+            false => self.own,
+        };
+        let inside = Inside {
+            view: &self.view,
+            policy: &self.policy,
+            filter: &self.filter,
+            by_root: self.by_root,
+        };
+        let made = Made::make(&inside, &mut self.groups, user, group).map_err(|error| error.to_string())?;
+        self.sandboxes.push(Sandbox {
+            made,
+            stage: Stage::Preparing(Instant::now()),
+            id: None,
+            end: None,
+            status: None,
+            failure: None,
+        });
+        Ok(())
+    }
+
+    /// Starts go to sandboxes that are prepared, the oldest first.
+    pub(super) fn serve_waiting(&mut self) {
+        while !self.waiting.is_empty() {
+            let ready = self
+                .sandboxes
+                .iter()
+                .position(|sandbox| matches!(sandbox.stage, Stage::Prepared) && sandbox.failure.is_none());
+            let Some(index) = ready else { break };
+            let Some(start) = self.waiting.pop_front() else {
+                break;
+            };
+            self.start(index, start);
+            self.refill_at = Some(Instant::now() + REFILL_AFTER);
+        }
+        // Those that are being prepared are for the first that wait; more are made at once.
+        while self.spare() < self.waiting.len() {
+            if let Err(what) = self.make()
+                && let Some(start) = self.waiting.pop_back()
+            {
+                answer(&start.reply, &Reply::Failed { what }, &[]);
+            }
+        }
+    }
+
+    fn start(&mut self, index: usize, start: Start) {
+        let Start {
+            id,
+            reply,
+            input,
+            output,
+            end,
+            described,
+        } = start;
+        let told = self.trees(&described).and_then(|(targets, trees)| {
+            let mut fds = vec![input.as_fd(), output.as_fd(), described.as_fd()];
+            fds.extend(trees.iter().map(AsFd::as_fd));
+            let sandbox = &self.sandboxes[index];
+            sandbox
+                .made
+                .start(targets, &fds)
+                .map_err(|error| format!("telling a sandbox what to run: {error}"))
+        });
+        let sandbox = &mut self.sandboxes[index];
+        match told {
+            Ok(()) => {
+                sandbox.stage = Stage::Starting(reply, Instant::now());
+                sandbox.id = Some(id);
+                sandbox.end = Some(end);
+            }
+            // The sandbox is as it was.
+            Err(what) => answer(&reply, &Reply::Failed { what }, &[]),
+        }
+    }
+
+    /// What a program is to see beyond the policy.
+    fn trees(&self, described: &OwnedFd) -> Result<Trees, String> {
+        let named = |error: io::Error| format!("reading what to run: {error}");
+        let described = described.try_clone().and_then(inside::read).map_err(named)?;
+        if described.mounts.len() > MOUNTS_MAX {
+            return Err(format!("a program has at most {MOUNTS_MAX} mounts"));
+        }
+        let mut targets = Vec::new();
+        let mut trees = Vec::new();
+        for mount in described.mounts {
+            let named = |error: io::Error| format!("opening {}: {error}", mount.source.display());
+            if let Some(fault) = mount.fault() {
+                return Err(fault);
+            }
+            let tree = self.host.tree(&mount.source).map_err(named)?;
+            root::tame(&tree, mount.writable).map_err(named)?;
+            targets.push((mount.target.into_os_string(), mount.writable));
+            trees.push(tree);
+        }
+        Ok((targets, trees))
+    }
+}

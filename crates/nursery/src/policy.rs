@@ -1,0 +1,193 @@
+//! What a site lets its sandboxes see and use.
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Mounts of one policy or program.
+pub const MOUNTS_MAX: usize = 128;
+/// Sandboxes that are prepared ahead.
+pub const PREPARED_MAX: u32 = 64;
+
+/// A file or folder of the host that a sandbox sees. Never with set-user-id bits or devices that count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// On the host; absolute. Symbolic links in it are followed.
+    #[serde(with = "bytes")]
+    pub source: PathBuf,
+    /// In the sandbox; absolute, without `.` and `..`.
+    #[serde(with = "bytes")]
+    pub target: PathBuf,
+    /// Whether it may be changed, as far as the owner and mode of the files let the sandbox's user.
+    pub writable: bool,
+}
+
+impl Mount {
+    /// To be read, at the same place.
+    pub fn read_only(path: impl Into<PathBuf>) -> Self {
+        let source = path.into();
+        Self {
+            target: source.clone(),
+            source,
+            writable: false,
+        }
+    }
+
+    /// Why there cannot be such a mount, whatever the host has.
+    pub fn fault(&self) -> Option<String> {
+        use std::path::Component::{Normal, RootDir};
+        let plain = |path: &Path| {
+            path.is_absolute() && path.components().all(|part| matches!(part, Normal(_) | RootDir))
+        };
+        // What is below is hidden or missed where one of these is covered.
+        let own = ["/", "/dev", "/dev/shm", "/etc", "/proc", "/sys", "/tmp"];
+        if !plain(&self.source) || !plain(&self.target) {
+            return Some("paths of mounts are absolute and have no `..`".into());
+        }
+        let beneath = ["/dev", "/proc", "/sys"];
+        let taken = own.iter().any(|own| self.target == Path::new(own));
+        if taken || beneath.iter().any(|own| self.target.starts_with(own)) {
+            return Some(format!("{} is the sandbox's own", self.target.display()));
+        }
+        None
+    }
+}
+
+/// The unprivileged users of the host that sandboxes of a root agent run as, one for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Users {
+    /// The first; also of the groups. Not 0.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Default for Users {
+    /// Where neither distributions nor systemd give out any.
+    fn default() -> Self {
+        Self {
+            first: 2_000_000_000,
+            count: 65_536,
+        }
+    }
+}
+
+/// What a site lets its sandboxes see and use. The default is the strict one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// What every sandbox sees beside the system's own programs and libraries (default: nothing).
+    pub mounts: Vec<Mount>,
+    /// Whether sandboxes share the host's network; they have none of their own (default: no).
+    pub network: bool,
+    /// Size of each sandbox's `/tmp`, bytes of memory (default: 256 MiB).
+    pub tmp_bytes: u64,
+    /// Size of each sandbox's `/dev/shm`, bytes of memory (default: 64 MiB).
+    pub shm_bytes: u64,
+    /// Memory of each sandbox, `/tmp` and `/dev/shm` included, bytes; 0: no limit but its lease's (default: 0).
+    pub memory_bytes: u64,
+    /// Processes and threads of each sandbox (default: 512).
+    pub processes: u32,
+    /// Descriptors of each process (default: 1024).
+    pub files: u32,
+    /// Size of a file that it writes, bytes (default: 1 GiB).
+    pub file_bytes: u64,
+    /// Users that sandboxes of a root agent run as.
+    pub users: Users,
+    /// Sandboxes that wait, prepared, for their program (default: 2; at most 64).
+    pub prepared: u32,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            mounts: Vec::new(),
+            network: false,
+            tmp_bytes: 256 << 20,
+            shm_bytes: 64 << 20,
+            memory_bytes: 0,
+            processes: 512,
+            files: 1024,
+            file_bytes: 1 << 30,
+            users: Users::default(),
+            prepared: 2,
+        }
+    }
+}
+
+impl Policy {
+    /// Why it cannot be carried out, on any machine.
+    pub fn fault(&self) -> Option<String> {
+        let users = self.users;
+        let last = u64::from(users.first) + u64::from(users.count);
+        if users.first == 0 || users.count == 0 || last >= u64::from(u32::MAX) {
+            return Some(
+                "the range of users for sandboxes is empty, or has root or the last user in it".into(),
+            );
+        }
+        if self.mounts.len() > MOUNTS_MAX || self.prepared > PREPARED_MAX {
+            return Some(format!(
+                "a policy has at most {MOUNTS_MAX} mounts, and {PREPARED_MAX} prepared sandboxes"
+            ));
+        }
+        if self.processes < 8 || self.files < 32 || self.tmp_bytes < 1 << 20 || self.shm_bytes < 1 << 16 {
+            return Some(
+                "a sandbox needs at least 8 processes, 32 descriptors, 1 MiB of /tmp and 64 KiB of /dev/shm"
+                    .into(),
+            );
+        }
+        self.mounts.iter().find_map(Mount::fault)
+    }
+}
+
+/// Paths as the bytes that they are: they need not be text.
+mod bytes {
+    use super::{OsString, PathBuf};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &std::path::Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(from).map(PathBuf::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_that_would_cover_what_is_the_sandbox_s_own_are_faults() {
+        for (target, is_good) in [
+            ("/opt/python", true),
+            ("/tmp/venv", true),
+            ("/etc/ssl", true),
+            ("/", false),
+            ("/tmp", false),
+            ("/proc/1", false),
+            ("/dev/sda", false),
+            ("/opt/../proc", false),
+            ("opt", false),
+        ] {
+            let mount = Mount {
+                source: "/usr".into(),
+                target: target.into(),
+                writable: false,
+            };
+            assert_eq!(mount.fault().is_none(), is_good, "{target}: {:?}", mount.fault());
+        }
+    }
+
+    #[test]
+    fn root_is_never_a_sandbox_s_user() {
+        assert_eq!(Policy::default().fault(), None);
+        for (first, count) in [(0, 10), (1, 0), (u32::MAX - 5, 10)] {
+            let policy = Policy {
+                users: Users { first, count },
+                ..Policy::default()
+            };
+            assert!(policy.fault().is_some(), "{first} + {count}");
+        }
+    }
+}

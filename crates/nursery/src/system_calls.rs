@@ -1,0 +1,419 @@
+//! What code in a sandbox may ask of the kernel: everything that is not here fails as if the kernel did not know it.
+//!
+//! A call is here because a worker, an interpreter or a numeric library needs it. What reaches beyond the sandbox's own
+//! processes, memory and files, or into a corner of the kernel that is rarely used and often broken, is not: no `ptrace`, `mount`,
+//! `bpf`, `io_uring`, `userfaultfd`, `perf_event_open`, keys, modules, namespaces, clocks. docs/sandboxes.md shows this table.
+
+/// A condition on an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// The argument, counted from 0, is this.
+    Is(u8, u64),
+    /// None of these bits are set in it.
+    HasNone(u8, u64),
+}
+
+/// A system call that is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    constant: &'static str,
+    /// On this architecture.
+    pub number: i64,
+    /// One of them must hold; none: it is always allowed.
+    pub rules: &'static [Rule],
+    /// What it is needed for.
+    pub why: &'static str,
+}
+
+impl Call {
+    /// As in the manual.
+    pub fn name(&self) -> &'static str {
+        self.constant.trim_start_matches("SYS_")
+    }
+}
+
+/// What is allowed, with or without a network.
+pub fn table(network: bool) -> impl Iterator<Item = &'static Call> {
+    let more: &[Call] = if network { NETWORK } else { &[] };
+    OWN.iter().chain(OLD).chain(more)
+}
+
+/// What is allowed where Charliecloud is yet to make the root: what it adds is of no use without capabilities, which nobody
+/// gets who can make no user namespace.
+pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static Call> {
+    table(network).chain(RUNTIME)
+}
+
+/// Flags of clone(2) that make namespaces.
+const NAMESPACES: u64 = 0x7e02_0000;
+const UNIX: u64 = libc::AF_UNIX as u64;
+
+macro_rules! calls {
+    ($($constant:ident $([$($rule:expr),+])? $why:literal;)*) => {
+        &[$(Call {
+            constant: stringify!($constant),
+            number: libc::$constant as i64,
+            rules: &[$($($rule),+)?],
+            why: $why,
+        }),*]
+    };
+}
+
+use Rule::{HasNone, Is};
+
+const OWN: &[Call] = calls! {
+    // Memory.
+    SYS_brk "the heap";
+    SYS_mmap "memory, channels, libraries";
+    SYS_mprotect "loading libraries; stacks of threads";
+    SYS_munmap "giving memory back";
+    SYS_mremap "growing large arrays in place";
+    SYS_madvise "giving pages back to the system; huge pages";
+    SYS_msync "writing mapped files";
+    SYS_mincore "whether pages are there";
+    SYS_mlock "keeping pages that a device reads";
+    SYS_munlock "the same";
+    SYS_memfd_create "memory that has a descriptor: channels of its own";
+    SYS_membarrier "fences between threads, as runtimes use them";
+    SYS_get_mempolicy "where memory is: numeric libraries on several sockets";
+    SYS_mbind "where memory shall be: the same";
+    SYS_set_mempolicy "the same";
+    // Descriptors and files: of what is mounted, and within its rights.
+    SYS_read "files, sockets, counters";
+    SYS_write "the same; output";
+    SYS_readv "the same, in pieces";
+    SYS_writev "the same, in pieces";
+    SYS_pread64 "files, at a place";
+    SYS_pwrite64 "the same";
+    SYS_preadv "the same, in pieces";
+    SYS_pwritev "the same, in pieces";
+    SYS_openat "files, libraries";
+    SYS_close "descriptors";
+    SYS_close_range "many of them, before a program is run";
+    SYS_dup "descriptors of a subprocess";
+    SYS_dup3 "the same";
+    SYS_fcntl "flags and locks of descriptors: a shared core is claimed by a lock";
+    SYS_flock "locks of files";
+    SYS_lseek "places in files";
+    SYS_fstat "what a descriptor is";
+    SYS_newfstatat "what a path is";
+    SYS_statx "the same, as newer libraries ask";
+    SYS_statfs "how full a file system is";
+    SYS_fstatfs "the same";
+    SYS_getdents64 "listing folders: imports";
+    SYS_readlinkat "links: where an interpreter is";
+    SYS_faccessat "whether a file may be read";
+    SYS_faccessat2 "the same, as newer libraries ask";
+    SYS_getcwd "where it is";
+    SYS_chdir "going elsewhere";
+    SYS_fchdir "the same";
+    SYS_umask "modes of new files";
+    SYS_mkdirat "folders in /tmp";
+    SYS_unlinkat "removing files";
+    SYS_renameat "replacing files whole";
+    SYS_renameat2 "the same";
+    SYS_linkat "names of files";
+    SYS_symlinkat "links to files";
+    SYS_fchmod "modes of its own files";
+    SYS_fchmodat "the same";
+    SYS_fchown "of its own files, to itself: copying a folder";
+    SYS_fchownat "the same";
+    SYS_utimensat "times of its own files: caches of imports";
+    SYS_ftruncate "sizes of files";
+    SYS_truncate "the same";
+    SYS_fallocate "room in a file";
+    SYS_fadvise64 "reading ahead";
+    SYS_fsync "writing through";
+    SYS_fdatasync "the same";
+    SYS_sync_file_range "the same, in part";
+    SYS_copy_file_range "copying files";
+    SYS_sendfile "the same";
+    SYS_splice "the same, from pipes";
+    SYS_getxattr "attributes of files, which copying asks for";
+    SYS_lgetxattr "the same";
+    SYS_fgetxattr "the same";
+    SYS_listxattr "the same";
+    SYS_llistxattr "the same";
+    SYS_flistxattr "the same";
+    SYS_pipe2 "pipes to subprocesses";
+    SYS_ioctl [
+        Is(1, libc::TCGETS), Is(1, libc::TIOCGWINSZ), Is(1, libc::FIONREAD),
+        Is(1, libc::FIONBIO), Is(1, libc::FIOCLEX), Is(1, libc::FIONCLEX)
+    ] "whether output is a terminal, its size; bytes that wait; flags of descriptors. Nothing else";
+    // Waiting.
+    SYS_ppoll "sleeping until a request comes";
+    SYS_pselect6 "the same, as interpreters do";
+    SYS_epoll_create1 "the same, for many descriptors";
+    SYS_epoll_ctl "the same";
+    SYS_epoll_pwait "the same";
+    SYS_epoll_pwait2 "the same";
+    SYS_eventfd2 "waking a thread";
+    SYS_timerfd_create "timers in event loops";
+    SYS_timerfd_settime "the same";
+    SYS_timerfd_gettime "the same";
+    SYS_signalfd4 "signals in event loops";
+    SYS_inotify_init1 "files that change, in event loops";
+    SYS_inotify_add_watch "the same";
+    SYS_inotify_rm_watch "the same";
+    SYS_futex "locks, and sleeping in shared memory until a client wakes a slot";
+    SYS_nanosleep "sleeping";
+    SYS_clock_nanosleep "the same";
+    SYS_sched_yield "letting others run";
+    // Sockets without a network: the control socket, and pairs within the sandbox.
+    SYS_socket [Is(0, UNIX)] "sockets of this machine only";
+    SYS_socketpair [Is(0, UNIX)] "pairs of them: event loops, subprocesses";
+    SYS_bind "names of them in /tmp";
+    SYS_listen "the same";
+    SYS_accept4 "the same";
+    SYS_accept "the same";
+    SYS_connect "the same";
+    SYS_sendto "messages";
+    SYS_recvfrom "the same";
+    SYS_sendmsg "answers to the agent";
+    SYS_recvmsg "its orders, and memory that comes with them";
+    SYS_sendmmsg "several messages";
+    SYS_recvmmsg "the same";
+    SYS_shutdown "ends of connections";
+    SYS_getsockname "who one is";
+    SYS_getpeername "who the other is";
+    SYS_getsockopt "options of sockets";
+    SYS_setsockopt "the same";
+    // Processes and threads, of its own sandbox.
+    SYS_clone [HasNone(0, NAMESPACES)] "threads and subprocesses, but no namespaces";
+    SYS_execve "programs: no right is to be gained by one";
+    SYS_execveat "the same";
+    SYS_exit "ends of threads";
+    SYS_exit_group "its own end";
+    SYS_wait4 "ends of subprocesses";
+    SYS_waitid "the same";
+    SYS_kill "signals within the sandbox";
+    SYS_tkill "to a thread";
+    SYS_tgkill "the same: aborting";
+    SYS_pidfd_open "waiting for a subprocess without races";
+    SYS_pidfd_send_signal "a signal to one without races";
+    SYS_set_tid_address "starting and ending threads";
+    SYS_set_robust_list "locks of a thread that dies";
+    SYS_get_robust_list "the same";
+    SYS_rseq "allocators that know their core";
+    SYS_gettid "which thread";
+    SYS_getpid "which process";
+    SYS_getppid "whose child";
+    SYS_getpgid "which group";
+    SYS_setpgid "a group of its own: subprocesses";
+    SYS_getsid "which session";
+    SYS_setsid "a session of its own: subprocesses";
+    SYS_getuid "who one is";
+    SYS_geteuid "the same";
+    SYS_getgid "the same";
+    SYS_getegid "the same";
+    SYS_getresuid "the same";
+    SYS_getresgid "the same";
+    SYS_getgroups "the same";
+    SYS_capget "that it can do nothing special";
+    SYS_getpriority "how nice it is";
+    SYS_setpriority "being nicer";
+    SYS_getrusage "what it has used";
+    SYS_times "the same";
+    SYS_prlimit64 "its limits, which it can only lower";
+    SYS_sched_getaffinity "its cores: sizes of thread pools";
+    SYS_sched_setaffinity "pinning threads; its control group keeps them on the lease's cores";
+    SYS_sched_getparam "how it is scheduled";
+    SYS_sched_getscheduler "the same";
+    SYS_sched_get_priority_max "the same";
+    SYS_sched_get_priority_min "the same";
+    SYS_getcpu "where a thread is";
+    SYS_prctl [
+        Is(0, libc::PR_SET_NAME as u64), Is(0, libc::PR_GET_NAME as u64), Is(0, libc::PR_SET_PDEATHSIG as u64),
+        Is(0, libc::PR_GET_PDEATHSIG as u64), Is(0, libc::PR_SET_DUMPABLE as u64), Is(0, libc::PR_GET_DUMPABLE as u64),
+        Is(0, libc::PR_SET_THP_DISABLE as u64), Is(0, libc::PR_GET_THP_DISABLE as u64),
+        Is(0, libc::PR_SET_TIMERSLACK as u64), Is(0, libc::PR_GET_TIMERSLACK as u64),
+        Is(0, libc::PR_GET_NO_NEW_PRIVS as u64), Is(0, libc::PR_CAPBSET_READ as u64),
+        Is(0, 0x5356_4d41)
+    ] "names of threads and of memory, subprocesses that die with it, huge pages, exact timers. Nothing else";
+    // Signals.
+    SYS_rt_sigaction "handlers: crashes, ends of subprocesses";
+    SYS_rt_sigprocmask "which signals wait";
+    SYS_rt_sigreturn "coming back from a handler";
+    SYS_rt_sigpending "what waits";
+    SYS_rt_sigsuspend "waiting for one";
+    SYS_rt_sigtimedwait "the same, not for ever";
+    SYS_rt_sigqueueinfo "a signal with a value";
+    SYS_rt_tgsigqueueinfo "the same, to a thread";
+    SYS_sigaltstack "a stack for handlers: a crash of the stack is told, too";
+    SYS_restart_syscall "going on after a stop";
+    SYS_getitimer "alarms that were set";
+    SYS_setitimer "the same";
+    SYS_timer_create "the same";
+    SYS_timer_settime "the same";
+    SYS_timer_gettime "the same";
+    SYS_timer_getoverrun "the same";
+    SYS_timer_delete "the same";
+    // The machine.
+    SYS_clock_gettime "the time, where the kernel's page does not tell it";
+    SYS_clock_getres "how exact it is";
+    SYS_gettimeofday "the time";
+    SYS_getrandom "random bytes";
+    SYS_uname "which kernel: what libraries may expect";
+    SYS_sysinfo "how much memory there is";
+};
+
+/// What only old architectures have, under names of its own.
+#[cfg(target_arch = "x86_64")]
+const OLD: &[Call] = calls! {
+    SYS_arch_prctl [Is(0, 0x1001), Is(0, 0x1002), Is(0, 0x1003), Is(0, 0x1004), Is(0, 0x3001)]
+        "the thread's own memory: every start of a program";
+    SYS_open "as openat";
+    SYS_creat "the same";
+    SYS_stat "as newfstatat";
+    SYS_lstat "the same";
+    SYS_access "as faccessat";
+    SYS_readlink "as readlinkat";
+    SYS_mkdir "as mkdirat";
+    SYS_rmdir "as unlinkat";
+    SYS_unlink "the same";
+    SYS_rename "as renameat";
+    SYS_link "as linkat";
+    SYS_symlink "as symlinkat";
+    SYS_chmod "as fchmodat";
+    SYS_chown "as fchownat";
+    SYS_lchown "the same";
+    SYS_utime "as utimensat";
+    SYS_utimes "the same";
+    SYS_futimesat "the same";
+    SYS_dup2 "descriptors, as dup3";
+    SYS_pipe "as pipe2";
+    SYS_poll "as ppoll";
+    SYS_select "as pselect6";
+    SYS_epoll_create "as epoll_create1";
+    SYS_epoll_wait "as epoll_pwait";
+    SYS_eventfd "as eventfd2";
+    SYS_signalfd "as signalfd4";
+    SYS_inotify_init "as inotify_init1";
+    SYS_fork "as clone";
+    SYS_vfork "the same";
+    SYS_getpgrp "as getpgid";
+    SYS_getdents "as getdents64";
+    SYS_alarm "as setitimer";
+    SYS_pause "as rt_sigsuspend";
+    SYS_time "as clock_gettime";
+};
+
+#[cfg(not(target_arch = "x86_64"))]
+const OLD: &[Call] = &[];
+
+const NETWORK: &[Call] = calls! {
+    SYS_socket [
+        Is(0, libc::AF_INET as u64), Is(0, libc::AF_INET6 as u64), Is(0, libc::AF_NETLINK as u64)
+    ] "where the site grants a network: the Internet's protocols, and asking which interfaces there are";
+};
+
+const RUNTIME: &[Call] = calls! {
+    SYS_unshare [Is(0, (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64)] "a container's own users and mounts";
+    SYS_mount "its root, and what is bound there";
+    SYS_umount2 "leaving the runtime's root";
+    SYS_pivot_root "the same";
+    SYS_chroot "the same";
+    SYS_prctl [Is(0, libc::PR_SET_NO_NEW_PRIVS as u64)] "no new privileges, once more";
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_call_is_there_once_and_for_a_reason() {
+        let mut names = HashSet::new();
+        let mut numbers = HashSet::new();
+        for call in table(false) {
+            assert!(call.why.len() >= 8, "{}: no reason", call.name());
+            assert!(
+                names.insert(call.name()) && numbers.insert(call.number),
+                "{} twice",
+                call.name()
+            );
+        }
+    }
+
+    #[test]
+    fn what_escapes_are_made_of_is_not_there() {
+        let names: HashSet<_> = table(true).map(Call::name).collect();
+        for bad in [
+            "ptrace",
+            "mount",
+            "umount2",
+            "pivot_root",
+            "chroot",
+            "setns",
+            "unshare",
+            "clone3",
+            "bpf",
+            "io_uring_setup",
+            "userfaultfd",
+            "perf_event_open",
+            "keyctl",
+            "add_key",
+            "request_key",
+            "init_module",
+            "finit_module",
+            "kexec_load",
+            "process_vm_readv",
+            "process_vm_writev",
+            "pidfd_getfd",
+            "open_by_handle_at",
+            "mknod",
+            "mknodat",
+            "setuid",
+            "setresuid",
+            "capset",
+            "personality",
+            "shmget",
+            "msgget",
+            "semget",
+            "mq_open",
+            "reboot",
+            "swapon",
+            "iopl",
+            "quotactl",
+            "kcmp",
+            "open_tree",
+            "move_mount",
+            "fsopen",
+            "seccomp",
+            "modify_ldt",
+            "acct",
+            "syslog",
+        ] {
+            assert!(!names.contains(bad), "{bad} is allowed");
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_page_for_operators_shows_this_table() {
+        let page = include_str!("../../../docs/sandboxes.md");
+        let rows: Vec<String> = table(false)
+            .map(|call| format!("| `{}` | {} |", call.name(), call.why))
+            .collect();
+        for row in &rows {
+            assert!(
+                page.contains(row),
+                "docs/sandboxes.md lacks\n{row}\nall rows:\n{}",
+                rows.join("\n")
+            );
+        }
+        let begin = page
+            .find("| call | what for |")
+            .expect("docs/sandboxes.md has the table");
+        let length = page[begin..]
+            .lines()
+            .skip(2)
+            .take_while(|line| line.starts_with('|'))
+            .count();
+        assert_eq!(
+            length,
+            rows.len(),
+            "docs/sandboxes.md has rows that the table does not have"
+        );
+    }
+}

@@ -1,0 +1,322 @@
+//! Sandboxes of kinds `namespace` and `container`, made by the nursery on our orders.
+
+use crate::container::Container;
+use crate::kind::Kind;
+use crate::launcher::{Program, SandboxError};
+use hotlease_nursery::order::{Described, Order, Reply, WORKER_INSIDE};
+use hotlease_nursery::policy::{Mount, Policy};
+use hotlease_nursery::{receive, send};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair};
+use nix::sys::time::TimeVal;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// File name of the program that makes them.
+pub const NURSERY_BINARY: &str = "hotlease-nursery";
+
+/// How long the nursery may take to answer: longer than it gives a sandbox itself.
+const ANSWER_SECONDS: i64 = 15;
+
+/// Starts the nursery when it is first needed, and again if it died.
+pub(crate) struct Namespaces {
+    binary: PathBuf,
+    policy: Arc<Policy>,
+    /// What they are; none: pieces of the host's.
+    container: Option<Container>,
+    running: Mutex<Option<Arc<Nursery>>>,
+}
+
+/// A running one. Dropping it ends it, and with it all that it made.
+struct Nursery {
+    socket: Option<OwnedFd>,
+    child: Option<Child>,
+    lacking: Vec<String>,
+    next: AtomicU64,
+}
+
+/// A sandbox whose program runs.
+pub(crate) struct Started {
+    /// Of its pid 1, with which everything in it dies.
+    pub pidfd: OwnedFd,
+    /// Of its program, on the host.
+    pub pid: u32,
+    /// What it prints.
+    pub output: OwnedFd,
+    /// Where the nursery tells its end.
+    pub end: OwnedFd,
+    /// To limit it.
+    pub limits: Limits,
+}
+
+/// The way to a running sandbox's limits.
+pub(crate) struct Limits {
+    nursery: Arc<Nursery>,
+    id: u64,
+}
+
+impl Namespaces {
+    pub fn new(binary: PathBuf, policy: Arc<Policy>, container: Option<Container>) -> Self {
+        Self {
+            binary,
+            policy,
+            container,
+            running: Mutex::new(None),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Nursery>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn nursery(&self) -> Result<Arc<Nursery>, String> {
+        let mut running = self.current();
+        if let Some(nursery) = &*running {
+            return Ok(Arc::clone(nursery));
+        }
+        let policy = Policy::clone(&self.policy);
+        let first = match &self.container {
+            None => Order::Serve(policy),
+            Some(container) => Order::Contain(policy, container.found()?),
+        };
+        let nursery = Arc::new(Nursery::start(&self.binary, &first)?);
+        *running = Some(Arc::clone(&nursery));
+        Ok(nursery)
+    }
+
+    fn kind(&self) -> Kind {
+        match self.container {
+            None => Kind::Namespace,
+            Some(_) => Kind::Container,
+        }
+    }
+
+    /// It does not answer: the next one is asked.
+    fn forget(&self, nursery: &Arc<Nursery>) {
+        let mut running = self.current();
+        if running.as_ref().is_some_and(|now| Arc::ptr_eq(now, nursery)) {
+            *running = None;
+        }
+    }
+
+    /// Asks another nursery from now on, which sees the host as it is then. This one ends with the last sandbox that it has made.
+    pub fn renew(&self) {
+        // Not dropped under the lock.
+        let old = self.current().take();
+        drop(old);
+    }
+
+    /// What of the policy this machine cannot enforce; an error says why there can be no such sandboxes at all.
+    pub fn lacking(&self) -> Result<Vec<String>, String> {
+        self.nursery().map(|nursery| nursery.lacking.clone())
+    }
+
+    /// Starts `program` in a sandbox with this environment before its own; none: the worker's `binary`.
+    pub fn start(
+        &self,
+        program: Option<&Program>,
+        binary: &Path,
+        environment: &[(OsString, OsString)],
+        control: OwnedFd,
+    ) -> Result<Started, SandboxError> {
+        let failed = |what| move |source: io::Error| SandboxError::Start { what, source };
+        let described = described(program, binary, environment).map_err(failed("describing the program"))?;
+        // One that died since is found out by asking it.
+        for _ in 0..2 {
+            let nursery = self.nursery().map_err(|why| SandboxError::Unavailable {
+                kind: self.kind(),
+                why,
+            })?;
+            let id = nursery.next.fetch_add(1, Ordering::Relaxed);
+            let (output, stdout) = io::pipe().map_err(failed("pipe"))?;
+            let (end, telling) = io::pipe().map_err(failed("pipe"))?;
+            let fds = [
+                control.as_fd(),
+                stdout.as_fd(),
+                telling.as_fd(),
+                described.as_fd(),
+            ];
+            let (reply, fds) = match nursery.ask(&Order::Start { id }, &fds) {
+                Ok(answer) => answer,
+                Err(error) => {
+                    self.forget(&nursery);
+                    // Whether it began is not known once it was asked and does not answer in time.
+                    if error.kind() == io::ErrorKind::TimedOut {
+                        return Err(failed("the nursery")(error));
+                    }
+                    continue;
+                }
+            };
+            return match (reply, <[OwnedFd; 2]>::try_from(fds)) {
+                (Reply::Started, Ok([pidfd, program])) => Ok(Started {
+                    pid: pid_of(&program).map_err(failed("finding the program's process"))?,
+                    pidfd,
+                    output: output.into(),
+                    end: end.into(),
+                    limits: Limits { nursery, id },
+                }),
+                (Reply::Failed { what }, _) => Err(SandboxError::Sandbox { what }),
+                _ => Err(failed("the nursery")(io::ErrorKind::InvalidData.into())),
+            };
+        }
+        Err(failed("the nursery")(io::ErrorKind::BrokenPipe.into()))
+    }
+}
+
+impl Limits {
+    pub fn set(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
+        let order = Order::Limit {
+            id: self.id,
+            memory_bytes,
+            cores: cores.to_vec(),
+        };
+        match self.nursery.ask(&order, &[])? {
+            (Reply::Done, _) => Ok(()),
+            (Reply::Failed { what }, _) => Err(io::Error::other(what)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+impl Nursery {
+    /// Starts the program and has it make a first sandbox.
+    fn start(binary: &Path, first: &Order) -> Result<Self, String> {
+        let named = |error: io::Error| {
+            format!(
+                "the program {} cannot be run: {error}; build it with `make build`, or name it in HOTLEASE_NURSERY",
+                binary.display()
+            )
+        };
+        let (socket, theirs) = pair().map_err(named)?;
+        // By posix_spawn: see `Launcher::spawn`. In a group of its own, so that a Ctrl-C meant for the agent does not reach it.
+        use std::os::unix::process::CommandExt;
+        let child = Command::new(binary)
+            .env_clear()
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(named)?;
+        let mut nursery = Self {
+            socket: Some(socket),
+            child: Some(child),
+            lacking: Vec::new(),
+            next: AtomicU64::new(1),
+        };
+        let answer = nursery.ask(first, &[]);
+        match answer.map_err(|error| format!("{} does not answer: {error}", binary.display()))? {
+            (Reply::Ready { lacking }, _) => {
+                nursery.lacking = lacking;
+                Ok(nursery)
+            }
+            (Reply::Failed { what }, _) => Err(what),
+            _ => Err(format!("{} is of another version", binary.display())),
+        }
+    }
+
+    fn ask(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        let (ours, theirs) = pair()?;
+        setsockopt(&ours, ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS, 0))?;
+        let all: Vec<BorrowedFd<'_>> = std::iter::once(theirs.as_fd())
+            .chain(fds.iter().copied())
+            .collect();
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        send(socket, order, &all)?;
+        drop(all);
+        // So that its death is heard.
+        drop(theirs);
+        match receive(&ours) {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(io::ErrorKind::BrokenPipe.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Nursery {
+    fn drop(&mut self) {
+        // It ends by itself, and takes everything along.
+        drop(self.socket.take());
+        if let Some(mut child) = self.child.take() {
+            // Milliseconds, but not for a thread of the runtime. If there is no thread for it, init reaps it.
+            let _ = std::thread::Builder::new()
+                .name("nursery's end".into())
+                .spawn(move || child.wait());
+        }
+    }
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?)
+}
+
+fn described(
+    program: Option<&Program>,
+    binary: &Path,
+    environment: &[(OsString, OsString)],
+) -> io::Result<File> {
+    // Folders of the host's that are not there inside.
+    let replaced = ["HOME", "TMPDIR"];
+    let inherited = environment
+        .iter()
+        .filter(|(name, _)| !replaced.iter().any(|replaced| name == replaced));
+    let own = replaced.map(|name| (OsString::from(name), OsString::from("/tmp")));
+    let mut environment: Vec<(OsString, OsString)> = inherited.cloned().chain(own).collect();
+    let described = match program {
+        None => Described {
+            path: WORKER_INSIDE.into(),
+            arguments: vec![crate::WORKER_BINARY.into()],
+            environment,
+            directory: "/".into(),
+            mounts: vec![Mount {
+                source: binary.to_owned(),
+                target: WORKER_INSIDE.into(),
+                writable: false,
+            }],
+        },
+        Some(program) => {
+            // The program's own come last, and a name counts once.
+            environment.retain(|(name, _)| !program.environment.iter().any(|(own, _)| own == name));
+            environment.extend(program.environment.iter().cloned());
+            let name = program.path.clone().into_os_string();
+            Described {
+                path: name.clone(),
+                arguments: std::iter::once(name)
+                    .chain(program.arguments.iter().cloned())
+                    .collect(),
+                environment,
+                directory: program.directory.clone().into_os_string(),
+                mounts: program.mounts.clone(),
+            }
+        }
+    };
+    let mut file = File::from(memfd_create(c"hotlease-program", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(&hotlease_wire::encode(&described))?;
+    Ok(file)
+}
+
+/// The process of a pidfd, as it is called here.
+fn pid_of(pidfd: &OwnedFd) -> io::Result<u32> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"));
+    // -1: it is gone already.
+    let pid = pid.and_then(|pid| pid.trim().parse::<i64>().ok()).unwrap_or(-1);
+    u32::try_from(pid).or(Ok(0))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,62 @@
+//! What a slot of a gang is told: how its functions find those of the other slots.
+
+use crate::limits::SEAT_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A rank's place in a gang. It goes from the client that leased the gang to the slot, over their connection, which is a socket of one
+/// node or inside TLS, and not in the payload of an invocation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// Of the communicator.
+    pub name: String,
+    /// How many ranks there are.
+    pub size: u32,
+    /// This slot's.
+    pub rank: u32,
+    /// Where they find each other, as `host:port`.
+    pub rendezvous: String,
+    /// What all of them and the rendezvous know.
+    pub secret: SeatSecret,
+    /// How long they may take to come together.
+    pub join_ms: u64,
+}
+
+impl Seat {
+    /// Whether it is small enough to be kept.
+    pub fn is_bounded(&self) -> bool {
+        self.name.len() + self.rendezvous.len() + self.secret.0.len() <= SEAT_BYTES_MAX
+    }
+}
+
+/// A secret, which no log shows.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeatSecret(pub Vec<u8>);
+
+impl fmt::Debug for SeatSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SeatSecret")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_logged_of_a_seat_has_not_its_secret() {
+        let secret = SeatSecret(b"nobody sees this".to_vec());
+        let mut seat = Seat {
+            name: "gang".into(),
+            size: 2,
+            rank: 1,
+            rendezvous: "127.0.0.1:7072".into(),
+            secret,
+            join_ms: 15_000,
+        };
+        assert!(!format!("{seat:?}").contains("110"), "a byte of it in {seat:?}");
+        assert!(seat.is_bounded());
+        seat.secret.0 = vec![0; SEAT_BYTES_MAX];
+        assert!(!seat.is_bounded());
+    }
+}

@@ -1,0 +1,246 @@
+//! A slot's place in a gang: what its client has told it, and what a function's library has made of that.
+//!
+//! The worker knows nothing of message passing. It keeps what the client said ([`hotlease_wire::comm::seat::Seat`], as bytes) where
+//! functions find it, and beside it one thing that a library has made of it, which outlives the call; when a function fails, and when the
+//! slot gets another seat, it has that thing given up.
+//!
+//! ```text
+//! hotlease_context.communicator ──► Seat { told, kept, give_up, owner }
+//!                                            │        ▲ called by the worker: behind the reply of a call that failed,
+//!                                            │        │ and before the slot gets another seat
+//!                                            └► made in the first call that asks, by the library `owner`
+//! ```
+//!
+//! All of it happens on the slot's thread, so there is no lock.
+
+use hotlease_wire::encode;
+use std::any::Any;
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::AtomicU8;
+
+/// What is made of a seat, and kept between calls.
+pub trait Keep: Any {
+    /// Nobody uses it any more, and others that have its like wait for it no longer.
+    fn give_up(self: Box<Self>);
+}
+
+/// Something of another library, or of another version of this one, is kept there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Foreign;
+
+/// What `hotlease_context.communicator` points to. The worker's program and a function's library may be of different builds.
+#[repr(C)]
+pub struct Seat {
+    struct_size: u32,
+    /// A function has failed: what is kept was given up, and nothing else is made.
+    is_over: Cell<u32>,
+    told: *const u8,
+    told_bytes: u64,
+    kept: Cell<*mut c_void>,
+    give_up: Cell<Option<unsafe extern "C" fn(*mut c_void)>>,
+    /// Whose `kept` is: an address in its library.
+    owner: Cell<*const c_void>,
+}
+
+/// Its address tells this library's copy of this code from another one's.
+static OWNER: AtomicU8 = AtomicU8::new(0);
+
+fn owner() -> *const c_void {
+    ptr::from_ref(&OWNER).cast()
+}
+
+impl Seat {
+    /// What the client said.
+    pub fn told(&self) -> &[u8] {
+        if self.told_bytes == 0 {
+            return &[];
+        }
+        // SAFETY: the worker's, which keeps it as long as the seat.
+        unsafe { std::slice::from_raw_parts(self.told, self.told_bytes as usize) }
+    }
+
+    /// Whether a function of this slot has failed since, so that nothing is kept any more.
+    pub fn is_over(&self) -> bool {
+        self.is_over.get() != 0
+    }
+
+    /// What is kept, if there is something.
+    ///
+    /// # Errors
+    /// [`Foreign`] if it is not of this library.
+    pub fn kept<T: Keep>(&self) -> Result<Option<&T>, Foreign> {
+        let kept = self.kept.get();
+        if kept.is_null() {
+            return Ok(None);
+        }
+        if self.owner.get() != owner() {
+            return Err(Foreign);
+        }
+        // SAFETY: made below by this very code, and given back by the worker when no function runs.
+        let kept: &dyn Any = unsafe { &**kept.cast::<Box<dyn Keep>>() };
+        kept.downcast_ref().map(Some).ok_or(Foreign)
+    }
+
+    /// Keeps it, until a function fails or the slot gets another seat.
+    ///
+    /// # Errors
+    /// [`Foreign`] if something else is kept already; this is given up then.
+    pub fn keep<T: Keep>(&self, value: T) -> Result<&T, Foreign> {
+        let value: Box<dyn Keep> = Box::new(value);
+        if !self.kept.get().is_null() || self.is_over() {
+            value.give_up();
+            return Err(Foreign);
+        }
+        self.give_up.set(Some(given_up));
+        self.owner.set(owner());
+        self.kept.set(Box::into_raw(Box::new(value)).cast());
+        self.kept()?.ok_or(Foreign)
+    }
+}
+
+/// # Safety
+/// `kept` was made by [`Seat::keep`], and is used by nobody any more.
+unsafe extern "C" fn given_up(kept: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let kept = unsafe { Box::from_raw(kept.cast::<Box<dyn Keep>>()) };
+    // It was made by a function's library, whose panics are not the worker's.
+    let _ = catch_unwind(AssertUnwindSafe(|| kept.give_up()));
+}
+
+/// A slot's.
+pub(crate) struct OwnSeat {
+    layout: Box<Seat>,
+    _told: Box<[u8]>,
+}
+
+// SAFETY: it is made on its slot's thread and stays there; what it points to is its own.
+unsafe impl Send for OwnSeat {}
+
+impl OwnSeat {
+    pub(crate) fn new(seat: &hotlease_wire::comm::seat::Seat) -> Self {
+        let told = encode(seat).into_boxed_slice();
+        let layout = Box::new(Seat {
+            struct_size: size_of::<Seat>() as u32,
+            is_over: Cell::new(0),
+            told: told.as_ptr(),
+            told_bytes: told.len() as u64,
+            kept: Cell::new(ptr::null_mut()),
+            give_up: Cell::new(None),
+            owner: Cell::new(ptr::null()),
+        });
+        Self { layout, _told: told }
+    }
+
+    /// For the context of functions.
+    pub(crate) fn layout(&mut self) -> *mut c_void {
+        (&raw mut *self.layout).cast()
+    }
+
+    /// Has what is kept given up; nothing is kept from now on.
+    pub(crate) fn end(&mut self) {
+        self.layout.is_over.set(1);
+        let kept = self.layout.kept.replace(ptr::null_mut());
+        if let Some(give_up) = self.layout.give_up.take()
+            && !kept.is_null()
+        {
+            // SAFETY: both were set by the library that made it, and no function runs on this slot now.
+            unsafe { give_up(kept) }
+        }
+    }
+}
+
+impl Drop for OwnSeat {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The seat at an address that a context has.
+///
+/// # Safety
+/// It is NULL, or a seat of the worker's that stays for `'a`.
+pub(crate) unsafe fn at<'a>(seat: *mut c_void) -> Option<&'a Seat> {
+    // SAFETY: the caller's promise. Every version begins with its size.
+    let size = unsafe { seat.cast::<u32>().as_ref() }?;
+    // SAFETY: as large as this version knows it.
+    (*size as usize >= size_of::<Seat>()).then(|| unsafe { &*seat.cast() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::comm::seat::SeatSecret;
+    use std::rc::Rc;
+
+    struct Kept(Rc<Cell<u32>>);
+
+    impl Keep for Kept {
+        fn give_up(self: Box<Self>) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    struct Other;
+
+    impl Keep for Other {
+        fn give_up(self: Box<Self>) {}
+    }
+
+    fn seat() -> OwnSeat {
+        OwnSeat::new(&hotlease_wire::comm::seat::Seat {
+            name: "gang".into(),
+            size: 2,
+            rank: 1,
+            rendezvous: "127.0.0.1:7072".into(),
+            secret: SeatSecret(vec![7; 32]),
+            join_ms: 1000,
+        })
+    }
+
+    #[test]
+    fn what_is_kept_is_given_up_once_when_a_function_fails() {
+        let mut own = seat();
+        let count = Rc::new(Cell::new(0));
+        // SAFETY: `own` outlives it.
+        let seat = unsafe { at(own.layout()) }.expect("a seat");
+        assert!(seat.kept::<Kept>().is_ok_and(|kept| kept.is_none()));
+        assert!(seat.keep(Kept(count.clone())).is_ok());
+        assert!(seat.kept::<Kept>().is_ok_and(|kept| kept.is_some()));
+        assert!(seat.kept::<Other>().is_err(), "it is something else");
+        assert!(seat.keep(Kept(count.clone())).is_err());
+        assert_eq!(count.get(), 1, "the second one");
+        own.end();
+        assert_eq!(count.get(), 2);
+        // SAFETY: as above.
+        let seat = unsafe { at(own.layout()) }.expect("a seat");
+        assert!(seat.is_over());
+        assert!(
+            seat.keep(Kept(count.clone())).is_err(),
+            "nothing is kept any more"
+        );
+        drop(own);
+        assert_eq!(count.get(), 3);
+    }
+
+    #[test]
+    fn what_another_library_keeps_is_not_touched() {
+        let mut own = seat();
+        let count = Rc::new(Cell::new(0));
+        // SAFETY: `own` outlives it.
+        let seat = unsafe { at(own.layout()) }.expect("a seat");
+        assert!(seat.keep(Kept(count.clone())).is_ok());
+        seat.owner.set(ptr::null());
+        assert_eq!(seat.kept::<Kept>().err(), Some(Foreign));
+        drop(own);
+        assert_eq!(count.get(), 1, "by whom it belongs to");
+    }
+
+    #[test]
+    fn there_is_no_seat_outside_a_gang() {
+        // SAFETY: NULL.
+        assert!(unsafe { at(ptr::null_mut()) }.is_none());
+    }
+}

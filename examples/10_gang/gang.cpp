@@ -1,0 +1,30 @@
+// A gang: workers that are leased together, all or none, and run a function at the same time, one rank each. Their functions have a
+// communicator, by which they sum up here what each has found.
+//
+//     ./gang [RANKS]     (2, unless you have more cores to lease)
+
+#include "share.h"
+
+#include <hotlease/gang.hpp>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+int main(int argc, char** argv)
+try {
+    hotlease::options options;
+    options.workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 2;
+    options.patience = std::chrono::seconds(10); // for so many cores to be free at once
+    hotlease::gang gang{hotlease::code{"libgang_functions.so"}, options};
+
+    // The first call makes the communicator, the second one has it.
+    for (std::uint64_t intervals : {1000, 1'000'000})
+        for (const share& of : gang.call_value<share>("integrate", intervals))
+            std::printf("rank %u of %u: %.3f of pi = %.10f\n", of.rank, gang.ranks(), of.part, of.sum);
+
+    gang.end();
+} catch (const hotlease::error& error) {
+    std::fprintf(stderr, "%s\n", error.what()); // which rank, what, why, what next
+    return 1;
+}

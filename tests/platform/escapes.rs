@@ -1,0 +1,393 @@
+//! What isolates functions, tried by those who want out (`hotlease sandbox test`).
+
+use hotlease_tests::platform::program;
+use nix::unistd::{Uid, geteuid};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What `hotlease sandbox test` needs beside it.
+const PROGRAMS: [&str; 4] = [
+    "hotlease",
+    "hotlease-escape",
+    "hotlease-nursery",
+    "hotlease-worker",
+];
+/// Somebody with no rights at all.
+const NOBODY: u32 = 65534;
+
+/// A run: its rows, its totals, whether it succeeded.
+struct Run {
+    rows: Vec<Value>,
+    totals: Value,
+    success: bool,
+}
+
+impl Run {
+    fn names(&self, verdict: &str) -> Vec<String> {
+        let rows = self.rows.iter().filter(|row| row["verdict"] == verdict);
+        rows.map(|row| format!("{}: {}", row["attempt"], row["how"]))
+            .collect()
+    }
+}
+
+/// Runs the corpus as this user (none: as whoever runs the tests), and sees that nothing is left of it. `Err` says why this machine
+/// has no such sandboxes.
+fn run(kind: &str, user: Option<u32>) -> Result<Run, String> {
+    run_with(kind, user, &[])
+}
+
+fn run_with(kind: &str, user: Option<u32>, options: &[&str]) -> Result<Run, String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut hotlease = program("hotlease");
+    if user.is_some() {
+        // Where this user can read them, whoever built them.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
+        for name in PROGRAMS {
+            fs::copy(program(name), folder.path().join(name)).expect("a copy of the program");
+        }
+        hotlease = folder.path().join("hotlease");
+    }
+    let mut command = Command::new(hotlease);
+    command
+        .args(["sandbox", "test", "--kind", kind, "--json"])
+        .args(options)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    let child = command.spawn().expect("hotlease sandbox test");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("its output");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    nothing_is_left_of(pid);
+    if errors.contains("there are no sandboxes of kind") {
+        return Err(errors);
+    }
+    let mut rows: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an object a line"))
+        .collect();
+    let totals = rows
+        .pop()
+        .unwrap_or_else(|| panic!("it printed nothing: {errors}"));
+    assert_eq!(totals["kind"], kind, "{errors}");
+    Ok(Run {
+        rows,
+        totals,
+        success: output.status.success(),
+    })
+}
+
+/// No process, file, segment or key that has the name of this run in its own.
+fn nothing_is_left_of(pid: u32) {
+    let mark = format!("{pid:08x}");
+    let has_it = |name: &str| name.contains("hotlease-escape") && name.contains(&mark);
+    for folder in [
+        "/tmp",
+        "/var/tmp",
+        "/dev/shm",
+        "/run/lock",
+        "/etc",
+        "/usr/lib",
+        "/opt",
+        "/srv",
+    ] {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            assert!(!has_it(&name), "{} was left", entry.path().display());
+        }
+    }
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        assert!(
+            !has_it(&line),
+            "process {} was left: {line}",
+            entry.path().display()
+        );
+    }
+    let keys = fs::read_to_string("/proc/keys").unwrap_or_default();
+    // What is revoked, dead or invalidated (R, D, i) the kernel removes in its own time.
+    let lives = |key: &&str| {
+        key.split_whitespace()
+            .nth(1)
+            .is_some_and(|flags| !flags.contains(['R', 'D', 'i']))
+    };
+    assert!(!keys.lines().filter(lives).any(has_it), "a key was left:\n{keys}");
+}
+
+/// The capabilities that such a run has.
+fn capabilities(user: Option<u32>) -> u64 {
+    if user.is_some_and(|user| user != 0) {
+        return 0;
+    }
+    let status = fs::read_to_string("/proc/self/status").expect("/proc/self/status");
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    u64::from_str_radix(line.expect("capabilities").trim(), 16).expect("a number")
+}
+
+/// Their numbers in the kernel, by their names.
+const CAPABILITIES: [(&str, u32); 21] = [
+    ("cap_chown", 0),
+    ("cap_dac_override", 1),
+    ("cap_dac_read_search", 2),
+    ("cap_setgid", 6),
+    ("cap_setuid", 7),
+    ("cap_net_admin", 12),
+    ("cap_net_raw", 13),
+    ("cap_ipc_lock", 14),
+    ("cap_sys_module", 16),
+    ("cap_sys_rawio", 17),
+    ("cap_sys_chroot", 18),
+    ("cap_sys_ptrace", 19),
+    ("cap_sys_pacct", 20),
+    ("cap_sys_admin", 21),
+    ("cap_sys_boot", 22),
+    ("cap_sys_nice", 23),
+    ("cap_sys_resource", 24),
+    ("cap_sys_time", 25),
+    ("cap_mknod", 27),
+    ("cap_setfcap", 31),
+    ("cap_syslog", 34),
+];
+
+/// Each attempt that must get out of a sandbox of kind `process` does: one that cannot would prove nothing elsewhere.
+fn has_teeth(user: Option<u32>) {
+    let run = run("process", user).expect("sandboxes of kind process are everywhere");
+    let capabilities = capabilities(user);
+    let mut escaped = 0;
+    for row in &run.rows {
+        let must = match row["outside"].as_str().expect("who gets out") {
+            "anybody" => true,
+            "nobody" => false,
+            name => {
+                let number = CAPABILITIES.iter().find(|(known, _)| *known == name);
+                let (_, number) = number.unwrap_or_else(|| panic!("{name} is no capability"));
+                capabilities & (1 << number) != 0
+            }
+        };
+        let verdict = row["verdict"].as_str().expect("a verdict");
+        // What a machine lacks is no fault of the attempt; what it needs of it is written down.
+        let excused = verdict == "untried" && !row["needs"].is_null();
+        assert!(
+            !must || verdict == "escaped" || excused,
+            "it must get out, and cannot: {row}"
+        );
+        assert_ne!(verdict, "failed", "{row}");
+        escaped += usize::from(verdict == "escaped");
+    }
+    assert!(!run.success, "escapes are a failure");
+    assert_eq!(run.totals["escaped"], escaped);
+    assert!(
+        escaped >= 60,
+        "only {escaped} attempts have teeth on this machine"
+    );
+    eprintln!("untried here: {:#?}", run.names("untried"));
+}
+
+#[test]
+fn attempts_to_escape_succeed_where_nothing_holds_them() {
+    has_teeth(None);
+    if geteuid() == Uid::from_raw(0) {
+        has_teeth(Some(NOBODY));
+    }
+}
+
+/// Nothing gets out of a sandbox of this kind.
+fn holds(kind: &str, user: Option<u32>) {
+    let run = match run(kind, user) {
+        Ok(run) => run,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let lacking = run.totals["lacking"].as_array().expect("what it cannot limit");
+    let escaped = run.names("escaped").into_iter().filter(|row| {
+        // Without control groups, which a user who is not root may not have, some limits cannot be held. It says so.
+        let is_limit = row.starts_with("\"flood-") || row.starts_with("\"processors");
+        lacking.is_empty() || !is_limit
+    });
+    let faults: Vec<String> = escaped.chain(run.names("failed")).collect();
+    assert!(
+        faults.is_empty(),
+        "a sandbox of kind {kind} does not hold: {faults:#?}"
+    );
+    assert_eq!(run.success, run.names("escaped").is_empty());
+    let contained = run.names("contained").len();
+    assert!(contained >= 60, "only {contained} attempts were made");
+    eprintln!("untried here: {:#?}", run.names("untried"));
+    eprintln!("{}", run.totals);
+}
+
+#[test]
+fn nothing_escapes_from_a_namespace() {
+    holds("namespace", None);
+    if geteuid() == Uid::from_raw(0) {
+        holds("namespace", Some(NOBODY));
+    }
+}
+
+/// The answer of `hotlease sandbox hand-over`, and whether it succeeded; `Err` says why there are no such sandboxes here.
+fn handed_over(kind: &str, times: u32) -> Result<(Value, bool), String> {
+    let child = Command::new(program("hotlease"))
+        .args([
+            "sandbox",
+            "hand-over",
+            "--kind",
+            kind,
+            "--json",
+            "--times",
+            &times.to_string(),
+        ])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("hotlease sandbox hand-over");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("its output");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    nothing_is_left_of(pid);
+    if errors.contains("there are no sandboxes of kind") {
+        return Err(errors);
+    }
+    let answer = serde_json::from_slice(&output.stdout);
+    let answer = answer.unwrap_or_else(|error| panic!("{error}: {errors}"));
+    Ok((answer, output.status.success()))
+}
+
+#[test]
+fn no_tenant_finds_anything_of_those_before_it() {
+    // Who looks finds it where nothing takes it away.
+    let (answer, success) = handed_over("process", 2).expect("sandboxes of kind process are everywhere");
+    let found = answer["found"].to_string();
+    for what in [
+        "/dev/shm/",
+        "/tmp/",
+        "process ",
+        "System V segment",
+        "abstract socket",
+    ] {
+        assert!(found.contains(what), "{what}: {found}");
+    }
+    assert!(!success);
+    match handed_over("namespace", 50) {
+        Ok((answer, success)) => {
+            assert_eq!(answer["found"], Value::Array(Vec::new()));
+            assert_eq!((answer["times"].as_u64(), success), (Some(50), true));
+        }
+        Err(why) => eprintln!("skipped: {why}"),
+    }
+}
+
+/// Of each theme some, for the sake of time; a site makes them all.
+const SOME: [&str; 16] = [
+    "--only",
+    "proc-mem",
+    "--only",
+    "inherited",
+    "--only",
+    "sysv-shm",
+    "--only",
+    "keyring-user",
+    "--only",
+    "file-",
+    "--only",
+    "abstract",
+    "--only",
+    "user",
+    "--only",
+    "flood-memory",
+];
+
+#[test]
+fn nothing_escapes_from_a_container() {
+    for (runtime, known) in [
+        ("crun", &[][..]),
+        // Without a capability that could come of it, and its own mark: docs/sandboxes.md.
+        ("ch-run", &["\"capability-bound\"", "\"own-environment\""]),
+    ] {
+        let more = [
+            "--sandbox-container",
+            runtime,
+            "--only",
+            "capability-",
+            "--only",
+            "own-",
+            "--only",
+            "mount",
+            "--only",
+            "outlive",
+        ];
+        let run = match run_with("container", None, &[&SOME[..], &more].concat()) {
+            Ok(run) => run,
+            Err(why) => {
+                eprintln!("skipped: {why}");
+                continue;
+            }
+        };
+        let limits = run.totals["lacking"].as_array().expect("what it cannot limit");
+        let limits = limits
+            .iter()
+            .any(|lacking| lacking.as_str().is_some_and(|what| what.starts_with("memory")));
+        let escaped = run.names("escaped").into_iter();
+        let escaped: Vec<String> = escaped
+            .filter(|row| !limits || !row.starts_with("\"flood-"))
+            .filter(|row| !known.iter().any(|known| row.starts_with(known)))
+            .chain(run.names("failed"))
+            .collect();
+        assert!(
+            escaped.is_empty(),
+            "a container of {runtime} does not hold: {escaped:#?}"
+        );
+        let contained = run.names("contained").len();
+        assert!(contained >= 30, "only {contained} attempts were made");
+        eprintln!("{runtime}: {}", run.totals);
+    }
+}
+
+#[test]
+fn programs_for_attempts_are_found_where_they_are_installed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = |name: &str, under: &str| {
+        let to = folder.path().join(under);
+        fs::create_dir_all(&to).expect("a folder");
+        fs::copy(program(name), to.join(name)).expect("a copy of the program");
+        to.join(name)
+    };
+    let hotlease = place("hotlease", "bin");
+    let attempt = |hotlease: &Path| {
+        let output = Command::new(hotlease)
+            .args([
+                "sandbox",
+                "test",
+                "--kind",
+                "process",
+                "--only",
+                "own-environment",
+                "--json",
+            ])
+            .output()
+            .expect("hotlease");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    place("hotlease-worker", "libexec/hotlease");
+    let (status, errors) = attempt(&hotlease);
+    assert_eq!(status, Some(1), "{errors}");
+    assert!(
+        errors.contains("hotlease-escape") && errors.contains("make build"),
+        "{errors}"
+    );
+    place("hotlease-escape", "libexec/hotlease");
+    assert_eq!(attempt(&hotlease), (Some(0), String::new()));
+}

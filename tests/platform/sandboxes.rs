@@ -1,0 +1,200 @@
+//! Leases whose workers are in sandboxes of kinds `namespace` and `container`. Where the machine cannot make them the tests say why, and pass.
+
+use crate::leases::until_all_cores_can_be_leased;
+use hotlease_tests::lease::{LONG, RawLease};
+use hotlease_tests::library::library;
+use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
+use hotlease_tests::process::Process;
+use hotlease_tests::session::RawSession;
+use hotlease_tests::wait::until_true;
+use hotlease_wire::grpc::{AcquireRequest, Grant};
+use hotlease_wire::session::SessionReply;
+use hotlease_wire::{Cause, Refusal};
+use nix::sys::signal::Signal;
+use std::fs;
+
+fn asked(sandbox: &str) -> AcquireRequest {
+    AcquireRequest {
+        workers: 1,
+        slots_per_worker: 1,
+        ttl_ms: LONG.as_millis() as u64,
+        hot_budget_us: 1000,
+        sandbox: sandbox.into(),
+        ..AcquireRequest::default()
+    }
+}
+
+fn granted(platform: &Platform, sandbox: &str) -> Option<Grant> {
+    match platform.manager().acquire(asked(sandbox)) {
+        Ok(grant) => Some(grant),
+        Err(Refusal::NoSandbox { why, .. }) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+        Err(refusal) => panic!("no lease: {refusal}"),
+    }
+}
+
+fn worker_of(platform: &Platform, grant: &Grant) -> u32 {
+    let workers = platform.manager().workers().expect("listed");
+    let worker = workers.iter().find(|worker| worker.lease == grant.lease);
+    worker.expect("it is listed").pid
+}
+
+/// The nursery of this platform: the kernel keeps 15 letters of its name.
+fn nursery(platform: &Platform) -> Option<Process> {
+    let all = platform.process().descendants();
+    all.into_iter()
+        .find(|process| process.describe().contains("hotlease-nurs"))
+}
+
+#[test]
+fn functions_run_in_a_namespace_and_a_crash_is_told_as_outside() {
+    let platform = Platform::start();
+    let Some(grant) = granted(&platform, "namespace") else {
+        return;
+    };
+    let mut lease = RawLease::of(grant, &library("echo"));
+    lease.echo();
+    let pid = worker_of(&platform, &lease.grant);
+    for namespace in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{namespace}")).expect("it lives");
+        assert_ne!(
+            of(&pid.to_string()),
+            of("self"),
+            "its {namespace} namespace is ours"
+        );
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    assert!(
+        status.contains("Seccomp:\t2") && status.contains("CapBnd:\t0000000000000000"),
+        "{status}"
+    );
+
+    Process::of(pid as i32).expect("it lives").signal(Signal::SIGSEGV);
+    let (event, _) = lease.session.event(LIMIT);
+    let SessionReply::WorkerDied { cause, .. } = event else {
+        panic!("{event:?}")
+    };
+    assert!(matches!(cause, Cause::Signal { signal: 11, .. }), "{cause}");
+    lease.reconnect();
+    lease.echo();
+    assert_ne!(
+        worker_of(&platform, &lease.grant),
+        pid,
+        "another one, in a sandbox of its own"
+    );
+    lease.session.release();
+    until_all_cores_can_be_leased(&platform, LIMIT);
+}
+
+#[test]
+fn functions_run_in_a_container_and_a_crash_is_told_as_outside() {
+    let platform = Platform::start();
+    let Some(grant) = granted(&platform, "container") else {
+        return;
+    };
+    let mut lease = RawLease::of(grant, &library("echo"));
+    lease.echo();
+    let pid = worker_of(&platform, &lease.grant);
+    for namespace in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{namespace}")).expect("it lives");
+        assert_ne!(
+            of(&pid.to_string()),
+            of("self"),
+            "its {namespace} namespace is ours"
+        );
+    }
+    Process::of(pid as i32).expect("it lives").signal(Signal::SIGSEGV);
+    let (event, _) = lease.session.event(LIMIT);
+    let SessionReply::WorkerDied { cause, .. } = event else {
+        panic!("{event:?}")
+    };
+    assert!(matches!(cause, Cause::Signal { signal: 11, .. }), "{cause}");
+    lease.reconnect();
+    lease.echo();
+    lease.session.release();
+    until_all_cores_can_be_leased(&platform, LIMIT);
+}
+
+#[test]
+fn many_short_leases_in_namespaces_leave_nothing() {
+    let platform = Platform::start();
+    if granted(&platform, "namespace")
+        .map(|grant| RawSession::attached(&grant).release())
+        .is_none()
+    {
+        return;
+    }
+    let agent = platform.process();
+    let mut before = None;
+    for round in 0..60 {
+        let grant = granted(&platform, "namespace").expect("as before");
+        let mut lease = RawLease::of(grant, &library("echo"));
+        lease.echo();
+        lease.session.release();
+        until_all_cores_can_be_leased(&platform, LIMIT);
+        if round == 10 {
+            before = Some((
+                agent.descriptors(),
+                nursery(&platform).expect("it runs").descriptors(),
+            ));
+        }
+    }
+    let (of_agent, of_nursery) = before.expect("it came to round 10");
+    let nursery = nursery(&platform).expect("it runs");
+    until_true("what was for sandboxes is closed", LIMIT, || {
+        agent.descriptors() <= of_agent + 8 && nursery.descriptors() <= of_nursery + 8
+    });
+    // The prepared ones, and one that is just ending.
+    until_true("sandboxes are gone", LIMIT, || nursery.descendants().len() <= 3);
+}
+
+#[test]
+fn a_kind_that_the_node_cannot_make_or_does_not_know_is_refused_with_the_reason() {
+    let platform = Platform::start_with(PlatformOptions {
+        further: vec!["--sandbox-container".into(), "/no/such/crun".into()],
+        ..PlatformOptions::default()
+    });
+    for kind in ["container", "microvm"] {
+        let refusal = platform
+            .manager()
+            .acquire(asked(kind))
+            .expect_err("neither a runtime nor machines");
+        assert!(
+            matches!(&refusal, Refusal::NoSandbox { kind: named, why } if named == kind && !why.is_empty()),
+            "{refusal}"
+        );
+    }
+    let refusal = platform
+        .manager()
+        .acquire(asked("jail"))
+        .expect_err("nothing of ours");
+    assert!(matches!(refusal, Refusal::BadRequest { .. }), "{refusal}");
+    assert_eq!(platform.free_cores(), 2);
+}
+
+#[test]
+fn a_site_s_kind_is_that_of_leases_which_name_none() {
+    let platform = Platform::start();
+    // Otherwise its agent would not start.
+    if granted(&platform, "namespace").is_none() {
+        return;
+    }
+    drop(platform);
+    let platform = Platform::start_with(PlatformOptions {
+        further: vec!["--sandbox".into(), "namespace".into()],
+        ..PlatformOptions::default()
+    });
+    for (kind, is_own) in [("", true), ("process", false)] {
+        // Its own user may ask for less.
+        let grant = granted(&platform, kind).expect("as the agent's own user");
+        let mut lease = RawLease::of(grant, &library("echo"));
+        lease.echo();
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/pid")).expect("it lives");
+        let pid = worker_of(&platform, &lease.grant);
+        assert_eq!(of(&pid.to_string()) != of("self"), is_own, "{kind:?}");
+        lease.session.release();
+        until_all_cores_can_be_leased(&platform, LIMIT);
+    }
+}

@@ -1,0 +1,144 @@
+//! How leases began: steps and reasons, as `hotlease explain` shows them. Python's are in `tests/python/starts.rs`.
+
+use hotlease_client::{Code, Error, Invoker, LeaseOptions};
+use hotlease_tests::library::library;
+use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
+use hotlease_tests::wait::until_true;
+use hotlease_wire::Refusal;
+use serde_json::Value;
+
+/// What is told of the last lease.
+fn explained(platform: &Platform, arguments: &[&str]) -> Value {
+    let mut told = platform.json(&[&["explain"], arguments].concat());
+    assert_eq!(told.len(), 1, "one object: {told:?}");
+    told.remove(0)
+}
+
+fn steps(told: &Value) -> Vec<&str> {
+    let phases = told["phases"].as_object().expect("an object");
+    phases.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_lease_whose_worker_waited_says_so_and_keeps_its_steps_when_it_is_over() {
+    let platform = Platform::start_with(PlatformOptions {
+        pool: 1,
+        ..PlatformOptions::default()
+    });
+    until_true("a worker waits", LIMIT, || {
+        platform
+            .manager()
+            .workers()
+            .expect("listed")
+            .iter()
+            .any(|worker| worker.state == "pooled")
+    });
+    let invoker = platform.invoker("echo");
+    let told = explained(&platform, &[]);
+    assert_eq!(
+        (&told["warm"], &told["cold"], &told["why"]),
+        (&1.into(), &0.into(), &"".into()),
+        "{told}"
+    );
+    assert_eq!(
+        steps(&told),
+        ["connect", "grant", "imports"],
+        "no call yet: {told}"
+    );
+    let mut output = [0; 3];
+    invoker
+        .function("echo")
+        .expect("it is there")
+        .invoke(b"abc", &mut output)
+        .expect("it runs");
+    let told = explained(&platform, &[&told["lease"].as_str().expect("an id")[..12]]);
+    assert_eq!(steps(&told), ["connect", "first_call", "grant", "imports"]);
+    invoker.deallocate().expect("given back");
+    let over = explained(&platform, &[]);
+    assert_eq!(over["state"], "ended");
+    assert_eq!(
+        (&over["lease"], &over["phases"]),
+        (&told["lease"], &told["phases"]),
+        "it is remembered"
+    );
+}
+
+#[test]
+fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
+    let platform = Platform::start_with(PlatformOptions {
+        pool: 0,
+        ..PlatformOptions::default()
+    });
+    for (sandbox, why) in [
+        ("process", "keeps no warm pool"),
+        (
+            "namespace",
+            "no native worker waits in a sandbox of kind namespace",
+        ),
+    ] {
+        let options = LeaseOptions {
+            sandbox: sandbox.into(),
+            ..platform.lease_options()
+        };
+        let code = Code::open(library("echo")).expect("a library");
+        let begin = std::time::Instant::now();
+        let invoker = match Invoker::allocate(&code, options) {
+            Err(Error::Refused(Refusal::NoSandbox { why, .. })) => {
+                eprintln!("skipped: {why}");
+                continue;
+            }
+            allocated => allocated.expect("a lease"),
+        };
+        let mut output = [0; 3];
+        invoker
+            .function("echo")
+            .expect("it is there")
+            .invoke(b"abc", &mut output)
+            .expect("it runs");
+        let all = begin.elapsed();
+        let told = explained(&platform, &[&invoker.lease().to_string()]);
+        assert_eq!(
+            (&told["sandbox"], &told["cold"]),
+            (&sandbox.into(), &1.into()),
+            "{told}"
+        );
+        assert!(
+            told["why"].as_str().is_some_and(|told| told.contains(why)),
+            "{told}"
+        );
+        assert_eq!(
+            steps(&told),
+            [
+                "connect",
+                "first_call",
+                "grant",
+                "imports",
+                "interpreter",
+                "sandbox"
+            ]
+        );
+        let phases = told["phases"].as_object().expect("an object");
+        let each: Vec<u64> = phases.values().filter_map(Value::as_u64).collect();
+        assert!(each.iter().all(|ns| *ns > 0), "{told}");
+        assert!(
+            u128::from(each.iter().sum::<u64>()) <= all.as_nanos(),
+            "more than all of it, {all:?}: {told}"
+        );
+        assert_eq!(
+            invoker.phases().start.cold,
+            told["why"].as_str().expect("text"),
+            "its client was told the same"
+        );
+        invoker.deallocate().expect("given back");
+    }
+}
+
+#[test]
+fn a_lease_that_is_not_known_is_said_to_be_so() {
+    let platform = Platform::start();
+    let output = platform.run(&["explain"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no lease is known"));
+    let output = platform.run(&["explain", "ffff"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("hotlease leases --all"));
+}
