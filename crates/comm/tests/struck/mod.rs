@@ -10,6 +10,7 @@ use hotlease_comm::{
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +26,8 @@ const SLACK: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(3);
 /// What all groups have done before it happens.
 const ROUNDS: usize = 3;
+/// What the victims' process says then. Others cannot know: who only sends to a member may do so before it has joined.
+const GOES_ROUND: &str = "every victim goes round";
 
 /// What is run over and over: each operation, with a root that is well, and where there is one, with the victim as root.
 fn scenes() -> impl Iterator<Item = (Operation, Rank)> {
@@ -101,14 +104,18 @@ pub fn victim() {
     let bound = variable("HOTLEASE_TEST_BOUND_MS").parse();
     options.failure_bound = Duration::from_millis(bound.expect("a number"));
     let count = variable("HOTLEASE_TEST_COUNT").parse().expect("a number");
+    let done: Vec<_> = scenes().map(|_| AtomicUsize::new(0)).collect();
     scope(|scope| {
-        for scene in scenes() {
+        for (scene, done) in scenes().zip(&done) {
             let options = of_scene(&options, scene, VICTIM);
             scope.spawn(move || {
                 let all = Communicator::join(&options).expect("all come");
-                act(&all, scene, count, &AtomicUsize::new(0));
+                act(&all, scene, count, done);
             });
         }
+        let all_act = || done.iter().all(|done| done.load(Ordering::Relaxed) >= ROUNDS);
+        until("every collective goes round", all_act);
+        println!("\n{GOES_ROUND}");
     });
 }
 
@@ -138,9 +145,10 @@ pub fn hold(
             "HOTLEASE_TEST_BOUND_MS",
             options.failure_bound.as_millis().to_string(),
         )
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
+    let said = BufReader::new(process.stdout.take().expect("piped"));
     let pid = Pid::from_raw(process.id() as i32);
     let done: Vec<_> = scenes().map(|_| AtomicUsize::new(0)).collect();
     let struck = OnceLock::new();
@@ -161,6 +169,8 @@ pub fn hold(
             done.iter().all(|done| done.load(Ordering::Relaxed) >= enough)
         };
         until("every collective goes round", all_act);
+        let mut said = said.lines().map_while(Result::ok);
+        assert!(said.any(|line| line == GOES_ROUND), "the victims end");
         struck.set(Instant::now()).expect("once");
         kill(pid, signal).expect("it runs");
         let members = members.into_iter().map(|member| member.join().expect("no panic"));

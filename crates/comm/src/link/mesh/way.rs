@@ -14,7 +14,7 @@ const PATIENCE_MIN: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 /// When the higher rank calls as well, where no NAT is known of: there may be a firewall.
 const CALLS_BACK: Duration = Duration::from_millis(300);
-/// When the rendezvous is asked to relay, unless nothing else can work.
+/// When the rendezvous is asked to relay, unless nothing else can work: whatever is connected first is kept.
 const RELAYS: Duration = Duration::from_secs(2);
 
 /// How another member is reached.
@@ -82,8 +82,7 @@ pub(super) fn ways(
     } else {
         now + CALLS_BACK
     };
-    let varies = |place: &Place| place.mapped.is_some_and(|mapped| mapped.varies);
-    let relays_at = if varies(mine) && varies(theirs) {
+    let relays_at = if is_hopeless(mine, theirs) {
         now
     } else {
         now + RELAYS
@@ -96,17 +95,25 @@ pub(super) fn ways(
     std::iter::once(own).chain(mapped).chain(relay).collect()
 }
 
+/// Two NATs let neither in at a port that can be known. Two members behind one may reach each other inside of it.
+fn is_hopeless(mine: &Place, theirs: &Place) -> bool {
+    let (Some(mine), Some(theirs)) = (mine.mapped, theirs.mapped) else {
+        return false;
+    };
+    mine.varies && theirs.varies && mine.address.ip() != theirs.address.ip()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use hotlease_wire::comm::rendezvous::Mapped;
 
-    fn place(mapped: Option<bool>) -> Place {
-        let address = |text: &str| text.parse().expect("an address");
+    /// Behind the NAT of this number.
+    fn place_behind(nat: u8, mapped: Option<bool>) -> Place {
         Place {
-            address: address("10.0.0.2:4000"),
+            address: SocketAddr::from(([10, 0, 0, 2], 4000)),
             mapped: mapped.map(|varies| Mapped {
-                address: address("203.0.113.5:4000"),
+                address: SocketAddr::from(([203, 0, 113, nat], 4000)),
                 varies,
             }),
         }
@@ -114,9 +121,13 @@ mod tests {
 
     /// When each way of a pair begins.
     fn plan(me: Rank, mine: Option<bool>, other: Rank, theirs: Option<bool>) -> Vec<(Way, Duration)> {
+        plan_of((me, place_behind(5, mine)), (other, place_behind(6, theirs)))
+    }
+
+    fn plan_of((me, mine): (Rank, Place), (other, theirs): (Rank, Place)) -> Vec<(Way, Duration)> {
         let now = Instant::now();
         let relay = "203.0.113.1:7072".parse().ok();
-        let ways = ways((me, &place(mine)), (other, &place(theirs)), relay, now);
+        let ways = ways((me, &mine), (other, &theirs), relay, now);
         let ways = ways.into_iter();
         ways.map(|(way, attempt)| (way, attempt.at.expect("not begun") - now))
             .collect()
@@ -157,6 +168,14 @@ mod tests {
             relay(plan(0, Some(true), 1, Some(false))),
             Some((Way::Relay, RELAYS))
         );
+    }
+
+    #[test]
+    fn behind_one_nat_what_is_relayed_does_not_come_before_what_is_direct() {
+        let place = || place_behind(5, Some(true));
+        let ways = plan_of((0, place()), (1, place()));
+        assert_eq!(ways[0], (Way::Own, Duration::ZERO));
+        assert_eq!(ways[2], (Way::Relay, RELAYS));
     }
 
     #[test]
