@@ -7,6 +7,7 @@
 //! * [`broken`] — what a worker makes of clients that break off, or lie, on its fabric.
 //! * [`calls`] — invocations from one host to another, over every provider that there is.
 //! * [`doors`] — clients without a certificate: keys, tokens, MUNGE, and tokens of leases.
+//! * [`environments`] — from agent to agent.
 //! * [`failover`] — several managers on one PostgreSQL database, killed and stopped.
 //! * [`faults`] — hosts, workers, providers and networks that fail while such calls are made.
 //! * [`nat`] — members of a communicator behind NATs and firewalls.
@@ -17,6 +18,7 @@ mod authority;
 mod broken;
 mod calls;
 mod doors;
+mod environments;
 mod failover;
 mod faults;
 mod identities;

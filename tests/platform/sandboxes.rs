@@ -7,7 +7,7 @@ use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
 use hotlease_tests::process::Process;
 use hotlease_tests::session::RawSession;
 use hotlease_tests::wait::until_true;
-use hotlease_wire::grpc::{AcquireRequest, Grant};
+use hotlease_wire::grpc::{AcquireRequest, Grant, WorkerInfo};
 use hotlease_wire::session::SessionReply;
 use hotlease_wire::{Cause, Refusal};
 use nix::sys::signal::Signal;
@@ -36,9 +36,13 @@ fn granted(platform: &Platform, sandbox: &str) -> Option<Grant> {
 }
 
 fn worker_of(platform: &Platform, grant: &Grant) -> u32 {
-    let workers = platform.manager().workers().expect("listed");
-    let worker = workers.iter().find(|worker| worker.lease == grant.lease);
-    worker.expect("it is listed").pid
+    listed(platform, grant).pid
+}
+
+fn listed(platform: &Platform, grant: &Grant) -> WorkerInfo {
+    let workers = platform.manager().workers().expect("listed").into_iter();
+    let mut own = workers.filter(|worker| worker.lease == grant.lease);
+    own.next().expect("it is listed")
 }
 
 /// The nursery of this platform: the kernel keeps 15 letters of its name.
@@ -57,6 +61,7 @@ fn functions_run_in_a_namespace_and_a_crash_is_told_as_outside() {
     let mut lease = RawLease::of(grant, &library("echo"));
     lease.echo();
     let pid = worker_of(&platform, &lease.grant);
+    assert_eq!(listed(&platform, &lease.grant).sandbox, "namespace");
     for namespace in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{namespace}")).expect("it lives");
         assert_ne!(
@@ -97,6 +102,7 @@ fn functions_run_in_a_container_and_a_crash_is_told_as_outside() {
     let mut lease = RawLease::of(grant, &library("echo"));
     lease.echo();
     let pid = worker_of(&platform, &lease.grant);
+    assert_eq!(listed(&platform, &lease.grant).sandbox, "container");
     for namespace in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{namespace}")).expect("it lives");
         assert_ne!(

@@ -7,6 +7,7 @@ use crate::images::Images;
 use crate::listener::{GrpcListener, SessionListener, SocketFile};
 use crate::lock::{DirectoryLock, keep_identity, kept_identity};
 use crate::membership::Membership;
+use crate::neighbours::{Others, Sending};
 use crate::network;
 use crate::node::{Identity, Node};
 use crate::pool::Pool;
@@ -119,7 +120,6 @@ impl Agent {
             .with_policy(config.sandbox_policy.clone())
             .with_container(config.sandbox_container.clone());
         sandboxes::check(&launcher, config.sandbox).await?;
-        let images = Arc::new(Images::open(&config.environments, launcher.clone()).await?);
         hotlease_net::raise_descriptor_limit();
         let lock = DirectoryLock::take(&config.runtime_dir)?;
         let (agent, journal) = match &config.state_dir {
@@ -129,6 +129,11 @@ impl Agent {
             }
             None => (lock.identity()?, None),
         };
+        let others = config
+            .network
+            .as_ref()
+            .map(|network| Others::new(agent, Arc::clone(&network.identity)));
+        let images = Images::open(&config.environments, launcher.clone(), others.clone()).await?;
         let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
         let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
         let tls = match &config.network {
@@ -181,7 +186,8 @@ impl Agent {
                 default: config.sandbox,
                 own_user: nix::unistd::geteuid().as_raw(),
             },
-            images,
+            images: Arc::new(images),
+            sending: Sending::default(),
         };
         tracing::info!(%agent, cores = ?identity.cores, gpus = identity.gpus, worker = %launcher.binary().display(), "agent starts");
         let node = Arc::new(Node::new(
@@ -203,6 +209,9 @@ impl Agent {
             (_, Some(socket)) => Some(local_manager(socket)?),
             _ => None,
         };
+        if let (Some(others), Some(manager)) = (&others, &manager) {
+            others.set_manager(manager.clone());
+        }
         let membership = manager.map(|manager| Membership::new(Arc::clone(&node), manager, registered));
         let served = Arc::clone(&node);
         let (stop, stopping) = watch::channel(false);

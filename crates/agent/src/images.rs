@@ -13,7 +13,8 @@
 
 use crate::config::Environments;
 use crate::error::AgentError;
-use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Manifest, Mounted, Way};
+use crate::neighbours::Others;
+use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Manifest, Mounted, Neighbours, Reader, Way};
 use hotlease_sandbox::Launcher;
 use hotlease_wire::Refusal;
 use std::collections::HashMap;
@@ -53,11 +54,15 @@ pub(crate) struct Images {
 
 impl Images {
     /// With what an earlier agent has left there removed. Not on a thread of the runtime.
-    pub async fn open(config: &Environments, launcher: Launcher) -> Result<Self, AgentError> {
+    pub async fn open(
+        config: &Environments,
+        launcher: Launcher,
+        others: Option<Others>,
+    ) -> Result<Self, AgentError> {
         let cache = match config.stores.is_empty() {
             true => None,
             false => {
-                let (root, options) = (config.cache.clone(), options(config));
+                let (root, options) = (config.cache.clone(), options(config, others));
                 let opened = tokio::task::spawn_blocking(move || Cache::open(&root, options)).await;
                 let opened = opened.map_err(|error| error.to_string());
                 let opened = opened.and_then(|opened| opened.map_err(|error| error.to_string()));
@@ -182,6 +187,14 @@ impl Images {
         }
     }
 
+    /// Reads one that is here, or being fetched; none: it is neither. Blocks.
+    pub fn read(&self, id: &ImageId) -> Result<Option<Reader>, ImageError> {
+        match &self.cache {
+            Some(cache) => cache.read(id),
+            None => Ok(None),
+        }
+    }
+
     /// Waits until none is mounted any more.
     pub async fn all_unmounted(&self) {
         // Cannot fail: self holds the sender.
@@ -194,8 +207,9 @@ enum Found {
     Coming(watch::Receiver<Outcome>),
 }
 
-fn options(config: &Environments) -> CacheOptions {
+fn options(config: &Environments, others: Option<Others>) -> CacheOptions {
     CacheOptions {
+        neighbours: others.map(|others| Arc::new(others) as Arc<dyn Neighbours>),
         bytes: config.cache_bytes,
         stores: config.stores.clone(),
         ..CacheOptions::default()

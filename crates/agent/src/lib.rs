@@ -44,6 +44,7 @@ mod listener;
 mod listing;
 mod lock;
 mod membership;
+mod neighbours;
 mod network;
 mod node;
 mod outbox;

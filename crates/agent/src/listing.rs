@@ -7,6 +7,7 @@ use crate::node::{Node, Tables};
 use crate::usage;
 use hotlease_lease::agent::{Ask, Availability, EndedLease, FinalTotal, Lease, Sharing};
 use hotlease_lease::ledger::FunctionTotals;
+use hotlease_sandbox::Kind;
 use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, FunctionUsage, LeaseInfo, Usage, WorkerInfo};
 use hotlease_wire::ids::{AgentId, CodeHash, Epoch};
 use hotlease_wire::session::UsageTotals;
@@ -274,14 +275,15 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
             shared: lease.terms.shared,
             refused: incarnation.refused(),
             gpus: incarnation.gpus.clone(),
+            sandbox: lease.terms.sandbox.to_string(),
         });
     }
 }
 
-/// Workers without a lease: process ids and resident memory.
-fn waiting(node: &Node, state: &str, workers: Vec<(u32, u64)>) -> impl Iterator<Item = WorkerInfo> {
+/// Workers without a lease: their sandboxes, process ids and resident memory.
+fn waiting(node: &Node, state: &str, workers: Vec<(Kind, u32, u64)>) -> impl Iterator<Item = WorkerInfo> {
     let workers = workers.into_iter().zip(0..);
-    workers.map(move |((pid, rss_bytes), index)| WorkerInfo {
+    workers.map(move |((sandbox, pid, rss_bytes), index)| WorkerInfo {
         agent: node.identity.agent.to_string(),
         lease: String::new(),
         index,
@@ -294,6 +296,7 @@ fn waiting(node: &Node, state: &str, workers: Vec<(u32, u64)>) -> impl Iterator<
         shared: false,
         refused: 0,
         gpus: Vec::new(),
+        sandbox: sandbox.to_string(),
     })
 }
 

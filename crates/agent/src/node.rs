@@ -16,6 +16,7 @@ use crate::code::CodeCache;
 use crate::direct::{self, Asker};
 use crate::images::Images;
 use crate::incarnation::{Incarnation, State as WorkerState};
+use crate::neighbours::Sending;
 use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::python;
@@ -87,6 +88,8 @@ pub(crate) struct Identity {
     pub sandboxes: Sandboxes,
     /// Environments that they name.
     pub images: Arc<Images>,
+    /// Those that go to other agents.
+    pub sending: Sending,
 }
 
 /// What changes. Locked for moments only: nothing waits under the lock, and carrying out an action means

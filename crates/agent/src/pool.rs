@@ -18,6 +18,9 @@ const FAILURES_PER_DEATH: u32 = 4;
 /// Longest pause between starts that fail.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
+/// Of the other kinds the nursery keeps sandboxes prepared, in which nothing runs yet.
+const POOLED: Kind = Kind::Process;
+
 /// See the module.
 pub(crate) struct Pool {
     launcher: Launcher,
@@ -74,12 +77,12 @@ impl Pool {
         }
     }
 
-    /// Process ids and resident memory of the workers that are ready.
-    pub fn listing(&self) -> Vec<(u32, u64)> {
+    /// Sandboxes, process ids and resident memory of the workers that are ready.
+    pub fn listing(&self) -> Vec<(Kind, u32, u64)> {
         let idle = self.idle();
         let ready = idle.workers.iter().filter(|worker| worker.is_ready());
         ready
-            .map(|worker| (worker.pid(), worker.resident_bytes()))
+            .map(|worker| (POOLED, worker.pid(), worker.resident_bytes()))
             .collect()
     }
 
@@ -172,7 +175,7 @@ impl Pool {
 
     /// Adds one, and waits until it is ready so that starts do not pile up.
     async fn start_one(&self, lives: &mut JoinSet<()>) -> Result<(), String> {
-        let worker = Worker::start(&self.launcher, Kind::Process, None).await?;
+        let worker = Worker::start(&self.launcher, POOLED, None).await?;
         let (settled, closed) = worker.milestones();
         {
             let mut idle = self.idle();

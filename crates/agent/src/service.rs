@@ -3,14 +3,15 @@
 use crate::caller::Origin;
 use crate::direct::{self, Asker};
 use crate::listing;
+use crate::neighbours::Pieces;
 use crate::node::Node;
 use hotlease_lease::agent::Event;
 use hotlease_net::Role;
 use hotlease_net::grpc::PeerInfo;
 use hotlease_wire::grpc::agent_server;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentStatus, Grant, ListRequest, NodeWish, OrderReply, ReleaseReply, ReleaseRequest,
-    RotateKeyReply, RotateKeyRequest,
+    AcquireRequest, AgentStatus, Grant, ListRequest, NodeWish, OrderReply, ReadImageRequest, ReleaseReply,
+    ReleaseRequest, RotateKeyReply, RotateKeyRequest,
 };
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::{EndReason, Refusal};
@@ -75,6 +76,24 @@ impl agent_server::Agent for Service {
         Ok(Response::new(
             self.end(request.into_inner()).instrument(span).await?,
         ))
+    }
+
+    type ReadImageStream = Pieces;
+
+    async fn read_image(&self, request: Request<ReadImageRequest>) -> Result<Response<Pieces>, Status> {
+        if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>()
+            && peer.role != Role::Agent
+        {
+            return Err(Refusal::NotPermitted {
+                what: format!("environments are for other agents, and this is the certificate of the {peer}"),
+            }
+            .into());
+        }
+        let identity = &self.node.identity;
+        let pieces = identity
+            .sending
+            .send(&identity.images, &request.into_inner().image)?;
+        Ok(Response::new(pieces))
     }
 
     async fn status(&self, request: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {

@@ -113,12 +113,12 @@ impl Spares {
         self.table().limit
     }
 
-    /// Process ids and resident memory.
-    pub fn listing(&self) -> Vec<(u32, u64)> {
+    /// Sandboxes, process ids and resident memory.
+    pub fn listing(&self) -> Vec<(Kind, u32, u64)> {
         let table = self.table();
-        let workers = table.kept.iter().map(|(_, worker, _)| worker);
+        let workers = table.kept.iter();
         workers
-            .map(|worker| (worker.pid(), worker.resident_bytes()))
+            .map(|(kind, worker, _)| (kind.sandbox, worker.pid(), worker.resident_bytes()))
             .collect()
     }
 

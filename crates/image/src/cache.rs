@@ -20,6 +20,7 @@ use crate::limits::Limits;
 use crate::lock::Lock;
 use crate::mount::{self, State, Way};
 use crate::mounted::Mounted;
+use crate::neighbours::{Arrivals, Neighbours};
 use crate::store::{id_of, image_file};
 use crate::survey::{Links, What, contents, is_interpreter, survey};
 use crate::{ImageId, Manifest, superblock};
@@ -44,6 +45,8 @@ pub struct CacheOptions {
     pub stores: Vec<PathBuf>,
     /// How images are mounted.
     pub way: Way,
+    /// Other nodes, asked before the stores. Default: none.
+    pub neighbours: Option<Arc<dyn Neighbours>>,
 }
 
 impl Default for CacheOptions {
@@ -53,6 +56,7 @@ impl Default for CacheOptions {
             limits: Limits::default(),
             stores: Vec::new(),
             way: Way::Any,
+            neighbours: None,
         }
     }
 }
@@ -75,6 +79,7 @@ pub struct Listed {
 pub struct Cache {
     root: PathBuf,
     pub(crate) options: Arc<CacheOptions>,
+    pub(crate) arrivals: Arc<Arrivals>,
 }
 
 impl Cache {
@@ -108,6 +113,7 @@ impl Cache {
         let cache = Self {
             root,
             options: Arc::new(options),
+            arrivals: Arc::default(),
         };
         cache.sweep()?;
         Ok(cache)
@@ -122,6 +128,7 @@ impl Cache {
         Self {
             root: self.root.clone(),
             options: Arc::new(options),
+            arrivals: Arc::clone(&self.arrivals),
         }
     }
 

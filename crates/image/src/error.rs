@@ -114,6 +114,17 @@ pub enum ImageError {
     },
 }
 
+impl ImageError {
+    /// Whether it is the fault of where the image comes from, so that another place may help.
+    pub(crate) fn is_of(&self, from: &Path) -> bool {
+        match self {
+            Self::Damaged { path, .. } | Self::Io { path, .. } => path == from,
+            Self::Limit { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 fn places(looked: &[PathBuf]) -> String {
     match looked {
         [] => "any store (none is named)".into(),

@@ -3,13 +3,15 @@
 use crate::ImageId;
 use crate::cache::Cache;
 use crate::error::{ImageError, io};
-use crate::store::{Store, expect, hash, image_file};
+use crate::neighbours::Announced;
+use crate::store::{Store, expect, hash, image_file, in_sequence};
 use crate::survey::within;
 use nix::fcntl::posix_fallocate;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Which file it was that was read and found right: nobody has written to it since, or its times were others; what was not yet on the disk
 /// when the machine went down is read again, because the boot is another. Written without fsync for the same reason.
@@ -44,36 +46,70 @@ impl Cache {
             }
             fs::remove_file(&image).map_err(io("remove the damaged", &image))?;
         }
+        let mut announced = self.arrivals.announce(id);
+        if let Some(neighbours) = &self.options.neighbours {
+            for offer in neighbours.of(id) {
+                let from = PathBuf::from(offer.from);
+                match self.copy(id, &from, offer.content, offer.bytes, &mut announced) {
+                    Ok(()) => {
+                        announced.whole();
+                        return Ok(());
+                    }
+                    Err(error) if error.is_of(&from) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
         for store in &self.options.stores {
             if let Some((path, file, bytes)) = Store::at(store).open(id)? {
-                return self.copy(id, &path, file, bytes);
+                in_sequence(&file);
+                self.copy(id, &path, file, bytes, &mut announced)?;
+                announced.whole();
+                return Ok(());
             }
         }
         let looked = self.options.stores.clone();
         Err(damage.unwrap_or(ImageError::Unknown { id: *id, looked }))
     }
 
-    fn copy(&self, id: &ImageId, from: &Path, file: File, bytes: u64) -> Result<(), ImageError> {
+    fn copy(
+        &self,
+        id: &ImageId,
+        from: &Path,
+        content: impl Read,
+        bytes: u64,
+        announced: &mut Announced<'_>,
+    ) -> Result<(), ImageError> {
         within("bytes of the image", bytes, self.options.limits.image_bytes)?;
         let incoming = self.of("incoming", id);
         let copied = self.make_room(id, bytes, || {
-            let to = File::create(&incoming).map_err(io("make", &incoming))?;
+            let to = File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(&incoming)
+                .map_err(io("make", &incoming))?;
             // All of it is counted, and known to have its place on the disk, before it is there.
             let size = i64::try_from(bytes).unwrap_or(i64::MAX);
             posix_fallocate(&to, 0, size.max(1))
                 .map_err(|errno| io("find room on the disk for", &incoming)(errno.into()))?;
             Ok(to)
         });
-        let copied = copied.and_then(|mut to| {
+        let copied = copied.and_then(|to| {
+            let to = Arc::new(to);
+            announced.begin(Arc::clone(&to), bytes);
             let mut left = bytes;
-            let found = hash(file, from, |chunk| {
+            let found = hash(content, from, |chunk| {
                 left = left
                     .checked_sub(chunk.len() as u64)
                     .ok_or_else(|| ImageError::Damaged {
                         path: from.to_owned(),
                         why: "it grows while it is read".into(),
                     })?;
-                to.write_all(chunk).map_err(io("write", &incoming))
+                (&*to).write_all(chunk).map_err(io("write", &incoming))?;
+                announced.written(chunk.len() as u64);
+                Ok(())
             })?;
             expect(id, found.0, from)?;
             // Whatever the umask: root has it read by users that own nothing. Nobody else comes into the folder.
@@ -97,6 +133,7 @@ impl Cache {
         let image = self.image(id);
         let before = stamp(&image);
         let file = File::open(&image).map_err(io("open", &image))?;
+        in_sequence(&file);
         expect(id, hash(file, &image, |_| Ok(()))?.0, &image)?;
         if before == stamp(&image) {
             self.note_right(id);

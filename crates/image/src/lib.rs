@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! tree ──pack──▶ store (shared) ──fetch, hash──▶ cache (node) ──mount──▶ folder
+//!                                                  └──read──▶ caches of other nodes, while it still comes
 //! ```
 //!
 //! * [`pack`] — makes an image of a virtual environment, a conda prefix or any other tree. Equal trees make equal images.
@@ -13,6 +14,7 @@
 //! * [`Manifest`] — what it says of itself: where it stood, which interpreter outside it needs.
 //! * [`Store`] — a folder of images that nodes share.
 //! * [`Cache`] — the images of a node: bounded, shared by its processes, right again after a crash at any step.
+//! * [`Neighbours`] — other nodes that hand on what they have of an image, so that the store is read once.
 //! * [`Mounted`] — one that is mounted, until it is dropped.
 //!
 //! All calls block; fetching takes as long as the file system.
@@ -42,6 +44,7 @@ mod lock;
 mod manifest;
 mod mount;
 mod mounted;
+mod neighbours;
 mod pack;
 mod room;
 mod server;
@@ -58,6 +61,7 @@ pub use limits::Limits;
 pub use manifest::{MANIFEST_FILE, Manifest, TreeKind};
 pub use mount::Way;
 pub use mounted::Mounted;
+pub use neighbours::{Neighbours, Offer, Reader};
 pub use pack::{Packed, pack};
 pub use store::Store;
 pub use trace::Recorder;

@@ -86,6 +86,7 @@ impl Store {
             let looked = vec![self.0.clone()];
             return Err(ImageError::Unknown { id: *id, looked });
         };
+        in_sequence(&file);
         expect(id, hash(file, &path, |_| Ok(()))?.0, &path)
     }
 
@@ -139,6 +140,7 @@ impl Incoming {
         let file = File::open(&self.path).map_err(io("open", &self.path))?;
         let bytes = file.metadata().map_err(io("look at", &self.path))?.len();
         within("bytes of the image", bytes, limits.image_bytes)?;
+        in_sequence(&file);
         hash(file, &self.path, |_| Ok(()))
     }
 
@@ -165,19 +167,22 @@ impl Drop for Incoming {
     }
 }
 
-/// Reads a file to its end in large pieces, each of which `each` gets. Name and length.
+/// It is going to be read to its end. A hint.
+pub(crate) fn in_sequence(file: &File) {
+    let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
+}
+
+/// Reads an image to its end in large pieces, each of which `each` gets. Name and length.
 pub(crate) fn hash(
-    mut file: File,
+    mut content: impl Read,
     path: &Path,
     mut each: impl FnMut(&[u8]) -> Result<(), ImageError>,
 ) -> Result<(ImageId, u64), ImageError> {
-    // A hint.
-    let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
     let mut hasher = blake3::Hasher::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut bytes = 0;
     loop {
-        match file.read(&mut chunk) {
+        match content.read(&mut chunk) {
             Ok(0) => return Ok((ImageId::of(&hasher), bytes)),
             Ok(read) => {
                 hasher.update(&chunk[..read]);

@@ -33,6 +33,7 @@ mod config;
 mod door;
 mod error;
 pub mod identity;
+mod images;
 mod links;
 mod listener;
 mod listing;

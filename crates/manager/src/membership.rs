@@ -50,7 +50,7 @@ pub(crate) async fn register(
 
 /// An agent that is known is spoken for by the certificate it registered with (or by our own machine) until
 /// it is gone: whoever learns its id cannot end its leases or bill for it.
-fn check_owner(state: &State, agent: AgentId, owner: Option<&Peer>) -> Result<(), Refusal> {
+pub(crate) fn check_owner(state: &State, agent: AgentId, owner: Option<&Peer>) -> Result<(), Refusal> {
     let machine = state.machine();
     let Some((known, heard, _)) = machine.cluster.registry().agent(agent) else {
         return Ok(());

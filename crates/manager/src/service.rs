@@ -2,18 +2,18 @@
 
 use crate::identity::caller_of;
 use crate::state::State;
-use crate::{acquire, billing, listing, membership, nodes, offers, people};
+use crate::{acquire, billing, images, listing, membership, nodes, offers, people};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{
-    AcquireRequest, AddKeyRequest, AgentList, BillReply, BillRequest, CodeList, FindOffersRequest, Grant,
-    HeartbeatReply, HeartbeatRequest, Info, InfoRequest, KeyInfo, KeyList, LeaseList, ListKeysRequest,
-    ListRequest, ListTenantsRequest, NewKey, NodeList, OrderNodeReply, OrderNodeRequest, PastUsageReply,
-    PastUsageRequest, PutOfferReply, PutTenantRequest, RegisterReply, RegisterRequest, ReleaseReply,
-    ReleaseRequest, RemoveTenantReply, RemoveTenantRequest, RevokeKeyRequest, RotateKeyReply,
-    RotateKeyRequest, ShutdownReply, ShutdownRequest, SlotOffer, SlotOfferList, Tenant, TenantList,
-    VerifyReply, VerifyRequest, VouchReply, VouchRequest, WithdrawOfferReply, WithdrawOfferRequest,
-    WorkerList,
+    AcquireRequest, AddKeyRequest, AgentList, BillReply, BillRequest, CodeList, FindImageRequest,
+    FindOffersRequest, Grant, HeartbeatReply, HeartbeatRequest, ImageSource, Info, InfoRequest, KeyInfo,
+    KeyList, LeaseList, ListKeysRequest, ListRequest, ListTenantsRequest, NewKey, NodeList, OrderNodeReply,
+    OrderNodeRequest, PastUsageReply, PastUsageRequest, PutOfferReply, PutTenantRequest, RegisterReply,
+    RegisterRequest, ReleaseReply, ReleaseRequest, RemoveTenantReply, RemoveTenantRequest, RevokeKeyRequest,
+    RotateKeyReply, RotateKeyRequest, ShutdownReply, ShutdownRequest, SlotOffer, SlotOfferList, Tenant,
+    TenantList, VerifyReply, VerifyRequest, VouchReply, VouchRequest, WithdrawOfferReply,
+    WithdrawOfferRequest, WorkerList,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -143,6 +143,12 @@ impl Manager for Service {
         let caller = caller_of(&request)?;
         let owner = caller.agent();
         reply(membership::report_past(&self.0, request.into_inner(), owner).await)
+    }
+
+    async fn find_image(&self, request: Request<FindImageRequest>) -> Result<Response<ImageSource>, Status> {
+        let caller = caller_of(&request)?;
+        let owner = caller.agent();
+        reply(images::find(&self.0, &request.into_inner(), owner))
     }
 
     async fn list_tenants(

@@ -2,6 +2,7 @@
 
 use crate::ManagerConfig;
 use crate::identity::{Authenticator, Directory};
+use crate::images::Images;
 use crate::links::Links;
 use crate::machine::Machine;
 use crate::metrics::Metrics;
@@ -35,6 +36,8 @@ pub(crate) struct State {
     pub(crate) ledger: u64,
     /// Slots that holders of leases lend.
     pub(crate) offers: Offers,
+    /// Who hands on which environment.
+    pub(crate) images: Images,
     machine: Mutex<Machine>,
 }
 
@@ -71,6 +74,7 @@ impl State {
             started_ms: wall_ms.max(latest_ms),
             ledger: rand::random(),
             offers: Offers::default(),
+            images: Images::default(),
             machine: Mutex::new(machine),
         }
     }

@@ -58,7 +58,7 @@ impl Scene {
 
 async fn opened(config: &Environments) -> Images {
     let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
-    Images::open(config, launcher).await.expect("opened")
+    Images::open(config, launcher, None).await.expect("opened")
 }
 
 fn why(refused: Result<Arc<Image>, Refusal>) -> String {

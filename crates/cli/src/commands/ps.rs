@@ -12,7 +12,7 @@ use serde::Serialize;
 /// List workers
 ///
 /// With `--json`, an object for each worker: agent, lease (empty in the warm pool), index, pid, epoch,
-/// cores, state (pooled, spare, starting, serving, dead), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
+/// cores, state (pooled, spare, starting, serving, dead), sandbox (its kind), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
 /// invocations}, shared (whether its slots take turns on one core), refused (invocations that found no core).
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
@@ -32,6 +32,7 @@ struct Row {
     epoch: u32,
     cores: Vec<u32>,
     state: String,
+    sandbox: String,
     rss_bytes: u64,
     usage: UsageRow,
     shared: bool,
@@ -48,6 +49,7 @@ impl From<WorkerInfo> for Row {
             epoch: info.epoch,
             cores: info.cores,
             state: info.state,
+            sandbox: info.sandbox,
             rss_bytes: info.rss_bytes,
             usage: info.usage.into(),
             shared: info.shared,
@@ -64,6 +66,7 @@ pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()>
     let columns = [
         Column("PID", Right),
         Column("STATE", Left),
+        Column("SANDBOX", Left),
         Column("LEASE", Left),
         Column("WORKER", Right),
         Column("CORES", Left),
@@ -83,6 +86,7 @@ pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()>
         vec![
             row.pid.to_string(),
             row.state.clone(),
+            row.sandbox.clone(),
             of_lease(row.lease.clone()),
             of_lease(row.index.to_string()),
             of_lease(if row.shared {

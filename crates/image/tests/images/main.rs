@@ -6,5 +6,6 @@ mod crashes;
 mod damage;
 mod hostile;
 mod mounting;
+mod neighbours;
 mod packing;
 mod scene;

@@ -188,7 +188,7 @@ impl Operation {
             // Whatever the order: the same people may give all of them.
             "Manager/OrderNode" => Self::DrainNode,
             "Manager/Register" => Self::Register,
-            "Manager/Heartbeat" | "Manager/ReportPast" => Self::Report,
+            "Manager/Heartbeat" | "Manager/ReportPast" | "Manager/FindImage" => Self::Report,
             "Manager/ListTenants" => Self::ListTenants,
             "Manager/PutTenant" | "Manager/RemoveTenant" => Self::ChangeTenants,
             "Manager/ListKeys" => Self::ListKeys,
@@ -287,7 +287,7 @@ mod tests {
             "GetInfo",
             "Bill",
         ];
-        let of_agent = ["Register", "Heartbeat", "ReportPast"];
+        let of_agent = ["Register", "Heartbeat", "ReportPast", "FindImage"];
         let of_hook = ["ListAgents", "GetInfo", "ListNodes", "OrderNode"];
         for route in routes("Manager") {
             let operation = Operation::of_grpc(&route).expect("named");

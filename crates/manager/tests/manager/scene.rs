@@ -6,9 +6,9 @@ use hotlease_wire::Refusal;
 use hotlease_wire::grpc::agent_server::{Agent, AgentServer};
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, NodeWish,
-    OrderReply, RegisterRequest, ReleaseReply, ReleaseRequest, RotateKeyReply, RotateKeyRequest, Usage,
-    WorkerInfo,
+    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, ImagePiece, LeaseInfo, ListRequest,
+    NodeWish, OrderReply, ReadImageRequest, RegisterRequest, ReleaseReply, ReleaseRequest, RotateKeyReply,
+    RotateKeyRequest, Usage, WorkerInfo,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -64,6 +64,15 @@ impl Agent for ToldAgent {
 
     async fn order(&self, _: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {
         Err(Status::unimplemented("this agent is not given back"))
+    }
+
+    type ReadImageStream = tokio_stream::Empty<Result<ImagePiece, Status>>;
+
+    async fn read_image(
+        &self,
+        _: Request<ReadImageRequest>,
+    ) -> Result<Response<Self::ReadImageStream>, Status> {
+        Err(Status::unimplemented("this agent has no environments"))
     }
 
     async fn status(&self, _: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {

@@ -7,8 +7,9 @@ use hotlease_wire::EndReason;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::agent_server;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, LeaseInfo, ListRequest, NodeWish,
-    OrderReply, ReleaseReply, ReleaseRequest, RotateKeyReply, RotateKeyRequest, Usage,
+    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, ImagePiece, LeaseInfo, ListRequest,
+    NodeWish, OrderReply, ReadImageRequest, ReleaseReply, ReleaseRequest, RotateKeyReply, RotateKeyRequest,
+    Usage,
 };
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -270,6 +271,15 @@ impl agent_server::Agent for Agent {
 
     async fn order(&self, _: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {
         Err(Status::unimplemented("simulated agents are not given back"))
+    }
+
+    type ReadImageStream = tokio_stream::Empty<Result<ImagePiece, Status>>;
+
+    async fn read_image(
+        &self,
+        _: Request<ReadImageRequest>,
+    ) -> Result<Response<Self::ReadImageStream>, Status> {
+        Err(Status::unimplemented("simulated agents have no environments"))
     }
 
     async fn status(&self, _: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {

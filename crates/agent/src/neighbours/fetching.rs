@@ -1,0 +1,209 @@
+//! An environment comes from another agent.
+
+use hotlease_image::{ImageId, Neighbours, Offer};
+use hotlease_net::grpc::refusal;
+use hotlease_net::{Address, Identity, Role, grpc};
+use hotlease_wire::grpc::agent_client::AgentClient;
+use hotlease_wire::grpc::manager_client::ManagerClient;
+use hotlease_wire::grpc::{FindImageRequest, ReadImageRequest};
+use hotlease_wire::ids::AgentId;
+use std::fmt;
+use std::io::{self, Read};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tonic::Status;
+use tonic::transport::Channel;
+
+/// Agents that are asked for one environment before the store is read.
+const ASKED_MAX: usize = 3;
+/// How long the manager may take to name one.
+const NAME_LIMIT: Duration = Duration::from_secs(3);
+/// How long an agent may send nothing: more than it waits for more of it itself.
+const STALL_LIMIT: Duration = Duration::from_secs(15);
+/// Pieces that wait to be written.
+const PIECES_MAX: usize = 4;
+
+/// The other agents of the manager. Until that is known there are none.
+#[derive(Clone)]
+pub(crate) struct Others {
+    agent: AgentId,
+    identity: Arc<Identity>,
+    manager: Arc<OnceLock<ManagerClient<Channel>>>,
+    runtime: Handle,
+}
+
+impl fmt::Debug for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Others")
+            .field("agent", &self.agent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// From the task that talks with the other agent.
+enum Came {
+    /// It is so long.
+    Begun {
+        bytes: u64,
+    },
+    Piece(Vec<u8>),
+    /// That was all.
+    End,
+    Failed(String),
+}
+
+impl Others {
+    /// Of this agent. To be called on the runtime.
+    pub fn new(agent: AgentId, identity: Arc<Identity>) -> Self {
+        Self {
+            agent,
+            identity,
+            manager: Arc::default(),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Whom to ask where environments are. Once.
+    pub fn set_manager(&self, channel: Channel) {
+        let set = self.manager.set(ManagerClient::new(channel));
+        debug_assert!(set.is_ok(), "an agent has one manager");
+    }
+
+    /// The agent that the manager names, and where it is.
+    async fn find(&self, id: &ImageId, without: String) -> Option<(String, Address)> {
+        let mut manager = self.manager.get()?.clone();
+        let request = FindImageRequest {
+            agent: self.agent.to_string(),
+            image: id.to_string(),
+            without,
+        };
+        let found = match timeout(NAME_LIMIT, manager.find_image(request)).await {
+            Ok(Ok(found)) => found.into_inner(),
+            Ok(Err(status)) => {
+                let refusal = refusal(status);
+                tracing::debug!(environment = %id, %refusal, "the manager names nobody to read it from");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        let address = found.endpoint.parse().ok()?;
+        Some((found.agent, address))
+    }
+
+    /// Reads it from there. Ends early when nobody listens.
+    async fn read(&self, id: &ImageId, address: Address, came: &mpsc::Sender<Came>) -> Result<(), String> {
+        let said = |status: Status| refusal(status).to_string();
+        let silent = |_| format!("nothing came for {} s", STALL_LIMIT.as_secs());
+        let channel = grpc::channel(address, Arc::clone(&self.identity), Role::Agent);
+        let mut other = AgentClient::new(channel);
+        let request = ReadImageRequest {
+            image: id.to_string(),
+        };
+        let begun = timeout(STALL_LIMIT, other.read_image(request)).await;
+        let mut pieces = begun.map_err(silent)?.map_err(said)?.into_inner();
+        let mut has_begun = false;
+        loop {
+            let piece = timeout(STALL_LIMIT, pieces.message()).await;
+            let word = match piece.map_err(silent)?.map_err(said)? {
+                Some(piece) if has_begun => Came::Piece(piece.content),
+                Some(first) => Came::Begun {
+                    bytes: first.total_bytes,
+                },
+                None => Came::End,
+            };
+            has_begun = true;
+            let is_end = matches!(word, Came::End);
+            if came.send(word).await.is_err() || is_end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until another agent has begun to send, or has failed to.
+    fn begin(&self, id: ImageId, (agent, address): (&str, Address)) -> Result<Offer, String> {
+        let (sender, mut came) = mpsc::channel(PIECES_MAX);
+        let others = self.clone();
+        self.runtime.spawn(async move {
+            if let Err(why) = others.read(&id, address, &sender).await {
+                // Nobody listens where another piece was wrong already.
+                let _ = sender.send(Came::Failed(why)).await;
+            }
+        });
+        match came.blocking_recv() {
+            Some(Came::Begun { bytes }) => Ok(Offer {
+                from: format!("agent {agent}"),
+                bytes,
+                content: Box::new(Content {
+                    came,
+                    piece: Vec::new(),
+                    at: 0,
+                }),
+            }),
+            Some(Came::Failed(why)) => Err(why),
+            Some(Came::Piece(_) | Came::End) | None => Err("it sent nothing".into()),
+        }
+    }
+
+    fn name(&self, id: ImageId, without: String) -> Option<(String, Address)> {
+        let (sender, mut named) = mpsc::channel(1);
+        let others = self.clone();
+        self.runtime.spawn(async move {
+            if let Some(found) = others.find(&id, without).await {
+                // Who asked waits for it.
+                let _ = sender.send(found).await;
+            }
+        });
+        named.blocking_recv()
+    }
+}
+
+impl Neighbours for Others {
+    fn of(&self, id: &ImageId) -> Box<dyn Iterator<Item = Offer> + '_> {
+        let (id, mut without) = (*id, String::new());
+        let mut asked = 0;
+        let next = move || {
+            while asked < ASKED_MAX {
+                asked += 1;
+                let (agent, address) = self.name(id, without.clone())?;
+                tracing::debug!(environment = %id, agent, %address, "reading it from another agent");
+                let begun = self.begin(id, (&agent, address));
+                without = agent;
+                match begun {
+                    Ok(offer) => return Some(offer),
+                    Err(why) => {
+                        tracing::debug!(environment = %id, agent = without, why, "it is not read from there")
+                    }
+                }
+            }
+            None
+        };
+        Box::new(std::iter::from_fn(next))
+    }
+}
+
+/// What comes of it.
+struct Content {
+    came: mpsc::Receiver<Came>,
+    piece: Vec<u8>,
+    at: usize,
+}
+
+impl Read for Content {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.piece.len() {
+            match self.came.blocking_recv() {
+                Some(Came::Piece(piece)) => (self.piece, self.at) = (piece, 0),
+                Some(Came::End) => return Ok(0),
+                Some(Came::Failed(why)) => return Err(io::Error::other(why)),
+                // The runtime ends.
+                Some(Came::Begun { .. }) | None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        let read = (&self.piece[self.at..]).read(buffer)?;
+        self.at += read;
+        Ok(read)
+    }
+}

@@ -1,0 +1,97 @@
+//! An environment goes to another agent.
+
+use crate::images::Images;
+use hotlease_image::{ImageError, ImageId, Reader};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::ImagePiece;
+use std::io::Read;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+/// Environments that are sent at a time: twice what the manager's tree has one do, for the times when that changes.
+const SENT_MAX: usize = 4;
+/// Of a piece: a few of HTTP/2's windows.
+const PIECE_BYTES: usize = 256 * 1024;
+/// Pieces that wait to be sent.
+const PIECES_MAX: usize = 4;
+
+/// What goes to other agents.
+pub(crate) struct Sending(Arc<Semaphore>);
+
+impl Default for Sending {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(SENT_MAX)))
+    }
+}
+
+/// Pieces of an image: a message of gRPC each.
+pub(crate) type Pieces = ReceiverStream<Result<ImagePiece, Status>>;
+
+impl Sending {
+    /// Sends an environment that this node has, or is fetching.
+    pub fn send(&self, images: &Arc<Images>, name: &str) -> Result<Pieces, Refusal> {
+        let id: ImageId = name
+            .parse()
+            .map_err(|error: hotlease_image::NotAnId| Refusal::BadRequest {
+                what: error.to_string(),
+            })?;
+        let place = Arc::clone(&self.0)
+            .try_acquire_owned()
+            .map_err(|_| Refusal::TooMany {
+                what: "environments that this node sends at a time".into(),
+                limit: SENT_MAX as u64,
+            })?;
+        let (sender, receiver) = mpsc::channel(PIECES_MAX);
+        let images = Arc::clone(images);
+        let started = std::thread::Builder::new()
+            .name("send-image".into())
+            .spawn(move || {
+                let sent = send(images.read(&id), &id, &sender);
+                if let Err(refusal) = sent {
+                    // Who asked may be gone.
+                    let _ = sender.blocking_send(Err(refusal.into()));
+                }
+                drop(place);
+            });
+        started.map_err(|error| Refusal::Unavailable {
+            what: format!("a thread to send environment {id}: {error}"),
+        })?;
+        Ok(ReceiverStream::new(receiver))
+    }
+}
+
+/// Until its end, or nobody listens.
+fn send(
+    found: Result<Option<Reader>, ImageError>,
+    id: &ImageId,
+    sender: &mpsc::Sender<Result<ImagePiece, Status>>,
+) -> Result<(), Refusal> {
+    let failed = |why: String| Refusal::NoEnvironment {
+        environment: id.to_string(),
+        why,
+    };
+    let found = found.map_err(|error| failed(error.to_string()))?;
+    let mut reader = found.ok_or_else(|| failed(format!("{id} is not on this node")))?;
+    let first = ImagePiece {
+        total_bytes: reader.length(),
+        content: Vec::new(),
+    };
+    let mut is_heard = sender.blocking_send(Ok(first)).is_ok();
+    while is_heard {
+        let mut content = vec![0; PIECE_BYTES];
+        let read = reader.read(&mut content);
+        let read = read.map_err(|error| failed(format!("reading {id} on this node: {error}")))?;
+        if read == 0 {
+            break;
+        }
+        content.truncate(read);
+        let piece = ImagePiece {
+            total_bytes: 0,
+            content,
+        };
+        is_heard = sender.blocking_send(Ok(piece)).is_ok();
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Images that come from other nodes, and go on to them.
+
+use crate::scene::{Scene, names, noise};
+use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Neighbours, Offer};
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// Longer than a cache reads at once.
+const BYTES: usize = 9 << 20;
+
+/// Who sends what was put here, first come first served.
+#[derive(Debug, Default)]
+struct Given(Mutex<Vec<Content>>);
+
+type Content = (u64, Box<dyn Read2>);
+
+trait Read2: Read + Send + std::fmt::Debug {}
+impl<T: Read + Send + std::fmt::Debug> Read2 for T {}
+
+impl Neighbours for Given {
+    fn of(&self, _: &ImageId) -> Box<dyn Iterator<Item = Offer> + '_> {
+        Box::new(std::iter::from_fn(|| {
+            let mut given = self.0.lock().unwrap();
+            let (bytes, content) = (!given.is_empty()).then(|| given.remove(0))?;
+            Some(Offer {
+                from: "agent 1".into(),
+                bytes,
+                content: Box::new(content),
+            })
+        }))
+    }
+}
+
+/// A cache of that folder whose neighbours send this.
+fn cache(scene: &Scene, folder: &str, given: Vec<Content>) -> Cache {
+    let options = CacheOptions {
+        stores: vec![scene.path("store")],
+        neighbours: Some(Arc::new(Given(Mutex::new(given)))),
+        ..CacheOptions::default()
+    };
+    Cache::open(&scene.path(folder), options).expect("a cache")
+}
+
+fn content(bytes: &[u8]) -> Content {
+    (bytes.len() as u64, Box::new(io::Cursor::new(bytes.to_vec())))
+}
+
+fn named(bytes: &[u8]) -> ImageId {
+    blake3::hash(bytes).to_hex().parse().expect("a name")
+}
+
+fn all(cache: &Cache, id: &ImageId) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let reader = cache.read(id).map_err(io::Error::other)?;
+    reader.expect("it is here").read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn is_empty(folder: &Path) {
+    for name in ["images", "incoming", "stamps", "work", "use"] {
+        assert_eq!(names(&folder.join(name)), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn an_image_comes_from_a_neighbour_and_no_store_has_to_have_it() {
+    let scene = Scene::new();
+    let bytes = noise(1, BYTES);
+    let cache = cache(&scene, "cache", vec![content(&bytes)]);
+    cache.fetch(&named(&bytes)).expect("fetched");
+    assert_eq!(std::fs::read(scene.cached(&named(&bytes))).unwrap(), bytes);
+    assert_eq!(all(&cache, &named(&bytes)).unwrap(), bytes);
+}
+
+#[test]
+fn what_a_neighbour_sends_is_not_believed_and_the_next_is_asked_and_the_store() {
+    let scene = Scene::new();
+    let bytes = noise(2, BYTES);
+    let mut wrong = bytes.clone();
+    wrong[BYTES / 2] ^= 1;
+    // Wrong, cut short, longer than announced, larger than any may be.
+    let bad = || {
+        vec![
+            content(&wrong),
+            (BYTES as u64, content(&bytes[..BYTES - 1]).1),
+            (BYTES as u64 - 1, content(&bytes).1),
+            (u64::MAX, content(&bytes).1),
+        ]
+    };
+    let mut given = bad();
+    given.push(content(&bytes));
+    let good = cache(&scene, "a", given);
+    good.fetch(&named(&bytes)).expect("from the last");
+    assert_eq!(all(&good, &named(&bytes)).unwrap(), bytes);
+
+    let nobody = cache(&scene, "b", bad());
+    let error = nobody.fetch(&named(&bytes)).expect_err("nobody has it");
+    assert!(matches!(error, ImageError::Unknown { .. }), "{error}");
+    is_empty(&scene.path("b"));
+
+    scene.publish(&bytes);
+    let stored = cache(&scene, "c", bad());
+    stored.fetch(&named(&bytes)).expect("from the store");
+    assert_eq!(all(&stored, &named(&bytes)).unwrap(), bytes);
+}
+
+/// Sends what it is told to, when it is told to; ends, or fails, with that.
+#[derive(Debug)]
+struct Slow(Receiver<Vec<u8>>);
+
+impl Read for Slow {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let piece = self
+            .0
+            .recv()
+            .map_err(|_| io::Error::other("the neighbour is gone"))?;
+        (&piece[..]).read(buffer)
+    }
+}
+
+fn slow(bytes: usize) -> (SyncSender<Vec<u8>>, Content) {
+    let (sender, receiver) = sync_channel(0);
+    (sender, (bytes as u64, Box::new(Slow(receiver))))
+}
+
+#[test]
+fn what_has_come_goes_on_before_the_rest_has_come() {
+    let scene = Scene::new();
+    let bytes = noise(3, 10_000);
+    let id = named(&bytes);
+    let (send, content) = slow(bytes.len());
+    let first = cache(&scene, "a", vec![content]);
+    thread::scope(|scope| {
+        let fetching = scope.spawn(|| first.fetch(&id));
+        send.send(bytes[..4000].to_vec()).unwrap();
+        // The next piece is taken when this one was written.
+        let mut reader = first.read(&id).expect("it is coming").expect("it is coming");
+        assert_eq!(reader.length(), bytes.len() as u64);
+        let mut begun = vec![0; 4000];
+        reader.read_exact(&mut begun).expect("they have come");
+        assert_eq!(begun, bytes[..4000]);
+        let second = {
+            let content: Content = (reader.length(), Box::new(io::Cursor::new(begun).chain(reader)));
+            cache(&scene, "b", vec![content])
+        };
+        let reading = scope.spawn(move || second.fetch(&id).map(|()| all(&second, &id).unwrap()));
+        send.send(bytes[4000..].to_vec()).unwrap();
+        send.send(Vec::new()).unwrap();
+        assert_eq!(reading.join().unwrap().expect("it came through the first"), bytes);
+        fetching.join().unwrap().expect("it is whole");
+    });
+}
+
+#[test]
+fn whoever_reads_on_is_told_when_it_breaks_off() {
+    let scene = Scene::new();
+    let bytes = noise(4, 10_000);
+    let id = named(&bytes);
+    scene.publish(&bytes);
+    let (send, content) = slow(bytes.len());
+    let first = cache(&scene, "a", vec![content]);
+    thread::scope(|scope| {
+        let fetching = scope.spawn(|| first.fetch(&id));
+        send.send(bytes[..4000].to_vec()).unwrap();
+        let mut reader = first.read(&id).expect("it is coming").expect("it is coming");
+        let mut begun = vec![0; 4000];
+        reader.read_exact(&mut begun).expect("they have come");
+        drop(send);
+        // From the store it comes again from the beginning, which is none of this reader's.
+        reader.read_to_end(&mut begun).expect_err("it broke off");
+        fetching.join().unwrap().expect("the store has it");
+    });
+    assert_eq!(all(&first, &id).unwrap(), bytes);
+}

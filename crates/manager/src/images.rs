@@ -1,0 +1,196 @@
+//! Who hands on which environment: those who need the same one stand in a tree, in the order in which they asked.
+//!
+//! ```text
+//!   store ──► 1st ──► 2nd ──► 4th, 5th
+//!              └────► 3rd ──► 6th, 7th
+//! ```
+//!
+//! The first reads the store's file, and everybody else the agent above: also while that one is still reading. Whoever is not there any
+//! more, or is said not to have given it, is taken out, and those behind move up. So the one above has always asked
+//! before, and nobody waits for itself. It is held in memory: after a start the first that asks is the first again.
+
+use crate::membership::check_owner;
+use crate::records::bad;
+use crate::state::State;
+use hotlease_lease::manager::AgentState;
+use hotlease_net::Peer;
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{FindImageRequest, ImageSource};
+use hotlease_wire::ids::{AgentId, CodeHash};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How many read from one. With two, the last of 1,000 is nine steps behind the first, and no network card sends more than twice what it
+/// receives.
+const FAN_OUT: usize = 2;
+/// Environments whose trees are remembered; beyond, what was not asked for longest goes.
+const TREES_MAX: usize = 1024;
+/// Agents in one.
+const AGENTS_MAX: usize = 16 * 1024;
+
+#[derive(Default)]
+struct Tree {
+    agents: Vec<AgentId>,
+    /// By the manager's clock.
+    asked: Duration,
+}
+
+/// See the module. Of each environment's hash.
+#[derive(Default)]
+pub(crate) struct Images(Mutex<HashMap<CodeHash, Tree>>);
+
+impl Images {
+    /// Whom `who` is to read from; none: the store. `is_there`: whether an agent can be asked.
+    fn above(
+        &self,
+        image: CodeHash,
+        (who, without): (AgentId, Option<AgentId>),
+        now: Duration,
+        is_there: impl Fn(AgentId) -> bool,
+    ) -> Option<AgentId> {
+        let mut trees = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !trees.contains_key(&image) && trees.len() >= TREES_MAX {
+            let oldest = trees.iter().min_by_key(|(_, tree)| tree.asked);
+            if let Some(oldest) = oldest.map(|(image, _)| *image) {
+                trees.remove(&oldest);
+            }
+        }
+        let tree = trees.entry(image).or_default();
+        tree.asked = now;
+        if without != Some(who) {
+            tree.agents.retain(|agent| Some(*agent) != without);
+        }
+        let known = tree.agents.iter().position(|agent| *agent == who);
+        let mut place = match known {
+            Some(place) => place,
+            None if tree.agents.len() >= AGENTS_MAX => return None,
+            None => {
+                tree.agents.push(who);
+                tree.agents.len() - 1
+            }
+        };
+        loop {
+            let above = place.checked_sub(1)? / FAN_OUT;
+            let agent = tree.agents[above];
+            if is_there(agent) {
+                return Some(agent);
+            }
+            tree.agents.remove(above);
+            place -= 1;
+        }
+    }
+}
+
+/// Tells an agent where to read an environment.
+pub(crate) fn find(
+    state: &State,
+    request: &FindImageRequest,
+    owner: Option<&Peer>,
+) -> Result<ImageSource, Refusal> {
+    let agent_id = |text: &str| -> Result<AgentId, Refusal> {
+        text.parse()
+            .map_err(|_| bad("agent id is not 16 hexadecimal digits"))
+    };
+    let who = agent_id(&request.agent)?;
+    check_owner(state, who, owner)?;
+    let without = match request.without.as_str() {
+        "" => None,
+        agent => Some(agent_id(agent)?),
+    };
+    let image = request.image.parse();
+    let image = image.map_err(|_| bad("an environment's hash has 64 hexadecimal digits"))?;
+    let endpoint = |agent: AgentId| {
+        let machine = state.machine();
+        let (record, heard, _) = machine.cluster.registry().agent(agent)?;
+        let is_there = heard == AgentState::Serving && !record.endpoint.is_empty();
+        is_there.then(|| record.endpoint.clone())
+    };
+    // Whoever cannot be asked has no place.
+    if endpoint(who).is_none() {
+        return Ok(ImageSource::default());
+    }
+    let above = state.images.above(image, (who, without), state.now(), |agent| {
+        endpoint(agent).is_some()
+    });
+    let found = above.and_then(|agent| Some((agent, endpoint(agent)?)));
+    Ok(
+        found.map_or_else(ImageSource::default, |(agent, endpoint)| ImageSource {
+            agent: agent.to_string(),
+            endpoint,
+        }),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: CodeHash = CodeHash([7; 32]);
+
+    fn agent(number: u64) -> AgentId {
+        AgentId(number.to_be_bytes())
+    }
+
+    fn ask(images: &Images, who: u64, without: Option<u64>, gone: &[u64]) -> Option<u64> {
+        let is_there = |id| !gone.iter().any(|number| agent(*number) == id);
+        let above = images.above(IMAGE, (agent(who), without.map(agent)), Duration::ZERO, is_there);
+        above.map(|agent| u64::from_be_bytes(agent.0))
+    }
+
+    #[test]
+    fn one_reads_the_store_and_everybody_else_from_another_two_at_most() {
+        let images = Images::default();
+        let above: Vec<_> = (0..1000).map(|who| ask(&images, who, None, &[])).collect();
+        assert_eq!(above[..5], [None, Some(0), Some(0), Some(1), Some(1)]);
+        let mut steps = vec![0; 1000];
+        for (who, from) in above.iter().enumerate().skip(1) {
+            let from = from.expect("somebody") as usize;
+            assert!(from < who, "{who} reads from {from}, who asked later");
+            steps[who] = steps[from] + 1;
+            let readers = above.iter().filter(|other| **other == Some(from as u64));
+            assert!(readers.count() <= FAN_OUT);
+        }
+        assert_eq!(steps.iter().max(), Some(&9));
+    }
+
+    #[test]
+    fn who_asks_again_keeps_its_place() {
+        let images = Images::default();
+        for who in 0..4 {
+            ask(&images, who, None, &[]);
+        }
+        assert_eq!(ask(&images, 3, None, &[]), Some(1));
+        assert_eq!(ask(&images, 0, None, &[]), None);
+    }
+
+    #[test]
+    fn who_gave_nothing_or_is_gone_has_no_place_and_the_next_moves_up() {
+        let images = Images::default();
+        for who in 0..4 {
+            ask(&images, who, None, &[]);
+        }
+        assert_eq!(ask(&images, 3, Some(1), &[]), Some(0));
+        assert_eq!(ask(&images, 3, None, &[0]), Some(2));
+        assert_eq!(ask(&images, 3, Some(2), &[0]), None, "it is the only one left");
+        // Nobody takes itself out.
+        assert_eq!(ask(&images, 3, Some(3), &[]), None);
+    }
+
+    #[test]
+    fn trees_are_bounded_and_what_was_asked_for_last_stays() {
+        let images = Images::default();
+        let image = |number: usize| {
+            let mut hash = [0; 32];
+            hash[..8].copy_from_slice(&number.to_le_bytes());
+            CodeHash(hash)
+        };
+        for number in 0..TREES_MAX + 10 {
+            let now = Duration::from_secs(number as u64);
+            images.above(image(number), (agent(1), None), now, |_| true);
+        }
+        let trees = images.0.lock().unwrap();
+        assert_eq!(trees.len(), TREES_MAX);
+        assert!(trees.contains_key(&image(TREES_MAX + 9)) && !trees.contains_key(&image(0)));
+    }
+}
