@@ -10,7 +10,7 @@ use hotlease_comm::{
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,7 +115,7 @@ pub fn victim() {
         }
         let all_act = || done.iter().all(|done| done.load(Ordering::Relaxed) >= ROUNDS);
         until("every collective goes round", all_act);
-        println!("\n{GOES_ROUND}");
+        write!(std::io::stdout(), "\n{GOES_ROUND}\n").expect("somebody listens");
     });
 }
 
