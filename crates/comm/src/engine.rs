@@ -52,6 +52,8 @@ pub(crate) struct State {
     sending: usize,
     /// What was new when they were told last.
     told: u64,
+    /// A thread waits for what is no news to anybody else: that the link has sent everything, and who was done closes.
+    is_parting: bool,
     habit: Habit,
 }
 
@@ -171,6 +173,7 @@ impl Engine {
                 waiting: 0,
                 sending: 0,
                 told: 0,
+                is_parting: false,
                 habit: Habit::default(),
             }),
             queued: AtomicU32::new(0),
@@ -224,7 +227,7 @@ impl Engine {
     /// Something is new: tells those that wait for it.
     pub(crate) fn tell(&self, state: &mut State) {
         let news = state.protocol.news();
-        if news == state.told {
+        if news == state.told && !state.is_parting {
             return;
         }
         state.told = news;
@@ -234,6 +237,11 @@ impl Engine {
         if state.waiting > 0 {
             self.turn.notify_all();
         }
+    }
+
+    /// From now on whoever waits looks again whenever another thread has taken in something, news or not.
+    pub(crate) fn begin_to_part(&self) {
+        self.lock().is_parting = true;
     }
 
     /// Changes something, and does what follows.
@@ -406,3 +414,6 @@ impl Engine {
         state
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,7 +65,7 @@ pub enum Loss {
     Declared = 5,
     /// The connection through the rendezvous, which relays, was closed, without a word.
     Unrelayed = 6,
-    /// It cannot be reached over libfabric any more, though its process goes on.
+    /// It cannot be reached over libfabric any more, though its connection is open.
     Unreached = 7,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for Loss {
                 "its connection through the rendezvous was closed: its process has ended, or the rendezvous has"
             }
             Self::Unreached => {
-                "libfabric reaches it no more, though its process goes on: the network between the two has failed"
+                "libfabric reaches it no more, though its connection is open: the network between the two has failed"
             }
         })
     }

@@ -52,6 +52,7 @@ impl Member {
     pub(super) fn part(&self) -> Result<(), Error> {
         let linger = self.options.linger;
         let deadline = Instant::now() + linger;
+        self.engine.begin_to_part();
         let sent = self.engine.until(true, Some(deadline), |state| {
             (!state.protocol.is_sending() && !state.link.is_sending()).then_some(())
         });

@@ -41,8 +41,9 @@ const MESSAGE_BYTES_MIN: u32 = 512;
 const POLLS: u32 = 1000;
 /// So many looks for what a member has sent before it went.
 const LAST_TURNS: u32 = 16;
-/// After libfabric has failed, how long to wait for the connection to say that the process has ended, which is the cause then.
-const CAUSE: Duration = Duration::from_millis(50);
+/// After libfabric has failed, how long to wait for the connection to say that the process has ended, which is the cause then. A process
+/// that was killed closes it when its last thread has had a processor once more.
+const CAUSE: Duration = Duration::from_millis(250);
 
 /// Another member.
 #[derive(Default)]

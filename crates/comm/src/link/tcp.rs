@@ -63,6 +63,8 @@ pub(crate) struct Tcp {
 struct Readiness {
     poll: Mutex<(Poll, Events)>,
     waker: Waker,
+    /// A sleep is to end, that of now or else the next: whoever asks which are ready before it begins takes the waker's word away.
+    is_woken: AtomicBool,
     ready: Vec<AtomicBool>,
 }
 
@@ -99,6 +101,7 @@ impl Tcp {
             readiness: Arc::new(Readiness {
                 poll: Mutex::new((poll, Events::with_capacity(EVENTS))),
                 waker,
+                is_woken: AtomicBool::new(false),
                 ready,
             }),
             sent: VecDeque::new(),
@@ -331,10 +334,16 @@ impl Readiness {
 impl Sleeper for Readiness {
     fn sleep(&self, at_most: Option<Duration>) {
         let mut poll = self.poll.lock().unwrap_or_else(PoisonError::into_inner);
+        // From here on nobody else takes what the waker says. Acquire pairs with the release in `wake`.
+        let at_most = match self.is_woken.swap(false, Ordering::Acquire) {
+            true => Some(Duration::ZERO),
+            false => at_most,
+        };
         self.note(&mut poll, at_most);
     }
 
     fn wake(&self) {
+        self.is_woken.store(true, Ordering::Release);
         // Fails only if the system has no memory for a number.
         let _ = self.waker.wake();
     }
