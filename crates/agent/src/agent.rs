@@ -10,6 +10,7 @@ use crate::membership::Membership;
 use crate::network;
 use crate::node::{Identity, Node};
 use crate::pool::Pool;
+use crate::reach::Grants;
 use crate::sandboxes::{self, Sandboxes};
 use crate::service::Service;
 use crate::session::SESSIONS_MAX;
@@ -180,6 +181,11 @@ impl Agent {
             sandboxes: Sandboxes {
                 default: config.sandbox,
                 own_user: nix::unistd::geteuid().as_raw(),
+            },
+            grants: Grants {
+                directories: config.sandbox_grants.clone(),
+                network: config.sandbox_policy.network,
+                node: cores::host_name(),
             },
             images,
         };

@@ -49,6 +49,7 @@ mod node;
 mod outbox;
 mod pool;
 mod python;
+mod reach;
 mod sandboxes;
 mod service;
 mod session;
@@ -67,3 +68,4 @@ pub use config::{
     SESSION_SOCKET,
 };
 pub use error::AgentError;
+pub use reach::{BadDirectoryGrant, DirectoryGrant};

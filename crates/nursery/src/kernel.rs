@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 /// Bits of mounts, as mount_setattr(2) has them.
 pub const READ_ONLY: u64 = 0x1;
@@ -10,6 +11,7 @@ pub const NO_SET_USER_ID: u64 = 0x2;
 pub const NO_DEVICES: u64 = 0x4;
 pub const NO_EXEC: u64 = 0x8;
 
+#[derive(Default)]
 #[repr(C)]
 struct MountAttributes {
     set: u64,
@@ -22,10 +24,28 @@ struct MountAttributes {
 pub fn set_mount(fd: BorrowedFd<'_>, path: &CStr, deep: bool, set: u64) -> io::Result<()> {
     let attributes = MountAttributes {
         set,
-        clear: 0,
-        propagation: 0,
-        user_namespace: 0,
+        ..MountAttributes::default()
     };
+    set_attributes(fd, path, deep, &attributes)
+}
+
+/// Shows owners of files in a tree that is nowhere yet as this user namespace maps them.
+pub fn map_owners(tree: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    const IDMAP: u64 = 0x0010_0000;
+    let attributes = MountAttributes {
+        set: IDMAP,
+        user_namespace: user_namespace.as_raw_fd() as u64,
+        ..MountAttributes::default()
+    };
+    set_attributes(tree, c"", true, &attributes)
+}
+
+fn set_attributes(
+    fd: BorrowedFd<'_>,
+    path: &CStr,
+    deep: bool,
+    attributes: &MountAttributes,
+) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if deep { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path and the structure are valid for the length of the call.
     let result = unsafe {
@@ -34,7 +54,7 @@ pub fn set_mount(fd: BorrowedFd<'_>, path: &CStr, deep: bool, set: u64) -> io::R
             fd.as_raw_fd(),
             path.as_ptr(),
             flags,
-            &attributes,
+            std::ptr::from_ref(attributes),
             size_of::<MountAttributes>(),
         )
     };
@@ -167,6 +187,59 @@ pub fn close_from(first: libc::c_uint) -> io::Result<()> {
 pub fn put_at(fd: &OwnedFd, number: libc::c_int) -> io::Result<()> {
     // SAFETY: integers only; whoever calls this is about to become another program, and uses nothing that was there.
     checked(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
+}
+
+/// Does something with the rights that this user has in file systems, and none of root's.
+pub fn with_rights_of<T>((user, group): (u32, u32), does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let own = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    become_in_file_systems((user, group))?;
+    let done = does();
+    become_in_file_systems(own)?;
+    done
+}
+
+fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
+    // Each says who it was, and no error; no user is the last number, so it changes nothing.
+    // SAFETY: integers only; of this thread alone.
+    let now = unsafe {
+        libc::setfsgid(group);
+        libc::setfsuid(user);
+        (libc::setfsuid(u32::MAX) as u32, libc::setfsgid(u32::MAX) as u32)
+    };
+    match now == (user, group) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
+/// A user namespace that maps this user and group to those, and nobody else.
+pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
+    // SAFETY: only a nursery makes them, which has one thread.
+    let (pid, _pidfd) = match unsafe { fork(libc::CLONE_NEWUSER) }? {
+        Forked::Child => {
+            // It is there for its namespace, until that is open.
+            let _ = die_with_parent();
+            loop {
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            }
+        }
+        Forked::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    let of = |name: &str| proc.join(pid.to_string()).join(name);
+    let made = || -> io::Result<OwnedFd> {
+        std::fs::write(of("gid_map"), format!("{} {} 1", from.1, to.1))?;
+        std::fs::write(of("uid_map"), format!("{} {} 1", from.0, to.0))?;
+        Ok(std::fs::File::open(of("ns/user"))?.into())
+    };
+    let made = made();
+    // SAFETY: integers only; a child of ours that is not reaped yet.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    wait_for(pid)?;
+    made
 }
 
 /// To be killed when the parent is.

@@ -1,7 +1,7 @@
 //! The shell is the program. Where this machine cannot make such sandboxes the tests say why, and pass.
 
 use super::*;
-use crate::{End, Exit, Kind, Launcher, Process};
+use crate::{Declared, End, Exit, Kind, Launcher, Process};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn run(launcher: &Launcher, script: &str) -> Process {
 
 fn start(launcher: &Launcher, program: &Program) -> Result<Process, SandboxError> {
     let input = File::open("/dev/null").expect("it is there");
-    launcher.start(Kind::Namespace, Some(program), input.into())
+    launcher.start(Kind::Namespace, Some(program), &Reach::default(), input.into())
 }
 
 pub(crate) async fn exit_of(process: &Process) -> Arc<Exit> {
@@ -339,7 +339,7 @@ async fn a_lease_s_limits_come_with_it() {
     let script = "read go; taskset -pc 0-1023 $$ >/dev/null; grep Cpus_allowed_list /proc/self/status";
     let program = shell(&format!("{script}; {HOG}"), Vec::new());
     let process = launcher
-        .start(Kind::Namespace, Some(&program), input.into())
+        .start(Kind::Namespace, Some(&program), &Reach::default(), input.into())
         .expect("started");
     process.limit(64 << 20, &[0]).expect("limited");
     tell.write_all(b"go\n").expect("it listens");
@@ -430,7 +430,121 @@ async fn a_machine_that_cannot_make_them_says_what_is_missing() {
     );
     let input = File::open("/dev/null").expect("it is there");
     let error = unshown
-        .start(Kind::MicroVm, None, input.into())
+        .start(Kind::MicroVm, None, &Reach::default(), input.into())
         .expect_err("not in this version");
     assert!(matches!(error, SandboxError::Unavailable { .. }), "{error}");
+}
+
+fn reaching(launcher: &Launcher, script: &str, reach: &Reach) -> Result<Process, SandboxError> {
+    let input = File::open("/dev/null").expect("it is there");
+    let program = shell(script, Vec::new());
+    launcher.start(Kind::Namespace, Some(&program), reach, input.into())
+}
+
+/// A folder of this user's, if we can make one.
+fn folder_of(owner: u32) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("kept"), "kept").expect("written");
+    if nix::unistd::geteuid().is_root() {
+        for path in [folder.path().to_owned(), folder.path().join("kept")] {
+            std::os::unix::fs::chown(path, Some(owner), Some(0)).expect("given");
+        }
+    }
+    folder
+}
+
+fn declared(folder: &Path, writable: bool, as_owner: bool) -> Reach {
+    let declared = Declared {
+        trusted: folder.to_owned(),
+        own: PathBuf::new(),
+        beneath: PathBuf::new(),
+        target: "/data".into(),
+        writable,
+        as_owner,
+    };
+    Reach {
+        directories: vec![declared],
+        network: false,
+    }
+}
+
+/// Of a process by root: files of others are a user's that we are not.
+const OWNER: u32 = 54_321;
+
+#[tokio::test]
+async fn a_declared_directory_is_its_owner_s_and_what_is_made_there_too() {
+    let Some(launcher) = launcher(Policy::default()) else {
+        return;
+    };
+    let folder = folder_of(OWNER);
+    let run = async |script: &str, reach: &Reach| {
+        let exit = exit_of(&reaching(&launcher, script, reach).expect("started")).await;
+        (exit.end, exit.output.clone())
+    };
+    let script = "cat /data/kept && echo new > /data/new && stat -c %U /data/kept && rm /data/kept";
+    assert_eq!(
+        run(script, &declared(folder.path(), true, true)).await,
+        (End::Exited(0), "keptuser\n".into())
+    );
+    let made = std::fs::metadata(folder.path().join("new")).expect("made");
+    let by_root = nix::unistd::geteuid().is_root();
+    let owner = std::os::unix::fs::MetadataExt::uid(&made);
+    assert_eq!(owner == OWNER, by_root, "what was made is of user {owner}");
+    let (end, said) = run("cat /data/new; touch /data/x", &declared(folder.path(), false, true)).await;
+    assert!(
+        matches!(end, End::Exited(1..)) && said.contains("new\n") && said.contains("Read-only"),
+        "{said}"
+    );
+    if !by_root {
+        eprintln!("skipped: only root has sandboxes of other users");
+        return;
+    }
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(folder.path(), closed).expect("closed");
+    let (end, said) = run("ls /data", &declared(folder.path(), false, false)).await;
+    assert!(
+        matches!(end, End::Exited(1..)) && said.contains("Permission denied"),
+        "as everybody: {said}"
+    );
+    let mut hidden = declared(folder.path(), false, false);
+    std::fs::create_dir(folder.path().join("inner")).expect("made");
+    hidden.directories[0].beneath = "inner".into();
+    let error = reaching(&launcher, "true", &hidden)
+        .expect_err("nobody lets it through")
+        .to_string();
+    assert!(error.contains("Permission denied"), "{error}");
+    let of_root = folder_of(0);
+    let error = reaching(&launcher, "true", &declared(of_root.path(), true, true))
+        .expect_err("nothing in a sandbox writes as root")
+        .to_string();
+    assert!(error.contains("belongs to root"), "{error}");
+}
+
+#[tokio::test]
+async fn a_network_is_there_only_for_who_asks_and_where_the_site_lets_it() {
+    let asking = Reach {
+        network: true,
+        ..Reach::default()
+    };
+    let Some(strict) = launcher(Policy::default()) else {
+        return;
+    };
+    let error = reaching(&strict, "true", &asking)
+        .expect_err("none")
+        .to_string();
+    assert!(error.contains("no network"), "{error}");
+    let open = launcher(Policy {
+        network: true,
+        ..Policy::default()
+    });
+    let open = open.expect("as before");
+    let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
+    let own = own.to_string_lossy();
+    for _ in 0..3 {
+        for (reach, has) in [(&asking, true), (&Reach::default(), false)] {
+            let process = reaching(&open, "readlink /proc/self/ns/net", reach).expect("started");
+            let exit = exit_of(&process).await;
+            assert_eq!(exit.output.trim() == own, has, "{reach:?}: {}", exit.output);
+        }
+    }
 }

@@ -226,6 +226,7 @@ impl Agent {
             workers: request.workers,
             others: Vec::new(),
             gpus: Vec::new(),
+            reach: request.reach,
         })
     }
 
