@@ -215,7 +215,8 @@ fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
     }
 }
 
-/// A user namespace that maps this user and group to those, and nobody else.
+/// A user namespace that maps this user and group to those, and all others to themselves: the kernel lets nobody write a file whose
+/// owner or group is not mapped.
 pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
     // SAFETY: only a nursery makes them, which has one thread.
     let (pid, _pidfd) = match unsafe { fork(libc::CLONE_NEWUSER) }? {
@@ -231,8 +232,8 @@ pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Resu
     };
     let of = |name: &str| proc.join(pid.to_string()).join(name);
     let made = || -> io::Result<OwnedFd> {
-        std::fs::write(of("gid_map"), format!("{} {} 1", from.1, to.1))?;
-        std::fs::write(of("uid_map"), format!("{} {} 1", from.0, to.0))?;
+        std::fs::write(of("gid_map"), one_mapped(from.1, to.1))?;
+        std::fs::write(of("uid_map"), one_mapped(from.0, to.0))?;
         Ok(std::fs::File::open(of("ns/user"))?.into())
     };
     let made = made();
@@ -240,6 +241,20 @@ pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Resu
     unsafe { libc::kill(pid, libc::SIGKILL) };
     wait_for(pid)?;
     made
+}
+
+/// A map of identities, as the kernel reads it.
+fn one_mapped(from: u32, to: u32) -> String {
+    let (low, high) = (from.min(to), from.max(to));
+    // The last number is nobody's.
+    let others = [
+        (0, low),
+        (low.saturating_add(1), high),
+        (high.saturating_add(1), u32::MAX),
+    ];
+    let others = others.into_iter().filter(|(first, end)| first < end);
+    let lines = others.map(|(first, end)| format!("{first} {first} {}\n", end - first));
+    lines.chain([format!("{from} {to} 1\n")]).collect()
 }
 
 /// To be killed when the parent is.
@@ -258,5 +273,19 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     match result {
         -1 => Err(io::Error::last_os_error()),
         result => Ok(result),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_identity_becomes_another_and_all_others_stay() {
+        assert_eq!(
+            one_mapped(1000, 2_000_000_000),
+            "0 0 1000\n1001 1001 1999998999\n2000000001 2000000001 2294967294\n1000 2000000000 1\n"
+        );
+        assert_eq!(one_mapped(7, 6), "0 0 6\n8 8 4294967287\n7 6 1\n");
     }
 }

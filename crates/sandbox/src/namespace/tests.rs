@@ -481,13 +481,19 @@ async fn a_declared_directory_is_its_owner_s_and_what_is_made_there_too() {
         let exit = exit_of(&reaching(&launcher, script, reach).expect("started")).await;
         (exit.end, exit.output.clone())
     };
-    let script = "cat /data/kept && echo new > /data/new && stat -c %U /data/kept && rm /data/kept";
+    // A file of root's is nobody's there; one of another group is its owner's all the same.
+    std::fs::write(folder.path().join("of-root"), "").expect("written");
+    let script = "cat /data/kept && echo new > /data/new && echo more >> /data/kept && stat -c %U /data/kept && rm /data/kept; \
+                  test $(stat -c %U /data/of-root) = user || echo > /data/of-root";
+    let (end, said) = run(script, &declared(folder.path(), true, true)).await;
+    assert!(said.starts_with("keptuser\n"), "{said}");
+    let by_root = nix::unistd::geteuid().is_root();
     assert_eq!(
-        run(script, &declared(folder.path(), true, true)).await,
-        (End::Exited(0), "keptuser\n".into())
+        matches!(end, End::Exited(1..)) && said.contains("Permission denied"),
+        by_root,
+        "{end:?}: {said}"
     );
     let made = std::fs::metadata(folder.path().join("new")).expect("made");
-    let by_root = nix::unistd::geteuid().is_root();
     let owner = std::os::unix::fs::MetadataExt::uid(&made);
     assert_eq!(owner == OWNER, by_root, "what was made is of user {owner}");
     let (end, said) = run("cat /data/new; touch /data/x", &declared(folder.path(), false, true)).await;
