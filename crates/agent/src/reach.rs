@@ -18,7 +18,9 @@ const TENANT: &str = "{tenant}";
 /// What ends a grant, or a wish, to write.
 const WRITABLE: &str = ":rw";
 /// The system's own folders, on which nothing else is shown.
-const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"];
+const SYSTEM: [&str; 8] = [
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc",
+];
 
 /// A directory that an operator lets leases ask for, with all that is in it: `PATH`, or `PATH:rw` to write there. `{tenant}` in it is
 /// the name of the tenant that asks.
@@ -30,7 +32,9 @@ pub struct DirectoryGrant {
 
 /// A text that is no [`DirectoryGrant`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} grants no directory: write an absolute path without `..`, such as /scratch/{{tenant}}, and :rw behind it to let functions write")]
+#[error(
+    "{text:?} grants no directory: write an absolute path without `..`, such as /scratch/{{tenant}}, and :rw behind it to let functions write"
+)]
 pub struct BadDirectoryGrant {
     text: String,
 }
@@ -135,7 +139,10 @@ impl Grants {
         for directory in &asked.directories {
             let declared = self.declared(directory, tenant, is_own)?;
             if directories.iter().any(|other| other.target == declared.target) {
-                return Err(bad(directory, "another directory is to be seen at the same place"));
+                return Err(bad(
+                    directory,
+                    "another directory is to be seen at the same place",
+                ));
             }
             declared.check().map_err(|error| {
                 self.refused(
@@ -177,7 +184,8 @@ impl Grants {
             false => Err(std::io::ErrorKind::NotADirectory.into()),
         });
         seen.map_err(|error| {
-            let why = format!("{error}, for the agent's user, as whom functions run in a sandbox of kind process");
+            let why =
+                format!("{error}, for the agent's user, as whom functions run in a sandbox of kind process");
             self.refused(named(directory), why)
         })
     }
@@ -193,7 +201,10 @@ impl Grants {
             as_owner,
         };
         let system = SYSTEM.iter().map(Path::new);
-        if system.into_iter().any(|own| inside.starts_with(own) || own.starts_with(inside)) {
+        if system
+            .into_iter()
+            .any(|own| inside.starts_with(own) || own.starts_with(inside))
+        {
             return Err(bad(directory, "it would cover the system's own files"));
         }
         let found = if is_own {
@@ -233,7 +244,11 @@ impl Grants {
             .granted(tenant)
             .take(DIRECTORIES_MAX)
             .map(|(grant, trusted, own)| {
-                let how = if grant.writable { "to read and write" } else { "to read" };
+                let how = if grant.writable {
+                    "to read and write"
+                } else {
+                    "to read"
+                };
                 let path: PathBuf = trusted.components().chain(own.components()).collect();
                 format!("{} {how}", path.display())
             })
@@ -255,7 +270,11 @@ impl Grants {
 }
 
 fn named(directory: &grpc::Directory) -> String {
-    let how = if directory.writable { "to read and write" } else { "to read" };
+    let how = if directory.writable {
+        "to read and write"
+    } else {
+        "to read"
+    };
     format!("{} {how}", directory.path)
 }
 
@@ -364,7 +383,11 @@ mod tests {
             panic!("{refused:?}")
         };
         assert!(what.contains(&at("home")) && node == "n1", "{what} on {node}");
-        for word in [at("scratch/ann"), at("reference"), format!("--sandbox-grant {}:rw", at("home"))] {
+        for word in [
+            at("scratch/ann"),
+            at("reference"),
+            format!("--sandbox-grant {}:rw", at("home")),
+        ] {
             assert!(why.contains(&word), "{why} does not say {word}");
         }
         let anything = grants.reach(&asking(&at("home"), false), ("uid:7", true), Kind::Namespace);
@@ -417,7 +440,11 @@ mod tests {
             (true, true, Some(true)),
         ] {
             let reach = grants(&[], granted).reach(&asking(asked), ("ann", false), Kind::Namespace);
-            assert_eq!(reach.ok().map(|reach| reach.network), expected, "{granted} {asked}");
+            assert_eq!(
+                reach.ok().map(|reach| reach.network),
+                expected,
+                "{granted} {asked}"
+            );
         }
         let refused = grants(&[], false).reach(&asking(true), ("uid:7", true), Kind::Container);
         assert!(

@@ -90,10 +90,10 @@ pub use learned::Learned;
 pub use lease::ColdPhases;
 pub use model::{Measured, Model, Plan, Work};
 pub use offer::{Invitation, Offer};
-pub use reach::{Directory, Reach};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
 pub use pipeline::{Awaited, Pipeline};
 pub use python::Python;
+pub use reach::{Directory, Reach};
 pub use seating::Seated;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};

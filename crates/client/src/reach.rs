@@ -80,7 +80,11 @@ impl Directory {
                     .components()
                     .all(|part| matches!(part, Component::Normal(_) | Component::RootDir))
         };
-        if [Some(&self.path), self.inside.as_ref()].into_iter().flatten().all(|path| is_plain(path)) {
+        if [Some(&self.path), self.inside.as_ref()]
+            .into_iter()
+            .flatten()
+            .all(|path| is_plain(path))
+        {
             return Ok(());
         }
         Err(Error::Options {
@@ -166,7 +170,9 @@ mod tests {
             );
             assert_eq!(directory.to_string(), text);
         }
-        for bad in ["", "rw", ":rw", "scratch", "/a/../b", "/a:b", "/a:/b:/c", "/a:/b:ro"] {
+        for bad in [
+            "", "rw", ":rw", "scratch", "/a/../b", "/a:b", "/a:/b:/c", "/a:/b:ro",
+        ] {
             assert!(bad.parse::<Directory>().is_err(), "{bad:?} was taken");
         }
     }

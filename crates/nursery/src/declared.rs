@@ -101,9 +101,7 @@ impl Declared {
 /// In place of root's group, whose rights nobody gets.
 const NOBODY: u32 = 65534;
 
-const FOLDER: OFlags = OFlags::PATH
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::CLOEXEC);
+const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 fn below(base: OwnedFd, path: &Path, more: ResolveFlags) -> io::Result<OwnedFd> {
     if path.as_os_str().is_empty() {

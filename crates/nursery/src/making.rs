@@ -43,11 +43,7 @@ impl Made {
             SockFlag::SOCK_CLOEXEC,
         )
         .map_err(step("making a socket"))?;
-        let network = if inside.network {
-            0
-        } else {
-            libc::CLONE_NEWNET
-        };
+        let network = if inside.network { 0 } else { libc::CLONE_NEWNET };
         // SAFETY: the nursery has one thread.
         let forked = unsafe { kernel::fork(NAMESPACES | network) };
         let (pid, pidfd) = match forked.map_err(step("making namespaces"))? {

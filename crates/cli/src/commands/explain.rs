@@ -138,7 +138,11 @@ fn reaches(start: &LeaseStart) -> Vec<String> {
             "" => String::new(),
             inside => format!(" as {inside}"),
         };
-        let how = if of.writable { "to read and write" } else { "to read" };
+        let how = if of.writable {
+            "to read and write"
+        } else {
+            "to read"
+        };
         format!("{}{inside} {how}", of.path)
     };
     let network = reach.network.then(|| "the host's network".to_owned());

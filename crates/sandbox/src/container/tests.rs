@@ -153,7 +153,9 @@ async fn a_worker_takes_orders_over_its_standard_input() {
             SockFlag::SOCK_CLOEXEC,
         )
         .expect("a socket");
-        let process = launcher.start(Kind::Container, None, &Reach::default(), theirs).expect("started");
+        let process = launcher
+            .start(Kind::Container, None, &Reach::default(), theirs)
+            .expect("started");
         let said = tokio::task::spawn_blocking(move || {
             let said = recv(ours.as_raw_fd(), &mut [0; 256], MsgFlags::empty());
             (said, ours)

@@ -201,7 +201,9 @@ impl Ground {
         }
         // Whoever is started by this thread begins where it is.
         sched_setaffinity(Pid::from_raw(0), &few)?;
-        let started = self.launcher.start(kind, Some(&program), &Reach::default(), control);
+        let started = self
+            .launcher
+            .start(kind, Some(&program), &Reach::default(), control);
         sched_setaffinity(Pid::from_raw(0), &all)?;
         let process = started.with_context(|| format!("cannot start {} in a sandbox", attempt.name))?;
         let granted: Vec<u32> = granted.into_iter().map(|cpu| cpu as u32).collect();
