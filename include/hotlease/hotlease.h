@@ -206,9 +206,12 @@ typedef struct hotlease_options {
     uint64_t patience_ms;        /* how long the first lease is waited for where there is no room; 0: not at all */
     uint32_t gpus;               /* of each worker: counted devices; its functions find their numbers in the environment
                                     variable HOTLEASE_GPUS; 0: none */
-    uint32_t reserved;           /* 0 */
+    uint32_t network;            /* 1: functions may use the host's network, where the site grants it to sandboxes; gangs in
+                                    sandboxes need it, and clients on other hosts; 0: in a sandbox there is none */
     const char* sandbox;         /* what functions are isolated by: "process", "namespace", "container" or "microvm";
                                     "" or NULL: what the site has for this tenant */
+    const char* mounts;          /* directories of the node that functions see in their sandbox, one per line:
+                                    PATH[:INSIDE][:rw], as far as the site grants them; "" or NULL: none */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */

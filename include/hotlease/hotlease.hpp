@@ -121,6 +121,8 @@ struct options {
     std::chrono::milliseconds patience = std::chrono::milliseconds::zero(); // waits for room
     std::uint32_t gpus = 0; // of each worker; their numbers are in $HOTLEASE_GPUS
     std::string sandbox = {}; // what isolates functions, "namespace" for instance; empty: what the site has
+    std::string mounts = {};  // directories that they see there, one per line: PATH[:INSIDE][:rw]
+    bool network = false;     // whether they have the host's network there
 };
 
 namespace detail {
@@ -164,6 +166,8 @@ inline hotlease_options asked(const options& options)
     in_c.move_within_ms = at_least_0(options.move_within);
     in_c.patience_ms = at_least_0(options.patience);
     in_c.gpus = options.gpus;
+    in_c.mounts = options.mounts.empty() ? nullptr : options.mounts.c_str();
+    in_c.network = options.network ? 1 : 0;
     return in_c;
 }
 

@@ -7,11 +7,12 @@ use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
 use hotlease_tests::process::Process;
 use hotlease_tests::session::RawSession;
 use hotlease_tests::wait::until_true;
-use hotlease_wire::grpc::{AcquireRequest, Grant, WorkerInfo};
+use hotlease_wire::grpc::{AcquireRequest, Directory, Grant, Reach, WorkerInfo};
 use hotlease_wire::session::SessionReply;
 use hotlease_wire::{Cause, Refusal};
 use nix::sys::signal::Signal;
 use std::fs;
+use std::path::Path;
 
 fn asked(sandbox: &str) -> AcquireRequest {
     AcquireRequest {
@@ -202,5 +203,113 @@ fn a_site_s_kind_is_that_of_leases_which_name_none() {
         assert_eq!(of(&pid.to_string()) != of("self"), is_own, "{kind:?}");
         lease.session.release();
         until_all_cores_can_be_leased(&platform, LIMIT);
+    }
+}
+
+/// A lease in a namespace that asks for a directory, seen as /data, and for the network or not.
+fn reaching(platform: &Platform, path: &Path, network: bool) -> Result<Grant, Refusal> {
+    let directory = Directory {
+        path: path.display().to_string(),
+        inside: "/data".into(),
+        writable: true,
+    };
+    let reach = Reach {
+        directories: vec![directory],
+        network,
+    };
+    platform.manager().acquire(AcquireRequest {
+        reach: Some(reach),
+        ..asked("namespace")
+    })
+}
+
+/// Not root's, which nothing in a sandbox writes.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(folder.path(), Some(54_321), Some(54_321)).expect("given");
+    }
+    folder
+}
+
+fn mounts_of(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/mountinfo")).expect("it lives")
+}
+
+#[test]
+fn a_lease_reaches_what_it_declares_and_is_granted() {
+    let platform = Platform::start();
+    if granted(&platform, "namespace")
+        .map(|grant| RawSession::attached(&grant).release())
+        .is_none()
+    {
+        return;
+    }
+    let folder = folder();
+    let grant = reaching(&platform, folder.path(), false).expect("its own user asks");
+    let stated = grant.reach.clone().expect("stated");
+    assert_eq!(stated.directories[0].path, folder.path().display().to_string());
+    assert!(!stated.network, "nobody asked for it");
+    let id = grant.lease.clone();
+    let mut lease = RawLease::of(grant, &library("echo"));
+    lease.echo();
+    assert!(
+        mounts_of(worker_of(&platform, &lease.grant)).contains(" /data rw"),
+        "it is not there"
+    );
+    let listed = platform.manager().lease_info(&id).expect("listed");
+    assert_eq!(listed.start.and_then(|start| start.reach), Some(stated));
+    let explained = platform.json(&["explain", &id]);
+    let reaches = explained[0]["reaches"].to_string();
+    assert!(reaches.contains("to read and write"), "{reaches}");
+    lease.session.release();
+    until_all_cores_can_be_leased(&platform, LIMIT);
+
+    let mut next = RawLease::of(
+        granted(&platform, "namespace").expect("as before"),
+        &library("echo"),
+    );
+    next.echo();
+    assert!(
+        !mounts_of(worker_of(&platform, &next.grant)).contains(" /data "),
+        "who has not asked sees it"
+    );
+    next.session.release();
+    until_all_cores_can_be_leased(&platform, LIMIT);
+
+    let missing = folder.path().join("missing");
+    let refusal = reaching(&platform, &missing, false).expect_err("it is not there");
+    let Refusal::OutOfReach { what, node, .. } = &refusal else {
+        panic!("{refusal}")
+    };
+    assert!(what.contains("missing") && !node.is_empty(), "{refusal}");
+    let refusal = reaching(&platform, folder.path(), true).expect_err("the site grants none");
+    assert!(refusal.to_string().contains("--sandbox-network"), "{refusal}");
+}
+
+#[test]
+fn a_network_is_for_leases_that_ask_for_it() {
+    let platform = Platform::start_with(PlatformOptions {
+        further: vec!["--sandbox-network".into()],
+        ..PlatformOptions::default()
+    });
+    if granted(&platform, "namespace")
+        .map(|grant| RawSession::attached(&grant).release())
+        .is_none()
+    {
+        return;
+    }
+    until_all_cores_can_be_leased(&platform, LIMIT);
+    let folder = folder();
+    for (asks, grant) in [
+        (true, reaching(&platform, folder.path(), true)),
+        (false, reaching(&platform, folder.path(), false)),
+    ] {
+        let mut lease = RawLease::of(grant.expect("granted"), &library("echo"));
+        lease.echo();
+        let pid = worker_of(&platform, &lease.grant).to_string();
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).expect("it lives");
+        assert_eq!(of(&pid) == of("self"), asks, "it asks for a network: {asks}");
+        lease.session.release();
     }
 }

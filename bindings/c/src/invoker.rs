@@ -47,8 +47,9 @@ pub struct Options {
     move_within_ms: u64,
     patience_ms: u64,
     gpus: u32,
-    reserved: u32,
+    network: u32,
     sandbox: *const c_char,
+    mounts: *const c_char,
 }
 
 /// `hotlease_usage`.
@@ -114,9 +115,11 @@ impl Options {
         }
         options.memory_bytes = self.memory_bytes;
         options.gpus = narrow(self.gpus, "gpus")?;
-        if self.reserved != 0 {
-            return Err(unknown("reserved", self.reserved));
-        }
+        options.reach.network = match self.network {
+            0 => false,
+            1 => true,
+            other => return Err(unknown("network", other)),
+        };
         options.timeout = (self.timeout_us != 0).then(|| Duration::from_micros(self.timeout_us));
         for (asked, option) in [
             (self.depth, &mut options.depth),
@@ -168,6 +171,11 @@ impl Options {
         // SAFETY: the caller's promise.
         if let Some(sandbox) = unsafe { optional_text(self.sandbox, "options->sandbox") }? {
             sandbox.clone_into(&mut options.sandbox);
+        }
+        // SAFETY: the caller's promise.
+        if let Some(mounts) = unsafe { optional_text(self.mounts, "options->mounts") }? {
+            let mounts = mounts.lines().filter(|line| !line.is_empty()).map(str::parse);
+            options.reach.directories = mounts.collect::<Result<_, _>>()?;
         }
         for (path, option) in [
             (self.runtime_dir, &mut options.runtime_dir),

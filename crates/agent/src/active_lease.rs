@@ -7,8 +7,9 @@ use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
 use crate::node::Node;
 use crate::worker::{OrderError, Worker};
 use hotlease_lease::agent::Event;
-use hotlease_sandbox::{Kind, Program};
+use hotlease_sandbox::{Kind, Program, Reach};
 use hotlease_wire::control::Polling;
+use hotlease_wire::grpc;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::limits::CODES_PER_LEASE_MAX;
 use hotlease_wire::session::{StartPhases, UsageTotals};
@@ -42,8 +43,20 @@ pub(crate) struct Terms {
     pub direct: bool,
     /// What its workers are isolated by.
     pub sandbox: Kind,
+    /// What they reach beyond that.
+    pub reach: Arc<Reach>,
+    /// The same, as its client is told.
+    pub reach_told: grpc::Reach,
     /// What its workers are, in place of native ones.
     pub program: Option<Arc<Program>>,
+}
+
+impl Terms {
+    /// Whether workers may have waited for such a lease, and may wait for the next one: nobody without a lease reaches directories
+    /// of a tenant's, or the network.
+    pub fn can_wait(&self) -> bool {
+        self.sandbox == Kind::Process || self.reach.is_nothing()
+    }
 }
 
 /// A library that the lease has loaded.

@@ -11,6 +11,7 @@ use crate::neighbours::{Others, Sending};
 use crate::network;
 use crate::node::{Identity, Node};
 use crate::pool::Pool;
+use crate::reach::Grants;
 use crate::sandboxes::{self, Sandboxes};
 use crate::service::Service;
 use crate::session::SESSIONS_MAX;
@@ -188,6 +189,11 @@ impl Agent {
             },
             images: Arc::new(images),
             sending: Sending::default(),
+            grants: Grants {
+                directories: config.sandbox_grants.clone(),
+                network: config.sandbox_policy.network,
+                node: cores::host_name(),
+            },
         };
         tracing::info!(%agent, cores = ?identity.cores, gpus = identity.gpus, worker = %launcher.binary().display(), "agent starts");
         let node = Arc::new(Node::new(

@@ -1,5 +1,6 @@
 //! What an agent is told at its start.
 
+use crate::reach::DirectoryGrant;
 use hotlease_image::Way;
 use hotlease_net::{Address, Identity, Limits};
 use hotlease_sandbox::{Container, Kind, Policy};
@@ -97,6 +98,8 @@ pub struct AgentConfig {
     pub sandbox: Kind,
     /// What sandboxes see and may use (default: the strict one).
     pub sandbox_policy: Policy,
+    /// Directories that leases may ask for, besides those of the agent's own user, who may ask for any (default: none).
+    pub sandbox_grants: Vec<DirectoryGrant>,
     /// The environments that leases may name (default: none).
     pub environments: Environments,
     /// What makes those of kind `container`, and of what (default: `crun`, of the host's system folders).
@@ -143,6 +146,7 @@ impl AgentConfig {
             worker_binary: None,
             sandbox: Kind::Process,
             sandbox_policy: Policy::default(),
+            sandbox_grants: Vec::new(),
             environments: Environments::default(),
             sandbox_container: Container::default(),
             cores: CoreChoice::All,

@@ -98,7 +98,7 @@ impl Node {
     /// A lease is over. If its workers were interpreters, and all came up, the next lease finds some like them.
     pub(crate) fn leave_spares(&self, lease: &ActiveLease) {
         self.starts.keep(lease);
-        if let Some(program) = &lease.terms.program {
+        if let Some(program) = lease.terms.program.as_ref().filter(|_| lease.terms.can_wait()) {
             let workers = lease.incarnations();
             if workers.iter().all(|worker| worker.start.was_up()) {
                 self.starts

@@ -303,7 +303,7 @@ impl Incarnation {
         let started = tokio::select! {
             biased;
             () = self.until_killed() => return (None, Err(NotUp::Ended)),
-            started = Worker::start(node.launcher(), sandbox, program) => started,
+            started = Worker::start(node.launcher(), sandbox, program, &lease.terms.reach) => started,
         };
         match started {
             Ok(worker) => {

@@ -50,6 +50,7 @@ mod node;
 mod outbox;
 mod pool;
 mod python;
+mod reach;
 mod sandboxes;
 mod service;
 mod session;
@@ -68,3 +69,4 @@ pub use config::{
     SESSION_SOCKET,
 };
 pub use error::AgentError;
+pub use reach::{BadDirectoryGrant, DirectoryGrant};

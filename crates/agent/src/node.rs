@@ -20,6 +20,7 @@ use crate::neighbours::Sending;
 use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::python;
+use crate::reach::Grants;
 use crate::sandboxes::Sandboxes;
 use crate::sharing::{self, CoreClaims, SharingTerms};
 use crate::spares::Spares;
@@ -86,6 +87,8 @@ pub(crate) struct Identity {
     pub direct_gpus: u32,
     /// Which kinds of sandbox its leases get.
     pub sandboxes: Sandboxes,
+    /// What of the host they may ask for.
+    pub grants: Grants,
     /// Environments that they name.
     pub images: Arc<Images>,
     /// Those that go to other agents.
@@ -429,6 +432,8 @@ impl Node {
             image: isolation.waited(),
             direct: asker == Asker::Client,
             sandbox: isolation.sandbox,
+            reach: isolation.reach.clone(),
+            reach_told: isolation.reach_told.clone(),
             program,
         };
         let built_in = match &terms.program {
@@ -457,6 +462,9 @@ impl Node {
         }
         let lease = tables.book.active(id)?;
         tracing::info!(lease = %id, tenant = lease.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), "lease granted");
-        Ok(self.describe(lease))
+        Ok(Grant {
+            reach: Some(isolation.reach_told.clone()),
+            ..self.describe(lease)
+        })
     }
 }

@@ -175,7 +175,7 @@ impl Pool {
 
     /// Adds one, and waits until it is ready so that starts do not pile up.
     async fn start_one(&self, lives: &mut JoinSet<()>) -> Result<(), String> {
-        let worker = Worker::start(&self.launcher, POOLED, None).await?;
+        let worker = Worker::start(&self.launcher, POOLED, None, &Arc::default()).await?;
         let (settled, closed) = worker.milestones();
         {
             let mut idle = self.idle();

@@ -67,13 +67,6 @@ impl Sandboxes {
                 }
             });
         }
-        let shared = launcher.policy().network;
-        if matches!(kind, Kind::Namespace | Kind::Container) && origin == Origin::Remote && !shared {
-            return refused(
-                "its client is on another host, and such sandboxes have no network; its operator grants them the host's with \
-                 `hotlease agent --sandbox-network`",
-            );
-        }
         Ok(kind)
     }
 
@@ -108,6 +101,20 @@ impl Sandboxes {
         }
         Ok(mounts)
     }
+}
+
+/// Refuses workers whom nobody would reach: a client on another host comes over the network.
+pub(crate) fn reached(kind: Kind, origin: Origin, network: bool) -> Result<(), Refusal> {
+    if origin == Origin::Local || network || kind == Kind::Process {
+        return Ok(());
+    }
+    Err(Refusal::NoSandbox {
+        kind: kind.to_string(),
+        why: "its client is on another host, and such a sandbox has a network only if its lease asks for it: `network=True` in \
+              Python, `options.network` in C and C++, `--network`; and if its operator grants it, with `hotlease agent \
+              --sandbox-network`"
+            .into(),
+    })
 }
 
 /// Whether this machine can make such sandboxes. May make one to find out, which is not for a thread of the runtime.
@@ -213,10 +220,6 @@ mod tests {
     fn nobody_but_the_agents_own_user_gets_less_than_the_site_s_kind() {
         use Kind::{Container, Namespace, Process};
         let launcher = Launcher::new(Path::new("/bin/sh")).expect("a shell");
-        let granted = launcher.clone().with_policy(Policy {
-            network: true,
-            ..Policy::default()
-        });
         for (default, asked, tenant, origin, expected) in [
             (Process, "", "uid:7", Origin::Local, Some(Process)),
             (Process, "namespace", "uid:7", Origin::Local, Some(Namespace)),
@@ -234,21 +237,14 @@ mod tests {
             (Container, "namespace", "alice", Origin::Remote, Some(Namespace)),
             (Process, "jail", "uid:7", Origin::Local, None),
         ] {
-            let kind = site(default).kind(asked, tenant, origin, &granted);
+            let kind = site(default).kind(asked, tenant, origin, &launcher);
             assert_eq!(
                 kind.clone().ok(),
                 expected,
                 "{asked:?} by {tenant} at {default}: {kind:?}"
             );
         }
-        for kind in [Namespace, Container] {
-            let far = site(kind).kind("", "alice", Origin::Remote, &launcher);
-            assert!(
-                matches!(&far, Err(Refusal::NoSandbox { why, .. }) if why.contains("--sandbox-network")),
-                "{far:?}"
-            );
-        }
-        let open = granted.with_container(hotlease_sandbox::Container {
+        let open = launcher.with_container(hotlease_sandbox::Container {
             runtime: "apptainer".into(),
             image: None,
         });
@@ -260,6 +256,23 @@ mod tests {
                 matches!(&refused, Err(Refusal::NoSandbox { why, .. }) if why.contains("--sandbox-container")),
                 "{refused:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_client_on_another_host_needs_a_network_to_its_sandboxes() {
+        for (kind, origin, network, is_reached) in [
+            (Kind::Namespace, Origin::Local, false, true),
+            (Kind::Namespace, Origin::Remote, true, true),
+            (Kind::Process, Origin::Remote, false, true),
+            (Kind::Namespace, Origin::Remote, false, false),
+            (Kind::Container, Origin::Remote, false, false),
+        ] {
+            let reached = reached(kind, origin, network);
+            assert_eq!(reached.is_ok(), is_reached, "{kind} for {origin:?}: {reached:?}");
+            if let Err(refusal) = reached {
+                assert!(refusal.to_string().contains("network=True"), "{refusal}");
+            }
         }
     }
 

@@ -177,7 +177,14 @@ impl Spares {
     async fn start(&self, kind: Spare) {
         let mut program = Program::clone(&kind.program);
         program.environment.push((SPARE.into(), "1".into()));
-        let worker = match Worker::start(&self.launcher, kind.sandbox, Some(&Arc::new(program))).await {
+        let worker = match Worker::start(
+            &self.launcher,
+            kind.sandbox,
+            Some(&Arc::new(program)),
+            &Arc::default(),
+        )
+        .await
+        {
             Ok(worker) => worker,
             // Not tried again: whoever asks for such a worker will hear why there is none.
             Err(why) => return tracing::debug!(why, "no spare interpreter"),

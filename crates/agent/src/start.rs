@@ -84,6 +84,10 @@ impl ActiveLease {
     pub fn waiting_worker(&self, node: &Node) -> (Option<Worker>, Came) {
         let (tenant, sandbox) = (&self.terms.tenant, self.terms.sandbox);
         let (taken, why) = match &self.terms.program {
+            _ if !self.terms.can_wait() => (
+                None,
+                "it reaches directories or the network, which nobody does who waits: its workers are started for it".into(),
+            ),
             Some(program) => {
                 let taken = node.spares.take(tenant, sandbox, program);
                 let why = match taken {
@@ -119,6 +123,7 @@ impl ActiveLease {
     pub fn start(&self) -> LeaseStart {
         let mut start = LeaseStart {
             sandbox: self.terms.sandbox.to_string(),
+            reach: Some(self.terms.reach_told.clone()),
             grant_ns: Some(ns(self.granting())),
             ..LeaseStart::default()
         };

@@ -5,7 +5,7 @@
 
 use crate::socket::AsyncSocket;
 use hotlease_fabric::socket::Socket;
-use hotlease_sandbox::{Exit, Kind, Launcher, Process, Program, SandboxError};
+use hotlease_sandbox::{Exit, Kind, Launcher, Process, Program, Reach, SandboxError};
 use hotlease_wire::control::{Answer, Order};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::StartSteps;
@@ -101,13 +101,14 @@ impl Worker {
         launcher: &Launcher,
         sandbox: Kind,
         program: Option<&Arc<Program>>,
+        reach: &Arc<Reach>,
     ) -> Result<Self, String> {
         let _turn = STARTS.acquire().await;
-        let (launcher, program) = (launcher.clone(), program.cloned());
-        let started =
-            tokio::task::spawn_blocking(move || Self::start_blocking(&launcher, sandbox, program.as_deref()))
-                .await;
-        match started {
+        let (launcher, program, reach) = (launcher.clone(), program.cloned(), Arc::clone(reach));
+        let started = tokio::task::spawn_blocking(move || {
+            Self::start_blocking(&launcher, sandbox, program.as_deref(), &reach)
+        });
+        match started.await {
             Ok(worker) => worker.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         }
@@ -117,11 +118,12 @@ impl Worker {
         launcher: &Launcher,
         sandbox: Kind,
         program: Option<&Program>,
+        reach: &Reach,
     ) -> Result<Self, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (ours, theirs) = Socket::pair().map_err(failed("control socket"))?;
         let socket = AsyncSocket::new(ours).map_err(failed("control socket"))?;
-        let process = Arc::new(launcher.start(sandbox, program, theirs.into())?);
+        let process = Arc::new(launcher.start(sandbox, program, reach, theirs.into())?);
         if let Some(held) = program.map(|program| program.held.clone()) {
             let gone = process.gone();
             tokio::spawn(async move {

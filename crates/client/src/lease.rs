@@ -9,6 +9,7 @@ use crate::direct;
 use crate::manager::Manager;
 use crate::offer::not_the_holder;
 use crate::options::LeaseOptions;
+use crate::reach::Reach;
 use crate::session::{End, Session, Shared};
 use crate::transport::{self, Transport};
 use hotlease_fabric::doorbell::Doorbell;
@@ -39,6 +40,9 @@ pub struct ColdPhases {
     pub open: Duration,
     /// What the agent says about the workers, and why they had to be started.
     pub start: StartPhases,
+    /// What its functions may reach, as the grant states it; in a sandbox of kind `process` the network, too, and all else that the
+    /// agent's user does.
+    pub reach: Reach,
 }
 
 impl ColdPhases {
@@ -182,8 +186,13 @@ impl Lease {
         acquire: Duration,
     ) -> Result<Taken, Error> {
         let mut lap = stopwatch();
-        let session = match Session::attach(&grant, manager.site(), usize::from(workers)).await {
-            Ok(session) => session,
+        let attached = async {
+            let reach = plan.options.reach.granted(grant.reach.as_ref())?;
+            let session = Session::attach(&grant, manager.site(), usize::from(workers)).await?;
+            Ok((session, reach))
+        };
+        let (session, reach) = match attached.await {
+            Ok(attached) => attached,
             Err(error) => {
                 // Without a session nobody else would give it back before its attach window is over.
                 if let Err(error) = manager.release(grant.lease).await {
@@ -202,6 +211,7 @@ impl Lease {
         let phases = ColdPhases {
             acquire,
             attach,
+            reach,
             ..rest
         };
         Ok((lease, channels, phases))

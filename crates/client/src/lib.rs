@@ -66,6 +66,7 @@ mod options;
 mod parts;
 mod pipeline;
 mod python;
+mod reach;
 mod redirect;
 mod registrations;
 mod request;
@@ -92,6 +93,7 @@ pub use offer::{Invitation, Offer};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
 pub use pipeline::{Awaited, Pipeline};
 pub use python::Python;
+pub use reach::{Directory, Reach};
 pub use seating::Seated;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::python::Python;
+use crate::reach::Reach;
 use crate::registrations::Limits;
 use crate::transport::Transport;
 use hotlease_fabric::shm::Layout;
@@ -79,6 +80,8 @@ pub struct LeaseOptions {
     /// What its functions are isolated by: `process`, `namespace`, `container` or `microvm`; empty: what the site has for this
     /// tenant. Not every node has each kind, and a site may refuse a weaker one than its own. Default: empty.
     pub sandbox: String,
+    /// What its functions may reach beyond that. Default: nothing.
+    pub reach: Reach,
     /// Whose the cores are. Default: exclusive.
     pub sharing: Sharing,
     /// On shared cores: whether an invocation that no slot has a core for waits until one has, or until its deadline.
@@ -187,6 +190,7 @@ impl Default for LeaseOptions {
             memory_bytes: 0,
             gpus: 0,
             sandbox: String::new(),
+            reach: Reach::default(),
             sharing: Sharing::default(),
             wait_for_core: true,
             polling: Polling::default(),
@@ -258,6 +262,7 @@ impl LeaseOptions {
         if let Some(python) = &self.python {
             python.check(self.slots)?;
         }
+        self.reach.check()?;
         if u32::from(self.gpus) > GPUS_PER_WORKER_MAX {
             return fail(format!(
                 "gpus must be at most {GPUS_PER_WORKER_MAX} for each worker, not {}",
@@ -374,6 +379,7 @@ impl LeaseOptions {
                 Spread::AtLeast(_) => workers.into(),
             },
             python: self.python.as_ref().map(Python::request),
+            reach: self.reach.request(),
         }
     }
 }

@@ -74,17 +74,20 @@ impl Parts {
     /// Of these leases; returns the channels in the order of the slots, too.
     pub(crate) fn new(taken: Vec<Taken>) -> (Self, Vec<Arc<Channel>>) {
         let (mut parts, mut all) = (Vec::with_capacity(taken.len()), Vec::new());
-        let (mut first, mut slowest) = (0, ColdPhases::default());
+        let (mut first, mut slowest) = (0, None);
         for (lease, channels, phases) in taken {
             all.extend(channels);
-            slowest = slower(slowest, phases);
+            slowest = Some(match slowest.take() {
+                None => phases,
+                Some(slowest) => slower(slowest, phases),
+            });
             let part = Part::new(first, lease);
             first += part.workers;
             parts.push(Arc::new(part));
         }
         let parts = Self {
             parts: Mutex::new(parts),
-            phases: Mutex::new(slowest),
+            phases: Mutex::new(slowest.unwrap_or_default()),
             closing: watch::Sender::new(false),
         };
         (parts, all)
@@ -372,5 +375,7 @@ fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
 }
 
 fn slower(one: ColdPhases, other: ColdPhases) -> ColdPhases {
-    if other.total() > one.total() { other } else { one }
+    let reach = one.reach.clone().of_both(&other.reach);
+    let slower = if other.total() > one.total() { other } else { one };
+    ColdPhases { reach, ..slower }
 }

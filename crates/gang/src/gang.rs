@@ -221,6 +221,11 @@ impl Gang {
 
     /// Tells all slots how to find each other, with a secret that nobody else has.
     fn seat(&self, invoker: &Invoker) -> Result<Table, Error> {
+        if !invoker.phases().reach.network {
+            let what = "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (`reach.network` \
+                        in Rust, `network` of the options in C, C++ and Python, `--network`), or lease workers of kind process";
+            return Err(Error::Options { what: what.into() });
+        }
         let secret: [u8; 32] = rand::random();
         let limits = Limits::default();
         let rendezvous = Server::start((self.address, 0), vec![Secret::new(&secret)?], limits)?;

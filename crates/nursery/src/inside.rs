@@ -68,6 +68,8 @@ pub struct Inside<'a> {
     pub filter: &'a BpfProgram,
     /// Whether the nursery is root, and the sandbox thus another user.
     pub by_root: bool,
+    /// Whether it shares the host's network.
+    pub network: bool,
 }
 
 /// The descriptor that everything else comes through.
@@ -125,7 +127,7 @@ impl Inside<'_> {
         let waiting = match self.view {
             View::Pieces(_) => None,
             View::Container(common) => match receive(socket).map_err(step("hearing of the nursery"))? {
-                Some((Told::Grouped, _)) => Some(common.wait()?),
+                Some((Told::Grouped, _)) => Some(common.wait(self.network)?),
                 _ => return Err(gone()),
             },
         };
@@ -205,7 +207,7 @@ impl Inside<'_> {
         };
         let program = read(described).map_err(step("reading what to run"))?;
         if let (View::Container(common), Some(waiting)) = (self.view, waiting) {
-            return common.start(waiting, program, (targets, fds), (input, output));
+            return common.start((waiting, self.network), program, (targets, fds), (input, output));
         }
         let mut writable = vec![PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
         writable.extend(
@@ -225,7 +227,7 @@ impl Inside<'_> {
         root::seal().map_err(step("sealing the root"))?;
         confinement::give_up_capabilities().map_err(step("giving up capabilities"))?;
         if confinement::has_landlock() {
-            confinement::limit_files(&writable, self.policy.network).map_err(step("setting up Landlock"))?;
+            confinement::limit_files(&writable, self.network).map_err(step("setting up Landlock"))?;
         }
         Run::new(program)
             .map_err(step("reading what to run"))?

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 /// Bits of mounts, as mount_setattr(2) has them.
 pub const READ_ONLY: u64 = 0x1;
@@ -10,6 +11,7 @@ pub const NO_SET_USER_ID: u64 = 0x2;
 pub const NO_DEVICES: u64 = 0x4;
 pub const NO_EXEC: u64 = 0x8;
 
+#[derive(Default)]
 #[repr(C)]
 struct MountAttributes {
     set: u64,
@@ -22,10 +24,28 @@ struct MountAttributes {
 pub fn set_mount(fd: BorrowedFd<'_>, path: &CStr, deep: bool, set: u64) -> io::Result<()> {
     let attributes = MountAttributes {
         set,
-        clear: 0,
-        propagation: 0,
-        user_namespace: 0,
+        ..MountAttributes::default()
     };
+    set_attributes(fd, path, deep, &attributes)
+}
+
+/// Shows owners of files in a tree that is nowhere yet as this user namespace maps them.
+pub fn map_owners(tree: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    const IDMAP: u64 = 0x0010_0000;
+    let attributes = MountAttributes {
+        set: IDMAP,
+        user_namespace: user_namespace.as_raw_fd() as u64,
+        ..MountAttributes::default()
+    };
+    set_attributes(tree, c"", true, &attributes)
+}
+
+fn set_attributes(
+    fd: BorrowedFd<'_>,
+    path: &CStr,
+    deep: bool,
+    attributes: &MountAttributes,
+) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if deep { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path and the structure are valid for the length of the call.
     let result = unsafe {
@@ -34,7 +54,7 @@ pub fn set_mount(fd: BorrowedFd<'_>, path: &CStr, deep: bool, set: u64) -> io::R
             fd.as_raw_fd(),
             path.as_ptr(),
             flags,
-            &attributes,
+            std::ptr::from_ref(attributes),
             size_of::<MountAttributes>(),
         )
     };
@@ -169,6 +189,74 @@ pub fn put_at(fd: &OwnedFd, number: libc::c_int) -> io::Result<()> {
     checked(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
 }
 
+/// Does something with the rights that this user has in file systems, and none of root's.
+pub fn with_rights_of<T>((user, group): (u32, u32), does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let own = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    become_in_file_systems((user, group))?;
+    let done = does();
+    become_in_file_systems(own)?;
+    done
+}
+
+fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
+    // Each says who it was, and no error; no user is the last number, so it changes nothing.
+    // SAFETY: integers only; of this thread alone.
+    let now = unsafe {
+        libc::setfsgid(group);
+        libc::setfsuid(user);
+        (libc::setfsuid(u32::MAX) as u32, libc::setfsgid(u32::MAX) as u32)
+    };
+    match now == (user, group) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
+/// A user namespace that maps this user and group to those, and all others to themselves: the kernel lets nobody write a file whose
+/// owner or group is not mapped.
+pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
+    // SAFETY: only a nursery makes them, which has one thread.
+    let (pid, _pidfd) = match unsafe { fork(libc::CLONE_NEWUSER) }? {
+        Forked::Child => {
+            // It is there for its namespace, until that is open.
+            let _ = die_with_parent();
+            loop {
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            }
+        }
+        Forked::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    let of = |name: &str| proc.join(pid.to_string()).join(name);
+    let made = || -> io::Result<OwnedFd> {
+        std::fs::write(of("gid_map"), one_mapped(from.1, to.1))?;
+        std::fs::write(of("uid_map"), one_mapped(from.0, to.0))?;
+        Ok(std::fs::File::open(of("ns/user"))?.into())
+    };
+    let made = made();
+    // SAFETY: integers only; a child of ours that is not reaped yet.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    wait_for(pid)?;
+    made
+}
+
+/// A map of identities, as the kernel reads it.
+fn one_mapped(from: u32, to: u32) -> String {
+    let (low, high) = (from.min(to), from.max(to));
+    // The last number is nobody's.
+    let others = [
+        (0, low),
+        (low.saturating_add(1), high),
+        (high.saturating_add(1), u32::MAX),
+    ];
+    let others = others.into_iter().filter(|(first, end)| first < end);
+    let lines = others.map(|(first, end)| format!("{first} {first} {}\n", end - first));
+    lines.chain([format!("{from} {to} 1\n")]).collect()
+}
+
 /// To be killed when the parent is.
 pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: integers only.
@@ -185,5 +273,19 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     match result {
         -1 => Err(io::Error::last_os_error()),
         result => Ok(result),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_identity_becomes_another_and_all_others_stay() {
+        assert_eq!(
+            one_mapped(1000, 2_000_000_000),
+            "0 0 1000\n1001 1001 1999998999\n2000000001 2000000001 2294967294\n1000 2000000000 1\n"
+        );
+        assert_eq!(one_mapped(7, 6), "0 0 6\n8 8 4294967287\n7 6 1\n");
     }
 }

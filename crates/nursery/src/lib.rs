@@ -13,6 +13,7 @@
 //!
 //! * [`order`] is what agent and nursery say to each other; [`policy`] what a site lets sandboxes see and use.
 //! * [`system_calls`] is the table of what code inside may ask of the kernel, each with its reason.
+//! * [`declared`] is a directory of the host that a lease has asked for, and how it is opened.
 //! * [`container`] is what becomes of them where a site has a container runtime.
 //! * `nursery` is the loop; `making` makes one from outside; `inside` is pid 1; `root`, `landing`, `cgroup`,
 //!   `confinement` are one mechanism each; `kernel` is what no library wraps.
@@ -23,6 +24,7 @@
 mod cgroup;
 mod confinement;
 pub mod container;
+pub mod declared;
 mod inside;
 mod kernel;
 mod making;

@@ -26,12 +26,16 @@ pub struct Made {
     pub socket: OwnedFd,
     /// Its limits.
     pub group: Group,
+    /// Who it is on the host: user and group.
+    pub user: (u32, u32),
+    /// Whether it shares the host's network.
+    pub network: bool,
     pid: libc::pid_t,
 }
 
 impl Made {
     /// Has one made as `user`, which is prepared a moment later.
-    pub fn make(inside: &Inside<'_>, groups: &mut Groups, user: u32, group: u32) -> Result<Self, StepError> {
+    pub fn make(inside: &Inside<'_>, groups: &mut Groups, user: (u32, u32)) -> Result<Self, StepError> {
         let (socket, theirs) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -39,11 +43,7 @@ impl Made {
             SockFlag::SOCK_CLOEXEC,
         )
         .map_err(step("making a socket"))?;
-        let network = if inside.policy.network {
-            0
-        } else {
-            libc::CLONE_NEWNET
-        };
+        let network = if inside.network { 0 } else { libc::CLONE_NEWNET };
         // SAFETY: the nursery has one thread.
         let forked = unsafe { kernel::fork(NAMESPACES | network) };
         let (pid, pidfd) = match forked.map_err(step("making namespaces"))? {
@@ -56,9 +56,11 @@ impl Made {
             pidfd,
             socket,
             group: nothing,
+            user,
+            network: inside.network,
             pid,
         };
-        match made.set_up(inside, groups, user, group) {
+        match made.set_up(inside, groups) {
             Ok(()) => Ok(made),
             Err(error) => {
                 made.kill();
@@ -70,13 +72,8 @@ impl Made {
         }
     }
 
-    fn set_up(
-        &mut self,
-        inside: &Inside<'_>,
-        groups: &mut Groups,
-        user: u32,
-        group: u32,
-    ) -> Result<(), StepError> {
+    fn set_up(&mut self, inside: &Inside<'_>, groups: &mut Groups) -> Result<(), StepError> {
+        let (user, group) = self.user;
         let file = |name: &str| Host::path(format!("/proc/{}/{name}", self.pid));
         if !inside.by_root {
             fs::write(file("setgroups"), "deny").map_err(step("keeping its groups"))?;

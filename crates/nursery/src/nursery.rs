@@ -73,6 +73,7 @@ struct Sandbox {
 /// A start that waits for a prepared sandbox.
 struct Start {
     id: u64,
+    network: bool,
     reply: OwnedFd,
     input: OwnedFd,
     output: OwnedFd,
@@ -85,7 +86,8 @@ struct Nursery {
     host: Host,
     policy: Policy,
     view: View,
-    filter: BpfProgram,
+    /// Without a network, and with it.
+    filters: [BpfProgram; 2],
     groups: Groups,
     by_root: bool,
     own: (u32, u32),
@@ -140,6 +142,12 @@ impl Nursery {
         let by_root = own.0 == 0;
         let failed = |error: StepError| error.to_string();
         separate(by_root, own).map_err(failed)?;
+        if by_root {
+            // What it opens for others is opened with their rights, to which groups of its own would add.
+            rustix::thread::set_thread_groups(&[])
+                .map_err(step("leaving groups"))
+                .map_err(failed)?;
+        }
         let host = Host::leave().map_err(failed)?;
         let lacks = containers.as_ref().map(|containers| containers.runtime.lacking());
         root::make_pieces().map_err(failed)?;
@@ -159,7 +167,10 @@ impl Nursery {
             agent,
             host,
             view,
-            filter: confinement::filter(system_calls::table(policy.network))?,
+            filters: [
+                confinement::filter(system_calls::table(false))?,
+                confinement::filter(system_calls::table(true))?,
+            ],
             groups,
             by_root,
             own,
@@ -176,7 +187,7 @@ impl Nursery {
 
     /// Makes the first sandbox, to say whether it can be done.
     fn first(&mut self, reply: OwnedFd, lacking: Vec<String>) {
-        let word = match self.make().and_then(|()| self.settle_first()) {
+        let word = match self.make(false).and_then(|()| self.settle_first()) {
             Ok(()) => Reply::Ready { lacking },
             Err(what) => Reply::Failed { what },
         };
@@ -294,9 +305,10 @@ impl Nursery {
                 return;
             }
             self.refill_at = None;
-            if self.spare() < self.policy.prepared as usize && self.sandboxes.len() < SANDBOXES_MAX {
+            // Those with a network are made for who asks for one.
+            if self.spare(false) < self.policy.prepared as usize && self.sandboxes.len() < SANDBOXES_MAX {
                 // Not tried again before somebody asks for one, who hears why.
-                if self.make().is_ok() {
+                if self.make(false).is_ok() {
                     self.refill_at = Some(now + REFILL_AFTER);
                 }
             }
@@ -309,10 +321,12 @@ impl Nursery {
         self.dying.is_empty()
     }
 
-    /// Sandboxes without a program.
-    fn spare(&self) -> usize {
+    /// Sandboxes without a program, with or without a network.
+    fn spare(&self, network: bool) -> usize {
         let spare = self.sandboxes.iter().filter(|sandbox| {
-            sandbox.failure.is_none() && matches!(sandbox.stage, Stage::Preparing(_) | Stage::Prepared)
+            sandbox.made.network == network
+                && sandbox.failure.is_none()
+                && matches!(sandbox.stage, Stage::Preparing(_) | Stage::Prepared)
         });
         spare.count()
     }
@@ -327,7 +341,7 @@ impl Nursery {
         match order {
             // There is one policy for a nursery's life.
             Order::Serve(_) | Order::Contain(..) => return false,
-            Order::Start { id } => {
+            Order::Start { id, network } => {
                 let mut next = || fds.next();
                 let (Some(reply), Some(input), Some(output), Some(end), Some(described)) =
                     (next(), next(), next(), next(), next())
@@ -336,18 +350,24 @@ impl Nursery {
                 };
                 let start = Start {
                     id,
+                    network,
                     reply,
                     input,
                     output,
                     end,
                     described,
                 };
-                if self.sandboxes.len() + self.waiting.len() >= SANDBOXES_MAX {
-                    let what = format!("there are {SANDBOXES_MAX} sandboxes already");
-                    answer(&start.reply, &Reply::Failed { what }, &[]);
-                } else {
-                    self.waiting.push_back(start);
-                }
+                let what = match () {
+                    () if network && !self.policy.network => "the site grants sandboxes no network".into(),
+                    () if self.sandboxes.len() + self.waiting.len() >= SANDBOXES_MAX => {
+                        format!("there are {SANDBOXES_MAX} sandboxes already")
+                    }
+                    () => {
+                        self.waiting.push_back(start);
+                        return true;
+                    }
+                };
+                answer(&start.reply, &Reply::Failed { what }, &[]);
             }
             Order::Limit {
                 id,
@@ -430,7 +450,9 @@ impl Nursery {
             Stage::Starting(reply, _) => answer(&reply, &Reply::Failed { what: why() }, &[]),
             // Whoever waits first may have waited for this one.
             Stage::Preparing(_) => {
-                if let Some(start) = self.waiting.pop_front() {
+                let network = sandbox.made.network;
+                let first = self.waiting.iter().position(|start| start.network == network);
+                if let Some(start) = first.and_then(|first| self.waiting.remove(first)) {
                     answer(&start.reply, &Reply::Failed { what: why() }, &[]);
                 }
             }

@@ -5,6 +5,7 @@
 //! reads of it what is to be mounted, and pid 1 of the sandbox the rest.
 
 use crate::container::Containers;
+use crate::declared::Declared;
 use crate::policy::{Mount, Policy};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -24,6 +25,8 @@ pub enum Order {
     Start {
         /// A name of this sandbox, never used before.
         id: u64,
+        /// Whether it shares the host's network; only where the policy lets it.
+        network: bool,
     },
     /// Descriptors: where to answer, with [`Reply::Done`].
     Limit {
@@ -70,6 +73,8 @@ pub struct Described {
     pub directory: OsString,
     /// Beyond the policy's.
     pub mounts: Vec<Mount>,
+    /// What its lease has declared; counts as mounts.
+    pub declared: Vec<Declared>,
 }
 
 /// The end of a sandbox: everything of it is gone.

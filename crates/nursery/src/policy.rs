@@ -77,7 +77,7 @@ impl Default for Users {
 pub struct Policy {
     /// What every sandbox sees beside the system's own programs and libraries (default: nothing).
     pub mounts: Vec<Mount>,
-    /// Whether sandboxes share the host's network; they have none of their own (default: no).
+    /// Whether leases may ask for the host's network; a sandbox has none of its own (default: no).
     pub network: bool,
     /// Size of each sandbox's `/tmp`, bytes of memory (default: 256 MiB).
     pub tmp_bytes: u64,
@@ -140,7 +140,7 @@ impl Policy {
 }
 
 /// Paths as the bytes that they are: they need not be text.
-mod bytes {
+pub(crate) mod bytes {
     use super::{OsString, PathBuf};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -13,6 +13,7 @@
 //! Sources are opened by the nursery with the rights that the site's operator gave it; what is in them is still read with the
 //! rights of the sandbox's user. Trees are copied and moved by descriptor, so no name of the host is looked up in a sandbox.
 
+use crate::declared::Declared;
 use crate::kernel::{self, NO_DEVICES, NO_EXEC, NO_SET_USER_ID, READ_ONLY};
 use crate::policy::{MOUNTS_MAX, Mount, Policy};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
@@ -128,6 +129,28 @@ impl Host {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let found = openat2(&self.0, path, flags, Mode::empty(), resolve)?;
         Ok(copy_of_tree(&found)?)
+    }
+
+    /// The same of a directory that a lease has declared, tamed. `by_root`: the sandbox's user, where it has one of its own.
+    pub fn declared(&self, declared: &Declared, by_root: Option<(u32, u32)>) -> io::Result<OwnedFd> {
+        let base = declared.base(&self.0)?;
+        let Some(user) = by_root else {
+            let tree = copy_of_tree(&declared.beneath(&base)?)?;
+            return tame(&tree, declared.writable).map(|()| tree);
+        };
+        let owner = declared.owner(&base)?;
+        // Root would be let through everywhere.
+        let found = kernel::with_rights_of(owner.unwrap_or(user), || declared.beneath(&base))?;
+        let tree = copy_of_tree(&found)?;
+        if let Some(owner) = owner {
+            let namespace = kernel::user_namespace(&Self::path("/proc"), owner, user)?;
+            kernel::map_owners(tree.as_fd(), namespace.as_fd()).map_err(|error| {
+                let why = "a sandbox cannot have the rights of its owner there: this kernel cannot map owners of files on \
+                           that file system (see docs/sandboxes.md, What functions may reach)";
+                io::Error::new(error.kind(), format!("{why}: {error}"))
+            })?;
+        }
+        tame(&tree, declared.writable).map(|()| tree)
     }
 }
 

@@ -8,7 +8,7 @@
 
 #![allow(clippy::print_stdout, reason = "its result")]
 
-use hotlease_sandbox::{Kind, Launcher, Policy};
+use hotlease_sandbox::{Kind, Launcher, Policy, Reach};
 use std::error::Error;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ async fn once(launcher: &Launcher, kind: Kind) -> Result<[Duration; 3], Box<dyn 
         SockFlag::SOCK_CLOEXEC,
     )?;
     let begin = Instant::now();
-    let process = launcher.start(kind, None, theirs)?;
+    let process = launcher.start(kind, None, &Reach::default(), theirs)?;
     let started = begin.elapsed();
     let mut answer = [0; 256];
     if recv(ours.as_raw_fd(), &mut answer, MsgFlags::empty())? == 0 {

@@ -5,6 +5,7 @@ use crate::kind::Kind;
 use crate::memory::OutOfMemory;
 use crate::namespace::{NURSERY_BINARY, Namespaces};
 use crate::process::Process;
+use hotlease_nursery::declared::Declared;
 use hotlease_nursery::policy::{Mount, Policy};
 use nix::unistd::{AccessFlags, access};
 use std::any::Any;
@@ -123,6 +124,23 @@ pub struct Program {
     pub mounts: Vec<Mount>,
     /// What is needed as long as it runs, such as the mount that it is on. Not to be dropped before [`Process::gone`].
     pub held: Held,
+}
+
+/// What a worker may reach beyond its sandbox, as its lease has it. Without effect in kind `process`, which reaches all that the
+/// agent does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reach {
+    /// Directories of the host.
+    pub directories: Vec<Declared>,
+    /// Whether it shares the host's network: refused where the [`Policy`] does not let it.
+    pub network: bool,
+}
+
+impl Reach {
+    /// Whether it is nothing.
+    pub fn is_nothing(&self) -> bool {
+        self.directories.is_empty() && !self.network
+    }
 }
 
 /// Starts workers in sandboxes. Cloneable; the clones count together.
@@ -294,10 +312,11 @@ impl Launcher {
         &self,
         kind: Kind,
         program: Option<&Program>,
+        reach: &Reach,
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
         let begin = Instant::now();
-        let mut process = self.start_of(kind, program, control)?;
+        let mut process = self.start_of(kind, (program, reach), control)?;
         process.phases = process.phases.of_start(begin.elapsed());
         Ok(process)
     }
@@ -305,13 +324,13 @@ impl Launcher {
     fn start_of(
         &self,
         kind: Kind,
-        program: Option<&Program>,
+        (program, reach): (Option<&Program>, &Reach),
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
         match kind {
             Kind::Process => {}
-            Kind::Namespace => return self.start_in(&self.namespaces, program, control),
-            Kind::Container => return self.start_in(&self.containers, program, control),
+            Kind::Namespace => return self.start_in(&self.namespaces, (program, reach), control),
+            Kind::Container => return self.start_in(&self.containers, (program, reach), control),
             Kind::MicroVm => {
                 let why = self.available(kind).err().unwrap_or_default();
                 return Err(SandboxError::Unavailable { kind, why });
@@ -339,10 +358,10 @@ impl Launcher {
     fn start_in(
         &self,
         sandboxes: &Namespaces,
-        program: Option<&Program>,
+        what: (Option<&Program>, &Reach),
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
-        let started = sandboxes.start(program, &self.binary, &self.environment, control)?;
+        let started = sandboxes.start(what, &self.binary, &self.environment, control)?;
         Process::attend_sandbox(started, self.living.clone(), &self.out_of_memory).map_err(|source| {
             SandboxError::Start {
                 what: "watch",

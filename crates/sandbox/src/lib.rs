@@ -12,10 +12,10 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use hotlease_sandbox::{Kind, Launcher};
+//! use hotlease_sandbox::{Kind, Launcher, Reach};
 //! let launcher = Launcher::new(&Launcher::find()?)?;
 //! let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-//! let worker = launcher.start(Kind::Process, None, theirs.into())?;
+//! let worker = launcher.start(Kind::Process, None, &Reach::default(), theirs.into())?;
 //! worker.kill();
 //! println!("{}", worker.exited().await);
 //! # drop(ours); Ok(()) }
@@ -31,9 +31,10 @@ mod phases;
 mod process;
 
 pub use container::Container;
+pub use hotlease_nursery::declared::Declared;
 pub use hotlease_nursery::policy::{Mount, Policy, Users};
 pub use kind::{BadKind, Kind};
-pub use launcher::{Held, Launcher, Program, SandboxError, WORKER_BINARY};
+pub use launcher::{Held, Launcher, Program, Reach, SandboxError, WORKER_BINARY};
 pub use namespace::NURSERY_BINARY;
 pub use phases::Phases;
 pub use process::{End, Exit, Process};

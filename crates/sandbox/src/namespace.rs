@@ -2,7 +2,7 @@
 
 use crate::container::Container;
 use crate::kind::Kind;
-use crate::launcher::{Program, SandboxError};
+use crate::launcher::{Program, Reach, SandboxError};
 use hotlease_nursery::order::{Described, Order, Reply, WORKER_INSIDE};
 use hotlease_nursery::policy::{Mount, Policy};
 use hotlease_nursery::{receive, send};
@@ -121,13 +121,14 @@ impl Namespaces {
     /// Starts `program` in a sandbox with this environment before its own; none: the worker's `binary`.
     pub fn start(
         &self,
-        program: Option<&Program>,
+        (program, reach): (Option<&Program>, &Reach),
         binary: &Path,
         environment: &[(OsString, OsString)],
         control: OwnedFd,
     ) -> Result<Started, SandboxError> {
         let failed = |what| move |source: io::Error| SandboxError::Start { what, source };
-        let described = described(program, binary, environment).map_err(failed("describing the program"))?;
+        let described = described((program, reach), binary, environment);
+        let described = described.map_err(failed("describing the program"))?;
         // One that died since is found out by asking it.
         for _ in 0..2 {
             let nursery = self.nursery().map_err(|why| SandboxError::Unavailable {
@@ -135,6 +136,10 @@ impl Namespaces {
                 why,
             })?;
             let id = nursery.next.fetch_add(1, Ordering::Relaxed);
+            let order = Order::Start {
+                id,
+                network: reach.network,
+            };
             let (output, stdout) = io::pipe().map_err(failed("pipe"))?;
             let (end, telling) = io::pipe().map_err(failed("pipe"))?;
             let fds = [
@@ -143,7 +148,7 @@ impl Namespaces {
                 telling.as_fd(),
                 described.as_fd(),
             ];
-            let (reply, fds) = match nursery.ask(&Order::Start { id }, &fds) {
+            let (reply, fds) = match nursery.ask(&order, &fds) {
                 Ok(answer) => answer,
                 Err(error) => {
                     self.forget(&nursery);
@@ -265,7 +270,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 fn described(
-    program: Option<&Program>,
+    (program, reach): (Option<&Program>, &Reach),
     binary: &Path,
     environment: &[(OsString, OsString)],
 ) -> io::Result<File> {
@@ -276,6 +281,7 @@ fn described(
         .filter(|(name, _)| !replaced.iter().any(|replaced| name == replaced));
     let own = replaced.map(|name| (OsString::from(name), OsString::from("/tmp")));
     let mut environment: Vec<(OsString, OsString)> = inherited.cloned().chain(own).collect();
+    let declared = reach.directories.clone();
     let described = match program {
         None => Described {
             path: WORKER_INSIDE.into(),
@@ -287,6 +293,7 @@ fn described(
                 target: WORKER_INSIDE.into(),
                 writable: false,
             }],
+            declared,
         },
         Some(program) => {
             // The program's own come last, and a name counts once.
@@ -301,6 +308,7 @@ fn described(
                 environment,
                 directory: program.directory.clone().into_os_string(),
                 mounts: program.mounts.clone(),
+                declared,
             }
         }
     };

@@ -63,6 +63,10 @@ pub const FUNCTIONS_BILLED_MAX: usize = 64;
 pub const FUNCTION_LABEL_BYTES_MAX: usize = 128;
 /// Bytes of a tenant's name.
 pub const TENANT_BYTES_MAX: usize = 64;
+/// Directories that a lease may declare.
+pub const DIRECTORIES_MAX: usize = 16;
+/// Bytes of a path that a lease declares.
+pub const PATH_BYTES_MAX: usize = 1024;
 /// Bytes of a lease's label.
 pub const LABEL_BYTES_MAX: usize = 64;
 /// Bytes of a seat: a name, an address and a secret.

@@ -396,6 +396,16 @@ pub enum Refusal {
         /// What is wrong, and what to do about it.
         why: String,
     },
+    /// The lease asks for something outside of its sandbox that the site does not grant, or that is not there.
+    #[error("functions may not reach {what} on {node}: {why}")]
+    OutOfReach {
+        /// A directory and how, or the network.
+        what: String,
+        /// The agent's machine.
+        node: String,
+        /// What is granted, and what to do about it.
+        why: String,
+    },
 }
 
 fn last_output(output: &str) -> String {

@@ -16,7 +16,7 @@ from hotlease.errors import NotRunning, Refused
 # Each program that makes an executor waits for what is imported here: what only some of them use is imported there.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from typing import Any, Optional, TypeVar, Union
 
     from hotlease._showing import Part, Pieces
@@ -112,6 +112,11 @@ class Executor(_core.Client, _bases.Executor):
         program's import path only the folders of its own modules are used, behind the environment's, where workers see them.
     variables
         More environment variables for workers. No place for secrets: their node's other processes of yours see them.
+    mounts
+        Directories of the nodes that tasks see in their sandbox, each as ``"PATH[:INSIDE][:rw]"``: to read, or with ``:rw`` also to write, at the
+        same place or at ``INSIDE``. A site refuses what it does not grant.
+    network
+        Whether sandboxes have their node's network. Needed by clients on other hosts, and by tasks that use it.
     options
         More of the lease's: ``sandbox`` (what workers are isolated by: ``"process"``, ``"namespace"``, ``"container"`` or ``"microvm"``;
         default: what the site has for this tenant), ``polling``, ``hot_budget``, ``ttl``, ``identity``, ``runtime_dir``, ``transport``, ``label``,
@@ -155,6 +160,8 @@ class Executor(_core.Client, _bases.Executor):
         output: Union[bool, Callable[[Part], object]] = True,
         environment: Union[str, os.PathLike[str], None] = None,
         variables: Optional[dict[str, str]] = None,
+        mounts: Sequence[str] = (),
+        network: bool = False,
         **options: Any,
     ) -> None:
         if isinstance(max_workers, str):
@@ -179,6 +186,9 @@ class Executor(_core.Client, _bases.Executor):
         asked: dict[str, Any] = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
         asked.update(checkpoint=checkpoint, max_pending=max_pending)
         options.update((name, value) for name, value in asked.items() if value is not None)
+        if isinstance(mounts, str):
+            raise TypeError("mounts is a list of directories")
+        options.update(mounts=list(mounts), network=network)
         options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=at_least)
         options.update(idempotent=idempotent, patience=patience, retries=retries, memo=memo)
         options["timing"] = _TIMED if timing is True else int(timing)

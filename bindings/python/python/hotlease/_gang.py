@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, Optional, ParamSpec, TypeVar, Union, overload
 
-from hotlease import _programs, _remote, _seat
+from hotlease import _core, _programs, _remote, _seat
 from hotlease._executor import Executor, _executors
 from hotlease.errors import DeadlineExceeded, ExecutorBroken, LeaseEnded, TaskError, WorkerDied
 
@@ -196,6 +196,12 @@ class Gang:
 
     def _lease(self) -> Executor:
         executor = Executor(self._size, at_least=self._size, **self._options)
+        if not _core._has_network(executor):
+            executor.shutdown()
+            raise ValueError(
+                "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (network=True), "
+                "or lease workers of kind process (sandbox=\"process\")"
+            )
         # At the program's end it is for the gang to shut it down, after its last call.
         _executors.discard(executor)
         return executor

@@ -82,6 +82,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<options::Asking>()?;
     gather::add_to(module)?;
     module.add_function(wrap_pyfunction!(starting::_cold_start, module)?)?;
+    module.add_function(wrap_pyfunction!(starting::_has_network, module)?)?;
     module.add_function(wrap_pyfunction!(executor::_forked, module)?)?;
     module.add_function(wrap_pyfunction!(executor::_await_dropped, module)?)?;
     module.add("Error", module.py().get_type::<Error>())

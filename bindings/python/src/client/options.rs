@@ -88,6 +88,13 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
                 }
             }
             "sandbox" => lease.sandbox = value.extract()?,
+            "mounts" => {
+                let mounts = value.extract::<Vec<String>>()?;
+                let read = mounts.iter().map(|text| text.parse()).collect::<Result<_, _>>();
+                lease.reach.directories =
+                    read.map_err(|error: hotlease_client::Error| PyValueError::new_err(error.to_string()))?;
+            }
+            "network" => lease.reach.network = value.extract()?,
             "polling" => lease.polling = polling(value.extract()?)?,
             "hot_budget" => lease.hot_budget = seconds(&value)?,
             "ttl" => lease.ttl = seconds(&value)?,

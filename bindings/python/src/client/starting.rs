@@ -27,3 +27,9 @@ pub fn _cold_start(client: PyRef<'_, Client>) -> PyResult<Told> {
     ];
     Ok((seconds, start.pooled, start.started, start.cold))
 }
+
+/// Whether its workers have a network, by what their lease states.
+#[pyfunction]
+pub fn _has_network(client: PyRef<'_, Client>) -> PyResult<bool> {
+    Ok(client.opened()?.core.invoker.phases().reach.network)
+}

@@ -39,6 +39,7 @@ impl Node {
             workers: lease.workers.len() as u32,
             others: Vec::new(),
             gpus: lease.gpus(),
+            reach: None,
         }
     }
 }

@@ -3,10 +3,10 @@
 use super::Node;
 use crate::caller::Origin;
 use crate::images::Image;
-use crate::{python, sandboxes};
-use hotlease_sandbox::{Held, Kind, Mount, Program};
+use crate::{python, reach, sandboxes};
+use hotlease_sandbox::{Held, Kind, Mount, Program, Reach};
 use hotlease_wire::Refusal;
-use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
+use hotlease_wire::grpc::{self, AcquireRequest, PythonRuntime};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 pub(super) struct Isolation {
     /// The kind of sandbox, which this machine can make.
     pub sandbox: Kind,
+    /// What its workers reach beyond that, and as its client is told.
+    pub reach: Arc<Reach>,
+    pub reach_told: grpc::Reach,
     origin: Origin,
     /// The environment that it names, mounted, and how long that took.
     image: Option<(Arc<Image>, Duration)>,
@@ -39,6 +42,7 @@ impl Node {
         if sandbox != Kind::Process {
             sandboxes::available(self.launcher.clone(), sandbox).await?;
         }
+        let (reach, reach_told) = self.reach_of(request, sandbox, origin).await?;
         let python = request.python.as_ref().filter(|python| !python.image.is_empty());
         let image = match python {
             Some(python) => {
@@ -50,9 +54,32 @@ impl Node {
         };
         Ok(Isolation {
             sandbox,
+            reach: Arc::new(reach),
+            reach_told,
             origin,
             image,
         })
+    }
+
+    async fn reach_of(
+        &self,
+        request: &AcquireRequest,
+        sandbox: Kind,
+        origin: Origin,
+    ) -> Result<(Reach, grpc::Reach), Refusal> {
+        let asked = request.reach.clone().unwrap_or_default();
+        let is_own = self.identity.sandboxes.is_own(&request.tenant, origin);
+        let (grants, tenant) = (self.identity.grants.clone(), request.tenant.clone());
+        let found = tokio::task::spawn_blocking(move || {
+            let reach = grants.reach(&asked, (&tenant, is_own), sandbox)?;
+            let told = reach::told(&reach, &asked);
+            Ok::<_, Refusal>((reach, told))
+        });
+        let (reach, told) = found.await.map_err(|error| Refusal::Unavailable {
+            what: format!("looking for what the lease is to reach failed: {error}"),
+        })??;
+        sandboxes::reached(sandbox, origin, reach.network)?;
+        Ok((reach, told))
     }
 
     async fn image_of(

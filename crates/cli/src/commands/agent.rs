@@ -10,7 +10,7 @@ use crate::service;
 use crate::state::DaemonStateArgs;
 use clap::Args;
 use environments::EnvironmentArgs;
-use hotlease_agent::{Agent, AgentConfig, CoreChoice, Network};
+use hotlease_agent::{Agent, AgentConfig, CoreChoice, DirectoryGrant, Network};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{Address, Identity, Role};
 use hotlease_sandbox::{Container, Kind, Mount};
@@ -141,7 +141,11 @@ struct SandboxArgs {
     /// File or folder that sandboxes see, read-only, beside the system's own; may be given more than once
     #[arg(long = "sandbox-show", value_name = "PATH")]
     shown: Vec<PathBuf>,
-    /// Let sandboxes use the host's network; without it they have none, and serve clients of this machine only
+    /// Directory that leases may ask for to read, with `:rw` behind it also to write; `{tenant}` in it is the name of who asks; may be
+    /// given more than once
+    #[arg(long = "sandbox-grant", value_name = "PATH")]
+    granted: Vec<DirectoryGrant>,
+    /// Let leases ask for the host's network; without it sandboxes have none, and serve clients of this machine only
     #[arg(long)]
     sandbox_network: bool,
     /// Memory of each sandbox, its /tmp included, such as 2G [default: what its lease says]
@@ -184,6 +188,7 @@ impl SandboxArgs {
         let policy = &mut config.sandbox_policy;
         policy.mounts = self.shown.into_iter().map(Mount::read_only).collect();
         policy.network = self.sandbox_network;
+        config.sandbox_grants = self.granted;
         policy.memory_bytes = self.sandbox_memory.unwrap_or(0) as u64;
         policy.processes = self.sandbox_processes;
         policy.prepared = self.sandbox_prepared;
@@ -196,6 +201,9 @@ impl SandboxArgs {
         add("--sandbox", self.sandbox.to_string().into());
         for path in &self.shown {
             add("--sandbox-show", absolute(path).into());
+        }
+        for grant in &self.granted {
+            add("--sandbox-grant", grant.to_string().into());
         }
         if let Some(bytes) = self.sandbox_memory {
             add("--sandbox-memory", bytes.to_string().into());
@@ -375,6 +383,10 @@ mod tests {
             "/opt/a",
             "--sandbox-show",
             "/opt/b",
+            "--sandbox-grant",
+            "/scratch/{tenant}:rw",
+            "--sandbox-grant",
+            "/data",
             "--sandbox-network",
             "--sandbox-memory",
             "2G",

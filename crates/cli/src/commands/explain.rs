@@ -5,13 +5,13 @@ use crate::output::{Align, Column, Output, printable};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
 use clap::Args;
-use hotlease_wire::grpc::{LeaseInfo, LeaseStart, ListRequest};
+use hotlease_wire::grpc::{Directory, LeaseInfo, LeaseStart, ListRequest};
 use serde::Serialize;
 
 /// Where the time of a lease's start went, and why no worker had waited for it
 ///
 /// Of several workers each step is that of the slowest. With `--json`, one object: lease, agent, tenant, label, state, sandbox,
-/// warm and cold (workers that had waited, and that had to be started), why (empty where none had to), and phases: an object
+/// reaches (what its functions may reach beyond that, in words), warm and cold (workers that had waited, and that had to be started), why (empty where none had to), and phases: an object
 /// with, for each step that there was, its nanoseconds: grant, image, sandbox, boot, interpreter, imports, connect, first_call.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
@@ -51,6 +51,7 @@ struct Explained {
     label: String,
     state: String,
     sandbox: String,
+    reaches: Vec<String>,
     warm: u32,
     cold: u32,
     why: String,
@@ -75,6 +76,7 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Output) -> anyhow::Resul
         tenant: lease.tenant,
         label: lease.label,
         state: lease.state,
+        reaches: reaches(&start),
         sandbox: start.sandbox,
         warm: start.warm,
         cold: start.cold,
@@ -88,6 +90,13 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Output) -> anyhow::Resul
         return output.object(&explained);
     }
     output.line(&printable(&explained.sentence()))?;
+    output.line(&printable(&format!(
+        "functions reach beyond their sandbox: {}",
+        match explained.reaches.is_empty() {
+            true => "nothing".to_owned(),
+            false => explained.reaches.join(", "),
+        }
+    )))?;
     let columns = [
         Column("STEP", Align::Left),
         Column("TOOK", Align::Right),
@@ -116,6 +125,33 @@ impl Explained {
         };
         format!("lease {}, {}, in {}; {why}", self.lease, self.state, self.sandbox)
     }
+}
+
+/// In words, what functions of a lease may reach.
+fn reaches(start: &LeaseStart) -> Vec<String> {
+    if start.sandbox == "process" {
+        return vec!["all that the agent's user does".into()];
+    }
+    let reach = start.reach.clone().unwrap_or_default();
+    let directory = |of: Directory| {
+        let inside = match of.inside.as_str() {
+            "" => String::new(),
+            inside => format!(" as {inside}"),
+        };
+        let how = if of.writable {
+            "to read and write"
+        } else {
+            "to read"
+        };
+        format!("{}{inside} {how}", of.path)
+    };
+    let network = reach.network.then(|| "the host's network".to_owned());
+    reach
+        .directories
+        .into_iter()
+        .map(directory)
+        .chain(network)
+        .collect()
 }
 
 fn steps(start: &LeaseStart) -> Vec<Step> {
@@ -222,6 +258,29 @@ mod tests {
                 .to_string()
                 .contains("no lease begins")
         );
+    }
+
+    #[test]
+    fn what_functions_reach_is_said_in_words() {
+        let mut start = LeaseStart {
+            sandbox: "namespace".into(),
+            ..LeaseStart::default()
+        };
+        assert!(reaches(&start).is_empty());
+        start.reach = Some(hotlease_wire::grpc::Reach {
+            directories: vec![Directory {
+                path: "/scratch/ann".into(),
+                inside: "/data".into(),
+                writable: true,
+            }],
+            network: true,
+        });
+        assert_eq!(
+            reaches(&start),
+            ["/scratch/ann as /data to read and write", "the host's network"]
+        );
+        start.sandbox = "process".into();
+        assert_eq!(reaches(&start), ["all that the agent's user does"]);
     }
 
     #[test]

@@ -9,7 +9,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use hotlease_client::{Code, Function, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread};
+use hotlease_client::{
+    Code, Directory, Function, Invoker, LeaseOptions, Placement, Polling, Reach, Sharing, Spread,
+};
 use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX};
 use serde::Serialize;
 use std::fs::File;
@@ -75,6 +77,12 @@ pub(crate) struct RunArgs {
     /// What the function is isolated by: process, namespace, container or microvm [default: the site's]
     #[arg(long, value_name = "KIND", default_value = "", hide_default_value = true)]
     sandbox: String,
+    /// Directory of the node that the function sees: PATH[:INSIDE][:rw], as far as its site grants it; may be given more than once
+    #[arg(long = "mount", value_name = "MOUNT")]
+    mounts: Vec<Directory>,
+    /// Let the function use the node's network, where its site grants that
+    #[arg(long)]
+    network: bool,
     /// Tell on stderr what it took and what it used
     #[arg(long, short)]
     verbose: bool,
@@ -206,6 +214,10 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
         },
         slots: args.slots,
         sandbox: args.sandbox.clone(),
+        reach: Reach {
+            directories: args.mounts.clone(),
+            network: args.network,
+        },
         polling: args.polling.into(),
         sharing: if args.shared {
             Sharing::Shared

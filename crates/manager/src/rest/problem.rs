@@ -126,6 +126,11 @@ fn kind(refusal: &Refusal) -> Kind {
             "The environment cannot be used",
             StatusCode::CONFLICT,
         ),
+        Refusal::OutOfReach { .. } => (
+            "out-of-reach",
+            "The site does not let functions reach it",
+            StatusCode::FORBIDDEN,
+        ),
         Refusal::NeedsSharedMemory { .. } => (
             "needs-shared-memory",
             "It is on another host",

@@ -35,10 +35,10 @@ pub struct Common {
     around: Option<Template>,
     /// The container's; none: the runtime has its own ways with an image.
     within: Option<Template>,
-    /// What the container may ask of the kernel, as a bundle has it.
-    system_calls: SystemCalls,
-    /// What the runtime may, and all that it starts.
-    filter: Option<BpfProgram>,
+    /// What the container may ask of the kernel, as a bundle has it: without a network, and with it.
+    system_calls: [SystemCalls; 2],
+    /// What the runtime may, and all that it starts, in the same way.
+    filters: Option<[BpfProgram; 2]>,
 }
 
 impl Common {
@@ -75,19 +75,18 @@ impl Common {
             let program = Path::new(&containers.program);
             around = Some(own.and_then(|own| own.with_program(host, program, PROGRAM)));
         }
-        let filter = match containers.runtime {
-            Runtime::ChRun => Some(confinement::filter(system_calls::table_of_runtime(
-                policy.network,
-            ))?),
+        let filter = |network| confinement::filter(system_calls::table_of_runtime(network));
+        let filters = match containers.runtime {
+            Runtime::ChRun => Some([filter(false)?, filter(true)?]),
             _ => None,
         };
         Ok(Self {
-            system_calls: SystemCalls::new(policy.network)?,
+            system_calls: [SystemCalls::new(false)?, SystemCalls::new(true)?],
             containers,
             shown,
             around: around.transpose().map_err(failed)?,
             within: within.transpose().map_err(failed)?,
-            filter,
+            filters,
         })
     }
 
@@ -223,14 +222,15 @@ impl Common {
     }
 
     /// Starts what becomes the runtime.
-    pub fn wait(&self) -> Result<Waiting, StepError> {
-        Waiting::fork(self.filter.as_ref())
+    pub fn wait(&self, network: bool) -> Result<Waiting, StepError> {
+        let filters = self.filters.as_ref();
+        Waiting::fork(filters.map(|filters| &filters[usize::from(network)]))
     }
 
     /// Starts the runtime, and gives the container's program, or what becomes it.
     pub fn start(
         &self,
-        waiting: Waiting,
+        (waiting, network): (Waiting, bool),
         described: Described,
         (targets, trees): (Vec<(OsString, bool)>, impl Iterator<Item = OwnedFd>),
         (input, output): (OwnedFd, OwnedFd),
@@ -262,7 +262,8 @@ impl Common {
         };
         let work = Path::new(WORK);
         if runtime == Runtime::Crun {
-            let text = bundle::config(&told, &self.system_calls).map_err(step("writing a bundle"))?;
+            let system_calls = &self.system_calls[usize::from(network)];
+            let text = bundle::config(&told, system_calls).map_err(step("writing a bundle"))?;
             fs::write(work.join("config.json"), text.to_string()).map_err(step("writing a bundle"))?;
         }
         let program = match &self.around {
@@ -281,6 +282,7 @@ impl Common {
             environment: runtime.environment(&told),
             directory: "/".into(),
             mounts: Vec::new(),
+            declared: Vec::new(),
         };
         let started = waiting.run(&run, (input, runtime.input_at()), output)?;
         if !runtime.leaves() {

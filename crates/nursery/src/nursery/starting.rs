@@ -9,6 +9,7 @@ use crate::root;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Where each tree goes, and whether it may be written; and the trees.
@@ -16,8 +17,8 @@ type Trees = (Vec<(OsString, bool)>, Vec<OwnedFd>);
 
 impl Nursery {
     /// Has one made, which is prepared a moment later.
-    pub(super) fn make(&mut self) -> Result<(), String> {
-        let (user, group) = match self.by_root {
+    pub(super) fn make(&mut self, network: bool) -> Result<(), String> {
+        let user = match self.by_root {
             true => {
                 let Users { first, count } = self.policy.users;
                 self.next_user = (self.next_user + 1) % count;
@@ -28,10 +29,11 @@ impl Nursery {
         let inside = Inside {
             view: &self.view,
             policy: &self.policy,
-            filter: &self.filter,
+            filter: &self.filters[usize::from(network)],
             by_root: self.by_root,
+            network,
         };
-        let made = Made::make(&inside, &mut self.groups, user, group).map_err(|error| error.to_string())?;
+        let made = Made::make(&inside, &mut self.groups, user).map_err(|error| error.to_string())?;
         self.sandboxes.push(Sandbox {
             made,
             stage: Stage::Preparing(Instant::now()),
@@ -43,26 +45,33 @@ impl Nursery {
         Ok(())
     }
 
-    /// Starts go to sandboxes that are prepared, the oldest first.
+    /// Starts go to sandboxes that are prepared for such, the oldest first.
     pub(super) fn serve_waiting(&mut self) {
-        while !self.waiting.is_empty() {
-            let ready = self
-                .sandboxes
-                .iter()
-                .position(|sandbox| matches!(sandbox.stage, Stage::Prepared) && sandbox.failure.is_none());
-            let Some(index) = ready else { break };
-            let Some(start) = self.waiting.pop_front() else {
-                break;
-            };
-            self.start(index, start);
-            self.refill_at = Some(Instant::now() + REFILL_AFTER);
+        let mut next = 0;
+        while let Some(start) = self.waiting.get(next) {
+            let ready = self.sandboxes.iter().position(|sandbox| {
+                sandbox.made.network == start.network
+                    && matches!(sandbox.stage, Stage::Prepared)
+                    && sandbox.failure.is_none()
+            });
+            match ready.and_then(|index| Some((index, self.waiting.remove(next)?))) {
+                Some((index, start)) => {
+                    self.start(index, start);
+                    self.refill_at = Some(Instant::now() + REFILL_AFTER);
+                }
+                None => next += 1,
+            }
         }
         // Those that are being prepared are for the first that wait; more are made at once.
-        while self.spare() < self.waiting.len() {
-            if let Err(what) = self.make()
-                && let Some(start) = self.waiting.pop_back()
-            {
-                answer(&start.reply, &Reply::Failed { what }, &[]);
+        for network in [false, true] {
+            let wants = |start: &Start| start.network == network;
+            while self.spare(network) < self.waiting.iter().filter(|start| wants(start)).count() {
+                if let Err(what) = self.make(network)
+                    && let Some(last) = self.waiting.iter().rposition(wants)
+                    && let Some(start) = self.waiting.remove(last)
+                {
+                    answer(&start.reply, &Reply::Failed { what }, &[]);
+                }
             }
         }
     }
@@ -70,13 +79,15 @@ impl Nursery {
     fn start(&mut self, index: usize, start: Start) {
         let Start {
             id,
+            network: _,
             reply,
             input,
             output,
             end,
             described,
         } = start;
-        let told = self.trees(&described).and_then(|(targets, trees)| {
+        let user = self.sandboxes[index].made.user;
+        let told = self.trees(&described, user).and_then(|(targets, trees)| {
             let mut fds = vec![input.as_fd(), output.as_fd(), described.as_fd()];
             fds.extend(trees.iter().map(AsFd::as_fd));
             let sandbox = &self.sandboxes[index];
@@ -97,15 +108,14 @@ impl Nursery {
         }
     }
 
-    /// What a program is to see beyond the policy.
-    fn trees(&self, described: &OwnedFd) -> Result<Trees, String> {
+    /// What a program of a sandbox of this user is to see beyond the policy.
+    fn trees(&self, described: &OwnedFd, user: (u32, u32)) -> Result<Trees, String> {
         let named = |error: io::Error| format!("reading what to run: {error}");
         let described = described.try_clone().and_then(inside::read).map_err(named)?;
-        if described.mounts.len() > MOUNTS_MAX {
+        if described.mounts.len() + described.declared.len() > MOUNTS_MAX {
             return Err(format!("a program has at most {MOUNTS_MAX} mounts"));
         }
-        let mut targets = Vec::new();
-        let mut trees = Vec::new();
+        let mut all = Vec::new();
         for mount in described.mounts {
             let named = |error: io::Error| format!("opening {}: {error}", mount.source.display());
             if let Some(fault) = mount.fault() {
@@ -113,9 +123,20 @@ impl Nursery {
             }
             let tree = self.host.tree(&mount.source).map_err(named)?;
             root::tame(&tree, mount.writable).map_err(named)?;
-            targets.push((mount.target.into_os_string(), mount.writable));
-            trees.push(tree);
+            all.push((mount.target, mount.writable, tree));
         }
-        Ok((targets, trees))
+        for declared in described.declared {
+            let named = |error: io::Error| format!("opening {}: {error}", declared.source().display());
+            if let Some(fault) = declared.fault() {
+                return Err(fault);
+            }
+            let by_root = self.by_root.then_some(user);
+            let tree = self.host.declared(&declared, by_root).map_err(named)?;
+            all.push((declared.target, declared.writable, tree));
+        }
+        // What is in another one comes after it.
+        all.sort_by_key(|(target, ..)| target.components().count());
+        let place = |(target, writable, tree): (PathBuf, bool, OwnedFd)| ((target.into(), writable), tree);
+        Ok(all.into_iter().map(place).unzip())
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::namespace::tests::residue::{groups, is_gone, processes_in, running, until};
 use crate::namespace::tests::{HOG, exit_of, nursery, shell};
-use crate::{End, Kind, Launcher, Mount, Policy, Process, Program, SandboxError};
+use crate::{End, Kind, Launcher, Mount, Policy, Process, Program, Reach, SandboxError};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use std::fs::{self, File};
 use std::io;
@@ -43,7 +43,7 @@ fn launchers(policy: &Policy) -> Vec<(&'static str, Launcher)> {
 
 fn start(launcher: &Launcher, program: &Program) -> Result<Process, SandboxError> {
     let input = File::open("/dev/null").expect("it is there");
-    launcher.start(Kind::Container, Some(program), input.into())
+    launcher.start(Kind::Container, Some(program), &Reach::default(), input.into())
 }
 
 fn run(launcher: &Launcher, script: &str) -> Process {
@@ -153,7 +153,9 @@ async fn a_worker_takes_orders_over_its_standard_input() {
             SockFlag::SOCK_CLOEXEC,
         )
         .expect("a socket");
-        let process = launcher.start(Kind::Container, None, theirs).expect("started");
+        let process = launcher
+            .start(Kind::Container, None, &Reach::default(), theirs)
+            .expect("started");
         let said = tokio::task::spawn_blocking(move || {
             let said = recv(ours.as_raw_fd(), &mut [0; 256], MsgFlags::empty());
             (said, ours)

@@ -1,7 +1,7 @@
 //! The shell stands in for a worker: it reads its script from the standard input.
 
 use super::*;
-use crate::{Kind, Launcher};
+use crate::{Kind, Launcher, Reach};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn run(launcher: &Launcher, script: &str) -> Process {
         .write_all(script.as_bytes())
         .expect("fits into the pipe");
     launcher
-        .start(Kind::Process, None, input.into())
+        .start(Kind::Process, None, &Reach::default(), input.into())
         .expect("started")
 }
 

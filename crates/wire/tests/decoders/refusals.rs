@@ -112,6 +112,11 @@ pub fn refusals() -> Vec<Refusal> {
         environment: "00ff".repeat(16),
         why: "no store has it".into(),
     });
+    refusals.push(Refusal::OutOfReach {
+        what: "/scratch/ann to read".into(),
+        node: "n1".into(),
+        why: "it is not granted".into(),
+    });
     refusals.push(Refusal::NeedsSharedMemory {
         what: "a channel's ring".into(),
     });

@@ -227,6 +227,7 @@ impl Agent {
             workers: request.workers,
             others: Vec::new(),
             gpus: Vec::new(),
+            reach: request.reach,
         })
     }
 

@@ -8,7 +8,7 @@ use crate::output::Output;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use hotlease_escape::{DONE, PREFIX, Residue, names_for};
-use hotlease_sandbox::{End, Held, Kind, Launcher, Mount, Program};
+use hotlease_sandbox::{End, Held, Kind, Launcher, Mount, Program, Reach};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::net::Shutdown;
@@ -144,7 +144,7 @@ async fn turn(launcher: &Launcher, kind: Kind, program: &Program) -> anyhow::Res
     let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
     ours.shutdown(Shutdown::Write)?;
     let process = launcher
-        .start(kind, Some(program), OwnedFd::from(theirs))
+        .start(kind, Some(program), &Reach::default(), OwnedFd::from(theirs))
         .context("cannot be started")?;
     let exit = tokio::time::timeout(DEADLINE, process.exited()).await;
     let exit = exit.context("it does not end")?;

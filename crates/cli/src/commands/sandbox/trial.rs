@@ -5,7 +5,7 @@ use super::leftover::outlived;
 use super::stand_in::{StandIn, resident_bytes};
 use anyhow::Context;
 use hotlease_escape::{Attempt, Evidence, Neighbour, Outcome, PREFIX, Pulse, Residue, names_for};
-use hotlease_sandbox::{End, Exit, Held, Kind, Launcher, Mount, Policy, Process, Program};
+use hotlease_sandbox::{End, Exit, Held, Kind, Launcher, Mount, Policy, Process, Program, Reach};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::unistd::Pid;
@@ -201,7 +201,9 @@ impl Ground {
         }
         // Whoever is started by this thread begins where it is.
         sched_setaffinity(Pid::from_raw(0), &few)?;
-        let started = self.launcher.start(kind, Some(&program), control);
+        let started = self
+            .launcher
+            .start(kind, Some(&program), &Reach::default(), control);
         sched_setaffinity(Pid::from_raw(0), &all)?;
         let process = started.with_context(|| format!("cannot start {} in a sandbox", attempt.name))?;
         let granted: Vec<u32> = granted.into_iter().map(|cpu| cpu as u32).collect();

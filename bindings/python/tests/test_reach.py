@@ -1,0 +1,76 @@
+"""What tasks reach beyond their sandbox. Where the machine cannot make sandboxes, these say why and are skipped."""
+
+import os
+import tempfile
+
+import pytest
+
+import hotlease
+
+from conftest import end
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory() as path:
+        if os.geteuid() == 0:
+            # Nothing in a sandbox writes what is root's.
+            os.chown(path, 54321, 54321)
+        yield path
+
+
+def _executor(**options):
+    if os.environ.get("HOTLEASE_TRANSPORT"):
+        pytest.skip("a worker without a network is reached through shared memory only")
+    try:
+        return hotlease.Executor(1, sandbox="namespace", **options)
+    except hotlease.Error as error:
+        if "no sandbox of kind" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+def _write(path):
+    with open(path, "w") as file:
+        file.write("made")
+    return os.stat(path).st_uid, os.getuid()
+
+
+def test_a_task_writes_into_a_directory_that_its_lease_declares(platform, folder):
+    executor = _executor(mounts=[f"{folder}:/data:rw"])
+    owner, user = executor.submit(_write, "/data/file").result(60)
+    assert owner == user
+    assert executor.cold_start().why.startswith("it reaches directories")
+    end(executor)
+    with open(os.path.join(folder, "file")) as file:
+        assert file.read() == "made"
+    assert os.stat(os.path.join(folder, "file")).st_uid == os.stat(folder).st_uid
+    # An interpreter that has waited, or one that is new: neither sees it.
+    executor = _executor()
+    assert not executor.submit(os.path.exists, "/data").result(60)
+    end(executor)
+
+
+def test_what_is_not_asked_for_to_write_is_only_read(platform, folder):
+    executor = _executor(mounts=[folder])
+    with pytest.raises(OSError, match="Read-only"):
+        executor.submit(_write, os.path.join(folder, "file")).result(60)
+    end(executor)
+
+
+def test_what_cannot_be_reached_is_refused_with_its_name(platform, folder):
+    end(_executor())
+    with pytest.raises(hotlease.Error, match=f"may not reach {folder}/missing"):
+        _executor(mounts=[f"{folder}/missing"])
+    with pytest.raises(hotlease.Error, match="--sandbox-network"):
+        _executor(network=True)
+    with pytest.raises(ValueError, match="absolute"):
+        _executor(mounts=["scratch"])
+    with pytest.raises(TypeError, match="list"):
+        _executor(mounts="/scratch")
+
+
+def test_a_gang_in_sandboxes_without_a_network_says_which_option_it_lacks(platform):
+    end(_executor())
+    with pytest.raises(ValueError, match="network=True"):
+        hotlease.Gang(2, sandbox="namespace")

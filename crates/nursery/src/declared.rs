@@ -1,0 +1,186 @@
+//! Directories of the host that a lease has declared: which, and how they are opened.
+//!
+//! ```text
+//! /lustre/scratch / alice / runs/7
+//! trusted           own     beneath
+//! ```
+//!
+//! What is `trusted` an operator has written; links in it are followed, as the operator does. What is `own` is named for a tenant,
+//! in a folder where others may make entries: no link is followed there. What is `beneath` belongs to the tenant: links in it
+//! lead nowhere else, and on the way to it whoever it is shown as needs to be let through.
+
+use crate::policy::{Mount, bytes};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Declared {
+    /// Absolute.
+    #[serde(with = "bytes")]
+    pub trusted: PathBuf,
+    /// Relative to it; may be empty.
+    #[serde(with = "bytes")]
+    pub own: PathBuf,
+    /// Relative to that; may be empty.
+    #[serde(with = "bytes")]
+    pub beneath: PathBuf,
+    /// Absolute, in the sandbox.
+    #[serde(with = "bytes")]
+    pub target: PathBuf,
+    /// Whether it may be changed.
+    pub writable: bool,
+    /// Where sandboxes have users of their own: whether they have the rights of the owner of `own` in it, who then owns what they
+    /// make. Otherwise those that everybody has.
+    pub as_owner: bool,
+}
+
+impl Declared {
+    /// Where it is on the host.
+    pub fn source(&self) -> PathBuf {
+        // Joining nothing would leave a slash at the end.
+        let parts = [&self.trusted, &self.own, &self.beneath];
+        parts.into_iter().flat_map(|part| part.components()).collect()
+    }
+
+    /// Why there cannot be such a mount, whatever the host has.
+    pub fn fault(&self) -> Option<String> {
+        let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_plain(&self.own) || !is_plain(&self.beneath) {
+            return Some("paths of mounts are absolute and have no `..`".into());
+        }
+        Mount {
+            source: self.source(),
+            target: self.target.clone(),
+            writable: self.writable,
+        }
+        .fault()
+    }
+
+    /// Whether it is there, as far as whoever calls this can see. What is shown later is opened anew.
+    pub fn check(&self) -> io::Result<()> {
+        let root = rustix::fs::open("/", FOLDER, Mode::empty())?;
+        let base = self.base(&root)?;
+        if rustix::process::geteuid().is_root() {
+            self.owner(&base)?;
+        }
+        self.beneath(&base).map(drop)
+    }
+
+    /// What the site has granted, below this root.
+    pub(crate) fn base(&self, root: &impl AsFd) -> io::Result<OwnedFd> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let trusted = openat2(root, &self.trusted, FOLDER, Mode::empty(), resolve)?;
+        below(trusted, &self.own, ResolveFlags::NO_SYMLINKS)
+    }
+
+    /// What is shown of that.
+    pub(crate) fn beneath(&self, base: &OwnedFd) -> io::Result<OwnedFd> {
+        below(base.try_clone()?, &self.beneath, ResolveFlags::empty())
+    }
+
+    /// Who a sandbox of a nursery of root's is in it, user and group of the host's; none: nobody in particular.
+    pub(crate) fn owner(&self, base: &OwnedFd) -> io::Result<Option<(u32, u32)>> {
+        let found = fstat(base)?;
+        match (self.as_owner, found.st_uid) {
+            (true, 0) if self.writable => Err(io::Error::other(
+                "it belongs to root, as whom nothing in a sandbox writes; give it to another user (`chown`)",
+            )),
+            (true, 0) | (false, _) => Ok(None),
+            (true, user) => {
+                let group = if found.st_gid == 0 { NOBODY } else { found.st_gid };
+                Ok(Some((user, group)))
+            }
+        }
+    }
+}
+
+/// In place of root's group, whose rights nobody gets.
+const NOBODY: u32 = 65534;
+
+const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+fn below(base: OwnedFd, path: &Path, more: ResolveFlags) -> io::Result<OwnedFd> {
+    if path.as_os_str().is_empty() {
+        return Ok(base);
+    }
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | more;
+    Ok(openat2(&base, path, FOLDER, Mode::empty(), resolve)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_lead_nowhere_but_on_an_operator_s_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        for name in ["lustre/ann/runs", "lustre/bob/secret"] {
+            fs::create_dir_all(at(name)).expect("made");
+        }
+        fs::write(at("lustre/ann/file"), "x").expect("written");
+        for (link, to) in [
+            ("scratch", "lustre"),
+            ("lustre/eve", "bob"),
+            ("lustre/ann/last", "runs"),
+            ("lustre/ann/up", ".."),
+            ("lustre/ann/away", "/etc"),
+            ("lustre/ann/bob", "../bob/secret"),
+        ] {
+            symlink(to, at(link)).expect("linked");
+        }
+        for (trusted, own, beneath, is_good) in [
+            ("scratch", "ann", "", true),
+            ("scratch", "ann", "runs", true),
+            ("scratch", "ann", "last", true),
+            ("scratch/ann", "", "last", true),
+            ("scratch", "eve", "", false),
+            ("scratch", "ann", "up", false),
+            ("scratch", "ann", "away", false),
+            ("scratch", "ann", "bob", false),
+            ("scratch", "ann", "file", false),
+            ("scratch", "ann", "missing", false),
+        ] {
+            let declared = Declared {
+                trusted: at(trusted),
+                own: own.into(),
+                beneath: beneath.into(),
+                target: "/data".into(),
+                writable: false,
+                as_owner: false,
+            };
+            assert_eq!(declared.fault(), None);
+            let checked = declared.check();
+            assert_eq!(checked.is_ok(), is_good, "{declared:?}: {checked:?}");
+        }
+    }
+
+    #[test]
+    fn paths_that_climb_or_cover_are_faults() {
+        let declared = |own: &str, beneath: &str, target: &str| Declared {
+            trusted: "/lustre".into(),
+            own: own.into(),
+            beneath: beneath.into(),
+            target: target.into(),
+            writable: false,
+            as_owner: true,
+        };
+        assert_eq!(declared("ann", "runs", "/data").fault(), None);
+        assert_eq!(declared("ann", "", "/data").source(), Path::new("/lustre/ann"));
+        for bad in [
+            declared("..", "", "/data"),
+            declared("/etc", "", "/data"),
+            declared("ann", "../bob", "/data"),
+            declared("ann", "", "data"),
+            declared("ann", "", "/proc"),
+        ] {
+            assert!(bad.fault().is_some(), "{bad:?}");
+        }
+    }
+}
