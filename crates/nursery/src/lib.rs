@@ -14,6 +14,7 @@
 //! * [`order`] is what agent and nursery say to each other; [`policy`] what a site lets sandboxes see and use.
 //! * [`system_calls`] is the table of what code inside may ask of the kernel, each with its reason.
 //! * [`container`] is what becomes of them where a site has a container runtime.
+//! * [`zygote`] is a program from which others are forked, each into a sandbox of its own.
 //! * `nursery` is the loop; `making` makes one from outside; `inside` is pid 1; `root`, `landing`, `cgroup`,
 //!   `confinement` are one mechanism each; `kernel` is what no library wraps.
 //!
@@ -32,6 +33,7 @@ pub mod order;
 pub mod policy;
 mod root;
 pub mod system_calls;
+pub mod zygote;
 
 pub use message::{receive, send};
 pub use nursery::{NurseryError, serve};

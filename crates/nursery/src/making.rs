@@ -70,6 +70,27 @@ impl Made {
         }
     }
 
+    /// One that this process has begun to make, another child of its own. It has no group yet.
+    pub fn of_helper(pidfd: OwnedFd, socket: OwnedFd, pid: libc::pid_t) -> Self {
+        Self {
+            pidfd,
+            socket,
+            group: Group::none(),
+            pid,
+        }
+    }
+
+    /// Whether its first process is, or was, this one.
+    pub fn is_of(&self, pid: libc::pid_t) -> bool {
+        self.pid == pid
+    }
+
+    /// The helper is done, and this is pid 1.
+    pub fn is(&mut self, pidfd: OwnedFd, pid: libc::pid_t) {
+        self.kill();
+        (self.pidfd, self.pid) = (pidfd, pid);
+    }
+
     fn set_up(
         &mut self,
         inside: &Inside<'_>,

@@ -1,5 +1,6 @@
 //! The loop: orders from the agent, words of the sandboxes, and their ends.
 
+mod forking;
 mod starting;
 
 use crate::cgroup::{Group, Groups};
@@ -14,6 +15,7 @@ use crate::order::{Ended, Order, Reply};
 use crate::policy::Policy;
 use crate::root::{self, Host, StepError, Template, step};
 use crate::system_calls;
+use forking::{Forked, Zygote};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
@@ -68,6 +70,18 @@ struct Sandbox {
     status: Option<i32>,
     /// What it said before it ended.
     failure: Option<String>,
+    /// What it is besides.
+    role: Role,
+}
+
+/// What a sandbox has to do with zygotes.
+enum Role {
+    /// Nothing.
+    Plain,
+    /// Its program is one.
+    Zygote(Zygote),
+    /// Its program is, or will be, forked from one.
+    Nested(Forked),
 }
 
 /// A start that waits for a prepared sandbox.
@@ -80,18 +94,30 @@ struct Start {
     described: OwnedFd,
 }
 
+/// A fork that waits for a sandbox in its zygote's.
+struct Fork {
+    id: u64,
+    of: u64,
+    reply: OwnedFd,
+    input: OwnedFd,
+    output: OwnedFd,
+    end: OwnedFd,
+}
+
 struct Nursery {
     agent: OwnedFd,
     host: Host,
     policy: Policy,
     view: View,
     filter: BpfProgram,
+    filter_of_zygotes: BpfProgram,
     groups: Groups,
     by_root: bool,
     own: (u32, u32),
     next_user: u32,
     sandboxes: Vec<Sandbox>,
     waiting: VecDeque<Start>,
+    forks: VecDeque<Fork>,
     refill_at: Option<Instant>,
     /// Groups that could not be removed yet.
     dying: Vec<Group>,
@@ -160,6 +186,7 @@ impl Nursery {
             host,
             view,
             filter: confinement::filter(system_calls::table(policy.network))?,
+            filter_of_zygotes: confinement::filter(system_calls::table_of_zygote(policy.network))?,
             groups,
             by_root,
             own,
@@ -168,6 +195,7 @@ impl Nursery {
             policy,
             sandboxes: Vec::new(),
             waiting: VecDeque::new(),
+            forks: VecDeque::new(),
             refill_at: None,
             dying: Vec::new(),
         };
@@ -204,8 +232,9 @@ impl Nursery {
         for sandbox in &self.sandboxes {
             sandbox.made.kill();
         }
+        // In whatever order they end: one that others are in is not gone before those are reaped.
+        while kernel::wait_for(-1).is_ok() {}
         for sandbox in &mut self.sandboxes {
-            sandbox.made.reap();
             sandbox.made.group.remove();
         }
         // Groups are busy for a moment after their last process.
@@ -255,6 +284,7 @@ impl Nursery {
         }
         self.keep_time();
         self.serve_waiting();
+        self.serve_forks();
         true
     }
 
@@ -277,6 +307,7 @@ impl Nursery {
     /// What time has brought.
     fn keep_time(&mut self) {
         self.remove_dying();
+        self.reap_helpers();
         let now = Instant::now();
         for sandbox in &mut self.sandboxes {
             if let Stage::Preparing(since) | Stage::Starting(_, since) = &sandbox.stage
@@ -299,6 +330,8 @@ impl Nursery {
                 if self.make().is_ok() {
                     self.refill_at = Some(now + REFILL_AFTER);
                 }
+            } else if self.refill_nested() {
+                self.refill_at = Some(now + REFILL_AFTER);
             }
         }
     }
@@ -312,7 +345,9 @@ impl Nursery {
     /// Sandboxes without a program.
     fn spare(&self) -> usize {
         let spare = self.sandboxes.iter().filter(|sandbox| {
-            sandbox.failure.is_none() && matches!(sandbox.stage, Stage::Preparing(_) | Stage::Prepared)
+            matches!(sandbox.role, Role::Plain)
+                && sandbox.failure.is_none()
+                && matches!(sandbox.stage, Stage::Preparing(_) | Stage::Prepared)
         });
         spare.count()
     }
@@ -348,6 +383,20 @@ impl Nursery {
                 } else {
                     self.waiting.push_back(start);
                 }
+            }
+            Order::Fork { id, of } => {
+                let mut next = || fds.next();
+                let (Some(reply), Some(input), Some(output), Some(end)) = (next(), next(), next(), next()) else {
+                    return false;
+                };
+                self.fork(Fork {
+                    id,
+                    of,
+                    reply,
+                    input,
+                    output,
+                    end,
+                });
             }
             Order::Limit {
                 id,
@@ -386,27 +435,39 @@ impl Nursery {
         let (word, fds) = match receive::<Word>(&sandbox.made.socket) {
             Ok(Some(word)) => word,
             // Its pid 1 is going, and nothing else will come: its end is what counts.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Ok(None) | Err(_) => {
                 sandbox.made.kill();
                 return false;
             }
         };
         match (word, std::mem::replace(&mut sandbox.stage, Stage::Running)) {
-            (Word::Prepared, Stage::Preparing(_)) => sandbox.stage = Stage::Prepared,
+            (Word::Prepared, Stage::Preparing(_)) => {
+                sandbox.stage = Stage::Prepared;
+                sandbox.prepared(fds, &mut self.groups, &self.policy);
+            }
             (Word::Started, Stage::Starting(reply, _)) => {
                 self.refill_at = Some(Instant::now() + REFILL_AFTER);
-                if let Some(program) = fds.first() {
-                    answer(
-                        &reply,
-                        &Reply::Started,
-                        &[sandbox.made.pidfd.as_fd(), program.as_fd()],
-                    );
+                sandbox.started(&reply, fds);
+            }
+            (Word::Ended { status }, _) => {
+                sandbox.status = Some(status);
+                if let Role::Zygote(_) = sandbox.role {
+                    self.zygote_ended(index);
                 }
             }
-            (Word::Ended { status }, _) => sandbox.status = Some(status),
+            (Word::Reaped { pid, status }, stage) => {
+                sandbox.stage = stage;
+                let id = sandbox.id;
+                self.worker_ended(id, pid, status);
+            }
             (Word::Failed { what }, stage) => {
                 sandbox.failure = Some(what);
                 sandbox.stage = stage;
+                if let Role::Nested(_) = sandbox.role {
+                    // Who says so may not be the one whose end is waited for.
+                    sandbox.made.kill();
+                }
             }
             _ => sandbox.made.kill(),
         }
@@ -429,11 +490,14 @@ impl Nursery {
         match sandbox.stage {
             Stage::Starting(reply, _) => answer(&reply, &Reply::Failed { what: why() }, &[]),
             // Whoever waits first may have waited for this one.
-            Stage::Preparing(_) => {
-                if let Some(start) = self.waiting.pop_front() {
-                    answer(&start.reply, &Reply::Failed { what: why() }, &[]);
+            Stage::Preparing(_) => match &sandbox.role {
+                Role::Nested(forked) => self.fail_fork(forked.of, &why()),
+                Role::Plain | Role::Zygote(_) => {
+                    if let Some(start) = self.waiting.pop_front() {
+                        answer(&start.reply, &Reply::Failed { what: why() }, &[]);
+                    }
                 }
-            }
+            },
             Stage::Prepared => self.refill_at = Some(Instant::now() + STEP_LIMIT),
             Stage::Running => {}
         }
@@ -445,6 +509,7 @@ impl Nursery {
             // An agent that does not listen any more does not want to know.
             let _ = fs::File::from(end).write_all(&hotlease_wire::encode(&ended));
         }
+        self.end_zygotes();
     }
 }
 

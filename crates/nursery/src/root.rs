@@ -304,6 +304,11 @@ impl Template {
         self.add(host, &mount).map(|()| self)
     }
 
+    /// Where pieces are.
+    pub fn targets(&self) -> impl Iterator<Item = &Path> {
+        self.pieces.iter().map(|piece| piece.target.as_path())
+    }
+
     fn add(&mut self, host: &Host, mount: &Mount) -> Result<(), StepError> {
         let named = || format!("opening {}, which the policy shows", mount.source.display());
         let tree = host.tree(&mount.source).map_err(step(named()))?;
@@ -381,9 +386,19 @@ impl Template {
         for (path, to) in &self.links {
             symlink(to, inside(path)).map_err(step(format!("making the link {}", path.display())))?;
         }
-        if !self.has_own {
-            return Ok(());
+        match self.has_own {
+            true => self.place_own(new, processes),
+            false => Ok(()),
         }
+    }
+
+    /// Puts folders and processes of a sandbox's own onto those of another one, of which this is a copy.
+    pub fn cover_own(&self) -> Result<(), StepError> {
+        self.place_own(Path::new("/"), Processes::Shown)
+    }
+
+    fn place_own(&self, new: &Path, processes: Processes) -> Result<(), StepError> {
+        let inside = |path: &Path| new.join(path.strip_prefix("/").unwrap_or(path));
         for (path, bytes, flags) in [("/tmp", self.tmp_bytes, 0), ("/dev/shm", self.shm_bytes, NO_EXEC)] {
             let own =
                 in_memory(bytes, "1777", flags).map_err(step(format!("making a file system for {path}")))?;

@@ -56,8 +56,10 @@ pub use seat::{Foreign, Keep, Seat};
 
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::control::Answer;
+use hotlease_wire::limits::PROTOCOL_VERSION;
 use std::ffi::c_void;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// A function of the context interface, of the program that hosts a worker: context, input, its bytes, output, its
@@ -84,10 +86,29 @@ impl Worker {
         })
     }
 
+    /// The number of its control socket.
+    pub fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
     /// Of the time since its process was started, what its program has spent on imports: told to whoever asks where the time of
     /// the start went.
     pub fn set_imports(&mut self, took: Duration) {
         self.imports = took;
+    }
+
+    /// Tells the agent that workers may be forked from this process from now on, which is none itself. What is given back is to be kept open
+    /// here, and nowhere else.
+    ///
+    /// # Errors
+    /// The agent is gone.
+    pub fn become_zygote(self) -> io::Result<OwnedFd> {
+        let ready = Answer::Ready {
+            version: PROTOCOL_VERSION,
+            imports_us: self.imports.as_micros() as u64,
+        };
+        self.socket.send(&ready, &[])?;
+        Ok(self.socket.into())
     }
 
     /// Prepares for crashes, and for the agent's end.

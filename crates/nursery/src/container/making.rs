@@ -281,6 +281,7 @@ impl Common {
             environment: runtime.environment(&told),
             directory: "/".into(),
             mounts: Vec::new(),
+            zygote: false,
         };
         let started = waiting.run(&run, (input, runtime.input_at()), output)?;
         if !runtime.leaves() {

@@ -1,18 +1,25 @@
 //! Sandboxes are made, and starts given to those that are prepared.
 
-use super::{Nursery, REFILL_AFTER, Sandbox, Stage, Start, answer};
-use crate::inside::{self, Inside};
+use super::forking::Zygote;
+use super::{Nursery, REFILL_AFTER, Role, Sandbox, Stage, Start, answer};
+use crate::inside::{self, Inside, View};
 use crate::making::Made;
 use crate::order::Reply;
 use crate::policy::{MOUNTS_MAX, Users};
 use crate::root;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-/// Where each tree goes, and whether it may be written; and the trees.
-type Trees = (Vec<(OsString, bool)>, Vec<OwnedFd>);
+/// What a program is to see.
+struct Trees {
+    /// Where each tree goes, and whether it may be written.
+    targets: Vec<(OsString, bool)>,
+    trees: Vec<OwnedFd>,
+    /// Whether it is to be forked from.
+    zygote: bool,
+}
 
 impl Nursery {
     /// Has one made, which is prepared a moment later.
@@ -29,6 +36,7 @@ impl Nursery {
             view: &self.view,
             policy: &self.policy,
             filter: &self.filter,
+            filter_of_zygotes: &self.filter_of_zygotes,
             by_root: self.by_root,
         };
         let made = Made::make(&inside, &mut self.groups, user, group).map_err(|error| error.to_string())?;
@@ -39,6 +47,7 @@ impl Nursery {
             end: None,
             status: None,
             failure: None,
+            role: Role::Plain,
         });
         Ok(())
     }
@@ -49,7 +58,10 @@ impl Nursery {
             let ready = self
                 .sandboxes
                 .iter()
-                .position(|sandbox| matches!(sandbox.stage, Stage::Prepared) && sandbox.failure.is_none());
+                .position(|sandbox| {
+                    matches!((&sandbox.role, &sandbox.stage), (Role::Plain, Stage::Prepared))
+                        && sandbox.failure.is_none()
+                });
             let Some(index) = ready else { break };
             let Some(start) = self.waiting.pop_front() else {
                 break;
@@ -76,18 +88,24 @@ impl Nursery {
             end,
             described,
         } = start;
-        let told = self.trees(&described).and_then(|(targets, trees)| {
-            let mut fds = vec![input.as_fd(), output.as_fd(), described.as_fd()];
-            fds.extend(trees.iter().map(AsFd::as_fd));
+        let told = self.trees(&described).and_then(|Trees { targets, trees, zygote }| {
+            let failed = |error: io::Error| format!("telling a sandbox what to run: {error}");
+            let paths = targets.iter().map(|(target, _)| target.into());
+            let zygote = zygote.then(|| Zygote::new(paths.collect())).transpose();
+            let (role, theirs) = match zygote.map_err(failed)? {
+                Some((zygote, theirs)) => (Role::Zygote(zygote), Some(theirs)),
+                None => (Role::Plain, None),
+            };
+            let fds = [&input, &output, &described].into_iter().chain(&theirs).chain(&trees);
+            let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
             let sandbox = &self.sandboxes[index];
-            sandbox
-                .made
-                .start(targets, &fds)
-                .map_err(|error| format!("telling a sandbox what to run: {error}"))
+            sandbox.made.start(targets, &fds).map_err(failed)?;
+            Ok(role)
         });
         let sandbox = &mut self.sandboxes[index];
         match told {
-            Ok(()) => {
+            Ok(role) => {
+                sandbox.role = role;
                 sandbox.stage = Stage::Starting(reply, Instant::now());
                 sandbox.id = Some(id);
                 sandbox.end = Some(end);
@@ -101,6 +119,9 @@ impl Nursery {
     fn trees(&self, described: &OwnedFd) -> Result<Trees, String> {
         let named = |error: io::Error| format!("reading what to run: {error}");
         let described = described.try_clone().and_then(inside::read).map_err(named)?;
+        if described.zygote && !matches!(self.view, View::Pieces(_)) {
+            return Err("a container has no zygotes".into());
+        }
         if described.mounts.len() > MOUNTS_MAX {
             return Err(format!("a program has at most {MOUNTS_MAX} mounts"));
         }
@@ -116,6 +137,10 @@ impl Nursery {
             targets.push((mount.target.into_os_string(), mount.writable));
             trees.push(tree);
         }
-        Ok((targets, trees))
+        Ok(Trees {
+            targets,
+            trees,
+            zygote: described.zygote,
+        })
     }
 }

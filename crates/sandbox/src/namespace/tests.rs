@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) mod residue;
+mod zygotes;
 
 /// The shell keeps all that it reads.
 pub(crate) const HOG: &str = "x=$(head -c 300000000 /dev/zero | tr '\\0' x); echo ${#x}";
