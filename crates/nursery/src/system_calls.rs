@@ -276,7 +276,9 @@ const FORKS: &[Call] = calls! {
         Is(1, libc::CLONE_NEWCGROUP as u64)
     ] "joining the namespaces that were made for a fork";
     SYS_keyctl [Is(0, JOIN_SESSION_KEYRING)] "a keyring of a fork's own";
-    SYS_prctl [Is(0, libc::PR_CAPBSET_DROP as u64)] "forbidding capabilities";
+    SYS_prctl [
+        Is(0, libc::PR_CAPBSET_DROP as u64), Is(0, libc::PR_CAP_AMBIENT as u64), Is(0, libc::PR_SET_NO_NEW_PRIVS as u64)
+    ] "forbidding capabilities";
     SYS_capset "giving them up";
     SYS_landlock_create_ruleset "what a fork may do with its files";
     SYS_landlock_add_rule "the same";
