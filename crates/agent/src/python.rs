@@ -38,7 +38,10 @@ pub(crate) const ZYGOTE: &str = "HOTLEASE_PYTHON_ZYGOTE";
 /// What workers of this program import before they take orders, if anything.
 pub(crate) fn imports(program: &Program) -> Option<&OsStr> {
     let mut named = program.environment.iter().filter(|(name, _)| name == IMPORTS);
-    named.next().map(|(_, names)| names.as_os_str()).filter(|names| !names.is_empty())
+    named
+        .next()
+        .map(|(_, names)| names.as_os_str())
+        .filter(|names| !names.is_empty())
 }
 
 /// The same program with one more variable.

@@ -185,7 +185,11 @@ impl Spares {
     }
 
     async fn start(&self, kind: Spare) {
-        let Spare { tenant, sandbox, program } = &kind;
+        let Spare {
+            tenant,
+            sandbox,
+            program,
+        } = &kind;
         let started = match self.zygotes.fork_of_any(tenant, *sandbox, program).await {
             Ok(worker) => Ok(worker),
             Err(_) => {

@@ -80,7 +80,9 @@ impl Zygotes {
                 forked
             }
             Some(State::Refused(why)) => Err(format!("no zygote: {why}")),
-            None => Err("no zygote yet: it is started when a lease of this tenant for this program ends".into()),
+            None => {
+                Err("no zygote yet: it is started when a lease of this tenant for this program ends".into())
+            }
         }
     }
 
@@ -130,14 +132,14 @@ impl Zygotes {
         let now = Instant::now();
         let short = !self.kept().zygotes.is_empty() && is_memory_short();
         let mut kept = self.kept();
-        let (gone, left) = std::mem::take(&mut kept.zygotes)
-            .into_iter()
-            .partition(|zygote| match &zygote.state {
-                State::Ready(worker) => short || worker.is_closed() || now > zygote.used + LIFE,
-                State::Refused(_) => now > zygote.used + LIFE,
-            });
+        let (gone, left) =
+            std::mem::take(&mut kept.zygotes)
+                .into_iter()
+                .partition(|zygote| match &zygote.state {
+                    State::Ready(worker) => short || worker.is_closed() || now > zygote.used + LIFE,
+                    State::Refused(_) => now > zygote.used + LIFE,
+                });
         kept.zygotes = left;
-        let gone: Vec<Zygote> = gone;
         let again = (!kept.zygotes.is_empty()).then(|| now + LOOK_EVERY);
         drop(kept);
         drop(gone);
@@ -167,7 +169,11 @@ impl Zygotes {
     fn put(&self, tenant: &str, program: &Arc<Program>, state: State) {
         let mut kept = self.kept();
         let is = |zygote: &Zygote| zygote.tenant == tenant && *zygote.program == **program;
-        let old = kept.zygotes.iter().position(is).and_then(|at| kept.zygotes.remove(at));
+        let old = kept
+            .zygotes
+            .iter()
+            .position(is)
+            .and_then(|at| kept.zygotes.remove(at));
         kept.zygotes.push_back(Zygote {
             tenant: tenant.to_owned(),
             program: Arc::clone(program),
@@ -255,8 +261,14 @@ mod tests {
     #[tokio::test]
     async fn who_names_no_imports_or_another_kind_has_none_and_it_is_nothing_to_speak_of() {
         let zygotes = some();
-        for (kind, imports) in [(Kind::Process, "numpy"), (Kind::Container, "numpy"), (Kind::Namespace, "")] {
-            let why = zygotes.fork_of_any("ann", kind, &program("/bin/true", imports)).await;
+        for (kind, imports) in [
+            (Kind::Process, "numpy"),
+            (Kind::Container, "numpy"),
+            (Kind::Namespace, ""),
+        ] {
+            let why = zygotes
+                .fork_of_any("ann", kind, &program("/bin/true", imports))
+                .await;
             assert_eq!(why.err().as_deref(), Some(""), "{kind} {imports:?}");
         }
         assert!(zygotes.listing().is_empty());
@@ -295,14 +307,19 @@ mod tests {
     #[test]
     fn memory_is_short_when_little_is_left_or_somebody_waits_for_it() {
         let memory = |available| format!("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: {available} kB\n");
-        let pressure = |average| format!("some avg10={average} avg60=0.00 avg300=0.00 total=1\nfull avg10=99.00\n");
+        let pressure =
+            |average| format!("some avg10={average} avg60=0.00 avg300=0.00 total=1\nfull avg10=99.00\n");
         for (available, average, short) in [
             (500, "0.00", false),
             (99, "0.00", true),
             (500, "10.01", true),
             (500, "?", false),
         ] {
-            assert_eq!(is_short(&memory(available), &pressure(average)), short, "{available} {average}");
+            assert_eq!(
+                is_short(&memory(available), &pressure(average)),
+                short,
+                "{available} {average}"
+            );
         }
         assert!(!is_short("", ""), "a kernel that does not say");
     }

@@ -106,12 +106,20 @@ pub fn limit_files(writable: &[PathBuf], network: bool) -> io::Result<RulesetSta
 
 /// The filter of a table of [`system_calls`](crate::system_calls). What is not in the table does not exist.
 pub fn filter(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
-    compiled(table, SeccompAction::Errno(libc::ENOSYS as u32), SeccompAction::Allow)
+    compiled(
+        table,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+        SeccompAction::Allow,
+    )
 }
 
 /// A filter that takes away what is in a table, from who has a filter already.
 pub fn filter_without(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
-    compiled(table, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))
+    compiled(
+        table,
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+    )
 }
 
 fn compiled(

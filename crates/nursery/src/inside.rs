@@ -229,7 +229,8 @@ impl Inside<'_> {
         let run = Run::new(program).map_err(step("reading what to run"))?;
         let Some(orders) = orders else {
             if confinement::has_landlock() {
-                confinement::limit_files(&writable, self.policy.network).map_err(step("setting up Landlock"))?;
+                confinement::limit_files(&writable, self.policy.network)
+                    .map_err(step("setting up Landlock"))?;
             }
             let (pid, pidfd) = run.start(input, output, self.filter)?;
             return Ok(Begun::plain(pid, pidfd));
@@ -259,7 +260,9 @@ impl Inside<'_> {
         let (pid, pidfd) = run.start(input, output, self.filter_of_zygotes)?;
         let opened = Parent::KINDS.map(|name| fs::File::open(format!("/proc/self/ns/{name}")));
         let opened = opened.into_iter().map(|file| file.map(OwnedFd::from));
-        let parent = opened.collect::<io::Result<_>>().map_err(step("opening namespaces"))?;
+        let parent = opened
+            .collect::<io::Result<_>>()
+            .map_err(step("opening namespaces"))?;
         Ok(Begun { pid, pidfd, parent })
     }
 }

@@ -67,7 +67,11 @@ pub enum Forked {
 pub unsafe fn fork(flags: libc::c_int) -> io::Result<Forked> {
     let mut pidfd: libc::c_int = -1;
     // A sibling's end is told as the caller's own.
-    let exit_signal = if flags & libc::CLONE_PARENT == 0 { libc::SIGCHLD } else { 0 };
+    let exit_signal = if flags & libc::CLONE_PARENT == 0 {
+        libc::SIGCHLD
+    } else {
+        0
+    };
     let arguments = CloneArguments {
         flags: flags as u64 | libc::CLONE_PIDFD as u64,
         pidfd: (&raw mut pidfd) as u64,

@@ -1,17 +1,18 @@
 //! The loop: orders from the agent, words of the sandboxes, and their ends.
 
 mod forking;
+mod hearing;
 mod starting;
 
 use crate::cgroup::{Group, Groups};
 use crate::confinement;
 use crate::container::Containers;
 use crate::container::making::Common;
-use crate::inside::{View, Word};
+use crate::inside::View;
 use crate::kernel;
 use crate::making::Made;
 use crate::message::{receive, send};
-use crate::order::{Ended, Order, Reply};
+use crate::order::{Order, Reply};
 use crate::policy::Policy;
 use crate::root::{self, Host, StepError, Template, step};
 use crate::system_calls;
@@ -22,7 +23,7 @@ use nix::unistd::{getegid, geteuid};
 use seccompiler::BpfProgram;
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -293,7 +294,8 @@ impl Nursery {
             Stage::Preparing(since) | Stage::Starting(_, since) => Some(*since + STEP_LIMIT),
             Stage::Prepared | Stage::Running => None,
         });
-        let again = (!self.dying.is_empty()).then(|| Instant::now() + REMOVE_AGAIN_AFTER);
+        let reaps = !self.dying.is_empty() || self.ending_zygotes().next().is_some();
+        let again = reaps.then(|| Instant::now() + REMOVE_AGAIN_AFTER);
         match steps.chain(self.refill_at).chain(again).min() {
             None => PollTimeout::NONE,
             Some(until) => {
@@ -386,7 +388,8 @@ impl Nursery {
             }
             Order::Fork { id, of } => {
                 let mut next = || fds.next();
-                let (Some(reply), Some(input), Some(output), Some(end)) = (next(), next(), next(), next()) else {
+                let (Some(reply), Some(input), Some(output), Some(end)) = (next(), next(), next(), next())
+                else {
                     return false;
                 };
                 self.fork(Fork {
@@ -427,89 +430,6 @@ impl Nursery {
         };
         sandbox.made.group.limit_memory(memory_bytes)?;
         sandbox.made.group.limit_cores(cores)
-    }
-
-    /// A word of a sandbox's pid 1; whether there was one.
-    fn hear(&mut self, index: usize) -> bool {
-        let sandbox = &mut self.sandboxes[index];
-        let (word, fds) = match receive::<Word>(&sandbox.made.socket) {
-            Ok(Some(word)) => word,
-            // Its pid 1 is going, and nothing else will come: its end is what counts.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            Ok(None) | Err(_) => {
-                sandbox.made.kill();
-                return false;
-            }
-        };
-        match (word, std::mem::replace(&mut sandbox.stage, Stage::Running)) {
-            (Word::Prepared, Stage::Preparing(_)) => {
-                sandbox.stage = Stage::Prepared;
-                sandbox.prepared(fds, &mut self.groups, &self.policy);
-            }
-            (Word::Started, Stage::Starting(reply, _)) => {
-                self.refill_at = Some(Instant::now() + REFILL_AFTER);
-                sandbox.started(&reply, fds);
-            }
-            (Word::Ended { status }, _) => {
-                sandbox.status = Some(status);
-                if let Role::Zygote(_) = sandbox.role {
-                    self.zygote_ended(index);
-                }
-            }
-            (Word::Reaped { pid, status }, stage) => {
-                sandbox.stage = stage;
-                let id = sandbox.id;
-                self.worker_ended(id, pid, status);
-            }
-            (Word::Failed { what }, stage) => {
-                sandbox.failure = Some(what);
-                sandbox.stage = stage;
-                if let Role::Nested(_) = sandbox.role {
-                    // Who says so may not be the one whose end is waited for.
-                    sandbox.made.kill();
-                }
-            }
-            _ => sandbox.made.kill(),
-        }
-        true
-    }
-
-    /// The end of one: nothing of it is left, and then it is told.
-    fn bury(&mut self, index: usize) {
-        let sandbox = self.sandboxes.swap_remove(index);
-        sandbox.made.reap();
-        let out_of_memory = sandbox.made.group.out_of_memory();
-        let mut group = sandbox.made.group;
-        if !group.remove() {
-            self.dying.push(group);
-        }
-        let why = || {
-            let killed = "pid 1 of the sandbox was killed";
-            sandbox.failure.clone().unwrap_or_else(|| killed.into())
-        };
-        match sandbox.stage {
-            Stage::Starting(reply, _) => answer(&reply, &Reply::Failed { what: why() }, &[]),
-            // Whoever waits first may have waited for this one.
-            Stage::Preparing(_) => match &sandbox.role {
-                Role::Nested(forked) => self.fail_fork(forked.of, &why()),
-                Role::Plain | Role::Zygote(_) => {
-                    if let Some(start) = self.waiting.pop_front() {
-                        answer(&start.reply, &Reply::Failed { what: why() }, &[]);
-                    }
-                }
-            },
-            Stage::Prepared => self.refill_at = Some(Instant::now() + STEP_LIMIT),
-            Stage::Running => {}
-        }
-        if let Some(end) = sandbox.end {
-            let ended = Ended {
-                status: sandbox.status.unwrap_or(-libc::SIGKILL),
-                out_of_memory,
-            };
-            // An agent that does not listen any more does not want to know.
-            let _ = fs::File::from(end).write_all(&hotlease_wire::encode(&ended));
-        }
-        self.end_zygotes();
     }
 }
 

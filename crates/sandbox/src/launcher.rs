@@ -350,7 +350,9 @@ impl Launcher {
     /// alone; it counts as gone once they are.
     pub fn start_zygote(&self, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
         let zygote = (Some(program), true);
-        let started = self.namespaces.start(zygote, &self.binary, &self.environment, control)?;
+        let started = self
+            .namespaces
+            .start(zygote, &self.binary, &self.environment, control)?;
         self.attend(started)
     }
 

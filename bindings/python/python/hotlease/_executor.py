@@ -197,9 +197,9 @@ class Executor(_core.Client, _bases.Executor):
             # The level from which on workers keep log records: this program's, if it has anything to do with them.
             root = getattr(sys.modules.get("logging"), "root", None)
             variables[_OUTPUT] = str(_WARNING if root is None else root.level)
-        options["python"] = _platform.interpreter(variables, image)
         if imports:
             variables[_IMPORTS] = _platform.imports(imports)
+        options["python"] = _platform.interpreter(variables, image)
         _bases.settle()
         prepared = None if initializer is None else (initializer, tuple(initargs))
         if manager is None and "runtime_dir" not in options and _platform.may_start():

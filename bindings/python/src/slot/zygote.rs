@@ -45,7 +45,10 @@ impl Zygote {
     /// Descriptors that are its own.
     fn descriptors(&self) -> Vec<i32> {
         let control = self.control.as_ref().map(Worker::descriptor);
-        control.into_iter().chain([self.orders.fd().as_raw_fd()]).collect()
+        control
+            .into_iter()
+            .chain([self.orders.fd().as_raw_fd()])
+            .collect()
     }
 
     /// Tells the agent why nothing can be forked from this process, and ends.

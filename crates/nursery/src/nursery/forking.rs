@@ -58,7 +58,9 @@ impl Zygote {
 impl Sandbox {
     /// It waits for its program, and came with these.
     pub(super) fn prepared(&mut self, mut fds: Vec<OwnedFd>, groups: &mut Groups, policy: &Policy) {
-        let Role::Nested(forked) = &mut self.role else { return };
+        let Role::Nested(forked) = &mut self.role else {
+            return;
+        };
         if fds.is_empty() {
             return self.made.kill();
         }
@@ -164,9 +166,8 @@ impl Nursery {
     pub(super) fn serve_forks(&mut self) {
         let mut waiting = std::mem::take(&mut self.forks);
         while let Some(fork) = waiting.pop_front() {
-            let ready = |sandbox: &Sandbox| {
-                sandbox.is_spare_of(fork.of) && matches!(sandbox.stage, Stage::Prepared)
-            };
+            let ready =
+                |sandbox: &Sandbox| sandbox.is_spare_of(fork.of) && matches!(sandbox.stage, Stage::Prepared);
             match self.sandboxes.iter().position(ready) {
                 Some(index) => self.fork_into(index, fork),
                 None => self.forks.push_back(fork),
@@ -190,7 +191,10 @@ impl Nursery {
     }
 
     fn spare_of(&self, zygote: u64) -> usize {
-        let spare = self.sandboxes.iter().filter(|sandbox| sandbox.is_spare_of(zygote));
+        let spare = self
+            .sandboxes
+            .iter()
+            .filter(|sandbox| sandbox.is_spare_of(zygote));
         spare.count()
     }
 
@@ -289,7 +293,11 @@ impl Nursery {
         send(&zygote.orders, &order, &fds)?;
         drop(fds);
         drop(reporting);
-        send(&self.sandboxes[index].made.socket, &Told::Forking, &[report.as_fd()])
+        send(
+            &self.sandboxes[index].made.socket,
+            &Told::Forking,
+            &[report.as_fd()],
+        )
     }
 
     /// The end of a zygote, whose workers go on.
@@ -322,13 +330,16 @@ impl Nursery {
 
     /// Sandboxes of zygotes that are dead go once nothing that was forked from them is left.
     pub(super) fn end_zygotes(&self) {
-        for sandbox in &self.sandboxes {
-            if let (Role::Zygote(zygote), Some(id)) = (&sandbox.role, sandbox.id)
-                && !zygote.lives
-                && !self.sandboxes.iter().any(|other| other.is_of(id))
-            {
-                sandbox.made.kill();
+        self.ending_zygotes().for_each(|sandbox| sandbox.made.kill());
+    }
+
+    /// Those whose end waits, in the kernel, for what is reaped by this process and is no sandbox.
+    pub(super) fn ending_zygotes(&self) -> impl Iterator<Item = &Sandbox> {
+        self.sandboxes.iter().filter(|sandbox| match (&sandbox.role, sandbox.id) {
+            (Role::Zygote(zygote), Some(id)) => {
+                !zygote.lives && !self.sandboxes.iter().any(|other| other.is_of(id))
             }
-        }
+            _ => false,
+        })
     }
 }

@@ -55,13 +55,10 @@ impl Nursery {
     /// Starts go to sandboxes that are prepared, the oldest first.
     pub(super) fn serve_waiting(&mut self) {
         while !self.waiting.is_empty() {
-            let ready = self
-                .sandboxes
-                .iter()
-                .position(|sandbox| {
-                    matches!((&sandbox.role, &sandbox.stage), (Role::Plain, Stage::Prepared))
-                        && sandbox.failure.is_none()
-                });
+            let ready = self.sandboxes.iter().position(|sandbox| {
+                matches!((&sandbox.role, &sandbox.stage), (Role::Plain, Stage::Prepared))
+                    && sandbox.failure.is_none()
+            });
             let Some(index) = ready else { break };
             let Some(start) = self.waiting.pop_front() else {
                 break;
@@ -88,20 +85,29 @@ impl Nursery {
             end,
             described,
         } = start;
-        let told = self.trees(&described).and_then(|Trees { targets, trees, zygote }| {
-            let failed = |error: io::Error| format!("telling a sandbox what to run: {error}");
-            let paths = targets.iter().map(|(target, _)| target.into());
-            let zygote = zygote.then(|| Zygote::new(paths.collect())).transpose();
-            let (role, theirs) = match zygote.map_err(failed)? {
-                Some((zygote, theirs)) => (Role::Zygote(zygote), Some(theirs)),
-                None => (Role::Plain, None),
-            };
-            let fds = [&input, &output, &described].into_iter().chain(&theirs).chain(&trees);
-            let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
-            let sandbox = &self.sandboxes[index];
-            sandbox.made.start(targets, &fds).map_err(failed)?;
-            Ok(role)
-        });
+        let told = self.trees(&described).and_then(
+            |Trees {
+                 targets,
+                 trees,
+                 zygote,
+             }| {
+                let failed = |error: io::Error| format!("telling a sandbox what to run: {error}");
+                let paths = targets.iter().map(|(target, _)| target.into());
+                let zygote = zygote.then(|| Zygote::new(paths.collect())).transpose();
+                let (role, theirs) = match zygote.map_err(failed)? {
+                    Some((zygote, theirs)) => (Role::Zygote(zygote), Some(theirs)),
+                    None => (Role::Plain, None),
+                };
+                let fds = [&input, &output, &described]
+                    .into_iter()
+                    .chain(&theirs)
+                    .chain(&trees);
+                let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
+                let sandbox = &self.sandboxes[index];
+                sandbox.made.start(targets, &fds).map_err(failed)?;
+                Ok(role)
+            },
+        );
         let sandbox = &mut self.sandboxes[index];
         match told {
             Ok(role) => {

@@ -49,10 +49,14 @@ impl Nested<'_> {
         self.inside.limit().map_err(step("setting limits"))?;
         confinement::forbid_capabilities().map_err(step("forbidding capabilities"))?;
         confinement::give_up_capabilities().map_err(step("giving up capabilities"))?;
-        confinement::limit_system_calls(self.inside.filter).map_err(step("limiting the system calls of pid 1"))?;
+        confinement::limit_system_calls(self.inside.filter)
+            .map_err(step("limiting the system calls of pid 1"))?;
         let namespaces = self.namespaces().map_err(step("opening namespaces"))?;
         let own = kernel::open_pidfd(1).map_err(step("opening pid 1"))?;
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(&own).chain(&namespaces).map(AsFd::as_fd).collect();
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(&own)
+            .chain(&namespaces)
+            .map(AsFd::as_fd)
+            .collect();
         send(socket, &Word::Prepared, &fds).map_err(step("telling the nursery"))?;
         drop(fds);
         drop((own, namespaces));
@@ -86,7 +90,9 @@ impl Nested<'_> {
         // What stands in a folder that is about to be covered.
         let mut covered = Vec::new();
         let own = [PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
-        let shown = template.targets().chain(self.targets.iter().map(PathBuf::as_path));
+        let shown = template
+            .targets()
+            .chain(self.targets.iter().map(PathBuf::as_path));
         for target in shown.filter(|target| own.iter().any(|own| target.starts_with(own))) {
             let tree = root::copy_at(target).map_err(step(format!("mounting {}", target.display())))?;
             covered.push((tree, target.to_owned()));

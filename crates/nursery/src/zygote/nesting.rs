@@ -22,11 +22,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// Of a worker's own, beside that of users; that of the network unless it is granted one.
-const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
-    | libc::CLONE_NEWPID
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP;
+const NAMESPACES: libc::c_int =
+    libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
 
 /// The namespaces of a zygote's sandbox.
 pub struct Parent {
@@ -110,7 +107,11 @@ fn help(nested: &Nested<'_>, parent: &Parent, socket: &OwnedFd) -> Result<(), St
     }
     let started = || {
         join(&users, CloneFlags::CLONE_NEWUSER, "users, a new one")?;
-        let network = if nested.inside.policy.network { 0 } else { libc::CLONE_NEWNET };
+        let network = if nested.inside.policy.network {
+            0
+        } else {
+            libc::CLONE_NEWNET
+        };
         // SAFETY: this process has one thread.
         let forked = unsafe { kernel::fork(NAMESPACES | network | libc::CLONE_PARENT) };
         forked.map_err(step("making namespaces"))

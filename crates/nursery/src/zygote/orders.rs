@@ -144,7 +144,8 @@ impl Orders {
             &|| match confinement::has_landlock() {
                 true => {
                     let own = [PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
-                    let writable: Vec<PathBuf> = own.into_iter().chain(fork.writable.iter().cloned()).collect();
+                    let writable: Vec<PathBuf> =
+                        own.into_iter().chain(fork.writable.iter().cloned()).collect();
                     confinement::limit_files(&writable, fork.network).map(drop)
                 }
                 false => Ok(()),

@@ -115,7 +115,11 @@ impl Leases {
             };
             if is_such {
                 // Why it was not warm, if that is so.
-                sample.why = sample.why.trim_start_matches(FROM_ZYGOTE).trim_start_matches(": ").to_owned();
+                sample.why = sample
+                    .why
+                    .trim_start_matches(FROM_ZYGOTE)
+                    .trim_start_matches(": ")
+                    .to_owned();
                 return Ok(sample);
             }
             why = sample.why;

@@ -159,7 +159,10 @@ fn told(totals: &Totals, worst: Option<(&str, &Pace)>) -> String {
 
 async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
     if args.zygote && args.kind != Kind::Namespace {
-        bail!("only sandboxes of kind namespace have zygotes: leave out --zygote, or --kind {}", args.kind);
+        bail!(
+            "only sandboxes of kind namespace have zygotes: leave out --zygote, or --kind {}",
+            args.kind
+        );
     }
     let secret = Arc::new(format!("{:032x}", rand::random::<u128>()));
     // Before the launcher starts anything: what is open here, others may inherit.

@@ -8,7 +8,9 @@ fn zygote_of(script: &str) -> Program {
     let inside = "/opt/hotlease-escape";
     Program {
         path: inside.into(),
-        arguments: ["zygote", "run", "/bin/sh", "-c", script].map(OsString::from).to_vec(),
+        arguments: ["zygote", "run", "/bin/sh", "-c", script]
+            .map(OsString::from)
+            .to_vec(),
         mounts: vec![Mount {
             source: beside,
             target: inside.into(),
@@ -55,7 +57,12 @@ async fn a_fork_is_confined_as_what_is_started() {
     let other = fork(&launcher, &zygote).expect("forked");
     for name in ["user", "mnt", "pid", "ipc", "net", "uts", "cgroup"] {
         let of = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/{name}")).expect("a namespace");
-        let all = [of(std::process::id()), of(zygote.pid()), of(worker.pid()), of(other.pid())];
+        let all = [
+            of(std::process::id()),
+            of(zygote.pid()),
+            of(worker.pid()),
+            of(other.pid()),
+        ];
         // The cgroup namespaces of all are rooted in their makers' groups, and still each is another one.
         let different: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "{name}: {all:?}");
@@ -83,7 +90,12 @@ async fn what_forks_need_is_lost_by_them() {
             call.number,
             arguments.join(", ")
         );
-        assert_eq!(forked_output(&launcher, &script).await, "", "{} is left", call.name());
+        assert_eq!(
+            forked_output(&launcher, &script).await,
+            "",
+            "{} is left",
+            call.name()
+        );
     }
 }
 
@@ -123,7 +135,11 @@ async fn the_end_of_a_fork_is_told_as_that_of_what_is_started() {
     let namespace = std::fs::read_link(format!("/proc/{}/ns/pid", worker.pid())).expect("it lives");
     worker.kill();
     assert_eq!(exit_of(&worker).await.end, End::Signalled(9));
-    assert_eq!(residue::processes_in(&namespace), Vec::<u32>::new(), "they outlived it");
+    assert_eq!(
+        residue::processes_in(&namespace),
+        Vec::<u32>::new(),
+        "they outlived it"
+    );
     assert!(fork(&launcher, &zygote).is_ok(), "the zygote goes on");
 }
 
@@ -133,7 +149,10 @@ async fn limits_of_a_fork_are_its_own() {
         return;
     };
     let lacking = launcher.lacking(Kind::Namespace).expect("as before");
-    if lacking.iter().any(|lacking| lacking.starts_with("memory") || lacking.starts_with("cores")) {
+    if lacking
+        .iter()
+        .any(|lacking| lacking.starts_with("memory") || lacking.starts_with("cores"))
+    {
         eprintln!("skipped: not enforced here: {lacking:?}");
         return;
     }
@@ -145,10 +164,19 @@ async fn limits_of_a_fork_are_its_own() {
     limited.limit(64 << 20, &[0]).expect("limited");
     tell.write_all(b"go\n").expect("it listens");
     let exit = exit_of(&limited).await;
-    assert_eq!(exit.output.lines().next(), Some("Cpus_allowed_list:\t0"), "it left its core");
+    assert_eq!(
+        exit.output.lines().next(),
+        Some("Cpus_allowed_list:\t0"),
+        "it left its core"
+    );
     assert_eq!(exit.end, End::OutOfMemory, "{}", exit.output);
     let exit = exit_of(&other).await;
-    assert_eq!(exit.end, End::Exited(0), "a limit of another one's: {}", exit.output);
+    assert_eq!(
+        exit.end,
+        End::Exited(0),
+        "a limit of another one's: {}",
+        exit.output
+    );
 }
 
 #[tokio::test]
@@ -185,7 +213,10 @@ async fn a_program_that_is_no_zygote_forks_nothing_and_says_so() {
     for script in ["exit 3", "exec cat <&3 >/dev/null"] {
         let zygote = begin(&launcher, &shell(script, Vec::new()));
         let why = fork(&launcher, &zygote).expect_err("nobody forks").to_string();
-        assert!(why.contains("zygote") || why.contains("come up"), "{script}: {why}");
+        assert!(
+            why.contains("zygote") || why.contains("come up"),
+            "{script}: {why}"
+        );
         zygote.kill();
     }
     tokio::time::timeout(Duration::from_secs(10), launcher.all_gone())
