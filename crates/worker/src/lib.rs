@@ -59,7 +59,7 @@ use hotlease_wire::control::Answer;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// A function of the context interface, of the program that hosts a worker: context, input, its bytes, output, its
@@ -84,11 +84,6 @@ impl Worker {
             socket,
             imports: Duration::ZERO,
         })
-    }
-
-    /// The number of its control socket.
-    pub fn descriptor(&self) -> RawFd {
-        self.socket.as_raw_fd()
     }
 
     /// Of the time since its process was started, what its program has spent on imports: told to whoever asks where the time of

@@ -1,17 +1,22 @@
 """Imports that a lease names, done before its first task; and zygotes: interpreters that have done them, from which workers are forked."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import sys
-import time
 
 from hotlease import _core
 
-_OWN = ("/dev/null",)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Optional
+
 _NAMED_MAX = 3
 
 
-def imported(names):
+def imported(names: Iterable[str]) -> Optional[str]:
     """Imports these modules, on one core, as a worker has: libraries start a thread for each. Why that fails; None if it does not."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
@@ -26,13 +31,13 @@ def imported(names):
     return None
 
 
-def begun():
+def begun() -> tuple[_core.Zygote, dict[str, str], set[str]]:
     """Becomes a zygote, before anything of the tenant's is imported: what `serve` needs."""
     zygote = _core.Zygote()
     return zygote, _descriptors(), _shared()
 
 
-def serve(zygote, descriptors, shared, imports_ns):
+def serve(zygote: _core.Zygote, descriptors: dict[str, str], shared: set[str], imports_ns: int) -> None:
     """Waits, and forks: comes back in each worker, as if that had been started and had imported everything itself."""
     left = _left(descriptors, shared)
     if left:
@@ -43,7 +48,7 @@ def serve(zygote, descriptors, shared, imports_ns):
     _renew()
 
 
-def _left(descriptors, shared):
+def _left(descriptors: dict[str, str], shared: set[str]) -> Optional[str]:
     """What a fork would share with others, or lack; None if there is nothing."""
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:
@@ -65,16 +70,16 @@ def _left(descriptors, shared):
     return None
 
 
-def _many(count, what):
+def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _named(names):
-    names = sorted(set(names))
-    return ", ".join(names[:_NAMED_MAX]) + (", ..." if len(names) > _NAMED_MAX else "")
+def _named(names: Iterable[str]) -> str:
+    each = sorted(set(names))
+    return ", ".join(each[:_NAMED_MAX]) + (", ..." if len(each) > _NAMED_MAX else "")
 
 
-def _descriptors():
+def _descriptors() -> dict[str, str]:
     """What is open here, by number."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
@@ -86,18 +91,18 @@ def _descriptors():
     return found
 
 
-def _shared():
+def _shared() -> set[str]:
     """Memory here that other processes may see changing, by name."""
     with open("/proc/self/maps") as maps:
         rows = (line.split(maxsplit=5) for line in maps)
         return {row[5].strip() if len(row) > 5 else "unnamed" for row in rows if row[1][1] == "w" and row[1][3] == "s"}
 
 
-def _renew():
+def _renew() -> None:
     """What forks of one process must not have in common. Python's own generator was seeded anew by the fork, OpenSSL's is by its number."""
     legacy = sys.modules.get("numpy.random")
     if legacy is not None:
         legacy.seed()
     identifiers = sys.modules.get("uuid")
     if identifiers is not None:
-        identifiers._node = identifiers._last_timestamp = None
+        vars(identifiers).update(_node=None, _last_timestamp=None)

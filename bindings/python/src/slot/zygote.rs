@@ -5,7 +5,7 @@ use hotlease_worker::Worker;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// A process that an agent has started to fork workers from.
@@ -40,15 +40,6 @@ impl Zygote {
             control: Some(Worker::take_over().map_err(failed)?),
             orders: Orders::take().map_err(failed)?,
         })
-    }
-
-    /// Descriptors that are its own.
-    fn descriptors(&self) -> Vec<i32> {
-        let control = self.control.as_ref().map(Worker::descriptor);
-        control
-            .into_iter()
-            .chain([self.orders.fd().as_raw_fd()])
-            .collect()
     }
 
     /// Tells the agent why nothing can be forked from this process, and ends.

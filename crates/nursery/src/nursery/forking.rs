@@ -335,11 +335,13 @@ impl Nursery {
 
     /// Those whose end waits, in the kernel, for what is reaped by this process and is no sandbox.
     pub(super) fn ending_zygotes(&self) -> impl Iterator<Item = &Sandbox> {
-        self.sandboxes.iter().filter(|sandbox| match (&sandbox.role, sandbox.id) {
-            (Role::Zygote(zygote), Some(id)) => {
-                !zygote.lives && !self.sandboxes.iter().any(|other| other.is_of(id))
-            }
-            _ => false,
-        })
+        self.sandboxes
+            .iter()
+            .filter(|sandbox| match (&sandbox.role, sandbox.id) {
+                (Role::Zygote(zygote), Some(id)) => {
+                    !zygote.lives && !self.sandboxes.iter().any(|other| other.is_of(id))
+                }
+                _ => false,
+            })
     }
 }

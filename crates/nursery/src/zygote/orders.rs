@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns};
 use rustix::process::setsid;
 use seccompiler::BpfProgram;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
 /// What a program has to do around a fork of its own.
@@ -46,11 +46,6 @@ impl Orders {
         drop(gift);
         let filter = confinement::filter_without(lost_by_forks()).map_err(io::Error::other)?;
         Ok(Self { socket, filter })
-    }
-
-    /// Where they come from.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 
     /// Waits for an order and carries it out: true in each worker, with standard input and output of its own and nothing of the zygote's
