@@ -286,9 +286,7 @@ impl Incarnation {
         node: &Arc<Node>,
         lease: &ActiveLease,
     ) -> (Option<Arc<Worker>>, Result<(), NotUp>) {
-        let program = lease.terms.program.as_ref();
         // A pooled worker may have died unseen; that is no reason to fail.
-        let sandbox = lease.terms.sandbox;
         let (pooled, mut came) = lease.waiting_worker(node);
         if let Some(worker) = pooled {
             let worker = Arc::new(worker);
@@ -303,7 +301,7 @@ impl Incarnation {
         let started = tokio::select! {
             biased;
             () = self.until_killed() => return (None, Err(NotUp::Ended)),
-            started = Worker::start(node.launcher(), sandbox, program, &lease.terms.reach) => started,
+            started = lease.start_worker(node, &mut came) => started,
         };
         match started {
             Ok(worker) => {

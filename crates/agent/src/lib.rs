@@ -62,6 +62,7 @@ mod starts;
 mod usage;
 mod watchdog;
 mod worker;
+mod zygotes;
 
 pub use agent::Agent;
 pub use config::{

@@ -104,6 +104,7 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     if tenant.is_empty() {
         workers.extend(waiting(node, "pooled", node.pool.listing()));
         workers.extend(waiting(node, "spare", node.spares.listing()));
+        workers.extend(waiting(node, "zygote", node.spares.zygotes.listing()));
     }
     AgentStatus {
         agent: Some(agent),

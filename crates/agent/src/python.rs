@@ -5,8 +5,8 @@ use crate::code::Code;
 use hotlease_sandbox::{Held, Program};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::PythonRuntime;
-use hotlease_wire::python::{BYTES_MAX, EXPECTED, PATH};
-use std::ffi::OsString;
+use hotlease_wire::python::{BYTES_MAX, EXPECTED, IMPORTS, PATH};
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +31,25 @@ main()
 
 /// The environment variable that tells an interpreter that it waits for a lease, and has time for more imports.
 pub(crate) const SPARE: &str = "HOTLEASE_PYTHON_SPARE";
+
+/// The one that tells it that workers are to be forked from it.
+pub(crate) const ZYGOTE: &str = "HOTLEASE_PYTHON_ZYGOTE";
+
+/// What workers of this program import before they take orders, if anything.
+pub(crate) fn imports(program: &Program) -> Option<&OsStr> {
+    let mut named = program.environment.iter().filter(|(name, _)| name == IMPORTS);
+    named
+        .next()
+        .map(|(_, names)| names.as_os_str())
+        .filter(|names| !names.is_empty())
+}
+
+/// The same program with one more variable.
+pub(crate) fn told(program: &Program, variable: &str) -> Program {
+    let mut program = Program::clone(program);
+    program.environment.push((variable.into(), "1".into()));
+    program
+}
 
 /// Variables of the environment.
 const VARIABLES_MAX: usize = 1024;

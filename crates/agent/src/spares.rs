@@ -5,8 +5,9 @@
 //! lease's tasks reaches another's. It says what it is with its program, in which the versions of everything are that the
 //! next client asks for. What is not asked for within [`LIFE`] is killed.
 
-use crate::python::SPARE;
+use crate::python::{self, SPARE};
 use crate::worker::Worker;
+use crate::zygotes::Zygotes;
 use hotlease_sandbox::{Kind, Launcher, Program};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,8 @@ pub(crate) struct Spares {
     life: Duration,
     table: Mutex<Table>,
     changed: Notify,
+    /// What they are forked from, where they can be.
+    pub zygotes: Zygotes,
 }
 
 /// Whose interpreter, and which.
@@ -55,6 +58,7 @@ struct Table {
 impl Spares {
     /// None yet, and never more than `most`.
     pub fn new(launcher: Launcher, most: usize) -> Self {
+        let zygotes = Zygotes::new(launcher.clone());
         Self {
             launcher,
             most,
@@ -66,6 +70,7 @@ impl Spares {
                 closed: false,
             }),
             changed: Notify::new(),
+            zygotes,
         }
     }
 
@@ -133,6 +138,7 @@ impl Spares {
         let surplus = table.trim();
         drop(table);
         drop(surplus);
+        self.zygotes.keep(limit);
     }
 
     /// Kills them, and starts no more.
@@ -143,12 +149,14 @@ impl Spares {
         let all = table.trim();
         drop(table);
         drop(all);
+        self.zygotes.keep(0);
         self.changed.notify_one();
     }
 
     /// Starts what is wanted, one after the other, and kills what has waited too long, until they are closed.
     pub async fn keep_them(self: Arc<Self>) {
         loop {
+            let again = self.zygotes.look();
             let (next, wake) = {
                 let mut table = self.table();
                 if table.closed {
@@ -165,26 +173,31 @@ impl Spares {
             };
             match (next, wake) {
                 (Some(kind), _) => self.start(kind).await,
-                (None, Some(until)) => tokio::select! {
-                    () = sleep_until(until) => {}
-                    () = self.changed.notified() => {}
+                (None, wake) => match wake.into_iter().chain(again).min() {
+                    Some(until) => tokio::select! {
+                        () = sleep_until(until) => {}
+                        () = self.changed.notified() => {}
+                    },
+                    None => self.changed.notified().await,
                 },
-                (None, None) => self.changed.notified().await,
             }
         }
     }
 
     async fn start(&self, kind: Spare) {
-        let mut program = Program::clone(&kind.program);
-        program.environment.push((SPARE.into(), "1".into()));
-        let worker = match Worker::start(
-            &self.launcher,
-            kind.sandbox,
-            Some(&Arc::new(program)),
-            &Arc::default(),
-        )
-        .await
-        {
+        let Spare {
+            tenant,
+            sandbox,
+            program,
+        } = &kind;
+        let started = match self.zygotes.fork_of_any(tenant, *sandbox, program).await {
+            Ok(worker) => Ok(worker),
+            Err(_) => {
+                let program = Arc::new(python::told(program, SPARE));
+                Worker::start(&self.launcher, *sandbox, Some(&program), &Arc::default()).await
+            }
+        };
+        let worker = match started {
             Ok(worker) => worker,
             // Not tried again: whoever asks for such a worker will hear why there is none.
             Err(why) => return tracing::debug!(why, "no spare interpreter"),

@@ -11,13 +11,18 @@ use std::time::{Duration, Instant};
 
 /// Where a worker came from.
 pub(crate) enum Came {
-    /// It was ready, and waited.
-    Warm,
+    /// It was ready, and waited; what is to be said of a zygote, if anything.
+    Warm(String),
     /// It was being started for whoever comes next.
     Unready,
     /// It was started for the lease, for this reason.
     Cold(String),
+    /// It was forked from a zygote for the lease, for this reason.
+    Forked(String),
 }
+
+/// Of a worker whose imports were there before it was.
+const FROM_ZYGOTE: &str = "forked from a zygote that has done its imports";
 
 /// How an incarnation came up.
 #[derive(Default)]
@@ -31,8 +36,9 @@ impl Start {
     /// Its worker serves, and came so; it was asked for at `begun`, and ready at `ready`.
     pub fn up(&self, lease: &ActiveLease, worker: &Worker, came: &Came, (begun, ready): (Instant, Instant)) {
         let start_us = us(ready.duration_since(begun));
+        let warm = matches!(came, Came::Warm(_));
         let (mut steps, cold) = match came {
-            Came::Warm => (StartSteps::default(), String::new()),
+            Came::Warm(said) => (StartSteps::default(), said.clone()),
             Came::Unready => {
                 let waited = StartSteps {
                     interpreter_us: Some(start_us),
@@ -44,11 +50,12 @@ impl Start {
                 )
             }
             Came::Cold(why) => (worker.steps(), why.clone()),
+            Came::Forked(why) => (worker.steps(), format!("{FROM_ZYGOTE}: {why}")),
         };
         steps.image_us = lease.terms.image.map(us);
         let phases = StartPhases {
-            pooled: cold.is_empty().into(),
-            started: (!cold.is_empty()).into(),
+            pooled: warm.into(),
+            started: (!warm).into(),
             grant_us: us(lease.granting()),
             start_us,
             steps,
@@ -112,11 +119,36 @@ impl ActiveLease {
             ),
         };
         let came = match &taken {
-            Some(worker) if worker.is_ready() => Came::Warm,
+            Some(worker) if worker.is_ready() && worker.is_forked() => Came::Warm(FROM_ZYGOTE.into()),
+            Some(worker) if worker.is_ready() => {
+                let program = self.terms.program.as_deref();
+                let why = program.and_then(|program| node.spares.zygotes.why_none(tenant, program));
+                Came::Warm(why.unwrap_or_default())
+            }
             Some(_) => Came::Unready,
             None => Came::Cold(why),
         };
         (taken, came)
+    }
+
+    /// A worker of its own, forked from a zygote where there is one.
+    pub async fn start_worker(&self, node: &Node, came: &mut Came) -> Result<Worker, String> {
+        let (tenant, sandbox) = (&self.terms.tenant, self.terms.sandbox);
+        let program = self.terms.program.as_ref();
+        // What a zygote and its workers see is what every lease of their program sees.
+        if self.terms.reach.is_nothing()
+            && let (Some(program), Came::Cold(why)) = (program, &mut *came)
+        {
+            match node.spares.zygotes.fork(tenant, sandbox, program).await {
+                Ok(worker) => {
+                    *came = Came::Forked(std::mem::take(why));
+                    return Ok(worker);
+                }
+                Err(none) if none.is_empty() => {}
+                Err(none) => *why = format!("{why}; {none}"),
+            }
+        }
+        Worker::start(node.launcher(), sandbox, program, &self.terms.reach).await
     }
 
     /// How it began, as far as it has.

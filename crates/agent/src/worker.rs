@@ -5,12 +5,12 @@
 
 use crate::socket::AsyncSocket;
 use hotlease_fabric::socket::Socket;
-use hotlease_sandbox::{Exit, Kind, Launcher, Process, Program, Reach, SandboxError};
+use hotlease_sandbox::{Exit, Held, Kind, Launcher, Process, Program, Reach, SandboxError};
 use hotlease_wire::control::{Answer, Order};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::StartSteps;
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -93,6 +93,7 @@ pub(crate) struct Worker {
     control: Arc<Control>,
     /// When its program was running.
     begun: Instant,
+    is_forked: bool,
 }
 
 impl Worker {
@@ -103,28 +104,53 @@ impl Worker {
         program: Option<&Arc<Program>>,
         reach: &Arc<Reach>,
     ) -> Result<Self, String> {
+        let (launcher, of, reach) = (launcher.clone(), program.cloned(), Arc::clone(reach));
+        let start = move |control| launcher.start(sandbox, of.as_deref(), &reach, control);
+        Self::begin(held_by(program), start).await
+    }
+
+    /// Starts what workers can be forked from. It takes no orders, but is ready once it has imported what they need.
+    pub async fn start_zygote(launcher: &Launcher, program: &Arc<Program>) -> Result<Self, String> {
+        let (launcher, of) = (launcher.clone(), Arc::clone(program));
+        let start = move |control| launcher.start_zygote(&of, control);
+        Self::begin(held_by(Some(program)), start).await
+    }
+
+    /// Forks a worker of `program` from one of those.
+    pub async fn fork(&self, launcher: &Launcher, program: &Arc<Program>) -> Result<Self, String> {
+        let (launcher, zygote) = (launcher.clone(), Arc::clone(&self.process));
+        let start = move |control| launcher.fork(&zygote, control);
+        let mut worker = Self::begin(held_by(Some(program)), start).await?;
+        worker.is_forked = true;
+        Ok(worker)
+    }
+
+    /// Whether it was forked from a zygote.
+    pub fn is_forked(&self) -> bool {
+        self.is_forked
+    }
+
+    async fn begin(
+        held: Option<Held>,
+        start: impl FnOnce(OwnedFd) -> Result<Process, SandboxError> + Send + 'static,
+    ) -> Result<Self, String> {
         let _turn = STARTS.acquire().await;
-        let (launcher, program, reach) = (launcher.clone(), program.cloned(), Arc::clone(reach));
-        let started = tokio::task::spawn_blocking(move || {
-            Self::start_blocking(&launcher, sandbox, program.as_deref(), &reach)
-        });
-        match started.await {
+        let started = tokio::task::spawn_blocking(move || Self::begin_blocking(held, start)).await;
+        match started {
             Ok(worker) => worker.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    fn start_blocking(
-        launcher: &Launcher,
-        sandbox: Kind,
-        program: Option<&Program>,
-        reach: &Reach,
+    fn begin_blocking(
+        held: Option<Held>,
+        start: impl FnOnce(OwnedFd) -> Result<Process, SandboxError>,
     ) -> Result<Self, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (ours, theirs) = Socket::pair().map_err(failed("control socket"))?;
         let socket = AsyncSocket::new(ours).map_err(failed("control socket"))?;
-        let process = Arc::new(launcher.start(sandbox, program, reach, theirs.into())?);
-        if let Some(held) = program.map(|program| program.held.clone()) {
+        let process = Arc::new(start(theirs.into())?);
+        if let Some(held) = held {
             let gone = process.gone();
             tokio::spawn(async move {
                 gone.await;
@@ -146,6 +172,7 @@ impl Worker {
             process,
             control,
             begun,
+            is_forked: false,
         })
     }
 
@@ -264,6 +291,10 @@ impl Worker {
     pub fn resident_bytes(&self) -> u64 {
         self.process.resident_bytes()
     }
+}
+
+fn held_by(program: Option<&Arc<Program>>) -> Option<Held> {
+    program.map(|program| program.held.clone())
 }
 
 async fn read_answers(control: Arc<Control>, process: Weak<Process>) {

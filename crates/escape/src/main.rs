@@ -1,6 +1,7 @@
 //! `hotlease-escape`: tries to get out of the sandbox that it is started in. `hotlease sandbox test` starts it.
 
 use hotlease_escape::{Attempt, DONE, Evidence, Outcome, serve_as_neighbour, take_turn, themes};
+use hotlease_nursery::zygote::{Hooks, Orders};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -9,6 +10,9 @@ usage: hotlease-escape list               the attempts, one a line: name, what i
        hotlease-escape page               the same as tables in Markdown, as in docs/escape-corpus.md
        hotlease-escape try NAME [TOKEN]   make one; exit status 0: contained, 1: escaped, 2: cannot be tried here
        hotlease-escape tenant TOKEN       look for what others with this token left, a line each, and leave what can be left
+       hotlease-escape zygote try NAME [TOKEN]
+       hotlease-escape zygote run PROGRAM [ARGUMENT...]
+                                          the same, or becoming this program, in each process that is forked from this one, a zygote
        hotlease-escape neighbour TOKEN FOLDER
                                           be the process that must not notice it; ends with its standard input
 `hotlease sandbox test` starts them as they are meant to be.";
@@ -16,7 +20,18 @@ usage: hotlease-escape list               the attempts, one a line: name, what i
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments[..] {
+    carry_out(&arguments)
+}
+
+fn carry_out(arguments: &[&str]) -> ExitCode {
+    match *arguments {
+        ["zygote", ref others @ ..] => zygote(others),
+        ["run", program, ref others @ ..] => {
+            use std::os::unix::process::CommandExt;
+            let error = std::process::Command::new(program).args(others).exec();
+            say(&format!("{program}: {error}\n"));
+            ExitCode::FAILURE
+        }
         ["list"] => {
             let lines: String = attempts()
                 .map(|attempt| format!("{}\t{}\n", attempt.name, attempt.what))
@@ -65,6 +80,24 @@ fn main() -> ExitCode {
         _ => {
             let _ = writeln!(std::io::stderr(), "{USAGE}");
             ExitCode::from(2)
+        }
+    }
+}
+
+/// Waits for orders to fork, and does all the rest in the forks.
+fn zygote(arguments: &[&str]) -> ExitCode {
+    struct Nothing;
+    impl Hooks for Nothing {
+        fn before(&mut self) {}
+        fn in_zygote(&mut self) {}
+    }
+    let forked = Orders::take().and_then(|mut orders| orders.next(&mut Nothing, &mut Vec::new()));
+    match forked {
+        Ok(true) => carry_out(arguments),
+        Ok(false) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("hotlease-escape: no zygote: {error}\n"));
+            ExitCode::FAILURE
         }
     }
 }

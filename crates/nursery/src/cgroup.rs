@@ -116,6 +116,12 @@ impl Group {
         Self { folders: Vec::new() }
     }
 
+    /// This process, with all its threads, is in it from now on.
+    pub fn join(&self, pid: libc::pid_t) -> io::Result<()> {
+        let mut folders = self.folders.iter();
+        folders.try_for_each(|(folder, ..)| fs::write(folder.join("cgroup.procs"), pid.to_string()))
+    }
+
     /// Memory of all its processes together; 0: no limit.
     pub fn limit_memory(&self, bytes: u64) -> io::Result<()> {
         for (folder, controllers, unified) in &self.folders {

@@ -4,7 +4,7 @@ use crate::kernel;
 use crate::system_calls::{Call, Rule};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
@@ -59,6 +59,18 @@ pub fn has_landlock() -> bool {
     version > 0
 }
 
+/// Of a zygote, whose forks have other files than it has: sockets with names in the abstract, and signals, stay inside.
+pub fn limit_reach() -> io::Result<()> {
+    let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .scope(Scope::AbstractUnixSocket | Scope::Signal)
+        .and_then(Ruleset::create)
+        .and_then(RulesetCreated::restrict_self)
+        .map_err(|error| failed(&error))
+        .map(drop)
+}
+
 /// A second line behind the mounts: files are read and run everywhere in the sandbox's root, and written only in `writable`;
 /// sockets with names in the abstract, and signals, stay inside; TCP ports only where there is a `network`.
 pub fn limit_files(writable: &[PathBuf], network: bool) -> io::Result<RulesetStatus> {
@@ -94,6 +106,27 @@ pub fn limit_files(writable: &[PathBuf], network: bool) -> io::Result<RulesetSta
 
 /// The filter of a table of [`system_calls`](crate::system_calls). What is not in the table does not exist.
 pub fn filter(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
+    compiled(
+        table,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+        SeccompAction::Allow,
+    )
+}
+
+/// A filter that takes away what is in a table, from who has a filter already.
+pub fn filter_without(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
+    compiled(
+        table,
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+    )
+}
+
+fn compiled(
+    table: impl Iterator<Item = &'static Call>,
+    others: SeccompAction,
+    these: SeccompAction,
+) -> Result<BpfProgram, String> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for call in table {
         let allowed = rules.entry(call.number).or_default();
@@ -113,8 +146,8 @@ pub fn filter(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, 
     let architecture = std::env::consts::ARCH.try_into();
     let filter = SeccompFilter::new(
         rules,
-        SeccompAction::Errno(libc::ENOSYS as u32),
-        SeccompAction::Allow,
+        others,
+        these,
         architecture.map_err(|error: seccompiler::BackendError| error.to_string())?,
     );
     let filter = filter.map_err(|error| error.to_string())?;

@@ -11,6 +11,8 @@ use crate::message::{receive, send};
 use crate::order::{DESCRIBED_BYTES_MAX, Described};
 use crate::policy::Policy;
 use crate::root::{self, StepError, Template, USER, step};
+use crate::zygote::nesting::Parent;
+use crate::zygote::{ORDERS_AT, keeping};
 use rustix::process::{Resource, Rlimit, chdir, setrlimit, setsid};
 use rustix::thread::{
     Gid, Uid, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
@@ -20,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::{CString, OsString};
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -38,19 +40,24 @@ pub enum Told {
         /// Where each tree goes, and whether it may be written.
         targets: Vec<(OsString, bool)>,
     },
+    /// Its program is being forked from a zygote; descriptor: where the fork reports.
+    Forking,
 }
 
 /// To the nursery.
 #[derive(Serialize, Deserialize)]
 pub enum Word {
-    /// It waits for its program.
+    /// It waits for its program. Descriptors, if that is to be forked from a zygote: a pidfd of its own, and its
+    /// namespaces.
     Prepared,
-    /// Descriptor: a pidfd of its program.
+    /// Descriptor: a pidfd of its program. If that is a zygote: three namespaces of the sandbox's, too.
     Started,
     /// It is about to end.
     Failed { what: String },
-    /// Its program's exit status, or else the signal that killed it, negative. It is about to end.
+    /// Its program's exit status, or else the signal that killed it, negative. It is about to end, unless the program was a zygote.
     Ended { status: i32 },
+    /// The end of what was forked from this sandbox's zygote: its number here, and its status.
+    Reaped { pid: i32, status: i32 },
 }
 
 /// What its program sees.
@@ -66,6 +73,8 @@ pub struct Inside<'a> {
     pub view: &'a View,
     pub policy: &'a Policy,
     pub filter: &'a BpfProgram,
+    /// That of zygotes.
+    pub filter_of_zygotes: &'a BpfProgram,
     /// Whether the nursery is root, and the sandbox thus another user.
     pub by_root: bool,
     /// Whether it shares the host's network.
@@ -78,7 +87,7 @@ const SOCKET: i32 = 3;
 impl Inside<'_> {
     /// The life of pid 1, with its end of the socket to the nursery.
     pub fn live(&self, socket: OwnedFd) -> ! {
-        let status = match self.only_socket(socket) {
+        let status = match only_socket(socket, "/host/dev/null") {
             Ok(socket) => match self.prepare_and_start(&socket) {
                 Ok(status) => {
                     // A nursery that is gone has no use for it.
@@ -98,27 +107,6 @@ impl Inside<'_> {
         unsafe { libc::_exit(status) }
     }
 
-    /// Nothing of the nursery's stays open but the socket: not its socket to the agent, nor other sandboxes'.
-    fn only_socket(&self, socket: OwnedFd) -> io::Result<OwnedFd> {
-        let null = fs::File::options()
-            .read(true)
-            .write(true)
-            .open("/host/dev/null")?;
-        nix::unistd::dup2_stdin(&null)?;
-        nix::unistd::dup2_stdout(&null)?;
-        nix::unistd::dup2_stderr(&null)?;
-        drop(null);
-        let socket = socket.into_raw_fd();
-        if socket != SOCKET {
-            // SAFETY: whatever had this number belongs to the nursery's state, which nobody here uses or drops.
-            let moved = unsafe { libc::dup3(socket, SOCKET, libc::O_CLOEXEC) };
-            nix::errno::Errno::result(moved)?;
-        }
-        kernel::close_from(SOCKET as u32 + 1)?;
-        // SAFETY: made or given up above.
-        Ok(unsafe { OwnedFd::from_raw_fd(SOCKET) })
-    }
-
     fn prepare_and_start(&self, socket: &OwnedFd) -> Result<i32, StepError> {
         match receive(socket).map_err(step("hearing of the nursery"))? {
             Some((Told::Prepare, _)) => self.prepare()?,
@@ -136,14 +124,21 @@ impl Inside<'_> {
             Some((Told::Start { targets }, fds)) => (targets, fds),
             _ => return Err(gone()),
         };
-        let (pid, pidfd) = self.start(waiting, targets, fds)?;
+        let begun = self.start(waiting, targets, fds)?;
         if let View::Container(_) = self.view {
             confinement::give_up_capabilities().map_err(step("giving up capabilities"))?;
         }
-        send(socket, &Word::Started, &[pidfd.as_fd()]).map_err(step("telling the nursery"))?;
-        drop(pidfd);
+        let Begun { pid, pidfd, parent } = begun;
+        let told: Vec<BorrowedFd<'_>> = std::iter::once(&pidfd).chain(&parent).map(AsFd::as_fd).collect();
+        send(socket, &Word::Started, &told).map_err(step("telling the nursery"))?;
+        let is_zygote = !parent.is_empty();
+        drop(told);
+        drop((pidfd, parent));
         // What follows is simple; in case it is not.
         confinement::limit_system_calls(self.filter).map_err(step("limiting the system calls of pid 1"))?;
+        if is_zygote {
+            keeping::keep(socket, pid).map_err(step("waiting for workers"))?;
+        }
         let status = reap_until(pid).map_err(step("waiting for the program"))?;
         Ok(match self.view {
             View::Pieces(_) => status,
@@ -159,12 +154,7 @@ impl Inside<'_> {
         let (user, group) = (Uid::from_raw(USER), Gid::from_raw(USER));
         set_thread_res_gid(group, group, group).map_err(step("changing the group"))?;
         set_thread_res_uid(user, user, user).map_err(step("changing the user"))?;
-        // After the user, whose change forgets it. A nursery that is gone already closes the socket.
-        kernel::die_with_parent().map_err(step("binding its life to the nursery's"))?;
-        kernel::set_dumpable(false).map_err(step("hiding pid 1"))?;
-        setsid().map_err(step("making a session"))?;
-        kernel::new_session_keyring().map_err(step("making a keyring"))?;
-        rustix::system::sethostname(b"sandbox").map_err(step("naming the host"))?;
+        self.be_pid_1()?;
         match self.view {
             View::Pieces(template) => template.enter()?,
             View::Container(common) => common.enter(self.policy)?,
@@ -173,7 +163,17 @@ impl Inside<'_> {
         confinement::forbid_capabilities().map_err(step("forbidding capabilities"))
     }
 
-    fn limit(&self) -> rustix::io::Result<()> {
+    /// What every pid 1 of ours is, and has of its own.
+    pub fn be_pid_1(&self) -> Result<(), StepError> {
+        // After the user, whose change forgets it. A nursery that is gone already closes the socket.
+        kernel::die_with_parent().map_err(step("binding its life to the nursery's"))?;
+        kernel::set_dumpable(false).map_err(step("hiding pid 1"))?;
+        setsid().map_err(step("making a session"))?;
+        kernel::new_session_keyring().map_err(step("making a keyring"))?;
+        rustix::system::sethostname(b"sandbox").map_err(step("naming the host"))
+    }
+
+    pub fn limit(&self) -> rustix::io::Result<()> {
         let limits = [
             (Resource::Core, 0),
             (Resource::Nofile, u64::from(self.policy.files)),
@@ -200,15 +200,17 @@ impl Inside<'_> {
         waiting: Option<Waiting>,
         targets: Vec<(OsString, bool)>,
         fds: Vec<OwnedFd>,
-    ) -> Result<(libc::pid_t, OwnedFd), StepError> {
+    ) -> Result<Begun, StepError> {
         let mut fds = fds.into_iter();
         let (Some(input), Some(output), Some(described)) = (fds.next(), fds.next(), fds.next()) else {
             return Err(gone());
         };
         let program = read(described).map_err(step("reading what to run"))?;
         if let (View::Container(common), Some(waiting)) = (self.view, waiting) {
-            return common.start((waiting, self.network), program, (targets, fds), (input, output));
+            let started = common.start((waiting, self.network), program, (targets, fds), (input, output));
+            return started.map(|(pid, pidfd)| Begun::plain(pid, pidfd));
         }
+        let orders = program.zygote.then(|| fds.next().ok_or_else(gone)).transpose()?;
         let mut writable = vec![PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
         writable.extend(
             self.policy
@@ -226,13 +228,80 @@ impl Inside<'_> {
         }
         root::seal().map_err(step("sealing the root"))?;
         confinement::give_up_capabilities().map_err(step("giving up capabilities"))?;
-        if confinement::has_landlock() {
-            confinement::limit_files(&writable, self.network).map_err(step("setting up Landlock"))?;
-        }
-        Run::new(program)
-            .map_err(step("reading what to run"))?
-            .start(input, output, self.filter)
+        let run = Run::new(program).map_err(step("reading what to run"))?;
+        let Some(orders) = orders else {
+            if confinement::has_landlock() {
+                confinement::limit_files(&writable, self.network).map_err(step("setting up Landlock"))?;
+            }
+            let (pid, pidfd) = run.start(input, output, self.filter)?;
+            return Ok(Begun::plain(pid, pidfd));
+        };
+        self.start_zygote(run, (input, output), orders)
     }
+
+    fn start_zygote(
+        &self,
+        mut run: Run,
+        (input, output): (OwnedFd, OwnedFd),
+        orders: OwnedFd,
+    ) -> Result<Begun, StepError> {
+        if confinement::has_landlock() {
+            confinement::limit_reach().map_err(step("setting up Landlock"))?;
+        }
+        // Its workers are the second processes of their namespaces, and so not it: libraries know by their number that they were forked.
+        // SAFETY: this process has one thread.
+        match unsafe { kernel::fork(0) }.map_err(step("starting a process"))? {
+            // SAFETY: ends the process.
+            Forked::Child => unsafe { libc::_exit(0) },
+            Forked::Parent { pid, .. } => {
+                kernel::wait_for(pid).map_err(step("waiting for a process"))?;
+            }
+        }
+        run.orders = Some(orders);
+        let (pid, pidfd) = run.start(input, output, self.filter_of_zygotes)?;
+        let opened = Parent::KINDS.map(|name| fs::File::open(format!("/proc/self/ns/{name}")));
+        let opened = opened.into_iter().map(|file| file.map(OwnedFd::from));
+        let parent = opened
+            .collect::<io::Result<_>>()
+            .map_err(step("opening namespaces"))?;
+        Ok(Begun { pid, pidfd, parent })
+    }
+}
+
+/// A program that runs.
+struct Begun {
+    pid: libc::pid_t,
+    pidfd: OwnedFd,
+    /// If it is a zygote: the namespaces that those of its workers are made in.
+    parent: Vec<OwnedFd>,
+}
+
+impl Begun {
+    fn plain(pid: libc::pid_t, pidfd: OwnedFd) -> Self {
+        Self {
+            pid,
+            pidfd,
+            parent: Vec::new(),
+        }
+    }
+}
+
+/// Nothing of the nursery's stays open but the socket: not its socket to the agent, nor other sandboxes'.
+pub fn only_socket(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
+    let null = fs::File::options().read(true).write(true).open(null)?;
+    nix::unistd::dup2_stdin(&null)?;
+    nix::unistd::dup2_stdout(&null)?;
+    nix::unistd::dup2_stderr(&null)?;
+    drop(null);
+    let socket = socket.into_raw_fd();
+    if socket != SOCKET {
+        // SAFETY: whatever had this number belongs to the nursery's state, which nobody here uses or drops.
+        let moved = unsafe { libc::dup3(socket, SOCKET, libc::O_CLOEXEC) };
+        nix::errno::Errno::result(moved)?;
+    }
+    kernel::close_from(SOCKET as u32 + 1)?;
+    // SAFETY: made or given up above.
+    Ok(unsafe { OwnedFd::from_raw_fd(SOCKET) })
 }
 
 fn gone() -> StepError {
@@ -262,6 +331,8 @@ pub struct Run {
     directory: PathBuf,
     /// The number of the descriptor that it finds its input at.
     pub input_at: i32,
+    /// What a zygote gets its orders by.
+    orders: Option<OwnedFd>,
 }
 
 impl Run {
@@ -282,6 +353,7 @@ impl Run {
             environment: environment.collect::<Result<_, _>>()?,
             directory: program.directory.into(),
             input_at: libc::STDIN_FILENO,
+            orders: None,
         })
     }
 
@@ -330,6 +402,9 @@ impl Run {
             kernel::put_at(&input, self.input_at)?;
             nix::unistd::dup2_stdout(&output)?;
             nix::unistd::dup2_stderr(&output)?;
+            if let Some(orders) = &self.orders {
+                kernel::put_at(orders, ORDERS_AT)?;
+            }
             // The rest is closed by exec, which nothing of it survives.
             if chdir(&self.directory).is_err() {
                 chdir("/")?;

@@ -80,16 +80,22 @@ pub enum Forked {
     Parent { pid: libc::pid_t, pidfd: OwnedFd },
 }
 
-/// As fork(2), with namespaces of the child's own.
+/// As fork(2), with these flags of clone(2): namespaces of the child's own, say.
 ///
 /// # Safety
 /// The process has one thread: in a child of several, locks may be held for ever.
-pub unsafe fn fork(namespaces: libc::c_int) -> io::Result<Forked> {
+pub unsafe fn fork(flags: libc::c_int) -> io::Result<Forked> {
     let mut pidfd: libc::c_int = -1;
+    // A sibling's end is told as the caller's own.
+    let exit_signal = if flags & libc::CLONE_PARENT == 0 {
+        libc::SIGCHLD
+    } else {
+        0
+    };
     let arguments = CloneArguments {
-        flags: namespaces as u64 | libc::CLONE_PIDFD as u64,
+        flags: flags as u64 | libc::CLONE_PIDFD as u64,
         pidfd: (&raw mut pidfd) as u64,
-        exit_signal: libc::SIGCHLD as u64,
+        exit_signal: exit_signal as u64,
         ..CloneArguments::default()
     };
     // SAFETY: the structure is valid for the call; no memory is shared, and the caller has one thread.
@@ -127,6 +133,25 @@ pub fn wait_for(pid: libc::pid_t) -> io::Result<i32> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
             Ok(_) => return Ok(told(status)),
+        }
+    }
+}
+
+/// A child that has ended and was not reaped.
+pub fn dead() -> io::Result<Option<libc::pid_t>> {
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    loop {
+        // SAFETY: plain data, for which all zeros are good.
+        let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: valid for the length of the call.
+        match unsafe { libc::waitid(libc::P_ALL, 0, &raw mut found, options) } {
+            // SAFETY: the kernel has filled it in.
+            0 => return Ok(Some(unsafe { found.si_pid() }).filter(|pid| *pid != 0)),
+            _ => match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
         }
     }
 }

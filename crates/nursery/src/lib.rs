@@ -15,6 +15,7 @@
 //! * [`system_calls`] is the table of what code inside may ask of the kernel, each with its reason.
 //! * [`declared`] is a directory of the host that a lease has asked for, and how it is opened.
 //! * [`container`] is what becomes of them where a site has a container runtime.
+//! * [`zygote`] is a program from which others are forked, each into a sandbox of its own.
 //! * `nursery` is the loop; `making` makes one from outside; `inside` is pid 1; `root`, `landing`, `cgroup`,
 //!   `confinement` are one mechanism each; `kernel` is what no library wraps.
 //!
@@ -34,6 +35,7 @@ pub mod order;
 pub mod policy;
 mod root;
 pub mod system_calls;
+pub mod zygote;
 
 pub use message::{receive, send};
 pub use nursery::{NurseryError, serve};

@@ -72,6 +72,29 @@ impl Made {
         }
     }
 
+    /// One that this process has begun to make, another child of its own. It has no group yet.
+    pub fn of_helper(pidfd: OwnedFd, socket: OwnedFd, pid: libc::pid_t, user: (u32, u32)) -> Self {
+        Self {
+            pidfd,
+            socket,
+            group: Group::none(),
+            user,
+            network: false,
+            pid,
+        }
+    }
+
+    /// Whether its first process is, or was, this one.
+    pub fn is_of(&self, pid: libc::pid_t) -> bool {
+        self.pid == pid
+    }
+
+    /// The helper is done, and this is pid 1.
+    pub fn is(&mut self, pidfd: OwnedFd, pid: libc::pid_t) {
+        self.kill();
+        (self.pidfd, self.pid) = (pidfd, pid);
+    }
+
     fn set_up(&mut self, inside: &Inside<'_>, groups: &mut Groups) -> Result<(), StepError> {
         let (user, group) = self.user;
         let file = |name: &str| Host::path(format!("/proc/{}/{name}", self.pid));

@@ -1,26 +1,29 @@
 //! The loop: orders from the agent, words of the sandboxes, and their ends.
 
+mod forking;
+mod hearing;
 mod starting;
 
 use crate::cgroup::{Group, Groups};
 use crate::confinement;
 use crate::container::Containers;
 use crate::container::making::Common;
-use crate::inside::{View, Word};
+use crate::inside::View;
 use crate::kernel;
 use crate::making::Made;
 use crate::message::{receive, send};
-use crate::order::{Ended, Order, Reply};
+use crate::order::{Order, Reply};
 use crate::policy::Policy;
 use crate::root::{self, Host, StepError, Template, step};
 use crate::system_calls;
+use forking::{Forked, Zygote};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 use seccompiler::BpfProgram;
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -68,6 +71,18 @@ struct Sandbox {
     status: Option<i32>,
     /// What it said before it ended.
     failure: Option<String>,
+    /// What it is besides.
+    role: Role,
+}
+
+/// What a sandbox has to do with zygotes.
+enum Role {
+    /// Nothing.
+    Plain,
+    /// Its program is one.
+    Zygote(Zygote),
+    /// Its program is, or will be, forked from one.
+    Nested(Forked),
 }
 
 /// A start that waits for a prepared sandbox.
@@ -81,6 +96,16 @@ struct Start {
     described: OwnedFd,
 }
 
+/// A fork that waits for a sandbox in its zygote's.
+struct Fork {
+    id: u64,
+    of: u64,
+    reply: OwnedFd,
+    input: OwnedFd,
+    output: OwnedFd,
+    end: OwnedFd,
+}
+
 struct Nursery {
     agent: OwnedFd,
     host: Host,
@@ -88,12 +113,14 @@ struct Nursery {
     view: View,
     /// Without a network, and with it.
     filters: [BpfProgram; 2],
+    filter_of_zygotes: BpfProgram,
     groups: Groups,
     by_root: bool,
     own: (u32, u32),
     next_user: u32,
     sandboxes: Vec<Sandbox>,
     waiting: VecDeque<Start>,
+    forks: VecDeque<Fork>,
     refill_at: Option<Instant>,
     /// Groups that could not be removed yet.
     dying: Vec<Group>,
@@ -171,6 +198,8 @@ impl Nursery {
                 confinement::filter(system_calls::table(false))?,
                 confinement::filter(system_calls::table(true))?,
             ],
+            // They have no network, whatever the site grants.
+            filter_of_zygotes: confinement::filter(system_calls::table_of_zygote())?,
             groups,
             by_root,
             own,
@@ -179,6 +208,7 @@ impl Nursery {
             policy,
             sandboxes: Vec::new(),
             waiting: VecDeque::new(),
+            forks: VecDeque::new(),
             refill_at: None,
             dying: Vec::new(),
         };
@@ -215,8 +245,9 @@ impl Nursery {
         for sandbox in &self.sandboxes {
             sandbox.made.kill();
         }
+        // In whatever order they end: one that others are in is not gone before those are reaped.
+        while kernel::wait_for(-1).is_ok() {}
         for sandbox in &mut self.sandboxes {
-            sandbox.made.reap();
             sandbox.made.group.remove();
         }
         // Groups are busy for a moment after their last process.
@@ -266,6 +297,7 @@ impl Nursery {
         }
         self.keep_time();
         self.serve_waiting();
+        self.serve_forks();
         true
     }
 
@@ -274,7 +306,8 @@ impl Nursery {
             Stage::Preparing(since) | Stage::Starting(_, since) => Some(*since + STEP_LIMIT),
             Stage::Prepared | Stage::Running => None,
         });
-        let again = (!self.dying.is_empty()).then(|| Instant::now() + REMOVE_AGAIN_AFTER);
+        let reaps = !self.dying.is_empty() || self.ending_zygotes().next().is_some();
+        let again = reaps.then(|| Instant::now() + REMOVE_AGAIN_AFTER);
         match steps.chain(self.refill_at).chain(again).min() {
             None => PollTimeout::NONE,
             Some(until) => {
@@ -288,6 +321,7 @@ impl Nursery {
     /// What time has brought.
     fn keep_time(&mut self) {
         self.remove_dying();
+        self.reap_helpers();
         let now = Instant::now();
         for sandbox in &mut self.sandboxes {
             if let Stage::Preparing(since) | Stage::Starting(_, since) = &sandbox.stage
@@ -311,6 +345,8 @@ impl Nursery {
                 if self.make(false).is_ok() {
                     self.refill_at = Some(now + REFILL_AFTER);
                 }
+            } else if self.refill_nested() {
+                self.refill_at = Some(now + REFILL_AFTER);
             }
         }
     }
@@ -325,6 +361,7 @@ impl Nursery {
     fn spare(&self, network: bool) -> usize {
         let spare = self.sandboxes.iter().filter(|sandbox| {
             sandbox.made.network == network
+                && matches!(sandbox.role, Role::Plain)
                 && sandbox.failure.is_none()
                 && matches!(sandbox.stage, Stage::Preparing(_) | Stage::Prepared)
         });
@@ -369,6 +406,21 @@ impl Nursery {
                 };
                 answer(&start.reply, &Reply::Failed { what }, &[]);
             }
+            Order::Fork { id, of } => {
+                let mut next = || fds.next();
+                let (Some(reply), Some(input), Some(output), Some(end)) = (next(), next(), next(), next())
+                else {
+                    return false;
+                };
+                self.fork(Fork {
+                    id,
+                    of,
+                    reply,
+                    input,
+                    output,
+                    end,
+                });
+            }
             Order::Limit {
                 id,
                 memory_bytes,
@@ -398,75 +450,6 @@ impl Nursery {
         };
         sandbox.made.group.limit_memory(memory_bytes)?;
         sandbox.made.group.limit_cores(cores)
-    }
-
-    /// A word of a sandbox's pid 1; whether there was one.
-    fn hear(&mut self, index: usize) -> bool {
-        let sandbox = &mut self.sandboxes[index];
-        let (word, fds) = match receive::<Word>(&sandbox.made.socket) {
-            Ok(Some(word)) => word,
-            // Its pid 1 is going, and nothing else will come: its end is what counts.
-            Ok(None) | Err(_) => {
-                sandbox.made.kill();
-                return false;
-            }
-        };
-        match (word, std::mem::replace(&mut sandbox.stage, Stage::Running)) {
-            (Word::Prepared, Stage::Preparing(_)) => sandbox.stage = Stage::Prepared,
-            (Word::Started, Stage::Starting(reply, _)) => {
-                self.refill_at = Some(Instant::now() + REFILL_AFTER);
-                if let Some(program) = fds.first() {
-                    answer(
-                        &reply,
-                        &Reply::Started,
-                        &[sandbox.made.pidfd.as_fd(), program.as_fd()],
-                    );
-                }
-            }
-            (Word::Ended { status }, _) => sandbox.status = Some(status),
-            (Word::Failed { what }, stage) => {
-                sandbox.failure = Some(what);
-                sandbox.stage = stage;
-            }
-            _ => sandbox.made.kill(),
-        }
-        true
-    }
-
-    /// The end of one: nothing of it is left, and then it is told.
-    fn bury(&mut self, index: usize) {
-        let sandbox = self.sandboxes.swap_remove(index);
-        sandbox.made.reap();
-        let out_of_memory = sandbox.made.group.out_of_memory();
-        let mut group = sandbox.made.group;
-        if !group.remove() {
-            self.dying.push(group);
-        }
-        let why = || {
-            let killed = "pid 1 of the sandbox was killed";
-            sandbox.failure.clone().unwrap_or_else(|| killed.into())
-        };
-        match sandbox.stage {
-            Stage::Starting(reply, _) => answer(&reply, &Reply::Failed { what: why() }, &[]),
-            // Whoever waits first may have waited for this one.
-            Stage::Preparing(_) => {
-                let network = sandbox.made.network;
-                let first = self.waiting.iter().position(|start| start.network == network);
-                if let Some(start) = first.and_then(|first| self.waiting.remove(first)) {
-                    answer(&start.reply, &Reply::Failed { what: why() }, &[]);
-                }
-            }
-            Stage::Prepared => self.refill_at = Some(Instant::now() + STEP_LIMIT),
-            Stage::Running => {}
-        }
-        if let Some(end) = sandbox.end {
-            let ended = Ended {
-                status: sandbox.status.unwrap_or(-libc::SIGKILL),
-                out_of_memory,
-            };
-            // An agent that does not listen any more does not want to know.
-            let _ = fs::File::from(end).write_all(&hotlease_wire::encode(&ended));
-        }
     }
 }
 

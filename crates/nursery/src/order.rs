@@ -37,6 +37,13 @@ pub enum Order {
         /// Processors that it may use; none: all.
         cores: Vec<u32>,
     },
+    /// A worker forked from a zygote, into namespaces of its own. Descriptors as with [`Order::Start`], without a [`Described`].
+    Fork {
+        /// A name of its sandbox, never used before.
+        id: u64,
+        /// The sandbox of the zygote.
+        of: u64,
+    },
     /// As [`Order::Serve`], with containers in place of sandboxes of pieces of the host's.
     Contain(Policy, Containers),
 }
@@ -49,7 +56,8 @@ pub enum Reply {
         /// What of the policy this machine cannot enforce, and why.
         lacking: Vec<String>,
     },
-    /// The program runs. Descriptors: pidfds of the sandbox's pid 1, and of the program.
+    /// The program runs. Descriptors: pidfds of what is to be killed, and of the program: pid 1, with which all of the sandbox ends, or
+    /// of a zygote the program itself, because what was forked from it goes on.
     Started,
     /// Carried out.
     Done,
@@ -75,6 +83,8 @@ pub struct Described {
     pub mounts: Vec<Mount>,
     /// What its lease has declared; counts as mounts.
     pub declared: Vec<Declared>,
+    /// Whether workers are to be forked from it: it finds its [`zygote`](crate::zygote) orders at descriptor 3.
+    pub zygote: bool,
 }
 
 /// The end of a sandbox: everything of it is gone.

@@ -13,14 +13,16 @@
 //! Sources are opened by the nursery with the rights that the site's operator gave it; what is in them is still read with the
 //! rights of the sandbox's user. Trees are copied and moved by descriptor, so no name of the host is looked up in a sandbox.
 
-use crate::declared::Declared;
+mod host;
+
+pub use host::Host;
+
 use crate::kernel::{self, NO_DEVICES, NO_EXEC, NO_SET_USER_ID, READ_ONLY};
 use crate::policy::{MOUNTS_MAX, Mount, Policy};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::CWD;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
-    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount, mount_change,
-    move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount, move_mount, open_tree, unmount,
 };
 use rustix::process::{chdir, pivot_root};
 use std::fs;
@@ -86,80 +88,6 @@ pub fn step<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> St
         what: what.into(),
         source: source.into(),
     }
-}
-
-/// The host, as the nursery goes on to see it.
-pub struct Host(OwnedFd);
-
-impl Host {
-    /// Moves this process, which has mounts of its own already, onto a root of its own.
-    pub fn leave() -> Result<Self, StepError> {
-        // What the host mounts later shows here; what is mounted here, nowhere else.
-        let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-        mount_change("/", slave).map_err(step("making mounts private"))?;
-        let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        mount(
-            "hotlease-nursery",
-            STEP,
-            "tmpfs",
-            flags,
-            Some(c"mode=755,size=4m"),
-        )
-        .map_err(step("mounting a root for the nursery on /tmp"))?;
-        let at = |name: &str| Path::new(STEP).join(name.trim_start_matches('/'));
-        for name in [HOST, PIECES, NEW] {
-            fs::create_dir(at(name)).map_err(step("making folders of the nursery's root"))?;
-        }
-        pivot_root(STEP, at(HOST)).map_err(step("changing the root of the nursery"))?;
-        chdir("/").map_err(step("entering the nursery's root"))?;
-        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let host = rustix::fs::open(HOST, folder, Mode::empty()).map_err(step("opening the host's root"))?;
-        Ok(Self(host))
-    }
-
-    /// Where something of the host is now.
-    pub fn path(path: impl AsRef<Path>) -> PathBuf {
-        let path = path.as_ref();
-        Path::new(HOST).join(path.strip_prefix("/").unwrap_or(path))
-    }
-
-    /// A copy of the tree of mounts at `path`, which is nowhere yet. Links are followed as the host does.
-    pub fn tree(&self, path: &Path) -> io::Result<OwnedFd> {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let found = openat2(&self.0, path, flags, Mode::empty(), resolve)?;
-        Ok(copy_of_tree(&found)?)
-    }
-
-    /// The same of a directory that a lease has declared, tamed. `by_root`: the sandbox's user, where it has one of its own.
-    pub fn declared(&self, declared: &Declared, by_root: Option<(u32, u32)>) -> io::Result<OwnedFd> {
-        let base = declared.base(&self.0)?;
-        let Some(user) = by_root else {
-            let tree = copy_of_tree(&declared.beneath(&base)?)?;
-            return tame(&tree, declared.writable).map(|()| tree);
-        };
-        let owner = declared.owner(&base)?;
-        // Root would be let through everywhere.
-        let found = kernel::with_rights_of(owner.unwrap_or(user), || declared.beneath(&base))?;
-        let tree = copy_of_tree(&found)?;
-        if let Some(owner) = owner {
-            let namespace = kernel::user_namespace(&Self::path("/proc"), owner, user)?;
-            kernel::map_owners(tree.as_fd(), namespace.as_fd()).map_err(|error| {
-                let why = "a sandbox cannot have the rights of its owner there: this kernel cannot map owners of files on \
-                           that file system (see docs/sandboxes.md, What functions may reach)";
-                io::Error::new(error.kind(), format!("{why}: {error}"))
-            })?;
-        }
-        tame(&tree, declared.writable).map(|()| tree)
-    }
-}
-
-fn copy_of_tree(of: &impl AsFd) -> rustix::io::Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_RECURSIVE
-        | OpenTreeFlags::AT_EMPTY_PATH;
-    open_tree(of, "", flags)
 }
 
 /// Puts a tree where there is nothing, making what leads there; whether it is a folder.
@@ -327,6 +255,11 @@ impl Template {
         self.add(host, &mount).map(|()| self)
     }
 
+    /// Where pieces are.
+    pub fn targets(&self) -> impl Iterator<Item = &Path> {
+        self.pieces.iter().map(|piece| piece.target.as_path())
+    }
+
     fn add(&mut self, host: &Host, mount: &Mount) -> Result<(), StepError> {
         let named = || format!("opening {}, which the policy shows", mount.source.display());
         let tree = host.tree(&mount.source).map_err(step(named()))?;
@@ -404,9 +337,19 @@ impl Template {
         for (path, to) in &self.links {
             symlink(to, inside(path)).map_err(step(format!("making the link {}", path.display())))?;
         }
-        if !self.has_own {
-            return Ok(());
+        match self.has_own {
+            true => self.place_own(new, processes),
+            false => Ok(()),
         }
+    }
+
+    /// Puts folders and processes of a sandbox's own onto those of another one, of which this is a copy.
+    pub fn cover_own(&self) -> Result<(), StepError> {
+        self.place_own(Path::new("/"), Processes::Shown)
+    }
+
+    fn place_own(&self, new: &Path, processes: Processes) -> Result<(), StepError> {
+        let inside = |path: &Path| new.join(path.strip_prefix("/").unwrap_or(path));
         for (path, bytes, flags) in [("/tmp", self.tmp_bytes, 0), ("/dev/shm", self.shm_bytes, NO_EXEC)] {
             let own =
                 in_memory(bytes, "1777", flags).map_err(step(format!("making a file system for {path}")))?;

@@ -44,6 +44,16 @@ pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static Call> {
     table(network).chain(RUNTIME)
 }
 
+/// What is allowed in a zygote: in addition what its forks need to go into namespaces of their own, and to be confined there.
+pub fn table_of_zygote() -> impl Iterator<Item = &'static Call> {
+    table(false).chain(FORKS)
+}
+
+/// What forks of a zygote lose once they are where they belong: all that zygotes may do more than others.
+pub fn lost_by_forks() -> impl Iterator<Item = &'static Call> {
+    FORKS.iter()
+}
+
 /// Flags of clone(2) that make namespaces.
 const NAMESPACES: u64 = 0x7e02_0000;
 const UNIX: u64 = libc::AF_UNIX as u64;
@@ -256,6 +266,27 @@ const OWN: &[Call] = calls! {
     SYS_uname "which kernel: what libraries may expect";
     SYS_sysinfo "how much memory there is";
 };
+
+/// Of zygotes. Nothing here makes a namespace, and those that can be joined are children of the zygote's own, made for its forks: the rights
+/// that come with them reach nothing else, and are of no use with the calls above.
+const FORKS: &[Call] = calls! {
+    SYS_setns [
+        Is(1, libc::CLONE_NEWUSER as u64), Is(1, libc::CLONE_NEWNS as u64), Is(1, libc::CLONE_NEWPID as u64),
+        Is(1, libc::CLONE_NEWIPC as u64), Is(1, libc::CLONE_NEWUTS as u64), Is(1, libc::CLONE_NEWNET as u64),
+        Is(1, libc::CLONE_NEWCGROUP as u64)
+    ] "joining the namespaces that were made for a fork";
+    SYS_keyctl [Is(0, JOIN_SESSION_KEYRING)] "a keyring of a fork's own";
+    SYS_prctl [
+        Is(0, libc::PR_CAPBSET_DROP as u64), Is(0, libc::PR_CAP_AMBIENT as u64), Is(0, libc::PR_SET_NO_NEW_PRIVS as u64)
+    ] "forbidding capabilities";
+    SYS_capset "giving them up";
+    SYS_landlock_create_ruleset "what a fork may do with its files";
+    SYS_landlock_add_rule "the same";
+    SYS_landlock_restrict_self "the same";
+    // With this flag only filters are set, and nobody listens to what they refuse.
+    SYS_seccomp [Is(1, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW as u64)] "giving all of these up";
+};
+const JOIN_SESSION_KEYRING: u64 = 1;
 
 /// What only old architectures have, under names of its own.
 #[cfg(target_arch = "x86_64")]

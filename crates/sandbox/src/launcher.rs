@@ -3,7 +3,7 @@
 use crate::container::Container;
 use crate::kind::Kind;
 use crate::memory::OutOfMemory;
-use crate::namespace::{NURSERY_BINARY, Namespaces};
+use crate::namespace::{NURSERY_BINARY, Namespaces, Started};
 use crate::process::Process;
 use hotlease_nursery::declared::Declared;
 use hotlease_nursery::policy::{Mount, Policy};
@@ -361,7 +361,34 @@ impl Launcher {
         what: (Option<&Program>, &Reach),
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
-        let started = sandboxes.start(what, &self.binary, &self.environment, control)?;
+        let started = sandboxes.start((what.0, false), what.1, &self.binary, &self.environment, control)?;
+        self.attend(started)
+    }
+
+    /// As [`start`](Self::start) of kind `namespace`, of a program that workers can be [forked](Self::fork) from. What kills it leaves those
+    /// alone; it counts as gone once they are.
+    pub fn start_zygote(&self, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
+        let zygote = (Some(program), true);
+        let started = self.namespaces.start(
+            zygote,
+            &Reach::default(),
+            &self.binary,
+            &self.environment,
+            control,
+        )?;
+        self.attend(started)
+    }
+
+    /// Forks a worker from such a program, with `control` as its standard input, into a sandbox of kind `namespace` of its own: nothing that
+    /// either of them writes from then on reaches the other. Blocks, as `start` does.
+    pub fn fork(&self, zygote: &Process, control: OwnedFd) -> Result<Process, SandboxError> {
+        let begin = Instant::now();
+        let mut process = self.attend(zygote.fork(control)?)?;
+        process.phases = process.phases.of_start(begin.elapsed());
+        Ok(process)
+    }
+
+    fn attend(&self, started: Started) -> Result<Process, SandboxError> {
         Process::attend_sandbox(started, self.living.clone(), &self.out_of_memory).map_err(|source| {
             SandboxError::Start {
                 what: "watch",

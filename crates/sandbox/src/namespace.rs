@@ -118,61 +118,45 @@ impl Namespaces {
         self.nursery().map(|nursery| nursery.lacking.clone())
     }
 
-    /// Starts `program` in a sandbox with this environment before its own; none: the worker's `binary`.
+    /// Starts `program` in a sandbox with this environment before its own; none: the worker's `binary`. Workers can be forked from it if it is
+    /// a `zygote`.
     pub fn start(
         &self,
-        (program, reach): (Option<&Program>, &Reach),
+        (program, zygote): (Option<&Program>, bool),
+        reach: &Reach,
         binary: &Path,
         environment: &[(OsString, OsString)],
         control: OwnedFd,
     ) -> Result<Started, SandboxError> {
-        let failed = |what| move |source: io::Error| SandboxError::Start { what, source };
-        let described = described((program, reach), binary, environment);
-        let described = described.map_err(failed("describing the program"))?;
+        let described = described((program, zygote), reach, binary, environment)
+            .map_err(failed("describing the program"))?;
         // One that died since is found out by asking it.
         for _ in 0..2 {
             let nursery = self.nursery().map_err(|why| SandboxError::Unavailable {
                 kind: self.kind(),
                 why,
             })?;
-            let id = nursery.next.fetch_add(1, Ordering::Relaxed);
-            let order = Order::Start {
+            let order = |id| Order::Start {
                 id,
                 network: reach.network,
             };
-            let (output, stdout) = io::pipe().map_err(failed("pipe"))?;
-            let (end, telling) = io::pipe().map_err(failed("pipe"))?;
-            let fds = [
-                control.as_fd(),
-                stdout.as_fd(),
-                telling.as_fd(),
-                described.as_fd(),
-            ];
-            let (reply, fds) = match nursery.ask(&order, &fds) {
-                Ok(answer) => answer,
+            match nursery.begin(order, &control, Some(&described)) {
+                Ok(started) => return started,
                 Err(error) => {
                     self.forget(&nursery);
                     // Whether it began is not known once it was asked and does not answer in time.
                     if error.kind() == io::ErrorKind::TimedOut {
                         return Err(failed("the nursery")(error));
                     }
-                    continue;
                 }
-            };
-            return match (reply, <[OwnedFd; 2]>::try_from(fds)) {
-                (Reply::Started, Ok([pidfd, program])) => Ok(Started {
-                    pid: pid_of(&program).map_err(failed("finding the program's process"))?,
-                    pidfd,
-                    output: output.into(),
-                    end: end.into(),
-                    limits: Limits { nursery, id },
-                }),
-                (Reply::Failed { what }, _) => Err(SandboxError::Sandbox { what }),
-                _ => Err(failed("the nursery")(io::ErrorKind::InvalidData.into())),
-            };
+            }
         }
         Err(failed("the nursery")(io::ErrorKind::BrokenPipe.into()))
     }
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> SandboxError {
+    move |source| SandboxError::Start { what, source }
 }
 
 impl Limits {
@@ -187,6 +171,13 @@ impl Limits {
             (Reply::Failed { what }, _) => Err(io::Error::other(what)),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+
+    /// A worker forked from the zygote that runs there, in a sandbox of its own.
+    pub fn fork(&self, control: OwnedFd) -> Result<Started, SandboxError> {
+        let of = self.id;
+        let begun = self.nursery.begin(|id| Order::Fork { id, of }, &control, None);
+        begun.map_err(failed("the nursery"))?
     }
 }
 
@@ -225,6 +216,37 @@ impl Nursery {
             (Reply::Failed { what }, _) => Err(what),
             _ => Err(format!("{} is of another version", binary.display())),
         }
+    }
+
+    /// Has something started with this control socket as its standard input; the outer error is the nursery's own.
+    fn begin(
+        self: &Arc<Self>,
+        order: impl FnOnce(u64) -> Order,
+        control: &OwnedFd,
+        described: Option<&File>,
+    ) -> io::Result<Result<Started, SandboxError>> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (output, stdout) = io::pipe()?;
+        let (end, telling) = io::pipe()?;
+        let fds = [control.as_fd(), stdout.as_fd(), telling.as_fd()].into_iter();
+        let fds: Vec<BorrowedFd<'_>> = fds.chain(described.map(AsFd::as_fd)).collect();
+        let (reply, fds) = self.ask(&order(id), &fds)?;
+        Ok(match (reply, <[OwnedFd; 2]>::try_from(fds)) {
+            (Reply::Started, Ok([pidfd, program])) => pid_of(&program)
+                .map_err(failed("finding the program's process"))
+                .map(|pid| Started {
+                    pid,
+                    pidfd,
+                    output: output.into(),
+                    end: end.into(),
+                    limits: Limits {
+                        nursery: Arc::clone(self),
+                        id,
+                    },
+                }),
+            (Reply::Failed { what }, _) => Err(SandboxError::Sandbox { what }),
+            _ => Err(failed("the nursery")(io::ErrorKind::InvalidData.into())),
+        })
     }
 
     fn ask(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> io::Result<(Reply, Vec<OwnedFd>)> {
@@ -270,7 +292,8 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 fn described(
-    (program, reach): (Option<&Program>, &Reach),
+    (program, zygote): (Option<&Program>, bool),
+    reach: &Reach,
     binary: &Path,
     environment: &[(OsString, OsString)],
 ) -> io::Result<File> {
@@ -294,6 +317,7 @@ fn described(
                 writable: false,
             }],
             declared,
+            zygote: false,
         },
         Some(program) => {
             // The program's own come last, and a name counts once.
@@ -309,6 +333,7 @@ fn described(
                 directory: program.directory.clone().into_os_string(),
                 mounts: program.mounts.clone(),
                 declared,
+                zygote,
             }
         }
     };

@@ -1,5 +1,6 @@
 //! One started process: its output, its end.
 
+use crate::launcher::SandboxError;
 use crate::memory::{OutOfMemory, resident_bytes};
 use crate::namespace::{Limits, Started};
 use crate::output::Tail;
@@ -213,6 +214,15 @@ impl Process {
             Some(limits) if !self.is_gone() => limits.set(memory_bytes, cores),
             _ => Ok(()),
         }
+    }
+
+    /// A fork of it, if it is a zygote.
+    pub(crate) fn fork(&self, control: OwnedFd) -> Result<Started, SandboxError> {
+        let gone = || SandboxError::Sandbox {
+            what: "the zygote is gone".into(),
+        };
+        let limits = self.shared.limits.as_ref().filter(|_| !self.is_gone());
+        limits.ok_or_else(gone)?.fork(control)
     }
 
     /// Where the time of its start went.

@@ -11,6 +11,9 @@ pub const FUNCTION: &str = "hotlease.call";
 pub const EXPECTED: &str = "HOTLEASE_PYTHON_EXPECTED";
 /// The environment variable with what is to be appended to the import path, separated by colons.
 pub const PATH: &str = "HOTLEASE_PYTHON_PATH";
+/// The environment variable with the modules that a worker imports before it takes orders, separated by spaces. Workers that have some can
+/// be forked from a zygote that has imported them.
+pub const IMPORTS: &str = "HOTLEASE_PYTHON_IMPORTS";
 /// Bytes of environment, import path and all other words of a lease's Python.
 pub const BYTES_MAX: usize = 128 * 1024;
 

@@ -56,8 +56,10 @@ pub use seat::{Foreign, Keep, Seat};
 
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::control::Answer;
+use hotlease_wire::limits::PROTOCOL_VERSION;
 use std::ffi::c_void;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// A function of the context interface, of the program that hosts a worker: context, input, its bytes, output, its
@@ -88,6 +90,20 @@ impl Worker {
     /// the start went.
     pub fn set_imports(&mut self, took: Duration) {
         self.imports = took;
+    }
+
+    /// Tells the agent that workers may be forked from this process from now on, which is none itself. What is given back is to be kept open
+    /// here, and nowhere else.
+    ///
+    /// # Errors
+    /// The agent is gone.
+    pub fn become_zygote(self) -> io::Result<OwnedFd> {
+        let ready = Answer::Ready {
+            version: PROTOCOL_VERSION,
+            imports_us: self.imports.as_micros() as u64,
+        };
+        self.socket.send(&ready, &[])?;
+        Ok(self.socket.into())
     }
 
     /// Prepares for crashes, and for the agent's end.

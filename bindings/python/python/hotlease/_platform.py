@@ -10,7 +10,7 @@ from hotlease.errors import NotRunning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, Optional, Union
 
 # An exit status of `hotlease up`: somebody else was faster.
@@ -43,6 +43,16 @@ def image(environment: Union[str, os.PathLike[str]]) -> str:
     if len(name) != 64 or set(name) - set("0123456789abcdef"):
         raise ValueError(f"{environment!r} names no environment: 64 hexadecimal digits do, as `hotlease env pack` prints them")
     return name
+
+
+def imports(names: Sequence[str]) -> str:
+    """The names of modules, as workers are told."""
+    if isinstance(names, str):
+        raise TypeError("imports is a sequence of names of modules, not one name")
+    for name in names:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"imports: {name!r} is not the name of a module")
+    return " ".join(names)
 
 
 def _is_own(folder: str) -> bool:

@@ -9,11 +9,13 @@ import pickle
 import sys
 import time
 
-from hotlease import _core, _versions
+from hotlease import _core, _importing, _versions
 
 _EXPECTED = "HOTLEASE_PYTHON_EXPECTED"
 _PATH = "HOTLEASE_PYTHON_PATH"
 _SPARE = "HOTLEASE_PYTHON_SPARE"
+_ZYGOTE = "HOTLEASE_PYTHON_ZYGOTE"
+_IMPORTS = "HOTLEASE_PYTHON_IMPORTS"
 _OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
 _TEXT_MAX = 64 * 1024
 
@@ -89,17 +91,22 @@ def _mismatch(expected):
 
 def main():
     """Becomes a worker; never returns."""
+    # Where it began, by the program that an agent gives this interpreter.
+    begun = vars(sys.modules["__main__"]).pop("begun", 0)
+    is_zygote = bool(os.environ.pop(_ZYGOTE, ""))
+    imports = os.environ.pop(_IMPORTS, "").split()
     try:
-        slot = _core.Slot()
+        # Before anything of the tenant's is imported.
+        begins = _importing.begun() if is_zygote else (_core.Slot(),)
     except OSError as error:
         sys.exit(f"hotlease._slot: {error}; it is started by an agent")
     known = set(sys.path)
     for folder in os.environ.pop(_PATH, "").split(":"):
         if folder and folder not in known:
             sys.path.append(folder)
-    mismatch = _mismatch(os.environ.pop(_EXPECTED, ""))
-    if mismatch:
-        slot.refuse(mismatch)
+    why = _mismatch(os.environ.pop(_EXPECTED, "")) or _importing.imported(imports)
+    if why:
+        begins[0].refuse(why)
     level = os.environ.pop(_OUTPUT, "")
     if level:
         from hotlease import _printing
@@ -108,12 +115,15 @@ def main():
     # What was printed before a worker dies is told with its death.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    if os.environ.pop(_SPARE, ""):
+    if os.environ.pop(_SPARE, "") or is_zygote:
         # It waits for a lease, and has time for what functions of __main__ need.
         try:
             import cloudpickle  # noqa: F401
         except ImportError:
             pass
-    # Where it began, by the program that an agent gives this interpreter.
-    begun = vars(sys.modules["__main__"]).pop("begun", 0)
-    slot.serve(load, dump, describe, time.monotonic_ns() - begun if begun else 0)
+    took = time.monotonic_ns() - begun if begun else 0
+    if is_zygote:
+        _importing.serve(*begins, took)
+        begins = (_core.Slot(),)
+        took = 0
+    begins[0].serve(load, dump, describe, took)

@@ -32,4 +32,4 @@ class ColdStart(NamedTuple):
     cold: int
     """Workers that had to be started."""
     why: str
-    """Why they had to be; empty where none had to."""
+    """Why they had to be, and whether workers were forked from a zygote; empty where they had waited and were not."""

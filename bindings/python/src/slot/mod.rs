@@ -15,6 +15,7 @@
 //! | `pulling` | results that other workers have |
 //! | `printing` | what is printed and logged, until a reply takes it along |
 //! | `running` | what a function may ask about its invocation |
+//! | `zygote` | what workers are forked from, with imports done |
 //! | `forked` | what becomes of processes that tasks fork |
 
 mod forked;
@@ -28,6 +29,7 @@ mod results;
 mod running;
 mod shelf;
 mod task;
+mod zygote;
 
 use hotlease_worker::Worker;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
@@ -96,6 +98,7 @@ impl Slot {
 /// Adds what this side has to the module.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Slot>()?;
+    module.add_class::<zygote::Zygote>()?;
     module.add_function(wrap_pyfunction!(results::_result, module)?)?;
     module.add_class::<printing::Tee>()?;
     module.add_function(wrap_pyfunction!(printing::_logged, module)?)?;

@@ -115,7 +115,8 @@ impl Explained {
     fn sentence(&self) -> String {
         let why = match (self.warm, self.cold) {
             (0, 0) => "no worker of it has served yet".to_owned(),
-            (_, 0) => "warm: its workers had waited for it".to_owned(),
+            (_, 0) if self.why.is_empty() => "warm: its workers had waited for it".to_owned(),
+            (_, 0) => format!("warm: its workers had waited for it; {}", self.why),
             (0, _) => format!("cold: {}", self.why),
             (warm, cold) => format!(
                 "{cold} of {} workers cold: {}",

@@ -283,6 +283,7 @@ impl Common {
             directory: "/".into(),
             mounts: Vec::new(),
             declared: Vec::new(),
+            zygote: false,
         };
         let started = waiting.run(&run, (input, runtime.input_at()), output)?;
         if !runtime.leaves() {

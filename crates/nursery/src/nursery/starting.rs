@@ -1,19 +1,26 @@
 //! Sandboxes are made, and starts given to those that are prepared.
 
-use super::{Nursery, REFILL_AFTER, Sandbox, Stage, Start, answer};
-use crate::inside::{self, Inside};
+use super::forking::Zygote;
+use super::{Nursery, REFILL_AFTER, Role, Sandbox, Stage, Start, answer};
+use crate::inside::{self, Inside, View};
 use crate::making::Made;
 use crate::order::Reply;
 use crate::policy::{MOUNTS_MAX, Users};
 use crate::root;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Where each tree goes, and whether it may be written; and the trees.
-type Trees = (Vec<(OsString, bool)>, Vec<OwnedFd>);
+/// What a program is to see.
+struct Trees {
+    /// Where each tree goes, and whether it may be written.
+    targets: Vec<(OsString, bool)>,
+    trees: Vec<OwnedFd>,
+    /// Whether it is to be forked from.
+    zygote: bool,
+}
 
 impl Nursery {
     /// Has one made, which is prepared a moment later.
@@ -30,6 +37,7 @@ impl Nursery {
             view: &self.view,
             policy: &self.policy,
             filter: &self.filters[usize::from(network)],
+            filter_of_zygotes: &self.filter_of_zygotes,
             by_root: self.by_root,
             network,
         };
@@ -41,6 +49,7 @@ impl Nursery {
             end: None,
             status: None,
             failure: None,
+            role: Role::Plain,
         });
         Ok(())
     }
@@ -51,7 +60,7 @@ impl Nursery {
         while let Some(start) = self.waiting.get(next) {
             let ready = self.sandboxes.iter().position(|sandbox| {
                 sandbox.made.network == start.network
-                    && matches!(sandbox.stage, Stage::Prepared)
+                    && matches!((&sandbox.role, &sandbox.stage), (Role::Plain, Stage::Prepared))
                     && sandbox.failure.is_none()
             });
             match ready.and_then(|index| Some((index, self.waiting.remove(next)?))) {
@@ -87,18 +96,33 @@ impl Nursery {
             described,
         } = start;
         let user = self.sandboxes[index].made.user;
-        let told = self.trees(&described, user).and_then(|(targets, trees)| {
-            let mut fds = vec![input.as_fd(), output.as_fd(), described.as_fd()];
-            fds.extend(trees.iter().map(AsFd::as_fd));
-            let sandbox = &self.sandboxes[index];
-            sandbox
-                .made
-                .start(targets, &fds)
-                .map_err(|error| format!("telling a sandbox what to run: {error}"))
-        });
+        let told = self.trees(&described, user).and_then(
+            |Trees {
+                 targets,
+                 trees,
+                 zygote,
+             }| {
+                let failed = |error: io::Error| format!("telling a sandbox what to run: {error}");
+                let paths = targets.iter().map(|(target, _)| target.into());
+                let zygote = zygote.then(|| Zygote::new(paths.collect())).transpose();
+                let (role, theirs) = match zygote.map_err(failed)? {
+                    Some((zygote, theirs)) => (Role::Zygote(zygote), Some(theirs)),
+                    None => (Role::Plain, None),
+                };
+                let fds = [&input, &output, &described]
+                    .into_iter()
+                    .chain(&theirs)
+                    .chain(&trees);
+                let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
+                let sandbox = &self.sandboxes[index];
+                sandbox.made.start(targets, &fds).map_err(failed)?;
+                Ok(role)
+            },
+        );
         let sandbox = &mut self.sandboxes[index];
         match told {
-            Ok(()) => {
+            Ok(role) => {
+                sandbox.role = role;
                 sandbox.stage = Stage::Starting(reply, Instant::now());
                 sandbox.id = Some(id);
                 sandbox.end = Some(end);
@@ -112,6 +136,9 @@ impl Nursery {
     fn trees(&self, described: &OwnedFd, user: (u32, u32)) -> Result<Trees, String> {
         let named = |error: io::Error| format!("reading what to run: {error}");
         let described = described.try_clone().and_then(inside::read).map_err(named)?;
+        if described.zygote && !matches!(self.view, View::Pieces(_)) {
+            return Err("a container has no zygotes".into());
+        }
         if described.mounts.len() + described.declared.len() > MOUNTS_MAX {
             return Err(format!("a program has at most {MOUNTS_MAX} mounts"));
         }
@@ -137,6 +164,11 @@ impl Nursery {
         // What is in another one comes after it.
         all.sort_by_key(|(target, ..)| target.components().count());
         let place = |(target, writable, tree): (PathBuf, bool, OwnedFd)| ((target.into(), writable), tree);
-        Ok(all.into_iter().map(place).unzip())
+        let (targets, trees) = all.into_iter().map(place).unzip();
+        Ok(Trees {
+            targets,
+            trees,
+            zygote: described.zygote,
+        })
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 mod reach;
 pub(crate) mod residue;
+mod zygotes;
 
 /// The shell keeps all that it reads.
 pub(crate) const HOG: &str = "x=$(head -c 300000000 /dev/zero | tr '\\0' x); echo ${#x}";

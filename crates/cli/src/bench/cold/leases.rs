@@ -11,6 +11,7 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_sandbox::Kind;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::ListRequest;
+use hotlease_wire::python::IMPORTS;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::thread;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 /// Leases after which one at last should find what the one before has left behind, with pauses that double: 5 s in all.
 const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);
+/// How an agent says that a worker came from one.
+const FROM_ZYGOTE: &str = "forked from a zygote that has done its imports";
 
 /// The steps of a start, in their order.
 pub(super) const STEPS: [&str; 8] = [
@@ -39,6 +42,8 @@ pub(super) enum Start {
     First,
     /// A worker.
     Warm,
+    /// One, or what is forked then, with its imports done: from a zygote.
+    Zygote,
 }
 
 /// Two platforms: one that keeps no workers, and one that does.
@@ -99,12 +104,22 @@ impl Leases {
 
     pub(super) fn start(&self, kind: Kind, start: Start, program: &Program) -> anyhow::Result<Sample> {
         if start == Start::First {
-            return self.once(&self.bare, kind, program);
+            return self.once(&self.bare, kind, program, start);
         }
         let mut why = String::new();
         for attempt in 0..TRIES {
-            let sample = self.once(&self.keeping, kind, program)?;
-            if sample.why.is_empty() {
+            let mut sample = self.once(&self.keeping, kind, program, start)?;
+            let is_such = match start {
+                Start::Zygote => sample.why.starts_with(FROM_ZYGOTE),
+                Start::First | Start::Warm => sample.why.is_empty(),
+            };
+            if is_such {
+                // Why it was not warm, if that is so.
+                sample.why = sample
+                    .why
+                    .trim_start_matches(FROM_ZYGOTE)
+                    .trim_start_matches(": ")
+                    .to_owned();
                 return Ok(sample);
             }
             why = sample.why;
@@ -119,12 +134,18 @@ impl Leases {
     }
 
     /// Lease, first call, release.
-    fn once(&self, host: &Host, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
+    fn once(&self, host: &Host, kind: Kind, program: &Program, start: Start) -> anyhow::Result<Sample> {
         let python = program
             .interpreter()
             .map(|python| match std::ptr::eq(host, &self.bare) {
                 true => self.another(python),
                 false => python,
+            })
+            .map(|mut python| {
+                if start == Start::Zygote {
+                    python.environment.insert(IMPORTS.into(), program.imports.clone());
+                }
+                python
             });
         let options = LeaseOptions {
             python,

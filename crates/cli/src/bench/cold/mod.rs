@@ -81,6 +81,9 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<
             continue;
         }
         ways.extend([By::Lease(kind, Start::First), By::Lease(kind, Start::Warm)]);
+        if kind == Kind::Namespace {
+            ways.push(By::Lease(kind, Start::Zygote));
+        }
     }
     let mut all = Vec::new();
     for program in &programs {
@@ -96,7 +99,7 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<
         Ok(()) => {
             let ways: Vec<By> = ways
                 .into_iter()
-                .filter(|way| !matches!(way, By::Lease(_, Start::Warm)))
+                .filter(|way| !matches!(way, By::Lease(_, Start::Warm | Start::Zygote)))
                 .collect();
             for program in &programs {
                 all.extend(measure(
@@ -131,7 +134,9 @@ fn measure(
     dropped: bool,
 ) -> anyhow::Result<Vec<Series>> {
     let mut all = Vec::with_capacity(ways.len());
-    for way in ways {
+    let has = |way: &&By| !program.imports.is_empty() || !matches!(way, By::Lease(_, Start::Zygote));
+    let ways: Vec<&By> = ways.iter().filter(has).collect();
+    for way in &ways {
         let (who, start) = match way {
             By::Outsider(number) => (outsiders.name(*number), None),
             By::Lease(kind, start) => (kind.name(), Some(*start)),

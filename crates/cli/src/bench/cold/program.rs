@@ -26,6 +26,8 @@ pub(super) struct Program {
     pub environment: BTreeMap<String, String>,
     /// Folders that it needs beside the system's.
     pub folders: Vec<PathBuf>,
+    /// What it imports, separated by spaces.
+    pub imports: String,
     /// As a function.
     pub code: Code,
     call: Call,
@@ -72,6 +74,7 @@ impl Program {
                 command: vec!["/bin/echo".into(), "1".into()],
                 environment: BTreeMap::new(),
                 folders: Vec::new(),
+                imports: String::new(),
                 code: functions()?,
                 call: Call::Native,
             })
@@ -131,6 +134,7 @@ impl Program {
             command: vec![executable, "-c".into(), format!("{imports}print(1, flush=True)")],
             environment: environment.clone(),
             folders: folders.cloned().collect(),
+            imports: packages.join(" "),
             code: Code::python(),
             call: Call::Python(Box::new((
                 Python {

@@ -19,9 +19,9 @@ const LIMITS: [(&str, Kind, Start, f64); 4] = [
     ("C", Kind::Process, Start::Warm, 2.0),
     ("C", Kind::Process, Start::First, 10.0),
     ("C", Kind::Namespace, Start::First, 3.0),
-    ("Python with", Kind::Namespace, Start::Warm, 10.0),
+    ("Python with", Kind::Namespace, Start::Zygote, 10.0),
 ];
-/// And for a warm worker with packages.
+/// And for such a worker with packages.
 const PRIVATE_BYTES_MAX: f64 = 5e6;
 
 /// One start.
@@ -102,6 +102,7 @@ impl Series {
         let how = match (start, dropped) {
             (_, true) => "caches dropped",
             (Some(Start::Warm), _) => "warm",
+            (Some(Start::Zygote), _) => "zygote",
             (Some(Start::First) | None, _) => "first",
         };
         Ok(Self {
@@ -198,7 +199,7 @@ fn targets(record: &Record, (kept, dropped): (Option<Start>, bool), median_ms: f
     let what = format!("{program} in {who}, {}, ms", text("start"));
     let mut targets = vec![Target::at_most(what, median_ms, *limit)];
     let private = record.details.get("private_bytes").and_then(Value::as_f64);
-    if let (Some(bytes), Start::Warm) = (private, start) {
+    if let (Some(bytes), Start::Zygote) = (private, start) {
         let what = format!("private memory of {program} in {who}, bytes");
         targets.push(Target::at_most(what, bytes, PRIVATE_BYTES_MAX));
     }

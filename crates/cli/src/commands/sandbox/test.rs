@@ -33,6 +33,9 @@ pub(super) struct TestArgs {
     /// Only attempts whose names contain this; may be given more than once
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+    /// In processes forked from a zygote (kind `namespace` only)
+    #[arg(long)]
+    zygote: bool,
     #[command(flatten)]
     container: ContainerArgs,
 }
@@ -155,6 +158,12 @@ fn told(totals: &Totals, worst: Option<(&str, &Pace)>) -> String {
 }
 
 async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
+    if args.zygote && args.kind != Kind::Namespace {
+        bail!(
+            "only sandboxes of kind namespace have zygotes: leave out --zygote, or --kind {}",
+            args.kind
+        );
+    }
     let secret = Arc::new(format!("{:032x}", rand::random::<u128>()));
     // Before the launcher starts anything: what is open here, others may inherit.
     let agent = StandIn::new(Arc::clone(&secret))?;
@@ -169,6 +178,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
     let mut ground = Ground {
         launcher,
         program,
+        zygote: args.zygote,
         agent,
         secret,
     };

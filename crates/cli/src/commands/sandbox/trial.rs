@@ -5,7 +5,9 @@ use super::leftover::outlived;
 use super::stand_in::{StandIn, resident_bytes};
 use anyhow::Context;
 use hotlease_escape::{Attempt, Evidence, Neighbour, Outcome, PREFIX, Pulse, Residue, names_for};
-use hotlease_sandbox::{End, Exit, Held, Kind, Launcher, Mount, Policy, Process, Program, Reach};
+use hotlease_sandbox::{
+    End, Exit, Held, Kind, Launcher, Mount, Policy, Process, Program, Reach, SandboxError,
+};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::unistd::Pid;
@@ -58,6 +60,8 @@ pub(super) fn policy() -> Policy {
 pub(super) struct Ground {
     pub(super) launcher: Launcher,
     pub(super) program: PathBuf,
+    /// Whether attempts are made in forks.
+    pub(super) zygote: bool,
     pub(super) agent: StandIn,
     pub(super) secret: Arc<String>,
 }
@@ -184,7 +188,13 @@ impl Ground {
         };
         let program = Program {
             path: self.program.clone(),
-            arguments: ["try", attempt.name, token].map(OsString::from).into(),
+            arguments: self
+                .zygote
+                .then_some("zygote")
+                .into_iter()
+                .chain(["try", attempt.name, token])
+                .map(OsString::from)
+                .collect(),
             environment: given.iter().map(variable).collect(),
             directory: "/".into(),
             mounts,
@@ -201,9 +211,12 @@ impl Ground {
         }
         // Whoever is started by this thread begins where it is.
         sched_setaffinity(Pid::from_raw(0), &few)?;
-        let started = self
-            .launcher
-            .start(kind, Some(&program), &Reach::default(), control);
+        let started = match self.zygote {
+            false => self
+                .launcher
+                .start(kind, Some(&program), &Reach::default(), control),
+            true => self.fork(&program, control),
+        };
         sched_setaffinity(Pid::from_raw(0), &all)?;
         let process = started.with_context(|| format!("cannot start {} in a sandbox", attempt.name))?;
         let granted: Vec<u32> = granted.into_iter().map(|cpu| cpu as u32).collect();
@@ -211,6 +224,19 @@ impl Ground {
             .limit(MEMORY_BYTES, &granted)
             .context("cannot limit the sandbox")?;
         Ok(process)
+    }
+}
+
+impl Ground {
+    fn fork(&self, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
+        let failed = |source| SandboxError::Start {
+            what: "a pipe",
+            source,
+        };
+        let (input, _) = std::io::pipe().map_err(failed)?;
+        let zygote = self.launcher.start_zygote(program, input.into())?;
+        // What is forked is not touched by the zygote's end, which follows.
+        self.launcher.fork(&zygote, control)
     }
 }
 

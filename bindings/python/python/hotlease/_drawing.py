@@ -1,0 +1,41 @@
+"""Results of many tasks, one after the other, for whoever draws them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Optional
+
+    from hotlease._executor import Future
+
+
+def drawn(futures: Iterator[Future[Any]], end: Optional[float], buffersize: Optional[int]) -> Iterator[Any]:
+    # Submitted now, and not when the first result is drawn.
+    window = deque(futures if buffersize is None else itertools.islice(futures, buffersize))
+    return _draw(window, futures, end)
+
+
+def _draw(window: deque[Future[Any]], more: Iterator[Future[Any]], end: Optional[float]) -> Iterator[Any]:
+    try:
+        while window:
+            future = window.popleft()
+            try:
+                result = future.result(None if end is None else end - time.monotonic())
+            except BaseException:
+                window.appendleft(future)
+                raise
+            following = next(more, None)
+            if following is not None:
+                window.append(following)
+            # Kept by nobody here while whoever draws works on it.
+            del future
+            yield result
+            del result
+    finally:
+        for future in window:
+            future.cancel()

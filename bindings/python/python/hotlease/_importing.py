@@ -1,0 +1,108 @@
+"""Imports that a lease names, done before its first task; and zygotes: interpreters that have done them, from which workers are forked."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from hotlease import _core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Optional
+
+_NAMED_MAX = 3
+
+
+def imported(names: Iterable[str]) -> Optional[str]:
+    """Imports these modules, on one core, as a worker has: libraries start a thread for each. Why that fails; None if it does not."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except BaseException as error:  # noqa: BLE001
+                return f"import {name}: {type(error).__name__}: {error}"
+    finally:
+        os.sched_setaffinity(0, before)
+    return None
+
+
+def begun() -> tuple[_core.Zygote, dict[str, str], set[str]]:
+    """Becomes a zygote, before anything of the tenant's is imported: what `serve` needs."""
+    zygote = _core.Zygote()
+    return zygote, _descriptors(), _shared()
+
+
+def serve(zygote: _core.Zygote, descriptors: dict[str, str], shared: set[str], imports_ns: int) -> None:
+    """Waits, and forks: comes back in each worker, as if that had been started and had imported everything itself."""
+    left = _left(descriptors, shared)
+    if left:
+        zygote.refuse(f"no worker can be forked once its imports have left {left}")
+    affinity = os.sched_getaffinity(0)
+    zygote.serve(imports_ns)
+    os.sched_setaffinity(0, affinity)
+    _renew()
+
+
+def _left(descriptors: dict[str, str], shared: set[str]) -> Optional[str]:
+    """What a fork would share with others, or lack; None if there is nothing."""
+    threads = len(os.listdir("/proc/self/task")) - 1
+    if threads:
+        return _many(threads, "thread")
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return "a child process"
+    except ChildProcessError:
+        pass
+    opened = {number: path for number, path in _descriptors().items() if descriptors.get(number) != path}
+    if opened:
+        return f"{_many(len(opened), 'open file')} ({_named(opened.values())})"
+    mapped = _shared() - shared
+    if mapped:
+        return f"{_many(len(mapped), 'mapping')} of shared memory ({_named(mapped)})"
+    files = os.listdir("/dev/shm")
+    if files:
+        return f"{_many(len(files), 'file')} in /dev/shm ({_named(files)})"
+    return None
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _named(names: Iterable[str]) -> str:
+    each = sorted(set(names))
+    return ", ".join(each[:_NAMED_MAX]) + (", ..." if len(each) > _NAMED_MAX else "")
+
+
+def _descriptors() -> dict[str, str]:
+    """What is open here, by number."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            # The one by which they are listed.
+            pass
+    return found
+
+
+def _shared() -> set[str]:
+    """Memory here that other processes may see changing, by name."""
+    with open("/proc/self/maps") as maps:
+        rows = (line.split(maxsplit=5) for line in maps)
+        return {row[5].strip() if len(row) > 5 else "unnamed" for row in rows if row[1][1] == "w" and row[1][3] == "s"}
+
+
+def _renew() -> None:
+    """What forks of one process must not have in common. Python's own generator was seeded anew by the fork, OpenSSL's is by its number."""
+    legacy = sys.modules.get("numpy.random")
+    if legacy is not None:
+        legacy.seed()
+    identifiers = sys.modules.get("uuid")
+    if identifiers is not None:
+        vars(identifiers).update(_node=None, _last_timestamp=None)

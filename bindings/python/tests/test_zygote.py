@@ -1,0 +1,137 @@
+"""Imports that an executor names, and workers that are forked from an interpreter that has done them."""
+
+import importlib
+import os
+import tempfile
+import time
+
+import hotlease
+import pytest
+from hotlease import Executor
+
+_FORKED = "forked from a zygote"
+# Bytes of its own that a process has after it has used numpy. An expression, as a function would have its module imported.
+_PRIVATE = """__import__("numpy").arange(10.0).sum() and 1024 * sum(
+    int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Private")
+)"""
+
+
+def _facts():
+    import random
+    import sys
+
+    import numpy
+
+    return {
+        "random": (random.random(), float(numpy.random.random()), os.urandom(8), hash(object())),
+        "own": _files(),
+        "modules": "numpy" in sys.modules,
+        "sum": float(numpy.arange(10.0).sum()),
+    }
+
+
+def _files():
+    # Below folders there may be what the interpreter needs.
+    folders = "/tmp", "/dev/shm"
+    return tuple([name for name in os.listdir(folder) if os.path.isfile(f"{folder}/{name}")] for folder in folders)
+
+
+def _executor(imports, **options):
+    return Executor(1, sandbox="namespace", imports=imports, **options)
+
+
+def _skip_without_sandboxes():
+    try:
+        Executor(1, sandbox="namespace").shutdown()
+    except hotlease.errors.Error as error:
+        if "sandbox" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+def _again(imports, until, seconds=30, **options):
+    """Leases, one after the other, until one began as it shall: how, and what a function found there."""
+    before = time.monotonic()
+    while True:
+        with _executor(imports, **options) as executor:
+            start = executor.cold_start()
+            if until(start):
+                private = executor.submit(eval, _PRIVATE).result()
+                return start, {**executor.submit(_facts).result(), "private": private}
+        assert time.monotonic() - before < seconds, start
+        time.sleep(0.2)
+
+
+def _is_forked(start):
+    return _FORKED in start.why
+
+
+@pytest.fixture(autouse=True)
+def _sandboxes(platform):
+    _skip_without_sandboxes()
+
+
+def test_imports_are_there_before_the_first_task_and_one_that_cannot_be_is_named():
+    pytest.importorskip("numpy")
+    with _executor(["numpy"]) as executor:
+        assert executor.submit(lambda: "numpy" in __import__("sys").modules).result()
+    with pytest.raises(hotlease.errors.Error, match="import no_such_module: ModuleNotFoundError"):
+        _executor(["no_such_module"])
+    for bad, error in (("numpy", TypeError), (["nu mpy"], ValueError), ([""], ValueError), ([7], ValueError)):
+        with pytest.raises(error, match="imports"):
+            _executor(bad)
+
+
+def test_workers_of_a_later_lease_are_forked_and_as_good_as_started_ones():
+    pytest.importorskip("numpy")
+    found = [_again(["numpy"], _is_forked)[1] for _ in range(3)]
+    for facts in found:
+        assert facts["sum"] == 45.0 and facts["modules"]
+        assert facts["own"] == ([], []), "another one's files"
+        assert facts["private"] < 5_000_000, f"{facts['private']} bytes of its own"
+    for which in range(3):
+        assert len({facts["random"][which] for facts in found}) == len(found), "forks draw the same random numbers"
+
+
+def test_a_worker_that_is_forked_while_another_runs_shares_nothing_with_it():
+    pytest.importorskip("numpy")
+    _again(["numpy"], _is_forked)
+    with _executor(["numpy"]) as one, _executor(["numpy"]) as other:
+        assert _is_forked(one.cold_start()) and _is_forked(other.cold_start())
+        one.submit(_leave, "mine").result()
+        assert other.submit(_look).result() == ([], [], None)
+        assert one.submit(_look).result() == (["mine"], ["mine"], "mine")
+
+
+def _leave(name):
+    for folder in ("/tmp", "/dev/shm"):
+        with open(f"{folder}/{name}", "w"):
+            pass
+    importlib.import_module("numpy").left = name
+
+
+def _look():
+    return *_files(), getattr(importlib.import_module("numpy"), "left", None)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "text"),
+    [
+        ("1 thread", "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()"),
+        ("a child process", "import subprocess\nsubprocess.Popen(['sleep', '600'])"),
+        ("1 open file (", "held = open(__file__)"),
+        ("of shared memory (", "import mmap\nheld = mmap.mmap(-1, 4096)"),
+        ("1 file in /dev/shm (left)", "open('/dev/shm/left', 'w').close()"),
+    ],
+)
+def test_imports_that_a_fork_would_share_or_lack_are_refused_and_said(monkeypatch, leaves, text):
+    # The sandbox's user is another one, and sees what everybody may.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        with open(f"{folder}/leaving.py", "w") as module:
+            module.write(text)
+        monkeypatch.syspath_prepend(folder)
+        start, facts = _again(["leaving"], lambda start: "no zygote: " in start.why)
+    assert "no worker can be forked once its imports have left" in start.why
+    assert leaves in start.why
+    assert facts["sum"] == 45.0, "and workers start as ever"

@@ -1,0 +1,326 @@
+//! Zygotes: interpreters that have imported what a program names, and from which its workers are forked, each into a sandbox of its own.
+//!
+//! There is one for a tenant's program, started when a lease of it is over, as spares are; a program with other imports, environment or
+//! site is another one. Workers in other kinds of sandbox than `namespace`, and programs that name no imports, have none. What is forked serves
+//! one lease, and is not touched when its zygote goes. A zygote that cannot be is remembered with its reason, and workers start as ever.
+
+use crate::python::{self, ZYGOTE};
+use crate::worker::Worker;
+use hotlease_sandbox::{Kind, Launcher, Program};
+use std::collections::VecDeque;
+use std::fs;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// On a node, those that cannot be among them.
+const ZYGOTES_MAX: usize = 8;
+/// How long one is kept that nobody needs.
+const LIFE: Duration = Duration::from_secs(600);
+/// How long imports may take.
+const IMPORT_LIMIT: Duration = Duration::from_secs(30);
+/// Below this part of the node's memory that is to be had, zygotes go.
+const MEMORY_LEAST: u64 = 10;
+/// Above this share of time in which somebody waits for memory, too, by the kernel's average over ten seconds.
+const PRESSURE_PERCENT: f64 = 10.0;
+
+/// See the module.
+pub(crate) struct Zygotes {
+    launcher: Launcher,
+    /// Who was used last is the last one. At most `limit`.
+    kept: Mutex<Kept>,
+}
+
+struct Kept {
+    zygotes: VecDeque<Zygote>,
+    limit: usize,
+}
+
+struct Zygote {
+    tenant: String,
+    program: Arc<Program>,
+    state: State,
+    used: Instant,
+}
+
+#[derive(Clone)]
+enum State {
+    Ready(Arc<Worker>),
+    /// Why there is none.
+    Refused(String),
+}
+
+impl Zygotes {
+    /// None yet.
+    pub fn new(launcher: Launcher) -> Self {
+        Self {
+            launcher,
+            kept: Mutex::new(Kept {
+                zygotes: VecDeque::new(),
+                limit: ZYGOTES_MAX,
+            }),
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker forked from the zygote that there is for this program; an error says why not, and is empty where none would be expected.
+    pub async fn fork(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Result<Worker, String> {
+        if sandbox != Kind::Namespace || python::imports(program).is_none() {
+            return Err(String::new());
+        }
+        match self.find(tenant, program) {
+            Some(State::Ready(zygote)) => {
+                let forked = zygote.fork(&self.launcher, program).await;
+                if let Err(why) = &forked {
+                    self.refuse(tenant, program, format!("its zygote forks no more: {why}"));
+                }
+                forked
+            }
+            Some(State::Refused(why)) => Err(format!("no zygote: {why}")),
+            None => {
+                Err("no zygote yet: it is started when a lease of this tenant for this program ends".into())
+            }
+        }
+    }
+
+    /// The same, of one that is started if there is none.
+    pub async fn fork_of_any(
+        &self,
+        tenant: &str,
+        sandbox: Kind,
+        program: &Arc<Program>,
+    ) -> Result<Worker, String> {
+        let may_have = sandbox == Kind::Namespace && python::imports(program).is_some();
+        if may_have && self.find(tenant, program).is_none() && !is_memory_short() {
+            self.start(tenant, program).await;
+        }
+        self.fork(tenant, sandbox, program).await
+    }
+
+    /// Why there is none for this program, if that is known.
+    pub fn why_none(&self, tenant: &str, program: &Program) -> Option<String> {
+        match self.find(tenant, program)? {
+            State::Ready(_) => None,
+            State::Refused(why) => Some(format!("no zygote: {why}")),
+        }
+    }
+
+    /// Sandboxes, process ids and resident memory.
+    pub fn listing(&self) -> Vec<(Kind, u32, u64)> {
+        let kept = self.kept();
+        let workers = kept.zygotes.iter().filter_map(|zygote| match &zygote.state {
+            State::Ready(worker) => Some((Kind::Namespace, worker.pid(), worker.resident_bytes())),
+            State::Refused(_) => None,
+        });
+        workers.collect()
+    }
+
+    /// No more than this from now on, of those that can be at all.
+    pub fn keep(&self, limit: usize) {
+        let mut kept = self.kept();
+        kept.limit = limit.min(ZYGOTES_MAX);
+        let surplus = kept.trim();
+        drop(kept);
+        drop(surplus);
+    }
+
+    /// Gives up what nobody has needed for long, and all of them where memory is short; when to come again.
+    pub fn look(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let short = !self.kept().zygotes.is_empty() && is_memory_short();
+        let mut kept = self.kept();
+        let (gone, left) =
+            std::mem::take(&mut kept.zygotes)
+                .into_iter()
+                .partition(|zygote| match &zygote.state {
+                    State::Ready(worker) => short || worker.is_closed() || now > zygote.used + LIFE,
+                    State::Refused(_) => now > zygote.used + LIFE,
+                });
+        kept.zygotes = left;
+        let again = (!kept.zygotes.is_empty()).then(|| now + LOOK_EVERY);
+        drop(kept);
+        drop(gone);
+        again
+    }
+
+    fn find(&self, tenant: &str, program: &Program) -> Option<State> {
+        let mut kept = self.kept();
+        let is = |zygote: &Zygote| zygote.tenant == tenant && *zygote.program == *program;
+        let at = kept.zygotes.iter().position(is)?;
+        let mut zygote = kept.zygotes.remove(at)?;
+        if let State::Ready(worker) = &zygote.state
+            && worker.is_closed()
+        {
+            zygote.state = State::Refused("it has died".into());
+        }
+        zygote.used = Instant::now();
+        let state = zygote.state.clone();
+        kept.zygotes.push_back(zygote);
+        Some(state)
+    }
+
+    fn refuse(&self, tenant: &str, program: &Arc<Program>, why: String) {
+        self.put(tenant, program, State::Refused(why));
+    }
+
+    fn put(&self, tenant: &str, program: &Arc<Program>, state: State) {
+        let mut kept = self.kept();
+        let is = |zygote: &Zygote| zygote.tenant == tenant && *zygote.program == **program;
+        let old = kept
+            .zygotes
+            .iter()
+            .position(is)
+            .and_then(|at| kept.zygotes.remove(at));
+        kept.zygotes.push_back(Zygote {
+            tenant: tenant.to_owned(),
+            program: Arc::clone(program),
+            state,
+            used: Instant::now(),
+        });
+        let surplus = kept.trim();
+        drop(kept);
+        drop((old, surplus));
+    }
+
+    async fn start(&self, tenant: &str, program: &Arc<Program>) {
+        let told = Arc::new(python::told(program, ZYGOTE));
+        let started = Worker::start_zygote(&self.launcher, &told).await;
+        let ready = match started {
+            Ok(zygote) => zygote.ready(IMPORT_LIMIT).await.map(|()| zygote),
+            Err(why) => Err(why),
+        };
+        match ready {
+            Ok(zygote) => self.put(tenant, program, State::Ready(Arc::new(zygote))),
+            Err(why) => {
+                tracing::debug!(why, "no zygote");
+                self.refuse(tenant, program, why);
+            }
+        }
+    }
+}
+
+/// How often the node's memory is looked at while there are any.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl Kept {
+    /// What is too much, who was needed longest ago first.
+    #[must_use]
+    fn trim(&mut self) -> Vec<Zygote> {
+        let surplus = self.zygotes.len().saturating_sub(self.limit);
+        self.zygotes.drain(..surplus).collect()
+    }
+}
+
+/// Whether others wait for memory, or soon will; not where the kernel does not say.
+fn is_memory_short() -> bool {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    is_short(&read("/proc/meminfo"), &read("/proc/pressure/memory"))
+}
+
+fn is_short(meminfo: &str, pressure: &str) -> bool {
+    let of = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+    };
+    let scarce = match (of("MemTotal:"), of("MemAvailable:")) {
+        (Some(total), Some(available)) => available < total / MEMORY_LEAST,
+        _ => false,
+    };
+    let waits = pressure.lines().find_map(|line| {
+        let average = line.strip_prefix("some ")?.split_whitespace().next()?;
+        average.strip_prefix("avg10=")?.parse::<f64>().ok()
+    });
+    scarce || waits.is_some_and(|percent| percent > PRESSURE_PERCENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_sandbox::Held;
+    use hotlease_wire::python::IMPORTS;
+    use std::path::Path;
+
+    fn program(path: &str, imports: &str) -> Arc<Program> {
+        Arc::new(Program {
+            path: path.into(),
+            arguments: Vec::new(),
+            environment: vec![(IMPORTS.into(), imports.into())],
+            directory: "/".into(),
+            mounts: Vec::new(),
+            held: Held::default(),
+        })
+    }
+
+    fn some() -> Zygotes {
+        Zygotes::new(Launcher::new(Path::new("/bin/true")).expect("a program"))
+    }
+
+    #[tokio::test]
+    async fn who_names_no_imports_or_another_kind_has_none_and_it_is_nothing_to_speak_of() {
+        let zygotes = some();
+        for (kind, imports) in [
+            (Kind::Process, "numpy"),
+            (Kind::Container, "numpy"),
+            (Kind::Namespace, ""),
+        ] {
+            let why = zygotes
+                .fork_of_any("ann", kind, &program("/bin/true", imports))
+                .await;
+            assert_eq!(why.err().as_deref(), Some(""), "{kind} {imports:?}");
+        }
+        assert!(zygotes.listing().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_zygote_that_cannot_be_is_remembered_with_its_reason_for_its_tenant_and_program_only() {
+        let zygotes = some();
+        let (this, other) = (program("/bin/true", "numpy"), program("/bin/true", "scipy"));
+        let why = async |tenant, program| {
+            let forked = zygotes.fork(tenant, Kind::Namespace, program).await;
+            forked.err().unwrap_or_default()
+        };
+        zygotes.refuse("ann", &this, "its imports left a thread".into());
+        assert_eq!(why("ann", &this).await, "no zygote: its imports left a thread");
+        for (tenant, program) in [("bob", &this), ("ann", &other)] {
+            let why = why(tenant, program).await;
+            assert!(why.starts_with("no zygote yet"), "{tenant}: {why}");
+        }
+    }
+
+    #[test]
+    fn there_are_never_more_than_the_limit_and_who_was_used_last_stays() {
+        let zygotes = some();
+        for number in 0..2 * ZYGOTES_MAX {
+            let of = program("/bin/true", &number.to_string());
+            zygotes.refuse("ann", &of, "none".into());
+            assert!(zygotes.find("ann", &program("/bin/true", "0")).is_some());
+        }
+        assert_eq!(zygotes.kept().zygotes.len(), ZYGOTES_MAX);
+        zygotes.keep(0);
+        assert!(zygotes.find("ann", &program("/bin/true", "0")).is_none());
+        assert_eq!(zygotes.look(), None);
+    }
+
+    #[test]
+    fn memory_is_short_when_little_is_left_or_somebody_waits_for_it() {
+        let memory = |available| format!("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: {available} kB\n");
+        let pressure =
+            |average| format!("some avg10={average} avg60=0.00 avg300=0.00 total=1\nfull avg10=99.00\n");
+        for (available, average, short) in [
+            (500, "0.00", false),
+            (99, "0.00", true),
+            (500, "10.01", true),
+            (500, "?", false),
+        ] {
+            assert_eq!(
+                is_short(&memory(available), &pressure(average)),
+                short,
+                "{available} {average}"
+            );
+        }
+        assert!(!is_short("", ""), "a kernel that does not say");
+    }
+}

@@ -1,0 +1,350 @@
+//! Workers are forked from zygotes: sandboxes are made in theirs, and forks ordered into those.
+
+use super::{Fork, Nursery, REFILL_AFTER, Role, SANDBOXES_MAX, Sandbox, Stage, answer};
+use crate::cgroup::Groups;
+use crate::inside::{Inside, Told};
+use crate::kernel;
+use crate::message::send;
+use crate::order::Reply;
+use crate::policy::Policy;
+use crate::root::Host;
+use crate::zygote;
+use crate::zygote::nesting::{self, Parent};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// A sandbox whose program workers are forked from.
+pub(super) struct Zygote {
+    /// Never waited for: a tenant's code is at the other end.
+    orders: OwnedFd,
+    /// What was mounted for it.
+    targets: Vec<PathBuf>,
+    /// Where its workers' sandboxes are made; none: it has not started yet.
+    parent: Option<Parent>,
+    /// Whether it lives; if not, its sandbox goes with the last worker.
+    lives: bool,
+}
+
+/// A sandbox in that of a zygote.
+pub(super) struct Forked {
+    /// The zygote's.
+    pub of: u64,
+    pub namespaces: Vec<OwnedFd>,
+    /// The worker's number in the zygote's sandbox.
+    worker: Option<i32>,
+}
+
+impl Zygote {
+    /// One that is about to start, and its end of the socket.
+    pub fn new(targets: Vec<PathBuf>) -> io::Result<(Self, OwnedFd)> {
+        let kind = SockType::SeqPacket;
+        let (orders, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
+        fcntl(&orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let zygote = Self {
+            orders,
+            targets,
+            parent: None,
+            lives: true,
+        };
+        Ok((zygote, theirs))
+    }
+}
+
+impl Sandbox {
+    /// It waits for its program, and came with these.
+    pub(super) fn prepared(&mut self, mut fds: Vec<OwnedFd>, groups: &mut Groups, policy: &Policy) {
+        let Role::Nested(forked) = &mut self.role else {
+            return;
+        };
+        if fds.is_empty() {
+            return self.made.kill();
+        }
+        let pidfd = fds.remove(0);
+        forked.namespaces = fds;
+        let Some(&pid) = numbers(&pidfd).as_ref().and_then(|numbers| numbers.first()) else {
+            return self.made.kill();
+        };
+        self.made.is(pidfd, pid);
+        match groups.make(pid, policy.processes, policy.memory_bytes) {
+            Ok(group) => self.made.group = group,
+            Err(error) => {
+                self.failure = Some(format!("limiting it by a control group: {error}"));
+                self.made.kill();
+            }
+        }
+    }
+
+    /// Its program runs, and came with these.
+    pub(super) fn started(&mut self, reply: &OwnedFd, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        let Some(program) = fds.next() else {
+            return self.made.kill();
+        };
+        let mut killed_with = self.made.pidfd.as_fd();
+        match &mut self.role {
+            Role::Plain => {}
+            Role::Zygote(zygote) => {
+                zygote.parent = Parent::from_fds(fds.collect());
+                killed_with = program.as_fd();
+            }
+            Role::Nested(forked) => {
+                // As long as it was in the zygote's group it had the same limits.
+                let numbers = numbers(&program).filter(|numbers| numbers.len() > 2);
+                let joined = numbers.map_or(Ok(()), |numbers| {
+                    forked.worker = numbers.get(numbers.len() - 2).copied();
+                    self.made.group.join(numbers[0])
+                });
+                if let Err(error) = joined {
+                    self.made.kill();
+                    let what = format!("moving a fork of a zygote into its control group: {error}");
+                    return answer(reply, &Reply::Failed { what }, &[]);
+                }
+            }
+        }
+        answer(reply, &Reply::Started, &[killed_with, program.as_fd()]);
+    }
+
+    fn zygote(&self, id: u64) -> Option<&Zygote> {
+        match &self.role {
+            Role::Zygote(zygote) if self.id == Some(id) => Some(zygote),
+            _ => None,
+        }
+    }
+
+    fn is_of(&self, zygote: u64) -> bool {
+        matches!(&self.role, Role::Nested(forked) if forked.of == zygote)
+    }
+
+    /// Waits, or will, for a fork of this zygote.
+    fn is_spare_of(&self, zygote: u64) -> bool {
+        let waits = matches!(self.stage, Stage::Preparing(_) | Stage::Prepared);
+        self.is_of(zygote) && waits && self.failure.is_none()
+    }
+}
+
+/// A process's numbers, from the nursery's namespace inwards; none: it is gone.
+fn numbers(pidfd: &OwnedFd) -> Option<Vec<i32>> {
+    let path = Host::path(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()));
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let numbers: Result<Vec<i32>, _> = line.split_whitespace().map(str::parse).collect();
+    numbers.ok()
+}
+
+impl Nursery {
+    pub(super) fn fork(&mut self, fork: Fork) {
+        let what = if self.sandboxes.len() + self.forks.len() >= SANDBOXES_MAX {
+            format!("there are {SANDBOXES_MAX} sandboxes already")
+        } else if !self.lives(fork.of) {
+            "the zygote is gone".into()
+        } else {
+            return self.forks.push_back(fork);
+        };
+        answer(&fork.reply, &Reply::Failed { what }, &[]);
+    }
+
+    fn lives(&self, zygote: u64) -> bool {
+        let found = self.sandboxes.iter().find_map(|sandbox| sandbox.zygote(zygote));
+        found.is_some_and(|zygote| zygote.lives && zygote.parent.is_some())
+    }
+
+    /// The first fork that waits for this zygote will not be.
+    pub(super) fn fail_fork(&mut self, of: u64, what: &str) {
+        let first = self.forks.iter().position(|fork| fork.of == of);
+        if let Some(fork) = first.and_then(|index| self.forks.remove(index)) {
+            let what = what.to_owned();
+            answer(&fork.reply, &Reply::Failed { what }, &[]);
+        }
+    }
+
+    /// Forks go to sandboxes that are prepared for them.
+    pub(super) fn serve_forks(&mut self) {
+        let mut waiting = std::mem::take(&mut self.forks);
+        while let Some(fork) = waiting.pop_front() {
+            let ready =
+                |sandbox: &Sandbox| sandbox.is_spare_of(fork.of) && matches!(sandbox.stage, Stage::Prepared);
+            match self.sandboxes.iter().position(ready) {
+                Some(index) => self.fork_into(index, fork),
+                None => self.forks.push_back(fork),
+            }
+        }
+        // Those that are being prepared are for the first that wait; more are made at once.
+        let mut zygotes: Vec<u64> = self.forks.iter().map(|fork| fork.of).collect();
+        zygotes.sort_unstable();
+        zygotes.dedup();
+        for zygote in zygotes {
+            loop {
+                let wanted = self.forks.iter().filter(|fork| fork.of == zygote).count();
+                if self.spare_of(zygote) >= wanted {
+                    break;
+                }
+                if let Err(what) = self.nest(zygote) {
+                    self.fail_fork(zygote, &what);
+                }
+            }
+        }
+    }
+
+    fn spare_of(&self, zygote: u64) -> usize {
+        let spare = self
+            .sandboxes
+            .iter()
+            .filter(|sandbox| sandbox.is_spare_of(zygote));
+        spare.count()
+    }
+
+    /// One for each zygote that has none; whether one was made.
+    pub(super) fn refill_nested(&mut self) -> bool {
+        let lacking = self.sandboxes.iter().find_map(|sandbox| {
+            let id = sandbox.id?;
+            (sandbox.zygote(id)?.lives && self.lives(id) && self.spare_of(id) == 0).then_some(id)
+        });
+        // Not tried again before somebody asks for one, who hears why.
+        lacking.is_some_and(|zygote| self.sandboxes.len() < SANDBOXES_MAX && self.nest(zygote).is_ok())
+    }
+
+    /// Has a sandbox made in that of a zygote.
+    fn nest(&mut self, id: u64) -> Result<(), String> {
+        let inside = Inside {
+            view: &self.view,
+            policy: &self.policy,
+            filter: &self.filters[0],
+            filter_of_zygotes: &self.filter_of_zygotes,
+            by_root: self.by_root,
+            network: false,
+        };
+        let gone = || "the zygote is gone".to_owned();
+        let found = self.sandboxes.iter().find_map(|sandbox| {
+            let zygote = sandbox.zygote(id).filter(|zygote| zygote.lives)?;
+            Some((zygote, sandbox.made.user))
+        });
+        let (zygote, user) = found.ok_or_else(gone)?;
+        let parent = zygote.parent.as_ref().ok_or_else(gone)?;
+        let made = nesting::nest(&inside, parent, &zygote.targets, user);
+        let made = made.map_err(|error| error.to_string())?;
+        self.sandboxes.push(Sandbox {
+            made,
+            stage: Stage::Preparing(Instant::now()),
+            id: None,
+            end: None,
+            status: None,
+            failure: None,
+            role: Role::Nested(Forked {
+                of: id,
+                namespaces: Vec::new(),
+                worker: None,
+            }),
+        });
+        Ok(())
+    }
+
+    /// Reaps what has helped to make sandboxes, and is no sandbox.
+    pub(super) fn reap_helpers(&self) {
+        while let Ok(Some(pid)) = kernel::dead() {
+            if self.sandboxes.iter().any(|sandbox| sandbox.made.is_of(pid)) {
+                return;
+            }
+            if kernel::wait_for(pid).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn fork_into(&mut self, index: usize, fork: Fork) {
+        let told = self.tell(index, &fork);
+        let sandbox = &mut self.sandboxes[index];
+        let Fork { id, reply, end, .. } = fork;
+        match told {
+            Ok(()) => {
+                sandbox.stage = Stage::Starting(reply, Instant::now());
+                sandbox.id = Some(id);
+                sandbox.end = Some(end);
+            }
+            Err(error) => {
+                let what = format!("telling a zygote to fork: {error}");
+                sandbox.failure = Some(what.clone());
+                sandbox.made.kill();
+                answer(&reply, &Reply::Failed { what }, &[]);
+            }
+        }
+        self.refill_at = Some(Instant::now() + REFILL_AFTER);
+    }
+
+    /// Tells pid 1 of a sandbox that somebody comes, and a zygote to fork.
+    fn tell(&mut self, index: usize, fork: &Fork) -> io::Result<()> {
+        let (report, reporting) = io::pipe()?;
+        let sandbox = &mut self.sandboxes[index];
+        let Role::Nested(forked) = &mut sandbox.role else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        // Whatever comes of it, nobody else is forked into them.
+        let namespaces = std::mem::take(&mut forked.namespaces);
+        let mounts = self.policy.mounts.iter().filter(|mount| mount.writable);
+        let order = zygote::Fork {
+            writable: mounts.map(|mount| mount.target.clone()).collect(),
+        };
+        let fds = [fork.input.as_fd(), fork.output.as_fd(), reporting.as_fd()];
+        let fds = fds.into_iter().chain(namespaces.iter().map(AsFd::as_fd));
+        let fds: Vec<BorrowedFd<'_>> = fds.collect();
+        let found = self.sandboxes.iter().find_map(|sandbox| sandbox.zygote(fork.of));
+        let zygote = found.ok_or(io::ErrorKind::NotConnected)?;
+        send(&zygote.orders, &order, &fds)?;
+        drop(fds);
+        drop(reporting);
+        send(
+            &self.sandboxes[index].made.socket,
+            &Told::Forking,
+            &[report.as_fd()],
+        )
+    }
+
+    /// The end of a zygote, whose workers go on.
+    pub(super) fn zygote_ended(&mut self, index: usize) {
+        let sandbox = &mut self.sandboxes[index];
+        if let Role::Zygote(zygote) = &mut sandbox.role {
+            zygote.lives = false;
+        }
+        let Some(id) = sandbox.id else { return };
+        while self.forks.iter().any(|fork| fork.of == id) {
+            self.fail_fork(id, "the zygote has died");
+        }
+        let spare = self.sandboxes.iter().filter(|sandbox| sandbox.is_spare_of(id));
+        spare.for_each(|sandbox| sandbox.made.kill());
+        self.end_zygotes();
+    }
+
+    /// The end of a worker, by the word of its zygote's pid 1, which is its parent.
+    pub(super) fn worker_ended(&mut self, zygote: Option<u64>, pid: i32, status: i32) {
+        for sandbox in &mut self.sandboxes {
+            if let Role::Nested(forked) = &sandbox.role
+                && Some(forked.of) == zygote
+                && forked.worker == Some(pid)
+            {
+                sandbox.status = Some(status);
+                sandbox.made.kill();
+            }
+        }
+    }
+
+    /// Sandboxes of zygotes that are dead go once nothing that was forked from them is left.
+    pub(super) fn end_zygotes(&self) {
+        self.ending_zygotes().for_each(|sandbox| sandbox.made.kill());
+    }
+
+    /// Those whose end waits, in the kernel, for what is reaped by this process and is no sandbox.
+    pub(super) fn ending_zygotes(&self) -> impl Iterator<Item = &Sandbox> {
+        self.sandboxes
+            .iter()
+            .filter(|sandbox| match (&sandbox.role, sandbox.id) {
+                (Role::Zygote(zygote), Some(id)) => {
+                    !zygote.lives && !self.sandboxes.iter().any(|other| other.is_of(id))
+                }
+                _ => false,
+            })
+    }
+}

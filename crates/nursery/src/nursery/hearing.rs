@@ -1,0 +1,96 @@
+//! What sandboxes say, and their ends.
+
+use super::{Nursery, REFILL_AFTER, Role, STEP_LIMIT, Stage, answer};
+use crate::inside::Word;
+use crate::message::receive;
+use crate::order::{Ended, Reply};
+use std::fs;
+use std::io::{self, Write};
+use std::time::Instant;
+
+impl Nursery {
+    /// A word of a sandbox's pid 1; whether there was one.
+    pub(super) fn hear(&mut self, index: usize) -> bool {
+        let sandbox = &mut self.sandboxes[index];
+        let (word, fds) = match receive::<Word>(&sandbox.made.socket) {
+            Ok(Some(word)) => word,
+            // Its pid 1 is going, and nothing else will come: its end is what counts.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Ok(None) | Err(_) => {
+                sandbox.made.kill();
+                return false;
+            }
+        };
+        match (word, std::mem::replace(&mut sandbox.stage, Stage::Running)) {
+            (Word::Prepared, Stage::Preparing(_)) => {
+                sandbox.stage = Stage::Prepared;
+                sandbox.prepared(fds, &mut self.groups, &self.policy);
+            }
+            (Word::Started, Stage::Starting(reply, _)) => {
+                self.refill_at = Some(Instant::now() + REFILL_AFTER);
+                sandbox.started(&reply, fds);
+            }
+            (Word::Ended { status }, _) => {
+                sandbox.status = Some(status);
+                if let Role::Zygote(_) = sandbox.role {
+                    self.zygote_ended(index);
+                }
+            }
+            (Word::Reaped { pid, status }, stage) => {
+                sandbox.stage = stage;
+                let id = sandbox.id;
+                self.worker_ended(id, pid, status);
+            }
+            (Word::Failed { what }, stage) => {
+                sandbox.failure = Some(what);
+                sandbox.stage = stage;
+                if let Role::Nested(_) = sandbox.role {
+                    // Who says so may not be the one whose end is waited for.
+                    sandbox.made.kill();
+                }
+            }
+            _ => sandbox.made.kill(),
+        }
+        true
+    }
+
+    /// The end of one: nothing of it is left, and then it is told.
+    pub(super) fn bury(&mut self, index: usize) {
+        let sandbox = self.sandboxes.swap_remove(index);
+        sandbox.made.reap();
+        let out_of_memory = sandbox.made.group.out_of_memory();
+        let mut group = sandbox.made.group;
+        if !group.remove() {
+            self.dying.push(group);
+        }
+        let why = || {
+            let killed = "pid 1 of the sandbox was killed";
+            sandbox.failure.clone().unwrap_or_else(|| killed.into())
+        };
+        match sandbox.stage {
+            Stage::Starting(reply, _) => answer(&reply, &Reply::Failed { what: why() }, &[]),
+            // Whoever waits first may have waited for this one.
+            Stage::Preparing(_) => match &sandbox.role {
+                Role::Nested(forked) => self.fail_fork(forked.of, &why()),
+                Role::Plain | Role::Zygote(_) => {
+                    let network = sandbox.made.network;
+                    let first = self.waiting.iter().position(|start| start.network == network);
+                    if let Some(start) = first.and_then(|first| self.waiting.remove(first)) {
+                        answer(&start.reply, &Reply::Failed { what: why() }, &[]);
+                    }
+                }
+            },
+            Stage::Prepared => self.refill_at = Some(Instant::now() + STEP_LIMIT),
+            Stage::Running => {}
+        }
+        if let Some(end) = sandbox.end {
+            let ended = Ended {
+                status: sandbox.status.unwrap_or(-libc::SIGKILL),
+                out_of_memory,
+            };
+            // An agent that does not listen any more does not want to know.
+            let _ = fs::File::from(end).write_all(&hotlease_wire::encode(&ended));
+        }
+        self.end_zygotes();
+    }
+}

@@ -1,0 +1,86 @@
+//! The host's files, from the root that the nursery has made for itself.
+
+use super::{HOST, NEW, PIECES, STEP, StepError, step, tame};
+use crate::declared::Declared;
+use crate::kernel;
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::mount::{MountFlags, MountPropagationFlags, OpenTreeFlags, mount, mount_change, open_tree};
+use rustix::process::{chdir, pivot_root};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The host, as the nursery goes on to see it.
+pub struct Host(OwnedFd);
+
+impl Host {
+    /// Moves this process, which has mounts of its own already, onto a root of its own.
+    pub fn leave() -> Result<Self, StepError> {
+        // What the host mounts later shows here; what is mounted here, nowhere else.
+        let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        mount_change("/", slave).map_err(step("making mounts private"))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        mount(
+            "hotlease-nursery",
+            STEP,
+            "tmpfs",
+            flags,
+            Some(c"mode=755,size=4m"),
+        )
+        .map_err(step("mounting a root for the nursery on /tmp"))?;
+        let at = |name: &str| Path::new(STEP).join(name.trim_start_matches('/'));
+        for name in [HOST, PIECES, NEW] {
+            fs::create_dir(at(name)).map_err(step("making folders of the nursery's root"))?;
+        }
+        pivot_root(STEP, at(HOST)).map_err(step("changing the root of the nursery"))?;
+        chdir("/").map_err(step("entering the nursery's root"))?;
+        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let host = rustix::fs::open(HOST, folder, Mode::empty()).map_err(step("opening the host's root"))?;
+        Ok(Self(host))
+    }
+
+    /// Where something of the host is now.
+    pub fn path(path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        Path::new(HOST).join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// A copy of the tree of mounts at `path`, which is nowhere yet. Links are followed as the host does.
+    pub fn tree(&self, path: &Path) -> io::Result<OwnedFd> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = openat2(&self.0, path, flags, Mode::empty(), resolve)?;
+        Ok(copy_of_tree(&found)?)
+    }
+
+    /// The same of a directory that a lease has declared, tamed. `by_root`: the sandbox's user, where it has one of its own.
+    pub fn declared(&self, declared: &Declared, by_root: Option<(u32, u32)>) -> io::Result<OwnedFd> {
+        let base = declared.base(&self.0)?;
+        let Some(user) = by_root else {
+            let tree = copy_of_tree(&declared.beneath(&base)?)?;
+            return tame(&tree, declared.writable).map(|()| tree);
+        };
+        let owner = declared.owner(&base)?;
+        // Root would be let through everywhere.
+        let found = kernel::with_rights_of(owner.unwrap_or(user), || declared.beneath(&base))?;
+        let tree = copy_of_tree(&found)?;
+        if let Some(owner) = owner {
+            let namespace = kernel::user_namespace(&Self::path("/proc"), owner, user)?;
+            kernel::map_owners(tree.as_fd(), namespace.as_fd()).map_err(|error| {
+                let why = "a sandbox cannot have the rights of its owner there: this kernel cannot map owners of files on \
+                           that file system (see docs/sandboxes.md, What functions may reach)";
+                io::Error::new(error.kind(), format!("{why}: {error}"))
+            })?;
+        }
+        tame(&tree, declared.writable).map(|()| tree)
+    }
+}
+
+fn copy_of_tree(of: &impl AsFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(of, "", flags)
+}

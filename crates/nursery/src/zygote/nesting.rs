@@ -1,0 +1,163 @@
+//! Making the namespaces of a worker that is to be forked from a zygote, from outside.
+//!
+//! A process of the nursery's (`helper`) goes into the zygote's user namespace, becomes the zygote's user there, and so is able to make a
+//! user namespace that the zygote's forks may join. That has to be given its users through `/proc`, which the kernel allows only for a process
+//! that can be looked into: it is one that the zygote cannot see, and gone before the next step. Then the helper goes into the zygote's other
+//! namespaces, and has pid 1 of the new ones started there, as a child of the nursery's.
+
+use super::nested::Nested;
+use crate::inside::{Inside, Word};
+use crate::kernel::{self, Forked};
+use crate::making::Made;
+use crate::message::send;
+use crate::root::{Host, StepError, USER, step};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use rustix::thread::{
+    Gid, Uid, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// Of a worker's own, beside that of users. Leases that are granted the network have no zygotes.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWNET;
+
+/// The namespaces of a zygote's sandbox.
+pub struct Parent {
+    pub user: OwnedFd,
+    pub pid: OwnedFd,
+    pub mnt: OwnedFd,
+}
+
+impl Parent {
+    /// Their names.
+    pub const KINDS: [&str; 3] = ["user", "pid", "mnt"];
+
+    /// From pid 1 of the sandbox, in that order.
+    pub fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
+        let [user, pid, mnt] = fds.try_into().ok()?;
+        Some(Self { user, pid, mnt })
+    }
+}
+
+/// Begins to make a worker's sandbox within that of its zygote. Until pid 1 says that it is prepared, and who it is, what is given back is the
+/// helper, which waits for its end.
+///
+/// The zygote's code can see, and might stop, what is done in its namespace of processes, so nothing here waits for that: neither does
+/// whoever has the socket, which gives nothing rather than to wait. `user`: who the zygote's sandbox is on the host.
+pub fn nest(
+    inside: &Inside<'_>,
+    parent: &Parent,
+    targets: &[PathBuf],
+    user: (u32, u32),
+) -> Result<Made, StepError> {
+    let kind = SockType::SeqPacket;
+    let pair = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC);
+    let (socket, theirs) = pair.map_err(step("making a socket"))?;
+    fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(step("making a socket"))?;
+    // SAFETY: the nursery has one thread.
+    let forked = unsafe { kernel::fork(0) };
+    match forked.map_err(step("starting a process"))? {
+        Forked::Child => {
+            let done = help(&Nested { inside, targets }, parent, &theirs);
+            ended(&theirs, done)
+        }
+        Forked::Parent { pid, pidfd } => Ok(Made::of_helper(pidfd, socket, pid, user)),
+    }
+}
+
+/// In the helper and in what it starts: until it is killed, or at once if it failed.
+fn ended(socket: &OwnedFd, done: Result<(), StepError>) -> ! {
+    match done {
+        Ok(()) => loop {
+            // SAFETY: waits.
+            unsafe { libc::pause() };
+        },
+        Err(error) => {
+            let what = format!("making namespaces in those of a zygote: {error}");
+            let _ = send(socket, &Word::Failed { what }, &[]);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(1) }
+        }
+    }
+}
+
+/// In the helper.
+fn help(nested: &Nested<'_>, parent: &Parent, socket: &OwnedFd) -> Result<(), StepError> {
+    let join = |fd: &OwnedFd, kind, what: &str| {
+        setns(fd, kind).map_err(step(format!("joining the namespace of {what}")))
+    };
+    join(&parent.user, CloneFlags::CLONE_NEWUSER, "users")?;
+    set_keep_capabilities(true).map_err(step("keeping capabilities"))?;
+    if nested.inside.by_root {
+        set_thread_groups(&[]).map_err(step("leaving groups"))?;
+    }
+    let (user, group) = (Uid::from_raw(USER), Gid::from_raw(USER));
+    set_thread_res_gid(group, group, group).map_err(step("changing the group"))?;
+    set_thread_res_uid(user, user, user).map_err(step("changing the user"))?;
+    kernel::die_with_parent().map_err(step("binding its life to the nursery's"))?;
+    let users = namespace_of_users()?;
+    kernel::set_dumpable(false).map_err(step("hiding pid 1"))?;
+    join(&parent.mnt, CloneFlags::CLONE_NEWNS, "mounts")?;
+    // Whose children are in it; only those can make one within it.
+    join(&parent.pid, CloneFlags::CLONE_NEWPID, "processes")?;
+    // SAFETY: this process has one thread.
+    let forked = unsafe { kernel::fork(libc::CLONE_PARENT) };
+    match forked.map_err(step("starting a process"))? {
+        Forked::Parent { .. } => return Ok(()),
+        Forked::Child => {}
+    }
+    let started = || {
+        join(&users, CloneFlags::CLONE_NEWUSER, "users, a new one")?;
+        // SAFETY: this process has one thread.
+        let forked = unsafe { kernel::fork(NAMESPACES | libc::CLONE_PARENT) };
+        forked.map_err(step("making namespaces"))
+    };
+    match started() {
+        Ok(Forked::Child) => match socket.try_clone() {
+            Ok(socket) => nested.live(socket),
+            Err(error) => ended(socket, Err(step("keeping a socket")(error))),
+        },
+        // SAFETY: ends the process.
+        Ok(Forked::Parent { .. }) => unsafe { libc::_exit(0) },
+        Err(error) => ended(socket, Err(error)),
+    }
+}
+
+/// A user namespace below the one that this process is in, with the same one user.
+fn namespace_of_users() -> Result<OwnedFd, StepError> {
+    kernel::set_dumpable(true).map_err(step("preparing to map users"))?;
+    // SAFETY: this process has one thread.
+    let forked = unsafe { kernel::fork(libc::CLONE_NEWUSER) };
+    let pid = match forked.map_err(step("making a user namespace"))? {
+        Forked::Child => {
+            // It is there to be looked at.
+            let _ = kernel::die_with_parent();
+            loop {
+                // SAFETY: waits.
+                unsafe { libc::pause() };
+            }
+        }
+        Forked::Parent { pid, .. } => pid,
+    };
+    let file = |name: &str| Host::path(format!("/proc/{pid}/{name}"));
+    let mapped = || -> Result<OwnedFd, StepError> {
+        fs::write(file("setgroups"), "deny").map_err(step("keeping its groups"))?;
+        fs::write(file("gid_map"), format!("{USER} {USER} 1")).map_err(step("mapping its group"))?;
+        fs::write(file("uid_map"), format!("{USER} {USER} 1")).map_err(step("mapping its user"))?;
+        let opened = fs::File::open(file("ns/user")).map_err(step("opening a user namespace"))?;
+        Ok(opened.into())
+    };
+    let namespace = mapped();
+    // SAFETY: a child that was not reaped yet.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    kernel::wait_for(pid).map_err(step("waiting for a process"))?;
+    namespace
+}

@@ -1,0 +1,189 @@
+//! The zygote's side: it waits for orders, and forks.
+//!
+//! All of this is code of ours in a process of the tenant's, who may have changed it. It is written to end where any sandbox's worker
+//! does; what keeps a tenant in who will not have that is the filter that the zygote itself was started with.
+
+use super::{Fork, KINDS, ORDERS_AT, STEPS};
+use crate::confinement;
+use crate::kernel;
+use crate::message::receive;
+use crate::system_calls::lost_by_forks;
+use nix::sched::{CloneFlags, setns};
+use rustix::process::setsid;
+use seccompiler::BpfProgram;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+
+/// What a program has to do around a fork of its own.
+pub trait Hooks {
+    /// In the zygote, before.
+    fn before(&mut self);
+    /// In the zygote, afterwards.
+    fn in_zygote(&mut self);
+}
+
+/// The way by which a zygote's orders come.
+pub struct Orders {
+    socket: OwnedFd,
+    /// Made once, before any fork.
+    filter: BpfProgram,
+}
+
+impl Orders {
+    /// Takes it away from where programs would find it.
+    ///
+    /// # Errors
+    /// This process was not started as a zygote.
+    pub fn take() -> io::Result<Self> {
+        // SAFETY: integers only.
+        let moved = unsafe { libc::fcntl(ORDERS_AT, libc::F_DUPFD_CLOEXEC, ORDERS_AT + 1) };
+        if moved < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the first is made just now; the other one is the starter's gift, which nobody else knows of.
+        let (socket, gift) = unsafe { (OwnedFd::from_raw_fd(moved), OwnedFd::from_raw_fd(ORDERS_AT)) };
+        drop(gift);
+        let filter = confinement::filter_without(lost_by_forks()).map_err(io::Error::other)?;
+        Ok(Self { socket, filter })
+    }
+
+    /// Waits for an order and carries it out: true in each worker, with standard input and output of its own and nothing of the zygote's
+    /// orders left open; false in the zygote when nobody is left who could give any. `also`: descriptors that workers must not have.
+    ///
+    /// # Errors
+    /// The system forks no more. The zygote is as before.
+    pub fn next(&mut self, hooks: &mut impl Hooks, also: &mut Vec<OwnedFd>) -> io::Result<bool> {
+        loop {
+            let Some((fork, mut fds)) = receive::<Fork>(&self.socket)? else {
+                return Ok(false);
+            };
+            if fds.len() != 3 + KINDS.len() {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let namespaces = fds.split_off(3);
+            let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+            hooks.before();
+            // SAFETY: the program has one thread, or its other threads have said that they stand a fork.
+            match unsafe { libc::fork() } {
+                -1 => {
+                    let error = io::Error::last_os_error();
+                    hooks.in_zygote();
+                    return Err(error);
+                }
+                0 => {
+                    let new = New {
+                        fork,
+                        namespaces,
+                        fds,
+                        directory,
+                    };
+                    self.become_worker(new, also);
+                    return Ok(true);
+                }
+                between => {
+                    hooks.in_zygote();
+                    drop((fds, namespaces));
+                    // It ends at once; if not, the nursery ends all of it.
+                    let _ = kernel::wait_for(between);
+                }
+            }
+        }
+    }
+
+    /// In the fork: goes where it belongs, or nowhere.
+    fn become_worker(&mut self, new: New, also: &mut Vec<OwnedFd>) {
+        let New {
+            fork,
+            namespaces,
+            mut fds,
+            directory,
+        } = new;
+        let report = fds.pop();
+        let told = |step: usize, code: i32| {
+            let mut bytes = [0; 8];
+            bytes[..4].copy_from_slice(&(step as u32).to_ne_bytes());
+            bytes[4..].copy_from_slice(&code.to_ne_bytes());
+            // Who does not hear it hears of the end.
+            let _ = report.as_ref().map(|pipe| nix::unistd::write(pipe, &bytes));
+        };
+        let leave = |status| -> ! {
+            // No buffers or handlers of the zygote's.
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(status) }
+        };
+        let failed = |step: usize, error: io::Error| -> ! {
+            told(step, error.raw_os_error().unwrap_or(libc::EIO));
+            leave(1)
+        };
+        for (fd, (_, kind)) in namespaces.iter().zip(&KINDS) {
+            if let Err(errno) = setns(fd, CloneFlags::from_bits_truncate(*kind)) {
+                failed(1, errno.into());
+            }
+        }
+        // Whose child is in the namespace of processes that was joined.
+        // SAFETY: this process has one thread.
+        match unsafe { libc::fork() } {
+            -1 => failed(2, io::Error::last_os_error()),
+            0 => {}
+            _ => leave(0),
+        }
+        drop(namespaces);
+        also.clear();
+        let done: [&dyn Fn() -> io::Result<()>; STEPS.len() - 2] = [
+            &|| streams(&fds, &directory),
+            &|| {
+                setsid()?;
+                kernel::new_session_keyring()
+            },
+            &|| match confinement::has_landlock() {
+                true => {
+                    let own = [PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
+                    let writable: Vec<PathBuf> =
+                        own.into_iter().chain(fork.writable.iter().cloned()).collect();
+                    confinement::limit_files(&writable, false).map(drop)
+                }
+                false => Ok(()),
+            },
+            &|| {
+                confinement::forbid_capabilities()?;
+                confinement::give_up_capabilities()
+            },
+            &|| confinement::limit_system_calls(&self.filter),
+        ];
+        for (step, carry_out) in (3..).zip(done) {
+            if let Err(error) = carry_out() {
+                failed(step, error);
+            }
+        }
+        told(0, 0);
+    }
+}
+
+/// Of one fork.
+struct New {
+    fork: Fork,
+    namespaces: Vec<OwnedFd>,
+    /// Input, output, and where to report.
+    fds: Vec<OwnedFd>,
+    directory: PathBuf,
+}
+
+fn streams(fds: &[OwnedFd], directory: &std::path::Path) -> io::Result<()> {
+    let [input, output] = fds else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    for (fd, number) in [(input, 0), (output, 1), (output, 2)] {
+        kernel::put_at(fd, number)?;
+    }
+    if std::env::set_current_dir(directory).is_err() {
+        std::env::set_current_dir("/")?;
+    }
+    Ok(())
+}
+
+impl std::fmt::Debug for Orders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Orders({})", self.socket.as_raw_fd())
+    }
+}
