@@ -19,11 +19,11 @@ def folder():
         yield path
 
 
-def _executor(**options):
+def _executor(kind="namespace", **options):
     if os.environ.get("HOTLEASE_TRANSPORT"):
         pytest.skip("a worker without a network is reached through shared memory only")
     try:
-        return hotlease.Executor(1, sandbox="namespace", **options)
+        return hotlease.Executor(1, sandbox=kind, **options)
     except hotlease.Error as error:
         if "no sandbox of kind" not in str(error):
             raise
@@ -36,8 +36,9 @@ def _write(path):
     return os.stat(path).st_uid, os.getuid()
 
 
-def test_a_task_writes_into_a_directory_that_its_lease_declares(platform, folder):
-    executor = _executor(mounts=[f"{folder}:/data:rw"])
+@pytest.mark.parametrize("kind", ["namespace", "container"])
+def test_a_task_writes_into_a_directory_that_its_lease_declares(platform, folder, kind):
+    executor = _executor(kind, mounts=[f"{folder}:/data:rw"])
     owner, user = executor.submit(_write, "/data/file").result(60)
     assert owner == user
     assert executor.cold_start().why.startswith("it reaches directories")
@@ -46,7 +47,7 @@ def test_a_task_writes_into_a_directory_that_its_lease_declares(platform, folder
         assert file.read() == "made"
     assert os.stat(os.path.join(folder, "file")).st_uid == os.stat(folder).st_uid
     # An interpreter that has waited, or one that is new: neither sees it.
-    executor = _executor()
+    executor = _executor(kind)
     assert not executor.submit(os.path.exists, "/data").result(60)
     end(executor)
 
