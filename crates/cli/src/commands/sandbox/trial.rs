@@ -209,7 +209,8 @@ impl Ground {
         }
         // Whoever is started by this thread begins where it is.
         sched_setaffinity(Pid::from_raw(0), &few)?;
-        let started = match self.zygote {
+        // Outside sandboxes there are none.
+        let started = match self.zygote && kind == Kind::Namespace {
             false => self.launcher.start(kind, Some(&program), control),
             true => self.fork(&program, control),
         };
