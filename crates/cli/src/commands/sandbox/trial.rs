@@ -181,13 +181,14 @@ impl Ground {
     ) -> anyhow::Result<Process> {
         let mut mounts = vec![Mount::read_only(&self.program)];
         mounts.push(Mount::read_only(self.agent.image()));
+        // Outside sandboxes there are none.
+        let zygote = self.zygote && kind == Kind::Namespace;
         let variable = |(name, value): &(String, String)| {
             (OsString::from(format!("{PREFIX}{name}")), OsString::from(value))
         };
         let program = Program {
             path: self.program.clone(),
-            arguments: self
-                .zygote
+            arguments: zygote
                 .then_some("zygote")
                 .into_iter()
                 .chain(["try", attempt.name, token])
@@ -209,8 +210,7 @@ impl Ground {
         }
         // Whoever is started by this thread begins where it is.
         sched_setaffinity(Pid::from_raw(0), &few)?;
-        // Outside sandboxes there are none.
-        let started = match self.zygote && kind == Kind::Namespace {
+        let started = match zygote {
             false => self.launcher.start(kind, Some(&program), control),
             true => self.fork(&program, control),
         };
