@@ -314,7 +314,10 @@ impl Nursery {
         while self.forks.iter().any(|fork| fork.of == id) {
             self.fail_fork(id, "the zygote has died");
         }
-        let spare = self.sandboxes.iter_mut().filter(|sandbox| sandbox.is_spare_of(id));
+        let spare = self
+            .sandboxes
+            .iter_mut()
+            .filter(|sandbox| sandbox.is_spare_of(id));
         spare.for_each(|sandbox| {
             sandbox.failure = Some("the zygote has died".into());
             sandbox.made.kill();
