@@ -24,7 +24,7 @@ use seccompiler::BpfProgram;
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Sandboxes at a time, prepared ones included.
@@ -280,13 +280,17 @@ impl Nursery {
         drop(fds);
         let mut ended = Vec::new();
         for (index, event) in happened[1..].chunks(2).enumerate() {
+            let process = self.sandboxes[index].made.pidfd.as_raw_fd();
             if event[1] {
                 self.hear(index);
             }
             if event[0] {
                 // The last words count, and nobody is left who could keep us waiting for more.
                 while self.hear(index) {}
-                ended.push(index);
+                // What has ended may have been who made it only, and its pid 1 be there since it spoke.
+                if self.sandboxes[index].made.pidfd.as_raw_fd() == process {
+                    ended.push(index);
+                }
             }
         }
         for index in ended.into_iter().rev() {

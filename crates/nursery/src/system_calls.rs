@@ -284,7 +284,7 @@ const FORKS: &[Call] = calls! {
     SYS_landlock_add_rule "the same";
     SYS_landlock_restrict_self "the same";
     // With this flag only filters are set, and nobody listens to what they refuse.
-    SYS_seccomp [Is(1, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW as u64)] "giving all of these up";
+    SYS_seccomp [Is(1, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW)] "giving all of these up";
 };
 const JOIN_SESSION_KEYRING: u64 = 1;
 

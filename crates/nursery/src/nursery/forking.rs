@@ -70,6 +70,10 @@ impl Sandbox {
             return self.made.kill();
         };
         self.made.is(pidfd, pid);
+        if self.failure.is_some() {
+            // It was given up meanwhile.
+            return self.made.kill();
+        }
         match groups.make(pid, policy.processes, policy.memory_bytes) {
             Ok(group) => self.made.group = group,
             Err(error) => {
@@ -313,8 +317,14 @@ impl Nursery {
         while self.forks.iter().any(|fork| fork.of == id) {
             self.fail_fork(id, "the zygote has died");
         }
-        let spare = self.sandboxes.iter().filter(|sandbox| sandbox.is_spare_of(id));
-        spare.for_each(|sandbox| sandbox.made.kill());
+        let spare = self
+            .sandboxes
+            .iter_mut()
+            .filter(|sandbox| sandbox.is_spare_of(id));
+        spare.for_each(|sandbox| {
+            sandbox.failure = Some("the zygote has died".into());
+            sandbox.made.kill();
+        });
         self.end_zygotes();
     }
 

@@ -134,16 +134,19 @@ fn help(nested: &Nested<'_>, parent: &Parent, socket: &OwnedFd) -> Result<(), St
 /// A user namespace below the one that this process is in, with the same one user.
 fn namespace_of_users() -> Result<OwnedFd, StepError> {
     kernel::set_dumpable(true).map_err(step("preparing to map users"))?;
+    let parent = rustix::process::getpid();
     // SAFETY: this process has one thread.
     let forked = unsafe { kernel::fork(libc::CLONE_NEWUSER) };
     let pid = match forked.map_err(step("making a user namespace"))? {
         Forked::Child => {
-            // It is there to be looked at.
-            let _ = kernel::die_with_parent();
-            loop {
+            // It is there to be looked at, as long as there is somebody to do that.
+            let bound = kernel::die_with_parent();
+            while bound.is_ok() && rustix::process::getppid() == Some(parent) {
                 // SAFETY: waits.
                 unsafe { libc::pause() };
             }
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(1) }
         }
         Forked::Parent { pid, .. } => pid,
     };

@@ -42,7 +42,7 @@ pub(super) enum Start {
     First,
     /// A worker.
     Warm,
-    /// One, or what is forked then, with its imports done: from a zygote.
+    /// One that was forked from a zygote, with its imports done.
     Zygote,
 }
 
@@ -110,16 +110,12 @@ impl Leases {
         for attempt in 0..TRIES {
             let mut sample = self.once(&self.keeping, kind, program, start)?;
             let is_such = match start {
-                Start::Zygote => sample.why.starts_with(FROM_ZYGOTE),
+                Start::Zygote => sample.why == FROM_ZYGOTE,
                 Start::First | Start::Warm => sample.why.is_empty(),
             };
             if is_such {
-                // Why it was not warm, if that is so.
-                sample.why = sample
-                    .why
-                    .trim_start_matches(FROM_ZYGOTE)
-                    .trim_start_matches(": ")
-                    .to_owned();
+                // Why there was one is no reason why there was none.
+                sample.why.clear();
                 return Ok(sample);
             }
             why = sample.why;

@@ -183,13 +183,14 @@ impl Ground {
     ) -> anyhow::Result<Process> {
         let mut mounts = vec![Mount::read_only(&self.program)];
         mounts.push(Mount::read_only(self.agent.image()));
+        // Outside sandboxes there are none.
+        let zygote = self.zygote && kind == Kind::Namespace;
         let variable = |(name, value): &(String, String)| {
             (OsString::from(format!("{PREFIX}{name}")), OsString::from(value))
         };
         let program = Program {
             path: self.program.clone(),
-            arguments: self
-                .zygote
+            arguments: zygote
                 .then_some("zygote")
                 .into_iter()
                 .chain(["try", attempt.name, token])
@@ -211,7 +212,7 @@ impl Ground {
         }
         // Whoever is started by this thread begins where it is.
         sched_setaffinity(Pid::from_raw(0), &few)?;
-        let started = match self.zygote {
+        let started = match zygote {
             false => self
                 .launcher
                 .start(kind, Some(&program), &Reach::default(), control),
