@@ -53,7 +53,7 @@ def test_memory_of_results_is_not_used_again_while_they_live(executor):
     assert [int(array.sum()) for array in arrays] == [50_000 * n for n in range(20)]
 
 
-def test_a_declared_function_runs_here_and_there(platform):
+def test_a_declared_function_runs_here_and_there(kept):
     assert triple(2) == triple.local(2) == 6
     assert triple.submit(3).result(60) == 9
     assert list(triple.map(range(5))) == [0, 3, 6, 9, 12]
