@@ -75,10 +75,17 @@ pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
     let alive = (incoming.silence / 4).clamp(ALIVE_MIN, ALIVE_MAX);
     let ended = {
         let mut outward = std::pin::pin!(outward(&local, &mut outgoing, &side, alive));
+        let mut inward = std::pin::pin!(inward(&mut incoming, &local, &side));
+        // What either said before it closed still counts: an answer, a lease's last total.
         tokio::select! {
-            ended = &mut outward => ended,
-            ended = inward(&mut incoming, &local, &side) => match ended {
-                // What it said before it closed still counts: an answer, a lease's last total.
+            ended = &mut outward => match ended {
+                // The other host takes nothing more, and what it said last may not have been read.
+                Err(closed @ NetError::Closed { .. }) => {
+                    timeout(FAREWELL, inward).await.unwrap_or(Err(closed))
+                }
+                ended => ended,
+            },
+            ended = &mut inward => match ended {
                 Ok(()) => timeout(FAREWELL, outward).await.unwrap_or(Ok(())),
                 failed => failed,
             },
@@ -289,3 +296,6 @@ fn unexpected(whom: &str, what: &str) -> NetError {
         why: format!("it sent {what}"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+use super::*;
+use crate::tunnel::frames::halves;
+use hotlease_fabric::socket::Socket;
+use std::io::{self, Cursor};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::join;
+
+/// A host that has said its last, and has closed: what is written to it fails.
+struct Gone;
+
+impl AsyncWrite for Gone {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Which of the two is noticed first is left to chance, so it is tried often.
+#[tokio::test]
+async fn what_the_other_host_said_before_it_closed_arrives_though_nothing_can_be_said_to_it() {
+    for _ in 0..50 {
+        let last = Frame::Message {
+            bytes: b"the last".to_vec(),
+            attachments: Vec::new(),
+        };
+        let stream = join(Cursor::new(last.encode()), Gone);
+        let (ours, theirs) = Socket::pair().expect("sockets");
+        let local = Local::new(ours).expect("on the runtime");
+        let stream = halves(stream, "the agent", Duration::from_secs(30));
+        relay(local, stream, Side::Worker).await;
+        let (bytes, _) = theirs
+            .receive_undecoded()
+            .expect("it is whole")
+            .expect("it has come");
+        assert_eq!(bytes, b"the last");
+        assert!(theirs.receive_undecoded().expect("closed").is_none());
+    }
+}
