@@ -38,6 +38,8 @@ static void requests(hotlease_comm* comm)
     WORKS(hotlease_comm_wait(all[3], &got[3], &error));
     all[3] = NULL;
     EXPECT(memcmp(&in[1 - other][3], "late", 4) == 0 && got[3].tag == 43);
+    /* Both have taken theirs before either sends the next: else the other's "then" may be here for the first look. */
+    WORKS(hotlease_comm_barrier(comm, &error));
     WORKS(hotlease_comm_send(comm, "then", 4, other, 41, &error));
     WORKS(hotlease_comm_wait_any(all, 4, &first, &error));
     EXPECT(first == 1 && hotlease_comm_test(all[1]) == 1);
