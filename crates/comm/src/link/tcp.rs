@@ -7,6 +7,8 @@
 
 mod inbound;
 mod outbound;
+#[cfg(test)]
+mod tests;
 
 use super::cipher::Cipher;
 use super::mesh::Joined;
@@ -40,6 +42,8 @@ struct Peer {
     inbound: Inbound,
     outbound: Outbound,
     is_relayed: bool,
+    /// Nothing can be sent any more, for this reason: it is lost once all is read that it has said before.
+    unsendable: Option<Loss>,
     has_come: bool,
     has_gone: bool,
 }
@@ -87,6 +91,7 @@ impl Tcp {
                 outbound: Outbound::new(),
                 is_relayed: joined.route == Route::Relayed,
                 cipher: joined.cipher,
+                unsendable: None,
                 has_come: false,
                 has_gone: true,
             }));
@@ -180,7 +185,12 @@ impl Tcp {
                 true
             }
             Err(error) => {
-                self.drop_peer(rank, loss_of(&error));
+                if let Some(peer) = &mut self.peers[rank] {
+                    peer.unsendable = Some(loss_of(&error));
+                    peer.outbound = Outbound::new();
+                    // Nothing may come any more that would tell of it.
+                    self.readiness.ready[rank].store(true, Ordering::Release);
+                }
                 true
             }
         }
@@ -199,7 +209,8 @@ fn loss_of(error: &io::Error) -> Loss {
 impl Link for Tcp {
     fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>) {
         let rank = to as usize;
-        let Some(peer) = &mut self.peers[rank] else {
+        let peer = self.peers[rank].as_mut();
+        let Some(peer) = peer.filter(|peer| peer.unsendable.is_none()) else {
             return;
         };
         let outcome = peer.outbound.send(
@@ -240,9 +251,15 @@ impl Link for Tcp {
                         any |= some;
                         if !is_empty {
                             self.readiness.ready[rank].store(true, Ordering::Release);
+                        } else if let Some(loss) = peer.unsendable {
+                            self.drop_peer(rank, loss);
+                            any = true;
+                            continue;
                         }
                     }
                     Err(loss) => {
+                        // Whoever was told first why it ended knows better.
+                        let loss = peer.unsendable.unwrap_or(loss);
                         self.drop_peer(rank, loss);
                         any = true;
                         continue;

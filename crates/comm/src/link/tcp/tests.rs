@@ -1,0 +1,82 @@
+//! What a connection says at its end.
+
+use super::*;
+use crate::memory::Piece;
+use hotlease_wire::comm::frame::{Address, Class};
+use hotlease_wire::comm::greeting::Home;
+use std::io::Write;
+use std::net::TcpListener;
+use std::time::Instant;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Counts what comes.
+#[derive(Default)]
+struct Seen(Vec<Frame>);
+
+impl Sink for Seen {
+    fn frame(&mut self, _: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+        self.0.push(frame);
+        Ok(None)
+    }
+
+    fn body(&mut self, _: Rank, _: u64) {}
+}
+
+/// A link of rank 0, and the plain connection of rank 1.
+fn link() -> (Tcp, std::net::TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let ours = std::net::TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+    let (theirs, _) = listener.accept().expect("it has called");
+    ours.set_nonblocking(true).expect("it is open");
+    let joined = Joined {
+        stream: TcpStream::from_std(ours),
+        cipher: None,
+        rest: Vec::new(),
+        route: Route::Direct,
+        home: Home::UNKNOWN,
+    };
+    (Tcp::new(vec![None, Some(joined)]).expect("it can be polled"), theirs)
+}
+
+fn eager(tag: u32) -> Frame {
+    let to = Address {
+        class: Class::Message,
+        context: 0,
+        tag,
+    };
+    Frame::Eager { to, length: 0 }
+}
+
+#[test]
+fn what_a_member_has_said_before_it_went_is_heard_though_nothing_can_be_sent_to_it_any_more() {
+    for is_asked_by_readiness in [false, true] {
+        let (mut tcp, mut theirs) = link();
+        let mut seen = Seen::default();
+        if is_asked_by_readiness {
+            tcp.doze();
+            tcp.connections += ASKED_DIRECTLY_MAX;
+        }
+        theirs.write_all(&eager(7).encode()).expect("there is room");
+        theirs.write_all(&eager(8).encode()).expect("there is room");
+        drop(theirs);
+        // Until a connection refuses what is sent: the first of it is answered by a reset.
+        let began = Instant::now();
+        while tcp.peers[1].as_ref().expect("it is not lost unread").unsendable.is_none() {
+            assert!(began.elapsed() < PATIENCE, "everything can be sent to nobody");
+            tcp.send(1, &eager(1), Body::Now(&[]));
+            std::thread::yield_now();
+        }
+        assert_eq!(tcp.lost(), None, "not before it is read");
+        let lost = loop {
+            assert!(began.elapsed() < PATIENCE, "it is not lost");
+            tcp.poll(&mut seen);
+            if let Some(lost) = tcp.lost() {
+                break lost;
+            }
+        };
+        assert_eq!(seen.0, [eager(7), eager(8)]);
+        assert_eq!(lost, (1, Loss::Closed));
+        assert!(!tcp.is_sending());
+    }
+}
