@@ -233,6 +233,56 @@ fn nothing_escapes_from_a_namespace() {
     }
 }
 
+/// How fast a neighbour is beside floods is asserted by whoever gives `--pace 1.5` on a machine that has nothing else to do; what
+/// is tested on any machine is that it is measured and judged, with limits that hold or do not, whatever else runs.
+#[test]
+fn floods_that_slow_the_neighbour_down_by_more_than_the_pace_are_a_failure_that_names_them() {
+    let paced = |limit: &str| {
+        let floods = ["--only", "flood-threads", "--only", "flood-tmp"];
+        let output = Command::new(program("hotlease"))
+            .args(["sandbox", "test", "--json", "--pace", limit])
+            .args(floods)
+            .current_dir("/")
+            .output()
+            .expect("hotlease sandbox test");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let rows = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        let rows: Vec<Value> = rows.collect();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), rows, errors)
+    };
+    let (success, rows, errors) = paced("1000");
+    if rows.is_empty() {
+        assert!(
+            errors.contains("no sandboxes of kind") || errors.contains("needs a processor"),
+            "{errors}"
+        );
+        return eprintln!("skipped: {errors}");
+    }
+    let contained = rows.iter().filter(|row| row["verdict"] == "contained");
+    if contained.count() < 2 {
+        return eprintln!("skipped: no limits here: {rows:?}");
+    }
+    let totals = rows.last().expect("totals");
+    assert!(success && totals["slowing"] == serde_json::json!([]), "{errors}");
+    for row in rows.iter().filter(|row| row["neighbour"].is_object()) {
+        let pace = &row["neighbour"];
+        assert_eq!(pace["rounds"], 5, "{row}");
+        assert!(pace["times_p99"].as_f64() > Some(0.0), "{row}");
+    }
+    let (success, rows, errors) = paced("0.000001");
+    let totals = rows.last().expect("totals");
+    assert!(!success, "{totals}");
+    let slowing = totals["slowing"].as_array().expect("a list");
+    assert_eq!(slowing.len(), 2, "{totals}");
+    for name in slowing {
+        assert!(
+            errors.contains(name.as_str().expect("a name")),
+            "{name} is not named: {errors}"
+        );
+    }
+}
+
 /// The answer of `hotlease sandbox hand-over`, and whether it succeeded; `Err` says why there are no such sandboxes here.
 fn handed_over(kind: &str, times: u32) -> Result<(Value, bool), String> {
     let child = Command::new(program("hotlease"))

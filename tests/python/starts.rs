@@ -1,7 +1,7 @@
 //! Why an interpreter had not waited.
 
 use crate::requests::*;
-use hotlease_client::Invoker;
+use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::wait::until_true;
 use serde_json::Value;
@@ -68,6 +68,33 @@ fn the_first_lease_a_warm_one_and_one_that_finds_all_spares_taken_each_say_so() 
         }
         Err(error) => eprintln!("skipped: one core holds one lease: {error}"),
     }
+    second.deallocate().expect("given back");
+}
+
+#[test]
+fn memory_that_waiting_interpreters_borrow_is_shown_and_counted_against_no_lease() {
+    let scene = Scene::new();
+    let (first, function) = scene.function();
+    assert_eq!(ask(&function, "pid", NOTHING).expect("it runs").0, PLAIN);
+    drop(function);
+    first.deallocate().expect("given back");
+    until_true("a spare is ready", LIMIT, || spares(&scene) == 1);
+    let listed = scene.platform.run(&["ps"]).stdout;
+    let listed = String::from_utf8(listed).expect("text");
+    assert!(listed.contains("of idle memory"), "{listed}");
+    // A lease may have all that the node offers, and the spare as well.
+    let offered = scene.platform.json(&["agents"])[0]["memory_bytes"].clone();
+    let options = LeaseOptions {
+        python: Some(scene.python.clone()),
+        memory_bytes: offered.as_u64().expect("bytes"),
+        ..scene.platform.lease_options()
+    };
+    let second = Invoker::allocate(&Code::python(), options).expect("granted");
+    let told = start(&second);
+    assert!(
+        told.cold.is_empty() || told.cold.contains("still being started"),
+        "{told:?}"
+    );
     second.deallocate().expect("given back");
 }
 

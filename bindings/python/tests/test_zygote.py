@@ -135,3 +135,19 @@ def test_imports_that_a_fork_would_share_or_lack_are_refused_and_said(monkeypatc
     assert "no worker can be forked once its imports have left" in start.why
     assert leaves in start.why
     assert facts["sum"] == 45.0, "and workers start as ever"
+
+
+def test_an_import_that_hangs_in_a_zygote_keeps_no_lease_waiting_and_is_said(monkeypatch):
+    text = "if b'HOTLEASE_PYTHON_ZYGOTE' in open('/proc/self/environ', 'rb').read(): __import__('time').sleep(600)"
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        with open(f"{folder}/hanging.py", "w") as module:
+            module.write(text)
+        monkeypatch.syspath_prepend(folder)
+        for _ in range(2):
+            with _executor(["hanging"]) as executor:
+                assert executor.submit(eval, "6 * 7").result() == 42
+                assert not _is_forked(executor.cold_start())
+        start, facts = _again(["hanging"], lambda start: "no zygote: " in start.why, seconds=60)
+    assert "not ready after 30 s" in start.why
+    assert facts["sum"] == 45.0, "and workers start as ever"

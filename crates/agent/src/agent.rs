@@ -3,6 +3,7 @@
 use crate::caller::Tenants;
 use crate::config::{AGENT_SOCKET, Network, SESSION_SOCKET};
 use crate::cores;
+use crate::idle_memory::IdleMemory;
 use crate::images::Images;
 use crate::listener::{GrpcListener, SessionListener, SocketFile};
 use crate::lock::{DirectoryLock, keep_identity, kept_identity};
@@ -17,6 +18,7 @@ use crate::service::Service;
 use crate::session::SESSIONS_MAX;
 use crate::sharing::{self, SharingTerms};
 use crate::spares::Spares;
+use crate::waiting::Borrowing;
 use crate::watchdog;
 use crate::{AgentConfig, AgentError, journalling};
 use hotlease_fabric::clock::measure_tick_hz;
@@ -93,6 +95,11 @@ impl Agent {
                 what: format!("a warm pool has at most {POOL_MAX} workers"),
             });
         }
+        if config.spares > POOL_MAX {
+            return Err(AgentError::Config {
+                what: format!("at most {POOL_MAX} interpreters wait"),
+            });
+        }
         if config.warm_slots_per_core > PLACES_PER_CORE_MAX {
             return Err(AgentError::Config {
                 what: format!("a shared core has at most {PLACES_PER_CORE_MAX} warm slots"),
@@ -153,7 +160,8 @@ impl Agent {
             launcher.clone(),
             config.pool.unwrap_or(offered.len().min(POOL_MAX)),
         );
-        let spares = Spares::new(launcher.clone(), config.spares);
+        let memory = Arc::new(IdleMemory::of_node());
+        let spares = Spares::new(launcher.clone(), Arc::clone(&memory), config.spares);
         let identity = Identity {
             agent,
             boot: BootId(rand::random()),
@@ -199,7 +207,7 @@ impl Agent {
         let node = Arc::new(Node::new(
             identity,
             launcher,
-            (Arc::new(pool), Arc::new(spares)),
+            (Arc::new(pool), Arc::new(spares), Borrowing::new(memory)),
             journal,
         ));
         let (registered, is_registered) = watch::channel(false);
@@ -373,6 +381,7 @@ impl Parts {
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(Arc::clone(&node.pool).keep_filled());
         background.spawn(Arc::clone(&node.spares).keep_them());
+        background.spawn(Arc::clone(&node).keep_borrowing());
         background.spawn(Arc::clone(&node).keep_rotating(self.token_key_rotation));
 
         // Each part has its own moment to stop.

@@ -106,11 +106,11 @@ pub struct AgentConfig {
     pub sandbox_container: Container,
     /// Which cores it offers (default: all that it may run on).
     pub cores: CoreChoice,
-    /// Workers kept started and unassigned (default: as many as cores are offered).
+    /// Workers kept started and unassigned (default: as many as leases are likely to need, by those that came; at first as many as
+    /// cores are offered).
     pub pool: Option<usize>,
-    /// Interpreters that are started again when a lease of Python workers is over, and wait a minute for the next one of
-    /// the same kind; at most as many as cores are offered (default: 0, because they run a tenant's code that nobody is billed
-    /// for; `hotlease up`, where all tenants are one: 16).
+    /// Interpreters that wait for the next leases of the same kind, at most, and at most as many as cores are offered (default: 0,
+    /// because they run a tenant's code that nobody is billed for; `hotlease up`, where all tenants are one: 16).
     pub spares: usize,
     /// Memory that leases may ask for in all, bytes (default: the machine's).
     pub memory_bytes: Option<u64>,

@@ -1,9 +1,7 @@
 //! The node is given back, or offered again: by its manager's orders, or for good by its own operator's signal.
 
-use crate::active_lease::ActiveLease;
-use crate::agent::POOL_MAX;
-use crate::node::{Node, Tables};
-use hotlease_lease::agent::{Availability, Event, Offer, OfferedCores, TTL_MAX};
+use crate::node::Node;
+use hotlease_lease::agent::{Event, Offer, OfferedCores, TTL_MAX};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{CoresWanted, NodeWish, OfferWanted};
 use std::sync::Arc;
@@ -80,33 +78,6 @@ impl Node {
         let mut active = self.active_leases();
         // Fails never: the sender lives in the node.
         let _ = active.wait_for(|leases| *leases == 0).await;
-    }
-
-    /// As many workers wait as leases can come.
-    pub(crate) fn keep_pool(&self, tables: &Tables) {
-        let (wanted, spares) = match tables.book.availability() {
-            Availability::Serving => {
-                let offered = tables.book.offered_cores() as usize;
-                (self.identity.pool.unwrap_or(offered.min(POOL_MAX)), offered)
-            }
-            _ => (0, 0),
-        };
-        self.pool.keep(wanted);
-        self.spares.keep(spares);
-    }
-
-    /// A lease is over. If its workers were interpreters, and all came up, the next lease finds some like them.
-    pub(crate) fn leave_spares(&self, lease: &ActiveLease) {
-        self.starts.keep(lease);
-        if let Some(program) = lease.terms.program.as_ref().filter(|_| lease.terms.can_wait()) {
-            let workers = lease.incarnations();
-            if workers.iter().all(|worker| worker.start.was_up()) {
-                self.starts
-                    .left(&lease.terms.tenant, lease.terms.sandbox, program, workers.len());
-                self.spares
-                    .leave_behind(&lease.terms.tenant, lease.terms.sandbox, program, workers.len());
-            }
-        }
     }
 
     /// Nothing of a drained node stays in use: its owner wants all of it.

@@ -25,6 +25,7 @@ use crate::sandboxes::Sandboxes;
 use crate::sharing::{self, CoreClaims, SharingTerms};
 use crate::spares::Spares;
 use crate::starts::Starts;
+use crate::waiting::Borrowing;
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
     Action, Event, FinalTotal, GrantRequest, LeaseBook, Outstanding, SessionId, Sharing,
@@ -121,6 +122,8 @@ pub(crate) struct Node {
     /// Warm workers: native ones, and interpreters.
     pub pool: Arc<Pool>,
     pub spares: Arc<Spares>,
+    /// The memory that they wait in.
+    pub borrowing: Borrowing,
     /// How leases began.
     pub starts: Starts,
     /// Of shared cores.
@@ -146,7 +149,7 @@ impl Node {
     pub fn new(
         identity: Identity,
         launcher: Launcher,
-        (pool, spares): (Arc<Pool>, Arc<Spares>),
+        (pool, spares, borrowing): (Arc<Pool>, Arc<Spares>, Borrowing),
         journal: Option<UsageJournal>,
     ) -> Self {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
@@ -158,6 +161,7 @@ impl Node {
             codes: CodeCache::new(),
             pool,
             spares,
+            borrowing,
             starts: Starts::default(),
             claims: CoreClaims::default(),
             journal: journal.map(Arc::new),
@@ -459,6 +463,9 @@ impl Node {
         if let Err(refusal) = self.step_locked(&mut tables, Event::Grant(asked)) {
             tables.leases.remove(&id);
             return Err(refusal);
+        }
+        if let Some(granted) = tables.leases.get(&id) {
+            self.note_beginning(granted, request.workers as usize);
         }
         let lease = tables.book.active(id)?;
         tracing::info!(lease = %id, tenant = lease.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), "lease granted");

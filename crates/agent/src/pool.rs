@@ -1,6 +1,7 @@
 //! The warm pool: workers that are started and belong to nobody, so that a lease need not wait for a
 //! process to start. One that was used never comes back.
 
+use crate::forecast::Forecast;
 use crate::worker::Worker;
 use hotlease_sandbox::{Kind, Launcher};
 use std::collections::VecDeque;
@@ -18,12 +19,18 @@ const FAILURES_PER_DEATH: u32 = 4;
 /// Longest pause between starts that fail.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
+/// How long as many wait as leases were likely to come; one waits always.
+const WAIT_LEAST: Duration = Duration::from_secs(600);
+/// Before so many leases have come nobody knows how many are likely to: one waits for each core.
+const ARRIVALS_LEAST: usize = 8;
+
 /// Of the other kinds the nursery keeps sandboxes prepared, in which nothing runs yet.
 const POOLED: Kind = Kind::Process;
 
 /// See the module.
 pub(crate) struct Pool {
     launcher: Launcher,
+    begun: Instant,
     idle: Mutex<Idle>,
     taken: Notify,
 }
@@ -34,6 +41,7 @@ struct Idle {
     target: usize,
     closed: bool,
     last_taken: Instant,
+    forecast: Forecast,
 }
 
 impl Pool {
@@ -41,11 +49,13 @@ impl Pool {
     pub fn new(launcher: Launcher, target: usize) -> Self {
         Self {
             launcher,
+            begun: Instant::now(),
             idle: Mutex::new(Idle {
                 workers: VecDeque::new(),
                 target,
                 closed: false,
                 last_taken: Instant::now(),
+                forecast: Forecast::new(WAIT_LEAST),
             }),
             taken: Notify::new(),
         }
@@ -65,6 +75,28 @@ impl Pool {
         drop(idle);
         self.taken.notify_one();
         worker
+    }
+
+    /// A lease of so many native workers began.
+    pub fn lease_began(&self, workers: usize) {
+        let now = self.begun.elapsed();
+        self.idle().forecast.arrived(now, workers);
+    }
+
+    /// It is over.
+    pub fn lease_over(&self, workers: usize) {
+        let now = self.begun.elapsed();
+        self.idle().forecast.ended(now, workers);
+    }
+
+    /// How many are likely to be asked for, of `most`. Those in use count, too: the pool is filled while leases run.
+    pub fn likely(&self, most: usize) -> usize {
+        let now = self.begun.elapsed();
+        let idle = self.idle();
+        match idle.forecast.arrivals() {
+            ..ARRIVALS_LEAST => most,
+            _ => idle.forecast.stock(now).keep.max(1).min(most),
+        }
     }
 
     /// Why there was none to take.
@@ -211,6 +243,21 @@ fn backoff(failures: u32) -> Duration {
 mod tests {
     use super::*;
     use std::path::Path;
+
+    #[tokio::test]
+    async fn as_many_wait_as_leases_are_likely_to_come_and_one_for_each_core_until_that_is_known() {
+        let pool = Pool::new(Launcher::new(Path::new("/bin/false")).expect("a program"), 64);
+        for _ in 0..ARRIVALS_LEAST {
+            assert_eq!(pool.likely(64), 64);
+            pool.lease_began(2);
+            pool.lease_over(2);
+        }
+        assert_eq!((pool.likely(64), pool.likely(1), pool.likely(0)), (2, 1, 0));
+        for _ in 0..8 {
+            pool.lease_began(2);
+        }
+        assert_eq!(pool.likely(64), 16, "eight leases of two were there at once");
+    }
 
     #[tokio::test]
     async fn workers_that_die_at_once_are_not_started_in_a_busy_loop() {

@@ -2,7 +2,7 @@
 //! ask later. Bounded: programs and ended leases that came long ago are forgotten.
 
 use crate::active_lease::ActiveLease;
-use crate::spares::LIFE;
+use crate::forecast::Stay;
 use hotlease_lease::agent::ENDED_MAX;
 use hotlease_sandbox::{Held, Kind, Program};
 use hotlease_wire::grpc::LeaseStart;
@@ -30,8 +30,8 @@ struct Known {
     tenant: String,
     sandbox: Kind,
     program: Arc<Program>,
-    /// When the last lease was over, and how many workers it left spares for.
-    left: Option<(Instant, usize)>,
+    /// When the last lease was over, how many spares were to wait for the next one, and when.
+    left: Option<(Instant, usize, Stay)>,
     /// Spares that were taken since.
     taken: usize,
 }
@@ -83,10 +83,10 @@ impl Starts {
         known.why(limit, Instant::now())
     }
 
-    /// A lease with so many workers of this program is over, and left spares.
-    pub fn left(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, workers: usize) {
+    /// A lease of this program is over, and so many spares are to wait for the next one.
+    pub fn left(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, (spares, stay): (usize, Stay)) {
         if let Some(known) = self.table().known(tenant, sandbox, program) {
-            (known.left, known.taken) = (Some((Instant::now(), workers)), 0);
+            (known.left, known.taken) = (Some((Instant::now(), spares, stay)), 0);
         }
     }
 
@@ -110,20 +110,25 @@ impl Starts {
 
 impl Known {
     fn why(&self, limit: usize, now: Instant) -> String {
-        let (ago, left) = match self.left {
+        let (ago, left, stay) = match self.left {
             _ if limit == 0 => return "the node keeps no spare interpreters".into(),
             None => {
                 return "no spare interpreter yet: they are started when a lease of this tenant for this program ends".into();
             }
-            Some((at, left)) => (now.duration_since(at), left.min(limit)),
+            Some((at, left, stay)) => (now.duration_since(at), left.min(limit), stay),
         };
-        let kept = LIFE.as_secs();
         let ended = format!(
             "the last lease of this tenant for this program ended {:.0} s ago",
             ago.as_secs_f64()
         );
-        if ago > LIFE {
-            return format!("no spare interpreter: {ended}; they are kept {kept} s");
+        let (from, until) = (stay.from.as_secs(), stay.until.as_secs());
+        if ago > stay.until {
+            return format!("no spare interpreter: {ended}; they are kept {until} s");
+        }
+        if ago < stay.from {
+            return format!(
+                "no spare interpreter: {ended}; by the times between its leases the next one is expected {from} to {until} s after that"
+            );
         }
         if self.taken >= left {
             return format!("all spares were taken: {ended} and left {left}");
@@ -136,6 +141,11 @@ impl Known {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    const STAY: Stay = Stay {
+        from: Duration::ZERO,
+        until: Duration::from_secs(60),
+    };
 
     fn program(word: &str) -> Arc<Program> {
         Arc::new(Program {
@@ -155,7 +165,7 @@ mod tests {
         let why = |limit| starts.missed("ann", kind, &this, limit);
         assert!(why(2).starts_with("the first lease"));
         assert!(why(2).starts_with("no spare interpreter yet"), "one runs");
-        starts.left("ann", kind, &this, 1);
+        starts.left("ann", kind, &this, (1, STAY));
         assert!(why(2).contains("not started yet"), "{}", why(2));
         starts.taken("ann", kind, &this);
         assert_eq!(
@@ -180,13 +190,25 @@ mod tests {
             tenant: String::new(),
             sandbox: Kind::Process,
             program: program("a"),
-            left: Some((Instant::now(), 1)),
+            left: Some((Instant::now(), 1, STAY)),
             taken: 0,
         };
         let later = Instant::now() + Duration::from_secs(83);
         assert_eq!(
             known.why(1, later),
             "no spare interpreter: the last lease of this tenant for this program ended 83 s ago; they are kept 60 s"
+        );
+        let late = Stay {
+            from: Duration::from_secs(260),
+            until: Duration::from_secs(340),
+        };
+        let known = Known {
+            left: Some((Instant::now(), 1, late)),
+            ..known
+        };
+        assert_eq!(
+            known.why(1, later),
+            "no spare interpreter: the last lease of this tenant for this program ended 83 s ago; by the times between its leases the next one is expected 260 to 340 s after that"
         );
     }
 

@@ -8,7 +8,6 @@ use crate::python::{self, ZYGOTE};
 use crate::worker::Worker;
 use hotlease_sandbox::{Kind, Launcher, Program};
 use std::collections::VecDeque;
-use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -19,10 +18,6 @@ const ZYGOTES_MAX: usize = 8;
 const LIFE: Duration = Duration::from_secs(600);
 /// How long imports may take.
 const IMPORT_LIMIT: Duration = Duration::from_secs(30);
-/// Below this part of the node's memory that is to be had, zygotes go.
-const MEMORY_LEAST: u64 = 10;
-/// Above this share of time in which somebody waits for memory, too, by the kernel's average over ten seconds.
-const PRESSURE_PERCENT: f64 = 10.0;
 
 /// See the module.
 pub(crate) struct Zygotes {
@@ -34,6 +29,8 @@ pub(crate) struct Zygotes {
 struct Kept {
     zygotes: VecDeque<Zygote>,
     limit: usize,
+    /// Others need the memory: there are none.
+    short: bool,
 }
 
 struct Zygote {
@@ -58,6 +55,7 @@ impl Zygotes {
             kept: Mutex::new(Kept {
                 zygotes: VecDeque::new(),
                 limit: ZYGOTES_MAX,
+                short: false,
             }),
         }
     }
@@ -94,7 +92,7 @@ impl Zygotes {
         program: &Arc<Program>,
     ) -> Result<Worker, String> {
         let may_have = sandbox == Kind::Namespace && python::imports(program).is_some();
-        if may_have && self.find(tenant, program).is_none() && !is_memory_short() {
+        if may_have && self.find(tenant, program).is_none() && !self.kept().short {
             self.start(tenant, program).await;
         }
         self.fork(tenant, sandbox, program).await
@@ -127,16 +125,30 @@ impl Zygotes {
         drop(surplus);
     }
 
-    /// Gives up what nobody has needed for long, and all of them where memory is short; when to come again.
+    /// Gives all of them up, and has none until told that there is memory again. How many there were.
+    pub fn give_back(&self) -> usize {
+        let mut kept = self.kept();
+        kept.short = true;
+        let gone = kept.trim();
+        drop(kept);
+        let are_ready = |zygote: &&Zygote| matches!(zygote.state, State::Ready(_));
+        gone.iter().filter(are_ready).count()
+    }
+
+    /// There is memory again.
+    pub fn borrow_again(&self) {
+        self.kept().short = false;
+    }
+
+    /// Gives up what nobody has needed for long; when to come again.
     pub fn look(&self) -> Option<Instant> {
         let now = Instant::now();
-        let short = !self.kept().zygotes.is_empty() && is_memory_short();
         let mut kept = self.kept();
         let (gone, left) =
             std::mem::take(&mut kept.zygotes)
                 .into_iter()
                 .partition(|zygote| match &zygote.state {
-                    State::Ready(worker) => short || worker.is_closed() || now > zygote.used + LIFE,
+                    State::Ready(worker) => worker.is_closed() || now > zygote.used + LIFE,
                     State::Refused(_) => now > zygote.used + LIFE,
                 });
         kept.zygotes = left;
@@ -209,31 +221,10 @@ impl Kept {
     /// What is too much, who was needed longest ago first.
     #[must_use]
     fn trim(&mut self) -> Vec<Zygote> {
-        let surplus = self.zygotes.len().saturating_sub(self.limit);
+        let limit = if self.short { 0 } else { self.limit };
+        let surplus = self.zygotes.len().saturating_sub(limit);
         self.zygotes.drain(..surplus).collect()
     }
-}
-
-/// Whether others wait for memory, or soon will; not where the kernel does not say.
-fn is_memory_short() -> bool {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    is_short(&read("/proc/meminfo"), &read("/proc/pressure/memory"))
-}
-
-fn is_short(meminfo: &str, pressure: &str) -> bool {
-    let of = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
-    };
-    let scarce = match (of("MemTotal:"), of("MemAvailable:")) {
-        (Some(total), Some(available)) => available < total / MEMORY_LEAST,
-        _ => false,
-    };
-    let waits = pressure.lines().find_map(|line| {
-        let average = line.strip_prefix("some ")?.split_whitespace().next()?;
-        average.strip_prefix("avg10=")?.parse::<f64>().ok()
-    });
-    scarce || waits.is_some_and(|percent| percent > PRESSURE_PERCENT)
 }
 
 #[cfg(test)]
@@ -304,23 +295,19 @@ mod tests {
         assert_eq!(zygotes.look(), None);
     }
 
-    #[test]
-    fn memory_is_short_when_little_is_left_or_somebody_waits_for_it() {
-        let memory = |available| format!("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: {available} kB\n");
-        let pressure =
-            |average| format!("some avg10={average} avg60=0.00 avg300=0.00 total=1\nfull avg10=99.00\n");
-        for (available, average, short) in [
-            (500, "0.00", false),
-            (99, "0.00", true),
-            (500, "10.01", true),
-            (500, "?", false),
-        ] {
-            assert_eq!(
-                is_short(&memory(available), &pressure(average)),
-                short,
-                "{available} {average}"
-            );
-        }
-        assert!(!is_short("", ""), "a kernel that does not say");
+    #[tokio::test]
+    async fn where_memory_is_short_there_are_none_and_none_is_put_by() {
+        let zygotes = some();
+        let this = program("/bin/true", "numpy");
+        zygotes.refuse("ann", &this, "none".into());
+        assert_eq!(zygotes.give_back(), 0, "what cannot be borrows nothing");
+        // Its imports were under way.
+        zygotes.refuse("ann", &this, "none".into());
+        assert!(zygotes.kept().zygotes.is_empty());
+        let why = zygotes.fork_of_any("ann", Kind::Namespace, &this).await;
+        assert!(why.is_err_and(|why| why.starts_with("no zygote yet")));
+        zygotes.borrow_again();
+        zygotes.refuse("ann", &this, "none".into());
+        assert_eq!(zygotes.kept().zygotes.len(), 1);
     }
 }

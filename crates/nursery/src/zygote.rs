@@ -13,6 +13,10 @@
 //! nursery makes them (`nesting`), a pid 1 of its own keeps them (`nested`), and what the fork did is looked at from there before it
 //! counts.
 //!
+//! A fork takes a while: a copy of the zygote's page tables, its namespaces, and above all its control groups, for each of which the kernel
+//! waits for all processors in version 1. So it is made ahead: once a zygote has forked for somebody, the next fork is made, confined, looked
+//! at and in its group before anybody asks for it, and waits for its streams with nothing of the zygote's open.
+//!
 //! * [`Orders`] is the zygote's side: what it waits for, and how it forks.
 //! * `keeping` is what pid 1 of its sandbox does, `nesting` and `nested` make and are what its workers are forked into.
 
@@ -29,11 +33,18 @@ use std::path::PathBuf;
 /// The descriptor at which a zygote finds its orders.
 pub const ORDERS_AT: i32 = 3;
 
-/// To a zygote. Descriptors: a worker's standard input, its output, where to report, and the namespaces of [`KINDS`] in that order.
+/// To a zygote. Descriptors: where the fork waits to be [`Wanted`], where it reports, and the namespaces of [`KINDS`] in that order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fork {
     /// Where it may write, beyond its own folders.
     pub writable: Vec<PathBuf>,
+}
+
+/// To a fork that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Wanted {
+    /// Somebody wants it. Descriptors: a worker's standard input, and its output.
+    Go,
 }
 
 /// The namespaces of a worker's own, in the order in which they are joined: first the one that gives the right to join the others.
@@ -47,13 +58,13 @@ pub(crate) const KINDS: [(&str, libc::c_int); 7] = [
     ("net", libc::CLONE_NEWNET),
 ];
 
-/// What a fork reports into its pipe: how far it came, and why not farther; zeros: it is confined, and about to become a worker.
+/// What a fork reports into its pipe: how far it came, and why not farther; zeros: it is confined, and waits to become a worker.
 pub(crate) type Report = [u8; 8];
 /// The steps that reports count, from 1 on.
 pub(crate) const STEPS: [&str; 7] = [
     "joining its namespaces",
     "forking into them",
-    "taking its streams",
+    "leaving the zygote's streams",
     "making a session and a keyring",
     "setting up Landlock",
     "giving up capabilities",

@@ -93,6 +93,11 @@ impl Held {
     pub fn new(what: Arc<dyn Any + Send + Sync>) -> Self {
         Self(Some(what))
     }
+
+    /// Whether nothing has to stay.
+    pub fn is_nothing(&self) -> bool {
+        self.0.is_none()
+    }
 }
 
 impl PartialEq for Held {

@@ -95,15 +95,23 @@ impl NetworkArgs {
     }
 }
 
+/// Python interpreters that wait on a user's own platform, at most: some 15 MB each.
+const OWN_SPARES: usize = 16;
+
 /// What an agent offers: the same arguments for `agent` and `up`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Offer {
     /// Cores to lease out: `all`, `none` (standby, until `hotlease admin node add`), a count like `2`, or a list like `0,2-5` (`3,` is a list of one)
     #[arg(long, default_value_t)]
     cores: CoreChoice,
-    /// Workers kept started and unassigned, so that a lease begins at once [default: one for each core]
+    /// Workers kept started and unassigned, so that a lease begins at once [default: as many as leases are likely to need; at first one
+    /// for each core]
     #[arg(long, value_name = "N")]
     pool: Option<usize>,
+    /// Python interpreters that wait for a program's next lease, at most; they run code of tenants that nobody is billed for [default: 16
+    /// with `hotlease up`, else 0]
+    #[arg(long, value_name = "N")]
+    spares: Option<usize>,
     /// GPUs to lease out: counted devices, numbered from 0
     #[arg(long, value_name = "N", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(..=i64::from(GPUS_PER_AGENT_MAX)))]
@@ -239,6 +247,7 @@ impl Offer {
         config.environments = self.environments.config()?;
         config.cores = self.cores;
         config.pool = self.pool;
+        config.spares = self.spares.unwrap_or(config.spares);
         config.direct = self.direct;
         config.direct_gpus = self.direct_gpus;
         config.gpus = self.gpus;
@@ -252,6 +261,7 @@ impl Offer {
     /// The same, where users run the platform for themselves: with what they have packed for themselves, too.
     pub(crate) fn config_of_own(mut self, dir: &RuntimeDir) -> anyhow::Result<AgentConfig> {
         self.environments.add_own();
+        self.spares.get_or_insert(OWN_SPARES);
         self.config(dir)
     }
 
@@ -260,6 +270,9 @@ impl Offer {
         let mut args: Vec<OsString> = vec!["--cores".into(), self.cores.to_string().into()];
         if let Some(pool) = self.pool {
             args.extend(["--pool".into(), pool.to_string().into()]);
+        }
+        if let Some(spares) = self.spares {
+            args.extend(["--spares".into(), spares.to_string().into()]);
         }
         if let Some(direct) = self.direct {
             args.extend(["--direct".into(), direct.to_string().into()]);
@@ -365,6 +378,8 @@ mod tests {
             "0,2-3",
             "--pool",
             "0",
+            "--spares",
+            "3",
             "--worker",
             "/opt/hotlease-worker",
             "--warm-slots-per-core",

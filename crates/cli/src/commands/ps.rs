@@ -11,8 +11,10 @@ use serde::Serialize;
 
 /// List workers
 ///
-/// With `--json`, an object for each worker: agent, lease (empty in the warm pool), index, pid, epoch,
-/// cores, state (pooled, spare, starting, serving, dead), sandbox (its kind), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
+/// Those that wait for leases borrow idle memory, as much as the last line says; no lease is charged for it.
+///
+/// With `--json`, an object for each worker: agent, lease (empty: it waits for one), index, pid, epoch,
+/// cores, state (pooled, spare, zygote, starting, serving, dead), sandbox (its kind), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
 /// invocations}, shared (whether its slots take turns on one core), refused (invocations that found no core).
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
@@ -99,5 +101,24 @@ pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()>
             quantity::nanoseconds(row.usage.compute_ns),
             row.agent.clone(),
         ]
-    })
+    })?;
+    match borrowed(&rows) {
+        Some(text) if !output.is_json() => output.line(&text),
+        _ => Ok(()),
+    }
+}
+
+/// What those have of the memory who wait for leases.
+fn borrowed(rows: &[Row]) -> Option<String> {
+    let waiting = rows.iter().filter(|row| row.lease.is_empty());
+    let (count, bytes) = waiting.fold((0, 0), |(count, bytes), row| (count + 1, bytes + row.rss_bytes));
+    let those = match count {
+        0 => return None,
+        1 => "1 waits for leases, in".to_owned(),
+        count => format!("{count} wait for leases, in"),
+    };
+    Some(format!(
+        "\n{those} {} of idle memory: no lease is charged for it, and it is given back when others need it",
+        quantity::bytes(bytes)
+    ))
 }

@@ -19,9 +19,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Python interpreters that wait for the next lease, at most: some 15 MB each.
-const SPARES_MAX: usize = 16;
-
 /// Start the platform on this machine: manager and agent in one process
 ///
 /// Needs no root and no configuration. Stops on Ctrl-C, SIGTERM (with --drain-within after a while), SIGUSR1
@@ -151,7 +148,6 @@ async fn serve(
     let manager = Manager::start(ledger.manager(dir)?).await?;
     let mut config = offer.config_of_own(dir)?;
     config.state_dir = ledger.kept.agent_directory(dir);
-    config.spares = SPARES_MAX;
     let agent = Agent::start(config).await?;
     let told = tokio::select! {
         served = until_told(dir, &manager, &agent, ready) => Err(served),

@@ -28,6 +28,8 @@ pub(super) struct Zygote {
     parent: Option<Parent>,
     /// Whether it lives; if not, its sandbox goes with the last worker.
     lives: bool,
+    /// Whether it has forked for somebody: from then on the next fork is made ahead. Before, it may still be busy with its imports.
+    forks: bool,
 }
 
 /// A sandbox in that of a zygote.
@@ -37,6 +39,26 @@ pub(super) struct Forked {
     pub namespaces: Vec<OwnedFd>,
     /// The worker's number in the zygote's sandbox.
     worker: Option<i32>,
+    /// Where it waits to be wanted, once it was ordered.
+    go: Option<OwnedFd>,
+    /// The worker itself, once it is confined and in its group.
+    program: Option<OwnedFd>,
+    /// What it is to have as input and output, if somebody wants it already.
+    streams: Option<(OwnedFd, OwnedFd)>,
+}
+
+impl Forked {
+    /// Nothing yet.
+    fn new(of: u64) -> Self {
+        Self {
+            of,
+            namespaces: Vec::new(),
+            worker: None,
+            go: None,
+            program: None,
+            streams: None,
+        }
+    }
 }
 
 impl Zygote {
@@ -50,6 +72,7 @@ impl Zygote {
             targets,
             parent: None,
             lives: true,
+            forks: false,
         };
         Ok((zygote, theirs))
     }
@@ -96,21 +119,57 @@ impl Sandbox {
                 zygote.parent = Parent::from_fds(fds.collect());
                 killed_with = program.as_fd();
             }
-            Role::Nested(forked) => {
-                // As long as it was in the zygote's group it had the same limits.
-                let numbers = numbers(&program).filter(|numbers| numbers.len() > 2);
-                let joined = numbers.map_or(Ok(()), |numbers| {
-                    forked.worker = numbers.get(numbers.len() - 2).copied();
-                    self.made.group.join(numbers[0])
-                });
-                if let Err(error) = joined {
+            Role::Nested(_) => {
+                let done = self.forked(program).and_then(|()| self.go());
+                if let Err(what) = done {
                     self.made.kill();
-                    let what = format!("moving a fork of a zygote into its control group: {error}");
                     return answer(reply, &Reply::Failed { what }, &[]);
                 }
+                return self.answer_started(reply);
             }
         }
         answer(reply, &Reply::Started, &[killed_with, program.as_fd()]);
+    }
+
+    /// The fork is there and confined: it gets into its group, where it waits.
+    pub(super) fn forked(&mut self, program: OwnedFd) -> Result<(), String> {
+        let Role::Nested(forked) = &mut self.role else {
+            return Err("a fork came to where none is expected".into());
+        };
+        // As long as it was in the zygote's group it had the same limits.
+        if let Some(numbers) = numbers(&program).filter(|numbers| numbers.len() > 2) {
+            forked.worker = numbers.get(numbers.len() - 2).copied();
+            let joined = self.made.group.join(numbers[0]);
+            joined.map_err(|error| format!("moving a fork of a zygote into its control group: {error}"))?;
+        }
+        forked.program = Some(program);
+        Ok(())
+    }
+
+    /// Tells the fork that it is wanted, with what it is to have as input and output.
+    fn go(&mut self) -> Result<(), String> {
+        let Role::Nested(forked) = &mut self.role else {
+            return Err("nothing waits there".into());
+        };
+        let (Some(go), Some((input, output))) = (forked.go.take(), forked.streams.take()) else {
+            return Err("nothing waits there".into());
+        };
+        let told = send(&go, &zygote::Wanted::Go, &[input.as_fd(), output.as_fd()]);
+        told.map_err(|error| format!("the fork that waited has died: {error}"))
+    }
+
+    fn answer_started(&self, reply: &OwnedFd) {
+        if let Role::Nested(Forked {
+            program: Some(program),
+            ..
+        }) = &self.role
+        {
+            answer(
+                reply,
+                &Reply::Started,
+                &[self.made.pidfd.as_fd(), program.as_fd()],
+            );
+        }
     }
 
     fn zygote(&self, id: u64) -> Option<&Zygote> {
@@ -238,11 +297,7 @@ impl Nursery {
             end: None,
             status: None,
             failure: None,
-            role: Role::Nested(Forked {
-                of: id,
-                namespaces: Vec::new(),
-                worker: None,
-            }),
+            role: Role::Nested(Forked::new(id)),
         });
         Ok(())
     }
@@ -259,18 +314,38 @@ impl Nursery {
         }
     }
 
+    /// Gives a fork that is wanted to a sandbox that is prepared: it waits there already, or has to be made first.
     fn fork_into(&mut self, index: usize, fork: Fork) {
-        let told = self.tell(index, &fork);
+        let Fork {
+            id,
+            of: _,
+            reply,
+            input,
+            output,
+            end,
+        } = fork;
         let sandbox = &mut self.sandboxes[index];
-        let Fork { id, reply, end, .. } = fork;
+        sandbox.id = Some(id);
+        sandbox.end = Some(end);
+        let mut waits = false;
+        if let Role::Nested(forked) = &mut sandbox.role {
+            waits = forked.program.is_some();
+            forked.streams = Some((input, output));
+        }
+        let told = match waits {
+            true => sandbox.go(),
+            false => self
+                .order_fork(index)
+                .map_err(|error| format!("telling a zygote to fork: {error}")),
+        };
+        let sandbox = &mut self.sandboxes[index];
         match told {
-            Ok(()) => {
-                sandbox.stage = Stage::Starting(reply, Instant::now());
-                sandbox.id = Some(id);
-                sandbox.end = Some(end);
+            Ok(()) if waits => {
+                sandbox.stage = Stage::Running;
+                sandbox.answer_started(&reply);
             }
-            Err(error) => {
-                let what = format!("telling a zygote to fork: {error}");
+            Ok(()) => sandbox.stage = Stage::Starting(reply, Instant::now()),
+            Err(what) => {
                 sandbox.failure = Some(what.clone());
                 sandbox.made.kill();
                 answer(&reply, &Reply::Failed { what }, &[]);
@@ -279,27 +354,68 @@ impl Nursery {
         self.refill_at = Some(Instant::now() + REFILL_AFTER);
     }
 
+    /// A sandbox below a zygote's is prepared: if that has forked before, the fork that will be wanted next is made.
+    pub(super) fn fork_ahead(&mut self, index: usize) {
+        let sandbox = &self.sandboxes[index];
+        let (Role::Nested(forked), Stage::Prepared, None) = (&sandbox.role, &sandbox.stage, &sandbox.failure)
+        else {
+            return;
+        };
+        let mut all = self.sandboxes.iter();
+        let forks = all.find_map(|sandbox| sandbox.zygote(forked.of).map(|zygote| zygote.forks));
+        if forks != Some(true) || forked.go.is_some() {
+            return;
+        }
+        match self.order_fork(index) {
+            Ok(()) => self.sandboxes[index].stage = Stage::Preparing(Instant::now()),
+            Err(error) => {
+                let sandbox = &mut self.sandboxes[index];
+                sandbox.failure = Some(format!("telling a zygote to fork: {error}"));
+                sandbox.made.kill();
+            }
+        }
+    }
+
+    /// A zygote has forked for somebody.
+    pub(super) fn note_fork(&mut self, index: usize) {
+        let Role::Nested(Forked { of, .. }) = self.sandboxes[index].role else {
+            return;
+        };
+        for sandbox in &mut self.sandboxes {
+            if let (Role::Zygote(zygote), Some(id)) = (&mut sandbox.role, sandbox.id)
+                && id == of
+            {
+                zygote.forks = true;
+            }
+        }
+    }
+
     /// Tells pid 1 of a sandbox that somebody comes, and a zygote to fork.
-    fn tell(&mut self, index: usize, fork: &Fork) -> io::Result<()> {
+    fn order_fork(&mut self, index: usize) -> io::Result<()> {
         let (report, reporting) = io::pipe()?;
+        let kind = SockType::SeqPacket;
+        let (go, waiting) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
+        fcntl(&go, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let sandbox = &mut self.sandboxes[index];
         let Role::Nested(forked) = &mut sandbox.role else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         // Whatever comes of it, nobody else is forked into them.
         let namespaces = std::mem::take(&mut forked.namespaces);
+        forked.go = Some(go);
+        let of = forked.of;
         let mounts = self.policy.mounts.iter().filter(|mount| mount.writable);
         let order = zygote::Fork {
             writable: mounts.map(|mount| mount.target.clone()).collect(),
         };
-        let fds = [fork.input.as_fd(), fork.output.as_fd(), reporting.as_fd()];
+        let fds = [waiting.as_fd(), reporting.as_fd()];
         let fds = fds.into_iter().chain(namespaces.iter().map(AsFd::as_fd));
         let fds: Vec<BorrowedFd<'_>> = fds.collect();
-        let found = self.sandboxes.iter().find_map(|sandbox| sandbox.zygote(fork.of));
+        let found = self.sandboxes.iter().find_map(|sandbox| sandbox.zygote(of));
         let zygote = found.ok_or(io::ErrorKind::NotConnected)?;
         send(&zygote.orders, &order, &fds)?;
         drop(fds);
-        drop(reporting);
+        drop((reporting, waiting));
         send(
             &self.sandboxes[index].made.socket,
             &Told::Forking,

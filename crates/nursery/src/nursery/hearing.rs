@@ -25,10 +25,23 @@ impl Nursery {
             (Word::Prepared, Stage::Preparing(_)) => {
                 sandbox.stage = Stage::Prepared;
                 sandbox.prepared(fds, &mut self.groups, &self.policy);
+                self.fork_ahead(index);
+            }
+            (Word::Started, Stage::Preparing(_)) if matches!(sandbox.role, Role::Nested(_)) => {
+                sandbox.stage = Stage::Prepared;
+                let forked = match fds.into_iter().next() {
+                    Some(program) => sandbox.forked(program),
+                    None => Err("a fork did not say who it is".into()),
+                };
+                if let Err(what) = forked {
+                    sandbox.failure = Some(what);
+                    sandbox.made.kill();
+                }
             }
             (Word::Started, Stage::Starting(reply, _)) => {
                 self.refill_at = Some(Instant::now() + REFILL_AFTER);
                 sandbox.started(&reply, fds);
+                self.note_fork(index);
             }
             (Word::Ended { status }, _) => {
                 sandbox.status = Some(status);

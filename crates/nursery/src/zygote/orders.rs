@@ -3,7 +3,7 @@
 //! All of this is code of ours in a process of the tenant's, who may have changed it. It is written to end where any sandbox's worker
 //! does; what keeps a tenant in who will not have that is the filter that the zygote itself was started with.
 
-use super::{Fork, KINDS, ORDERS_AT, STEPS};
+use super::{Fork, KINDS, ORDERS_AT, STEPS, Wanted};
 use crate::confinement;
 use crate::kernel;
 use crate::message::receive;
@@ -11,9 +11,10 @@ use crate::system_calls::lost_by_forks;
 use nix::sched::{CloneFlags, setns};
 use rustix::process::setsid;
 use seccompiler::BpfProgram;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a program has to do around a fork of its own.
 pub trait Hooks {
@@ -48,8 +49,8 @@ impl Orders {
         Ok(Self { socket, filter })
     }
 
-    /// Waits for an order and carries it out: true in each worker, with standard input and output of its own and nothing of the zygote's
-    /// orders left open; false in the zygote when nobody is left who could give any. `also`: descriptors that workers must not have.
+    /// Waits for an order and carries it out: true in each worker, once somebody wants it, with standard input and output of its own and
+    /// nothing of the zygote's orders left open; false in the zygote when nobody is left who could give any. `also`: descriptors that workers must not have.
     ///
     /// # Errors
     /// The system forks no more. The zygote is as before.
@@ -58,10 +59,10 @@ impl Orders {
             let Some((fork, mut fds)) = receive::<Fork>(&self.socket)? else {
                 return Ok(false);
             };
-            if fds.len() != 3 + KINDS.len() {
+            if fds.len() != 2 + KINDS.len() {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            let namespaces = fds.split_off(3);
+            let namespaces = fds.split_off(2);
             let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
             hooks.before();
             // SAFETY: the program has one thread, or its other threads have said that they stand a fork.
@@ -131,7 +132,10 @@ impl Orders {
         drop(namespaces);
         also.clear();
         let done: [&dyn Fn() -> io::Result<()>; STEPS.len() - 2] = [
-            &|| streams(&fds, &directory),
+            &|| {
+                let nothing: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
+                put_streams(&nothing, &nothing)
+            },
             &|| {
                 setsid()?;
                 kernel::new_session_keyring()
@@ -157,6 +161,14 @@ impl Orders {
             }
         }
         told(0, 0);
+        drop(report);
+        // Nobody wants it any more: what would end it is on its way.
+        let Ok(Some((Wanted::Go, streams))) = fds.pop().map_or(Ok(None), |go| receive(&go)) else {
+            leave(0)
+        };
+        if take_streams(&streams, &directory).is_err() {
+            leave(1);
+        }
     }
 }
 
@@ -164,20 +176,25 @@ impl Orders {
 struct New {
     fork: Fork,
     namespaces: Vec<OwnedFd>,
-    /// Input, output, and where to report.
+    /// Where it waits, and where it reports.
     fds: Vec<OwnedFd>,
     directory: PathBuf,
 }
 
-fn streams(fds: &[OwnedFd], directory: &std::path::Path) -> io::Result<()> {
-    let [input, output] = fds else {
+fn take_streams(streams: &[OwnedFd], directory: &Path) -> io::Result<()> {
+    let [input, output] = streams else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    for (fd, number) in [(input, 0), (output, 1), (output, 2)] {
-        kernel::put_at(fd, number)?;
-    }
+    put_streams(input, output)?;
     if std::env::set_current_dir(directory).is_err() {
         std::env::set_current_dir("/")?;
+    }
+    Ok(())
+}
+
+fn put_streams(input: &OwnedFd, output: &OwnedFd) -> io::Result<()> {
+    for (fd, number) in [(input, 0), (output, 1), (output, 2)] {
+        kernel::put_at(fd, number)?;
     }
     Ok(())
 }

@@ -1,15 +1,15 @@
 //! Of each runtime that is there; of the others, what they are told. Where this machine has none the tests say why, and pass.
 
 use super::*;
-use crate::namespace::tests::residue::{groups, is_gone, processes_in, running, until};
+use crate::namespace::tests::residue::{
+    an_agent_is_killed, groups, is_gone, kill, namespace_of_started, processes_in, running, until,
+};
 use crate::namespace::tests::{HOG, exit_of, nursery, shell};
 use crate::{End, Kind, Launcher, Mount, Policy, Process, Program, Reach, SandboxError};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use std::fs::{self, File};
-use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 mod told;
 
@@ -307,18 +307,10 @@ async fn a_container_that_is_killed_leaves_nothing() {
     for (runtime, launcher) in launchers(&Policy::default()) {
         let nursery = running(launcher.containers());
         let script = "setsid sh -c 'trap \"\" HUP TERM; sleep 600' & setsid sleep 600 & echo started; wait";
-        let kill = |process: &Process| process.kill();
-        let kill_nursery = |_: &Process| {
-            let pid = nix::unistd::Pid::from_raw(nursery as i32);
-            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("killed");
-        };
-        let ways: [&dyn Fn(&Process); 2] = [&kill, &kill_nursery];
+        let ways: [&dyn Fn(&Process); 2] = [&|process| process.kill(), &|_| assert!(kill(nursery))];
         for way in ways {
             let process = run(&launcher, script);
-            while process.output().is_empty() {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-            }
-            let namespace = fs::read_link(format!("/proc/{}/ns/pid", process.pid())).expect("it lives");
+            let namespace = namespace_of_started(&process).await;
             let inside = processes_in(&namespace);
             assert!(inside.len() >= 3, "{runtime}: {inside:?}");
             way(&process);
@@ -356,53 +348,17 @@ fn nothing_is_on_disk(runtime: &str) {
 
 #[test]
 fn an_agent_that_is_killed_leaves_nothing() {
-    // This test's own program is the agent: told by its environment, it starts containers and waits to be killed.
-    const TELL: &str = "HOTLEASE_TEST_CONTAINER_AGENT";
-    if std::env::var_os(TELL).is_some() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
-            let launchers = launchers(&Policy::default());
-            let mut started = Vec::new();
-            let mut told = String::new();
-            for (_, launcher) in &launchers {
-                let process = run(launcher, "setsid sleep 600 & sleep 600");
-                told += &format!(" {} {}", process.pid(), running(launcher.containers()));
-                started.push(process);
-            }
-            eprintln!("AGENT{told}");
-            std::future::pending::<()>().await;
-        });
-        return;
-    }
     let name = "container::tests::an_agent_that_is_killed_leaves_nothing";
-    let mut agent = Command::new(std::env::current_exe().expect("it runs"))
-        .args(["--exact", name, "--nocapture"])
-        .env(TELL, "1")
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let said = io::BufRead::lines(io::BufReader::new(agent.stderr.take().expect("piped")));
-    let told = said
-        .map_while(Result::ok)
-        .find_map(|line| Some(line.strip_prefix("AGENT")?.to_owned()));
-    let told = told.expect("it says what it has started");
-    let pids: Vec<u32> = told
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect();
-    let namespace = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/pid")).expect("it lives");
-    let started: Vec<(PathBuf, u32)> = pids
-        .chunks_exact(2)
-        .map(|pair| (namespace(&pair[0]), pair[1]))
-        .collect();
-    agent.kill().expect("killed");
-    assert_eq!(agent.wait().expect("reaped").signal(), Some(9));
-    for (namespace, nursery) in started {
-        until("its containers die", || processes_in(&namespace).is_empty());
-        until("its nursery ends", || is_gone(nursery));
-        until("its groups go", || groups(nursery).is_empty());
-    }
+    an_agent_is_killed(name, async || {
+        let start = |(_, launcher): (_, Launcher)| {
+            let process = run(&launcher, "setsid sleep 600 & sleep 600");
+            let nursery = running(launcher.containers());
+            // Its end is not what is to end them.
+            std::mem::forget(launcher);
+            (process, nursery)
+        };
+        launchers(&Policy::default()).into_iter().map(start).collect()
+    });
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! All of them show the program the system's folders and those that it needs, read-only, and give it no network. What they take is
 //! the time until the first byte that the program prints.
 
-use super::program::Program;
+use super::program::{Program, last_word};
 use super::series::Skipped;
 use anyhow::{Context, bail, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -258,17 +258,11 @@ fn first_byte(mut command: Command, program: &Program) -> anyhow::Result<Duratio
     let done = child
         .wait_with_output()
         .with_context(|| format!("{name} is lost"))?;
-    let errors = String::from_utf8_lossy(&done.stderr);
-    let last = errors
-        .trim()
-        .lines()
-        .last()
-        .unwrap_or("it says nothing")
-        .to_owned();
     ensure!(
         done.status.success() && matches!(read, Ok(1)),
-        "{name}: {}: {last}",
-        done.status
+        "{name}: {}: {}",
+        done.status,
+        last_word(&done)
     );
     Ok(took)
 }

@@ -9,7 +9,7 @@ use hotlease_wire::ids::CodeHash;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// Packages of the rows with packages.
 const PACKAGES: [&str; 3] = ["numpy", "scipy", "pandas"];
@@ -190,20 +190,21 @@ impl Program {
     }
 }
 
+/// The last line of a program's errors.
+pub(super) fn last_word(done: &Output) -> String {
+    let errors = String::from_utf8_lossy(&done.stderr);
+    let last = errors.trim().lines().last();
+    last.unwrap_or("it says nothing").to_owned()
+}
+
 fn ask(python: &Path) -> anyhow::Result<Told> {
     let done = Command::new(python).arg("-c").arg(ASK).args(PACKAGES).output();
     let done = done.with_context(|| format!("{} cannot be run", python.display()))?;
-    let errors = String::from_utf8_lossy(&done.stderr);
-    let last = errors
-        .trim()
-        .lines()
-        .last()
-        .unwrap_or("it says nothing")
-        .to_owned();
     ensure!(
         done.status.success(),
-        "{} does not have the package: {last}",
-        python.display()
+        "{} does not have the package: {}",
+        python.display(),
+        last_word(&done)
     );
     serde_json::from_slice(&done.stdout).with_context(|| format!("{} says something else", python.display()))
 }

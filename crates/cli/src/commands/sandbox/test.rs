@@ -1,8 +1,9 @@
 //! `hotlease sandbox test`
 
 use super::judging::{Judgement, Verdict};
+use super::pace::{Pace, parse_limit};
 use super::stand_in::StandIn;
-use super::trial::{FLOOD, Ground, policy};
+use super::trial::{FLOOD, Ground, PROCESSORS, Trial, policy, processors};
 use crate::commands::agent::ContainerArgs;
 use crate::output::{Align, Column, Output};
 use anyhow::{Context, bail};
@@ -19,12 +20,13 @@ use std::sync::Arc;
 /// Starts each attempt of the escape corpus in a sandbox of this kind, beside a neighbour with secrets, and says what
 /// stopped it. What it may have done is looked for outside: in the neighbour, in this process that stands for the agent,
 /// and in what is left. Nothing is broken where an attempt succeeds. Floods are made with small limits, and the neighbour's pace
-/// beside them is told.
+/// beside them is told; with `--pace` they are made many times, and must not slow it down by more.
 ///
-/// Exit status 1 if an attempt got out or could not be made. With `--json`, an object for each attempt: attempt, what,
-/// threat, verdict (contained, escaped, untried, failed), how, outside (who gets out without a sandbox: anybody, nobody,
-/// or who has a capability), needs, neighbour (count, p50_ns, p99_ns beside a flood, or null); then one with kind, lacking
-/// (what of its limits this machine cannot hold), totals, and the neighbour's pace alone.
+/// Exit status 1 if an attempt got out or could not be made, or a flood slowed the neighbour down by more than `--pace`. With `--json`,
+/// an object for each attempt: attempt, what, threat, verdict (contained, escaped, untried, failed), how, outside (who gets out without
+/// a sandbox: anybody, nobody, or who has a capability), needs, neighbour (beside a flood, else null: rounds, count, p50_ns, p99_ns,
+/// alone_p99_ns, times_p99); then one with kind, lacking (what of its limits this machine cannot hold), totals, the neighbour's pace
+/// alone, pace, and slowing (the floods over it).
 #[derive(Debug, Args)]
 pub(super) struct TestArgs {
     /// process, namespace, container or microvm
@@ -36,6 +38,10 @@ pub(super) struct TestArgs {
     /// In processes forked from a zygote (kind `namespace` only)
     #[arg(long)]
     zygote: bool,
+    /// How many times as long the neighbour's 99th percentile may be beside a flood, such as 1.5; needs two processors [default: it
+    /// is measured once, and told]
+    #[arg(long, value_name = "TIMES", value_parser = parse_limit)]
+    pace: Option<f64>,
     #[command(flatten)]
     container: ContainerArgs,
 }
@@ -52,14 +58,15 @@ struct Row {
     neighbour: Option<Pace>,
 }
 
+/// A neighbour's, with nobody beside it.
 #[derive(Serialize)]
-struct Pace {
+struct Alone {
     count: usize,
     p50_ns: u64,
     p99_ns: u64,
 }
 
-impl From<Pulse> for Pace {
+impl From<Pulse> for Alone {
     fn from(pulse: Pulse) -> Self {
         Self {
             count: pulse.count,
@@ -77,7 +84,11 @@ struct Totals {
     escaped: usize,
     untried: usize,
     failed: usize,
-    neighbour_alone: Pace,
+    neighbour_alone: Alone,
+    /// What `--pace` said.
+    pace: Option<f64>,
+    /// Floods that slowed the neighbour down by more.
+    slowing: Vec<&'static str>,
 }
 
 const COLUMNS: [Column; 4] = [
@@ -116,7 +127,7 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Output) -> anyhow::Result<
     let floods = rows
         .iter()
         .filter_map(|row| Some((row.attempt, row.neighbour.as_ref()?)));
-    let worst = floods.max_by_key(|(_, pace)| pace.p99_ns);
+    let worst = floods.max_by(|(_, one), (_, other)| one.times_p99().total_cmp(&other.times_p99()));
     output.answer(&totals, || told(&totals, worst))?;
     if totals.escaped + totals.failed > 0 {
         // What was found is said before why that is no success.
@@ -126,6 +137,21 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Output) -> anyhow::Result<
             totals.kind,
             totals.escaped,
             totals.failed
+        );
+    }
+    if !totals.slowing.is_empty() {
+        output.flush()?;
+        let is_over = |row: &&Row| totals.slowing.contains(&row.attempt);
+        let over = rows.iter().filter(is_over).filter_map(|row| {
+            let pace = row.neighbour.as_ref()?;
+            Some(format!("{}: {}", row.attempt, pace.told()))
+        });
+        let over: Vec<String> = over.collect();
+        bail!(
+            "a sandbox of kind {} lets its neighbour be slowed down by more than {} times: {}",
+            totals.kind,
+            totals.pace.unwrap_or_default(),
+            over.join("; ")
         );
     }
     Ok(())
@@ -148,11 +174,7 @@ fn told(totals: &Totals, worst: Option<(&str, &Pace)>) -> String {
         text += &format!("\nthis machine cannot hold a limit: {lacking}");
     }
     if let Some((attempt, pace)) = worst {
-        text += &format!(
-            "\nneighbour beside {attempt}, the worst: p50 {:.1} us, p99 {:.1} us",
-            micros(pace.p50_ns),
-            micros(pace.p99_ns)
-        );
+        text += &format!("\nneighbour beside {attempt}, the worst: {}", pace.told());
     }
     text
 }
@@ -162,6 +184,11 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
         bail!(
             "only sandboxes of kind namespace have zygotes: leave out --zygote, or --kind {}",
             args.kind
+        );
+    }
+    if args.pace.is_some() && processors()?.len() <= PROCESSORS {
+        bail!(
+            "--pace needs a processor for the neighbour beside that of the sandbox: on one they take turns, whatever holds"
         );
     }
     let secret = Arc::new(format!("{:032x}", rand::random::<u128>()));
@@ -189,7 +216,12 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
             if !args.only.is_empty() && !args.only.iter().any(|only| attempt.name.contains(only)) {
                 continue;
             }
-            let (judgement, pulse) = try_out(&mut ground, attempt, args.kind).await?;
+            let mut trial = try_out(&mut ground, attempt, args.kind).await?;
+            let neighbour = match trial.beside {
+                Some(_) => Some(paced(&mut ground, attempt, args, &mut trial).await?),
+                None => None,
+            };
+            let judgement = trial.judgement;
             rows.push(Row {
                 attempt: attempt.name,
                 what: attempt.what,
@@ -198,7 +230,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
                 how: judgement.how,
                 outside: attempt.teeth.to_string(),
                 needs: attempt.needs,
-                neighbour: pulse.map(Pace::from),
+                neighbour,
             });
         }
     }
@@ -212,17 +244,45 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
         untried: count(Verdict::Untried),
         failed: count(Verdict::Failed),
         neighbour_alone: alone.into(),
+        pace: args.pace,
+        slowing: slowing(&rows, args.pace),
     };
     Ok((rows, totals))
 }
 
-/// Makes an attempt. One that needs something of the machine is made outside sandboxes first: what the machine stops
-/// there proves nothing about the sandbox.
-async fn try_out(
+/// Floods that slow the neighbour down by more than this.
+fn slowing(rows: &[Row], limit: Option<f64>) -> Vec<&'static str> {
+    let is_over = |row: &&Row| {
+        let neighbour = row.neighbour.as_ref().zip(limit);
+        neighbour.is_some_and(|(pace, limit)| pace.is_over(limit))
+    };
+    rows.iter().filter(is_over).map(|row| row.attempt).collect()
+}
+
+/// Makes a flood again, until it is known whether it slows the neighbour down by more than it may; whatever the last one did, counts.
+async fn paced(
     ground: &mut Ground,
     attempt: &Attempt,
-    kind: Kind,
-) -> anyhow::Result<(Judgement, Option<Pulse>)> {
+    args: &TestArgs,
+    trial: &mut Trial,
+) -> anyhow::Result<Pace> {
+    let mut pace = Pace::default();
+    while let Some(beside) = &trial.beside {
+        pace.add(beside);
+        let contained = trial.judgement.verdict == Verdict::Contained;
+        match args.pace {
+            Some(limit) if contained && pace.is_open(limit) => {
+                *trial = ground.attempt(attempt, args.kind).await?;
+            }
+            _ => break,
+        }
+    }
+    Ok(pace)
+}
+
+/// Makes an attempt. One that needs something of the machine is made outside sandboxes first: what the machine stops
+/// there proves nothing about the sandbox.
+async fn try_out(ground: &mut Ground, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
     let could = match attempt.teeth {
         Teeth::Anybody => true,
         Teeth::With(capability) => capability.is_in(effective_capabilities()),
@@ -235,14 +295,16 @@ async fn try_out(
                 verdict: Verdict::Untried,
                 how: format!("needs {needs}; outside sandboxes: {}", outside.judgement.how),
             };
-            return Ok((judgement, None));
+            return Ok(Trial {
+                judgement,
+                beside: None,
+            });
         }
         if kind == Kind::Process {
-            return Ok((outside.judgement, outside.pulse));
+            return Ok(outside);
         }
     }
-    let trial = ground.attempt(attempt, kind).await?;
-    Ok((trial.judgement, trial.pulse))
+    ground.attempt(attempt, kind).await
 }
 
 /// The program that makes the attempts: beside this one, or where it is installed.

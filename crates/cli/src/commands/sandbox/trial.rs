@@ -2,9 +2,10 @@
 
 use super::judging::{Facts, Judgement, judge};
 use super::leftover::outlived;
+use super::pace::Beside;
 use super::stand_in::{StandIn, resident_bytes};
 use anyhow::Context;
-use hotlease_escape::{Attempt, Evidence, Neighbour, Outcome, PREFIX, Pulse, Residue, names_for};
+use hotlease_escape::{Attempt, Evidence, Neighbour, Outcome, PREFIX, Residue, names_for};
 use hotlease_sandbox::{
     End, Exit, Held, Kind, Launcher, Mount, Policy, Process, Program, Reach, SandboxError,
 };
@@ -25,7 +26,7 @@ const MEMORY_BYTES: u64 = 128 << 20;
 const TMP_BYTES: u64 = 16 << 20;
 const PROCESSES: u32 = 128;
 const DESCRIPTORS: u32 = 256;
-const PROCESSORS: usize = 1;
+pub(super) const PROCESSORS: usize = 1;
 /// What the log flood prints, and by how much it may make this process larger.
 const LOG_BYTES: u64 = 64 << 20;
 const GROWTH_BYTES_MAX: u64 = 32 << 20;
@@ -66,10 +67,10 @@ pub(super) struct Ground {
     pub(super) secret: Arc<String>,
 }
 
-/// How it ended, and how fast the neighbour was beside it.
+/// How it ended, and, of a flood, how fast the neighbour was beside it.
 pub(super) struct Trial {
     pub(super) judgement: Judgement,
-    pub(super) pulse: Option<Pulse>,
+    pub(super) beside: Option<Beside>,
 }
 
 /// In the names of all that an attempt or a neighbour makes. Whoever knows this process's id finds what is left of it.
@@ -78,12 +79,17 @@ pub(super) fn token() -> String {
 }
 
 impl Ground {
-    /// A neighbour like those that attempts meet.
+    /// A neighbour like those that attempts meet: on processors that they are not granted, where there are more.
     pub(super) fn neighbour(&self) -> anyhow::Result<(Neighbour, String)> {
         let token = token();
-        let neighbour = Neighbour::start(&self.program, &token, &self.secret, &std::env::temp_dir())
-            .context("cannot start the neighbour")?;
-        Ok((neighbour, token))
+        let mut processors = processors()?;
+        if processors.len() > PROCESSORS {
+            processors.drain(..PROCESSORS);
+        }
+        let neighbour = on(&processors, || {
+            Neighbour::start(&self.program, &token, &self.secret, &std::env::temp_dir())
+        })?;
+        Ok((neighbour.context("cannot start the neighbour")?, token))
     }
 
     /// Makes an attempt in a sandbox of this kind.
@@ -104,6 +110,8 @@ impl Ground {
             None,
             SockFlag::SOCK_CLOEXEC,
         )?;
+        let alone = |neighbour: &mut Neighbour| neighbour.pulse(FLOOD).ok();
+        let pulse_before = attempt.flood.then(|| alone(&mut neighbour)).flatten();
         let process = self.start(attempt, kind, &token, &given, theirs)?;
         // It waits for that, so that everything is in place when it begins.
         send(ours.as_raw_fd(), b"go", MsgFlags::MSG_NOSIGNAL)?;
@@ -144,6 +152,7 @@ impl Ground {
             noticed.push(format!("it left {left}"));
             left.remove();
         }
+        let pulse_after = pulse.and_then(|_| alone(&mut neighbour));
         drop(neighbour);
         // Of one that was killed.
         Residue::of_neighbour(&neighbours_token)
@@ -157,7 +166,10 @@ impl Ground {
         };
         Ok(Trial {
             judgement: judge(attempt, &facts),
-            pulse,
+            beside: pulse_before
+                .zip(pulse)
+                .zip(pulse_after)
+                .map(|((before, flood), after)| Beside { before, flood, after }),
         })
     }
 
@@ -201,24 +213,14 @@ impl Ground {
             mounts,
             held: Held::default(),
         };
-        let all = sched_getaffinity(Pid::from_raw(0))?;
-        let granted: Vec<usize> = (0..CpuSet::count())
-            .filter(|cpu| all.is_set(*cpu).unwrap_or(false))
-            .take(PROCESSORS)
-            .collect();
-        let mut few = CpuSet::new();
-        for cpu in &granted {
-            few.set(*cpu)?;
-        }
-        // Whoever is started by this thread begins where it is.
-        sched_setaffinity(Pid::from_raw(0), &few)?;
-        let started = match zygote {
+        let mut granted = processors()?;
+        granted.truncate(PROCESSORS);
+        let started = on(&granted, || match zygote {
             false => self
                 .launcher
                 .start(kind, Some(&program), &Reach::default(), control),
             true => self.fork(&program, control),
-        };
-        sched_setaffinity(Pid::from_raw(0), &all)?;
+        })?;
         let process = started.with_context(|| format!("cannot start {} in a sandbox", attempt.name))?;
         let granted: Vec<u32> = granted.into_iter().map(|cpu| cpu as u32).collect();
         process
@@ -239,6 +241,24 @@ impl Ground {
         // What is forked is not touched by the zygote's end, which follows.
         self.launcher.fork(&zygote, control)
     }
+}
+
+/// Those that this process may use.
+pub(super) fn processors() -> anyhow::Result<Vec<usize>> {
+    let all = sched_getaffinity(Pid::from_raw(0))?;
+    let is_ours = |cpu: &usize| all.is_set(*cpu).unwrap_or(false);
+    Ok((0..CpuSet::count()).filter(is_ours).collect())
+}
+
+/// Does this on these processors: whoever is started by this thread begins where it is.
+fn on<T>(processors: &[usize], what: impl FnOnce() -> T) -> anyhow::Result<T> {
+    let all = sched_getaffinity(Pid::from_raw(0))?;
+    let mut few = CpuSet::new();
+    processors.iter().try_for_each(|cpu| few.set(*cpu))?;
+    sched_setaffinity(Pid::from_raw(0), &few)?;
+    let done = what();
+    sched_setaffinity(Pid::from_raw(0), &all)?;
+    Ok(done)
 }
 
 /// What an attempt is told of what it may use.

@@ -12,7 +12,7 @@ pub fn processes_in(namespace: &Path) -> Vec<u32> {
         .collect()
 }
 
-fn nursery_of(launcher: &Launcher) -> u32 {
+pub fn nursery_of(launcher: &Launcher) -> u32 {
     running(launcher.namespaces())
 }
 
@@ -24,7 +24,7 @@ pub fn running(sandboxes: &Namespaces) -> u32 {
 }
 
 /// Sandboxes of this nursery.
-fn children(nursery: u32) -> Vec<u32> {
+pub fn children(nursery: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{nursery}/task/{nursery}/children"));
     let children = children.unwrap_or_default();
     children
@@ -61,6 +61,25 @@ pub fn until(what: &str, holds: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "{what}: not within 20 s");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// The namespace of processes of one that lives.
+pub fn namespace_of(pid: u32) -> PathBuf {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid")).expect("it lives")
+}
+
+/// The same of one that says something once it has started all that it starts.
+pub async fn namespace_of_started(process: &Process) -> PathBuf {
+    while process.output().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    namespace_of(process.pid())
+}
+
+/// As nobody can stop it; whether there was anybody.
+pub fn kill(pid: u32) -> bool {
+    let pid = nix::unistd::Pid::from_raw(pid as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).is_ok()
 }
 
 pub fn is_gone(pid: u32) -> bool {
@@ -126,11 +145,8 @@ fn a_sandbox_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
                 if let Some(pid) = children(nursery).last() {
                     // Rounds end at other steps: a start takes some milliseconds in all.
                     std::thread::sleep(Duration::from_micros(u64::from(round) * 250));
-                    // ESRCH: it has ended already.
-                    let _ = nix::sys::signal::kill(
-                        nix::unistd::Pid::from_raw(*pid as i32),
-                        nix::sys::signal::Signal::SIGKILL,
-                    );
+                    // If it has not ended already.
+                    kill(*pid);
                     return;
                 }
             }
@@ -178,12 +194,8 @@ async fn a_nursery_that_is_killed_takes_all_along_and_the_next_one_cleans_up() {
     };
     let nursery = nursery_of(&launcher);
     let process = run(&launcher, "setsid sleep 600 & echo started; wait");
-    while process.output().is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    let namespace = std::fs::read_link(format!("/proc/{}/ns/pid", process.pid())).expect("it lives");
-    let pid = nix::unistd::Pid::from_raw(nursery as i32);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("killed");
+    let namespace = namespace_of_started(&process).await;
+    assert!(kill(nursery), "it is gone");
     assert_eq!(exit_of(&process).await.end, End::Signalled(9));
     until("its sandboxes die", || processes_in(&namespace).is_empty());
     // The next start finds out, and starts another.
@@ -197,25 +209,24 @@ async fn a_nursery_that_is_killed_takes_all_along_and_the_next_one_cleans_up() {
     });
 }
 
-#[test]
-fn an_agent_that_is_killed_leaves_nothing() {
-    // This test's own program is the agent: told by its environment, it starts a sandbox and waits to be killed.
+/// A test whose own program is the agent: run again as such, it starts sandboxes (`begin`: each with the number of its nursery)
+/// and waits to be killed. Nothing is left of them.
+pub fn an_agent_is_killed(test: &str, begin: impl AsyncFnOnce() -> Vec<(Process, u32)>) {
     const TELL: &str = "HOTLEASE_TEST_AGENT";
     if std::env::var_os(TELL).is_some() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
-            let Some(launcher) = launcher(Policy::default()) else {
-                return;
-            };
-            let process = run(&launcher, "setsid sleep 600 & sleep 600");
-            eprintln!("AGENT {} {}", process.pid(), nursery_of(&launcher));
+            let begun = begin().await;
+            let told = begun
+                .iter()
+                .map(|(process, nursery)| format!(" {} {nursery}", process.pid()));
+            eprintln!("AGENT{}", told.collect::<String>());
             std::future::pending::<()>().await;
         });
         return;
     }
-    let name = "namespace::tests::residue::an_agent_that_is_killed_leaves_nothing";
     let mut agent = Command::new(std::env::current_exe().expect("it runs"))
-        .args(["--exact", name, "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env(TELL, "1")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -224,17 +235,36 @@ fn an_agent_that_is_killed_leaves_nothing() {
     let said = io::BufRead::lines(io::BufReader::new(agent.stderr.take().expect("piped")));
     let told = said
         .map_while(Result::ok)
-        .find_map(|line| Some(line.strip_prefix("AGENT ")?.to_owned()));
-    let Some(told) = told else {
-        let status = agent.wait().expect("it ends");
-        assert!(status.success(), "the agent did not start its sandbox: {status}");
-        return;
-    };
-    let pids: Vec<u32> = told.split(' ').filter_map(|pid| pid.parse().ok()).collect();
-    let namespace = std::fs::read_link(format!("/proc/{}/ns/pid", pids[0])).expect("it lives");
+        .find_map(|line| Some(line.strip_prefix("AGENT")?.to_owned()));
+    let told = told.expect("it says what it has started");
+    let pids: Vec<u32> = told
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect();
+    let started: Vec<(PathBuf, u32)> = pids
+        .chunks_exact(2)
+        .map(|pair| (namespace_of(pair[0]), pair[1]))
+        .collect();
     agent.kill().expect("killed");
     assert_eq!(agent.wait().expect("reaped").signal(), Some(9));
-    until("its sandboxes die", || processes_in(&namespace).is_empty());
-    until("its nursery ends", || is_gone(pids[1]));
-    until("its groups go", || groups(pids[1]).is_empty());
+    for (namespace, nursery) in started {
+        until("its sandboxes die", || processes_in(&namespace).is_empty());
+        until("its nursery ends", || is_gone(nursery));
+        until("its groups go", || groups(nursery).is_empty());
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_leaves_nothing() {
+    let name = "namespace::tests::residue::an_agent_that_is_killed_leaves_nothing";
+    an_agent_is_killed(name, async || {
+        let Some(launcher) = launcher(Policy::default()) else {
+            return Vec::new();
+        };
+        let process = run(&launcher, "setsid sleep 600 & sleep 600");
+        let nursery = nursery_of(&launcher);
+        // Its end is not what is to end them.
+        std::mem::forget(launcher);
+        vec![(process, nursery)]
+    });
 }

@@ -132,7 +132,7 @@ async fn the_end_of_a_fork_is_told_as_that_of_what_is_started() {
     }
     let zygote = begin(&launcher, &zygote_of("sleep 600 & sleep 600"));
     let worker = fork(&launcher, &zygote).expect("forked");
-    let namespace = std::fs::read_link(format!("/proc/{}/ns/pid", worker.pid())).expect("it lives");
+    let namespace = residue::namespace_of(worker.pid());
     worker.kill();
     assert_eq!(exit_of(&worker).await.end, End::Signalled(9));
     assert_eq!(
@@ -219,6 +219,96 @@ async fn a_program_that_is_no_zygote_forks_nothing_and_says_so() {
         );
         zygote.kill();
     }
+    tokio::time::timeout(Duration::from_secs(10), launcher.all_gone())
+        .await
+        .expect("nothing is left");
+}
+
+/// Whichever step a worker's namespaces are killed in while they are made below the zygote's: the fork fails and says so or is as good as
+/// any, nursery and zygote go on, and nothing is left.
+#[test]
+fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothing() {
+    let policy = Policy {
+        prepared: 0,
+        ..Policy::default()
+    };
+    let Some(launcher) = launcher(policy) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let _inside = runtime.enter();
+    let nursery = residue::nursery_of(&launcher);
+    let zygote = begin(&launcher, &zygote_of("echo well"));
+    // What is prepared for its forks comes after it.
+    let well = || {
+        let exit = runtime.block_on(exit_of(&fork(&launcher, &zygote).expect("it forks")));
+        assert_eq!((exit.end, exit.output.as_str()), (End::Exited(0), "well\n"));
+    };
+    well();
+    let (mut failed, mut forked) = (0, 0);
+    for round in 0..6_u32 {
+        // The zygote, and what waits for its next fork; that is used up first, so that the next one's are made while they are asked for.
+        residue::until("one waits", || residue::children(nursery).len() == 2);
+        let before = residue::children(nursery);
+        let first = fork(&launcher, &zygote).expect("one waits for it");
+        let killer = std::thread::spawn(move || {
+            let is_new = |pid: &u32| !before.contains(pid);
+            let until = std::time::Instant::now() + Duration::from_secs(20);
+            while std::time::Instant::now() < until {
+                // The helper, then the first process of the new namespaces.
+                if let Some(pid) = residue::children(nursery).into_iter().rfind(is_new) {
+                    // Rounds end at other steps: they take some milliseconds in all. Between two of them nobody hears of the end at once,
+                    // and the step's limit of ten seconds counts.
+                    std::thread::sleep(Duration::from_millis(u64::from(round)));
+                    let last = residue::children(nursery).into_iter().rfind(is_new);
+                    residue::kill(last.unwrap_or(pid));
+                    return;
+                }
+            }
+            panic!("nothing was made for the next fork");
+        });
+        match fork(&launcher, &zygote) {
+            Ok(worker) => {
+                forked += 1;
+                worker.kill();
+                runtime.block_on(exit_of(&worker));
+            }
+            Err(error) => {
+                failed += 1;
+                assert!(matches!(error, SandboxError::Sandbox { .. }), "{error}");
+            }
+        }
+        killer.join().expect("it kills");
+        runtime.block_on(exit_of(&first));
+        assert_eq!(residue::nursery_of(&launcher), nursery, "the nursery goes on");
+        well();
+    }
+    eprintln!("{failed} were killed before they had forked, {forked} after");
+    assert!(failed > 0, "none was killed while it was made");
+    zygote.kill();
+    runtime.block_on(exit_of(&zygote));
+    residue::until("all are reaped", || residue::children(nursery).is_empty());
+    drop((zygote, launcher));
+    residue::until("the nursery ends", || residue::is_gone(nursery));
+    assert_eq!(residue::groups(nursery), Vec::<PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_zygote_that_hangs_before_it_takes_orders_keeps_nobody_and_leaves_nothing() {
+    let Some(launcher) = launcher(Policy::default()) else {
+        return;
+    };
+    let hanging = begin(&launcher, &shell("sleep 600", Vec::new()));
+    let namespace = residue::namespace_of(hanging.pid());
+    let why = fork(&launcher, &hanging).expect_err("nobody forks").to_string();
+    assert!(why.contains("come up"), "{why}");
+    // Others fork meanwhile, and it can be killed.
+    assert_eq!(forked_output(&launcher, "echo well").await, "well\n");
+    hanging.kill();
+    assert_eq!(exit_of(&hanging).await.end, End::Signalled(9));
+    assert_eq!(residue::processes_in(&namespace), Vec::<u32>::new());
     tokio::time::timeout(Duration::from_secs(10), launcher.all_gone())
         .await
         .expect("nothing is left");

@@ -1,0 +1,293 @@
+//! The policy in virtual time: who comes is known here, and not to it.
+
+use super::*;
+
+const LEAST: Duration = Duration::from_secs(60);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Numbers that look like chance, and are the same each time.
+struct Chance(u64);
+
+impl Chance {
+    /// Greater than 0, at most 1.
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Times between arrivals that know nothing of each other.
+    fn gap(&mut self, mean: Duration) -> Duration {
+        mean.mul_f64(-self.next().ln())
+    }
+}
+
+/// A node with this policy, and a maker of one worker at a time.
+struct World {
+    forecast: Forecast,
+    now: Duration,
+    making: Duration,
+    /// Ready, the maker's next one, and ends of leases that are to come.
+    ready: usize,
+    next: Option<Duration>,
+    ends: Vec<Duration>,
+    warm: usize,
+    cold: usize,
+    most: usize,
+    /// Workers that waited, times how long.
+    borrowed: f64,
+    starts: usize,
+}
+
+impl World {
+    fn new(making: Duration) -> Self {
+        Self {
+            forecast: Forecast::new(LEAST),
+            now: Duration::ZERO,
+            making,
+            ready: 0,
+            next: None,
+            ends: Vec::new(),
+            warm: 0,
+            cold: 0,
+            most: 0,
+            borrowed: 0.0,
+            starts: 0,
+        }
+    }
+
+    /// All that happens up to this time.
+    fn until(&mut self, then: Duration) {
+        loop {
+            let stock = self.forecast.stock(self.now);
+            self.ready = self.ready.min(stock.keep);
+            if self.ready >= stock.fill {
+                self.next = None;
+            } else if self.next.is_none() {
+                self.next = Some(self.now + self.making);
+                self.starts += 1;
+            }
+            self.most = self.most.max(self.ready);
+            let end = self.ends.iter().min().copied();
+            let change = stock.until.filter(|until| *until > self.now);
+            let event = [self.next, end, change].into_iter().flatten().min();
+            let at = event.filter(|at| *at <= then).unwrap_or(then);
+            self.borrowed += self.ready as f64 * (at - self.now).as_secs_f64();
+            self.now = at;
+            if event.is_none_or(|event| event > then) {
+                return;
+            }
+            if end == Some(at) {
+                let ended = self.ends.iter().position(|end| *end == at).expect("it is there");
+                self.ends.swap_remove(ended);
+                self.forecast.ended(at, 1);
+            } else if self.next == Some(at) {
+                self.next = None;
+                self.ready += 1;
+                self.forecast.made(self.making);
+            }
+        }
+    }
+
+    /// A lease of one worker comes.
+    fn lease(&mut self, at: Duration, lasting: Duration) {
+        self.until(at);
+        self.forecast.arrived(at, 1);
+        match self.ready {
+            0 => self.cold += 1,
+            _ => {
+                self.ready -= 1;
+                self.warm += 1;
+            }
+        }
+        self.ends.push(at + lasting);
+    }
+
+    fn forget_the_beginning(&mut self) {
+        (self.warm, self.cold, self.most, self.borrowed, self.starts) = (0, 0, 0, 0.0, 0);
+    }
+}
+
+#[test]
+fn leases_one_after_the_other_have_one_that_waits_and_none_is_started_beside_them() {
+    let mut world = World::new(ms(100));
+    for number in 0..50u64 {
+        world.lease(ms(5000 * number), ms(4000));
+        world.until(ms(5000 * number + 3999));
+        assert_eq!(
+            (world.ready, world.starts as u64),
+            (0, number),
+            "one is started while a lease runs"
+        );
+    }
+    assert_eq!((world.cold, world.warm, world.most), (1, 49, 1));
+}
+
+#[test]
+fn a_lease_of_many_workers_leaves_as_many() {
+    let mut forecast = Forecast::new(LEAST);
+    forecast.arrived(ms(0), 7);
+    assert_eq!(forecast.stock(ms(1)).fill, 0, "all are in use");
+    forecast.ended(ms(1000), 7);
+    let stock = forecast.stock(ms(1001));
+    assert_eq!(
+        (stock.fill, stock.keep, stock.until),
+        (7, 7, Some(ms(1000) + LEAST))
+    );
+}
+
+#[test]
+fn a_steady_rate_finds_19_of_20_warm_with_not_many_more_than_littles_law_says() {
+    for seed in 1..=20 {
+        let mut chance = Chance(seed);
+        // 4 a second, each in use for 1 s, each made in 0.1 s: 4.4 away on average.
+        let mut world = World::new(ms(100));
+        let mut at = ms(0);
+        for number in 0..2000 {
+            at += chance.gap(ms(250));
+            world.lease(at, ms(1000));
+            if number == 100 {
+                world.forget_the_beginning();
+            }
+        }
+        let share = world.warm as f64 / (world.warm + world.cold) as f64;
+        assert!(share > 0.9, "seed {seed}: {share} of leases were warm");
+        // The 95th of a hundred of such counts is 9; the last 32 of them are not all.
+        assert!(world.most <= 16, "seed {seed}: {} waited", world.most);
+    }
+}
+
+#[test]
+fn more_arrivals_have_more_that_wait_and_fewer_have_fewer() {
+    let mut world = World::new(ms(100));
+    let mut chance = Chance(7);
+    let mut at = ms(0);
+    let mut of_rate = |gap: Duration, leases| {
+        for _ in 0..leases {
+            at += chance.gap(gap);
+            world.lease(at, ms(1000));
+        }
+        world.forecast.number()
+    };
+    let (few, many) = (of_rate(ms(2000), 100), of_rate(ms(125), 200));
+    let few_again = of_rate(ms(2000), 100);
+    assert!(
+        few <= 4 && many >= 8 && few_again <= 4,
+        "{few}, {many}, {few_again}"
+    );
+}
+
+#[test]
+fn bursts_find_all_of_them_warm_from_the_third_on() {
+    let mut world = World::new(ms(100));
+    for burst in 0..10u64 {
+        if burst == 2 {
+            world.forget_the_beginning();
+        }
+        for lease in 0..8 {
+            world.lease(ms(30_000 * burst + lease), ms(2000));
+        }
+    }
+    assert_eq!((world.warm, world.cold, world.most), (64, 0, 8));
+}
+
+#[test]
+fn one_unlucky_moment_is_not_prepared_for_for_ever() {
+    let mut world = World::new(ms(100));
+    let mut at = ms(0);
+    for round in 0..200u64 {
+        let at_once = if round == 20 { 8 } else { 1 };
+        for _ in 0..at_once {
+            at += ms(1);
+            world.lease(at, ms(100));
+        }
+        at += ms(5000);
+        world.until(at);
+        assert!(
+            round < 60 || world.ready == 1,
+            "round {round}: {} wait",
+            world.ready
+        );
+    }
+}
+
+#[test]
+fn without_arrivals_nothing_waits_after_a_while_and_for_ever() {
+    let mut world = World::new(ms(100));
+    for lease in 0..100u64 {
+        world.lease(ms(1000 * lease), ms(500));
+    }
+    world.until(ms(110_000));
+    assert_eq!(world.ready, 1);
+    world.until(ms(99_500) + LEAST);
+    assert_eq!(world.ready, 0, "it fell to none");
+    world.forget_the_beginning();
+    world.until(Duration::from_secs(100_000));
+    assert_eq!((world.most, world.borrowed, world.starts), (0, 0.0, 0));
+    assert_eq!(Forecast::new(LEAST).stock(ms(5)).fill, 0, "nobody ever came");
+}
+
+#[test]
+fn leases_that_come_every_five_minutes_are_waited_for_only_when_they_are_due() {
+    let minutes = |count: u64| Duration::from_secs(60 * count);
+    let mut world = World::new(ms(500));
+    let mut chance = Chance(3);
+    let mut at = ms(0);
+    for number in 0..100 {
+        // Some seconds early or late.
+        at += minutes(5) + Duration::from_secs_f64(10.0 * chance.next());
+        if number == 10 {
+            world.forget_the_beginning();
+        }
+        world.lease(at, ms(10_000));
+    }
+    assert_eq!((world.warm, world.cold), (90, 0));
+    let share = world.borrowed / (90.0 * minutes(5).as_secs_f64());
+    assert!(share < 0.25, "one waited {share} of the time");
+}
+
+#[test]
+fn who_comes_once_a_day_is_waited_for_as_if_he_were_unknown() {
+    let mut forecast = Forecast::new(LEAST);
+    for day in 0..10 {
+        let day = Duration::from_secs(24 * 3600 * day);
+        forecast.arrived(day, 1);
+        forecast.ended(day + ms(1000), 1);
+    }
+    let as_unknown = Stay {
+        from: Duration::ZERO,
+        until: LEAST,
+    };
+    assert_eq!(forecast.stay(), as_unknown);
+}
+
+#[test]
+fn nobody_waits_longer_than_the_limit_at_a_stretch() {
+    let mut forecast = Forecast::new(LEAST);
+    let mut now = ms(0);
+    for seconds in [10, 7200, 20, 7200, 30, 7200, 15] {
+        now += Duration::from_secs(seconds);
+        forecast.arrived(now, 1);
+        forecast.ended(now, 1);
+    }
+    let stay = forecast.stay();
+    assert_eq!((stay.from, stay.until), (Duration::ZERO, WAIT_MAX));
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut forecast = Forecast::new(LEAST);
+    for number in 0..10_000u64 {
+        forecast.arrived(ms(number), 1);
+        forecast.ended(ms(number), 1);
+    }
+    assert!(forecast.quiet.len() <= ARRIVALS_MAX && forecast.away.len() <= ARRIVALS_MAX);
+    assert!(forecast.in_making.len() <= ARRIVALS_MAX);
+    // More ends than beginnings, as nobody should tell it.
+    forecast.ended(ms(10_000), usize::MAX);
+    assert_eq!(forecast.in_use, 0);
+}

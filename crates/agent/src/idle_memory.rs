@@ -1,0 +1,171 @@
+//! The node's memory that nobody needs: workers that wait borrow it, and have to give it back before somebody else has to wait
+//! for it. The kernel is asked, by `/proc/meminfo` and `/proc/pressure/memory`; where it does not say, there is always enough.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Below this part of the node's memory that is to be had, none of it is idle.
+const LEAST_PART: u64 = 10;
+/// Above this share of time in which somebody waits for memory, too, by the kernel's average over ten seconds.
+const PRESSURE_PERCENT: f64 = 10.0;
+/// When the kernel is to tell at once: microseconds that somebody has waited, within how many; it looks ten times in each such window.
+/// The shorter one is for who has CAP_SYS_RESOURCE. The kernel takes the last byte for the end of the text.
+const TRIGGERS: [&str; 2] = ["some 50000 500000\0", "some 50000 2000000\0"];
+/// How often it is looked at otherwise.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(crate) struct IdleMemory {
+    meminfo: PathBuf,
+    pressure: PathBuf,
+}
+
+impl IdleMemory {
+    /// Of this machine.
+    pub fn of_node() -> Self {
+        Self::told_by("/proc/meminfo", "/proc/pressure/memory")
+    }
+
+    /// As these files say.
+    pub fn told_by(meminfo: impl Into<PathBuf>, pressure: impl Into<PathBuf>) -> Self {
+        Self {
+            meminfo: meminfo.into(),
+            pressure: pressure.into(),
+        }
+    }
+
+    /// Whether others wait for memory, or soon will.
+    pub fn is_short(&self) -> bool {
+        let pressure = fs::read_to_string(&self.pressure).unwrap_or_default();
+        !self.has_room(0) || is_waited_for(&pressure)
+    }
+
+    /// Whether this much may be borrowed.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        has_room(&fs::read_to_string(&self.meminfo).unwrap_or_default(), bytes)
+    }
+
+    /// What tells at once that somebody waits for memory.
+    pub fn alarm(&self) -> Alarm {
+        let told = TRIGGERS
+            .iter()
+            .find_map(|trigger| self.told_at_once(trigger).ok());
+        Alarm(told)
+    }
+
+    fn told_at_once(&self, trigger: &str) -> io::Result<AsyncFd<File>> {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).custom_flags(nix::libc::O_NONBLOCK);
+        let mut file = options.open(&self.pressure)?;
+        // A trigger lives as long as its descriptor; one write sets it.
+        file.write_all(trigger.as_bytes())?;
+        // See AsyncSocket::new; a file owns its descriptor as well.
+        #[allow(deprecated)]
+        AsyncFd::with_interest(file, Interest::PRIORITY)
+    }
+}
+
+/// The kernel's word that somebody waits for memory.
+pub(crate) struct Alarm(Option<AsyncFd<File>>);
+
+impl Alarm {
+    /// Until it comes; for ever where the kernel gives none.
+    pub async fn rings(&mut self) {
+        let Some(told) = &self.0 else {
+            return std::future::pending().await;
+        };
+        match told.ready(Interest::PRIORITY).await {
+            Ok(mut ready) => ready.clear_ready(),
+            Err(error) => {
+                tracing::warn!(%error, "the kernel tells no more at once that memory is short: it is asked each second");
+                self.0 = None;
+            }
+        }
+    }
+}
+
+fn has_room(meminfo: &str, bytes: u64) -> bool {
+    let of = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        number.map(|kib| kib.saturating_mul(1024))
+    };
+    match (of("MemTotal:"), of("MemAvailable:")) {
+        (Some(total), Some(available)) => available >= (total / LEAST_PART).saturating_add(bytes),
+        _ => true,
+    }
+}
+
+fn is_waited_for(pressure: &str) -> bool {
+    let waits = pressure.lines().find_map(|line| {
+        let average = line.strip_prefix("some ")?.split_whitespace().next()?;
+        average.strip_prefix("avg10=")?.parse::<f64>().ok()
+    });
+    waits.is_some_and(|percent| percent > PRESSURE_PERCENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_short_when_little_is_left_or_somebody_waits_for_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (meminfo, pressure) = (folder.path().join("meminfo"), folder.path().join("memory"));
+        let memory = IdleMemory::told_by(&meminfo, &pressure);
+        assert!(
+            !memory.is_short() && memory.has_room(u64::MAX),
+            "a kernel that does not say"
+        );
+        for (available, average, short) in [
+            (500, "0.00", false),
+            (99, "0.00", true),
+            (500, "10.01", true),
+            (500, "?", false),
+        ] {
+            let text = format!("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: {available} kB\n");
+            fs::write(&meminfo, text).expect("written");
+            let text =
+                format!("some avg10={average} avg60=0.00 avg300=0.00 total=1\nfull avg10=99.00 avg60=0.00\n");
+            fs::write(&pressure, text).expect("written");
+            assert_eq!(memory.is_short(), short, "{available} {average}");
+        }
+    }
+
+    #[test]
+    fn what_is_borrowed_leaves_a_tenth() {
+        let meminfo = "MemTotal: 1000 kB\nMemAvailable: 300 kB\n";
+        assert!(has_room(meminfo, 200 << 10));
+        assert!(!has_room(meminfo, (200 << 10) + 1));
+        assert!(!has_room(meminfo, u64::MAX));
+    }
+
+    #[tokio::test]
+    async fn the_kernel_is_asked_for_an_alarm_where_it_has_one_and_a_file_that_is_none_never_rings() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("memory");
+        fs::write(&file, "").expect("written");
+        for memory in [IdleMemory::told_by("", &file), IdleMemory::told_by("", "")] {
+            let mut alarm = memory.alarm();
+            assert!(alarm.0.is_none());
+            let rung = tokio::time::timeout(Duration::from_millis(20), alarm.rings()).await;
+            assert!(rung.is_err(), "it rang");
+        }
+        let node = IdleMemory::of_node();
+        match fs::read_to_string(&node.pressure) {
+            Ok(_) => {
+                let mut alarm = node.alarm();
+                assert!(alarm.0.is_some(), "the kernel refused a trigger");
+                // Such a file is always readable, which is no alarm.
+                let rung = tokio::time::timeout(Duration::from_millis(20), alarm.rings()).await;
+                assert!(rung.is_err() || node.is_short(), "it rang");
+            }
+            Err(error) => eprintln!("skipped: {}: {error}", node.pressure.display()),
+        }
+    }
+}

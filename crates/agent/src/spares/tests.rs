@@ -1,0 +1,229 @@
+//! Spares are `/bin/sleep` here, and what is spoken of is whether they are started.
+
+use super::*;
+use std::path::Path;
+
+const PROCESS: Kind = Kind::Process;
+
+fn program(word: &str) -> Arc<Program> {
+    Arc::new(Program {
+        path: "/bin/sleep".into(),
+        arguments: vec![word.into()],
+        environment: Vec::new(),
+        directory: "/".into(),
+        mounts: Vec::new(),
+        held: hotlease_sandbox::Held::default(),
+    })
+}
+
+async fn until(what: impl Fn() -> bool) {
+    let waited = async {
+        while !what() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), waited)
+        .await
+        .expect("it never holds");
+}
+
+/// The machine's own does not matter here.
+fn enough() -> Arc<IdleMemory> {
+    Arc::new(IdleMemory::told_by("", ""))
+}
+
+impl Spares {
+    /// Whether there is nothing to be started.
+    fn is_idle(&self) -> bool {
+        self.table().turn(self.begun.elapsed()).start.is_none()
+    }
+}
+
+/// A lease that went well.
+fn lease(spares: &Spares, program: &Arc<Program>, workers: usize) {
+    spares.lease_began("ann", PROCESS, program, workers);
+    spares.lease_over("ann", PROCESS, program, (workers, true));
+}
+
+fn some() -> (Arc<Spares>, Launcher, tokio::task::JoinHandle<()>) {
+    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
+    let spares = Arc::new(Spares::new(launcher.clone(), enough(), 2));
+    let keeper = tokio::spawn(Arc::clone(&spares).keep_them());
+    (spares, launcher, keeper)
+}
+
+#[tokio::test]
+async fn a_spare_is_for_its_tenant_and_its_program_only() {
+    let (spares, launcher, keeper) = some();
+    let (this, other) = (program("1000"), program("1001"));
+    lease(&spares, &this, 1);
+    until(|| spares.listing().len() == 1).await;
+    assert!(
+        spares.take("bob", PROCESS, &this).is_none(),
+        "another tenant got it"
+    );
+    assert!(
+        spares.take("ann", PROCESS, &other).is_none(),
+        "another program got it"
+    );
+    assert!(
+        spares.take("ann", Kind::Namespace, &this).is_none(),
+        "another kind of sandbox got it"
+    );
+    let taken = spares.take("ann", PROCESS, &program("1000"));
+    assert!(
+        taken.is_some() && spares.take("ann", PROCESS, &this).is_none(),
+        "it is there once"
+    );
+    drop(taken);
+    spares.close();
+    keeper.await.expect("the keeper ends");
+    timeout(Duration::from_secs(10), launcher.all_gone())
+        .await
+        .expect("nothing is left");
+}
+
+#[tokio::test]
+async fn there_are_never_more_than_the_limit_and_none_once_the_node_is_drained() {
+    let (spares, launcher, keeper) = some();
+    for word in ["1000", "1001", "1002", "1003"] {
+        lease(&spares, &program(word), 5);
+        assert!(spares.listing().len() <= 2);
+    }
+    let newest = program("1003");
+    let are_of_the_newest = || {
+        let table = spares.table();
+        let mut kept = table.kept.iter();
+        table.kept.len() == 2 && kept.all(|(kind, _)| kind.is("ann", PROCESS, &newest))
+    };
+    until(are_of_the_newest).await;
+    spares.keep(0);
+    until(|| launcher.living() == 0).await;
+    lease(&spares, &program("1000"), 1);
+    assert!(spares.is_idle(), "a drained node starts one");
+    spares.close();
+    keeper.await.expect("the keeper ends");
+}
+
+#[tokio::test]
+async fn what_nobody_asks_for_is_killed() {
+    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
+    let mut spares = Spares::new(launcher.clone(), enough(), 2);
+    spares.wait_least = Duration::from_millis(200);
+    let spares = Arc::new(spares);
+    let keeper = tokio::spawn(Arc::clone(&spares).keep_them());
+    lease(&spares, &program("1000"), 1);
+    until(|| launcher.living() == 1).await;
+    until(|| launcher.living() == 0).await;
+    assert!(spares.is_idle());
+    spares.close();
+    keeper.await.expect("the keeper ends");
+}
+
+#[tokio::test]
+async fn leases_that_overlap_leave_as_many_as_were_there_at_once_and_none_while_they_run() {
+    let (spares, launcher, keeper) = some();
+    let this = program("1000");
+    spares.lease_began("ann", PROCESS, &this, 1);
+    spares.lease_began("ann", PROCESS, &this, 1);
+    assert!(spares.is_idle(), "those in use need nobody who waits");
+    spares.lease_over("ann", PROCESS, &this, (1, true));
+    until(|| spares.listing().len() == 1).await;
+    let (left, _) = spares
+        .lease_over("ann", PROCESS, &this, (1, true))
+        .expect("it is known");
+    assert_eq!(left, 2);
+    until(|| spares.listing().len() == 2).await;
+    spares.close();
+    keeper.await.expect("the keeper ends");
+    timeout(Duration::from_secs(10), launcher.all_gone())
+        .await
+        .expect("nothing is left");
+}
+
+#[tokio::test]
+async fn a_spare_that_dies_is_not_started_again_and_again() {
+    let (spares, launcher, keeper) = some();
+    let this = program("0");
+    lease(&spares, &this, 2);
+    let has_given_up = || spares.table().demands.iter().all(|demand| demand.given_up);
+    until(|| has_given_up() && launcher.living() == 0).await;
+    assert!(spares.is_idle() && spares.listing().is_empty());
+    // Only a lease that failed says so, too.
+    spares.lease_began("ann", PROCESS, &this, 1);
+    spares.lease_over("ann", PROCESS, &this, (1, false));
+    assert!(spares.is_idle());
+    spares.close();
+    keeper.await.expect("the keeper ends");
+}
+
+#[tokio::test]
+async fn memory_that_others_need_is_given_back_at_once_and_none_is_borrowed_before_there_is_enough() {
+    let (spares, launcher, keeper) = some();
+    lease(&spares, &program("1000"), 2);
+    until(|| spares.listing().len() == 2).await;
+    let begin = Instant::now();
+    assert_eq!(spares.give_back(), 2);
+    timeout(Duration::from_secs(10), launcher.all_gone())
+        .await
+        .expect("all are gone");
+    eprintln!("given back in {:?}", begin.elapsed());
+    lease(&spares, &program("1000"), 1);
+    assert!(spares.is_idle(), "one is started while memory is short");
+    spares.borrow_again();
+    until(|| spares.listing().len() == 1).await;
+    spares.close();
+    keeper.await.expect("the keeper ends");
+}
+
+#[tokio::test]
+async fn where_less_than_a_tenth_of_the_memory_is_idle_none_is_started() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let meminfo = folder.path().join("meminfo");
+    std::fs::write(&meminfo, "MemTotal: 1000 kB\nMemAvailable: 99 kB\n").expect("written");
+    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
+    let memory = Arc::new(IdleMemory::told_by(&meminfo, ""));
+    let spares = Arc::new(Spares::new(launcher.clone(), memory, 2));
+    let keeper = tokio::spawn(Arc::clone(&spares).keep_them());
+    lease(&spares, &program("1000"), 1);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(spares.listing().is_empty());
+    std::fs::write(&meminfo, "MemTotal: 1000 kB\nMemAvailable: 500 kB\n").expect("written");
+    until(|| spares.listing().len() == 1).await;
+    spares.close();
+    keeper.await.expect("the keeper ends");
+}
+
+#[test]
+fn programs_that_are_known_are_bounded_and_the_last_ones() {
+    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
+    let spares = Spares::new(launcher, enough(), 2);
+    for number in 0..=PROGRAMS_MAX {
+        lease(&spares, &program(&number.to_string()), 1);
+    }
+    assert_eq!(spares.table().demands.len(), PROGRAMS_MAX);
+    let gone = spares.lease_over("ann", PROCESS, &program("0"), (1, true));
+    assert!(gone.is_none(), "the first one is remembered");
+}
+
+#[test]
+fn what_is_not_waited_for_keeps_no_image_mounted() {
+    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
+    let mut spares = Spares::new(launcher, enough(), 2);
+    spares.wait_least = Duration::from_millis(1);
+    let image = Arc::new(());
+    let with_image = || {
+        Arc::new(Program {
+            held: Held::new(Arc::clone(&image) as Arc<dyn std::any::Any + Send + Sync>),
+            ..(*program("1000")).clone()
+        })
+    };
+    lease(&spares, &with_image(), 1);
+    assert_eq!(Arc::strong_count(&image), 2, "its spare needs it");
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(spares.is_idle());
+    assert_eq!(Arc::strong_count(&image), 1);
+    lease(&spares, &with_image(), 1);
+    spares.close();
+    assert_eq!(Arc::strong_count(&image), 1, "an agent that stops");
+}

@@ -1,0 +1,201 @@
+//! Who waits for leases on this node: as many workers as leases say that are likely to come, in memory that nobody needs.
+
+use crate::active_lease::ActiveLease;
+use crate::agent::POOL_MAX;
+use crate::idle_memory::{Alarm, IdleMemory, LOOK_EVERY};
+use crate::node::{Node, Tables};
+use hotlease_lease::agent::Availability;
+use hotlease_sandbox::Kind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Once somebody has waited for memory, this long nobody waits in it.
+const SHORT_AT_LEAST: Duration = Duration::from_secs(10);
+
+/// How often the pool is made smaller for want of leases.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+
+/// Whether the node's memory is short; who waits, waits in what is idle of it.
+pub(crate) struct Borrowing {
+    memory: Arc<IdleMemory>,
+    short_at_least: Duration,
+    short: AtomicBool,
+}
+
+impl Borrowing {
+    pub fn new(memory: Arc<IdleMemory>) -> Self {
+        Self {
+            memory,
+            short_at_least: SHORT_AT_LEAST,
+            short: AtomicBool::new(false),
+        }
+    }
+
+    pub fn is_short(&self) -> bool {
+        self.short.load(Ordering::Acquire)
+    }
+
+    /// Calls `changed` whenever memory becomes short, and when there is enough again.
+    pub async fn watch(&self, mut changed: impl FnMut(bool)) {
+        loop {
+            // A new one each time: what an older one has to say is known.
+            let mut alarm = self.memory.alarm();
+            Self::until_rung(&mut alarm, LOOK_EVERY, || self.memory.is_short()).await;
+            let since = Instant::now();
+            self.short.store(true, Ordering::Release);
+            changed(true);
+            while self.memory.is_short() || since.elapsed() < self.short_at_least {
+                sleep(LOOK_EVERY).await;
+            }
+            self.short.store(false, Ordering::Release);
+            changed(false);
+        }
+    }
+
+    /// Until the alarm rings, or what is looked at now and then says the same.
+    async fn until_rung(alarm: &mut Alarm, every: Duration, is_short: impl Fn() -> bool) {
+        while !is_short() {
+            tokio::select! {
+                () = alarm.rings() => return,
+                () = sleep(every) => {}
+            }
+        }
+    }
+}
+
+impl Node {
+    /// As many workers wait as leases are likely to come.
+    pub(crate) fn keep_pool(&self, tables: &Tables) {
+        let (wanted, spares) = match tables.book.availability() {
+            Availability::Serving => {
+                let offered = tables.book.offered_cores() as usize;
+                let likely = || self.pool.likely(offered.min(POOL_MAX));
+                (self.identity.pool.unwrap_or_else(likely), offered)
+            }
+            _ => (0, 0),
+        };
+        let short = self.borrowing.is_short();
+        self.pool.keep(if short { 0 } else { wanted });
+        self.spares.keep(spares);
+    }
+
+    /// A lease of so many workers was granted.
+    pub(crate) fn note_beginning(&self, lease: &ActiveLease, workers: usize) {
+        let terms = &lease.terms;
+        match &terms.program {
+            Some(program) if terms.can_wait() => {
+                self.spares
+                    .lease_began(&terms.tenant, terms.sandbox, program, workers);
+            }
+            None if terms.sandbox == Kind::Process => self.pool.lease_began(workers),
+            _ => {}
+        }
+    }
+
+    /// It is over. If its workers were interpreters, and all came up, the next lease finds some like them.
+    pub(crate) fn leave_spares(&self, lease: &ActiveLease) {
+        self.starts.keep(lease);
+        let terms = &lease.terms;
+        let workers = lease.incarnations();
+        let well = workers.iter().all(|worker| worker.start.was_up());
+        match &terms.program {
+            Some(program) if terms.can_wait() => {
+                let ended = (workers.len(), well);
+                let left = self
+                    .spares
+                    .lease_over(&terms.tenant, terms.sandbox, program, ended);
+                if let Some(left) = left.filter(|_| well) {
+                    self.starts.left(&terms.tenant, terms.sandbox, program, left);
+                }
+            }
+            None if terms.sandbox == Kind::Process => self.pool.lease_over(workers.len()),
+            _ => {}
+        }
+    }
+
+    /// Gives the memory of who waits back as soon as others wait for it.
+    pub(crate) async fn keep_borrowing(self: Arc<Self>) {
+        let changed = |short| {
+            let begin = Instant::now();
+            if short {
+                let native = self.pool.ready();
+                self.pool.keep(0);
+                let interpreters = self.spares.give_back();
+                let took = begin.elapsed();
+                tracing::info!(
+                    native,
+                    interpreters,
+                    ?took,
+                    "memory is short: nobody waits for leases"
+                );
+            } else {
+                tracing::info!("there is memory again: workers wait for leases");
+                self.spares.borrow_again();
+                self.keep_pool(&self.tables());
+            }
+        };
+        // Leases that do not come are no event.
+        let forget = async {
+            loop {
+                sleep(FORGET_EVERY).await;
+                self.keep_pool(&self.tables());
+            }
+        };
+        tokio::join!(self.borrowing.watch(changed), forget);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::sync::Mutex;
+
+    #[tokio::test]
+    async fn memory_is_given_back_when_it_becomes_short_and_borrowed_again_when_there_is_enough() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let meminfo = folder.path().join("meminfo");
+        let say = |available| {
+            let text = format!("MemTotal: 1000 kB\nMemAvailable: {available} kB\n");
+            fs::write(&meminfo, text).expect("written");
+        };
+        say(500);
+        let at_least = Duration::from_millis(1500);
+        let borrowing = Arc::new(Borrowing {
+            short_at_least: at_least,
+            ..Borrowing::new(Arc::new(IdleMemory::told_by(&meminfo, "")))
+        });
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let watching = {
+            let (borrowing, told) = (Arc::clone(&borrowing), Arc::clone(&told));
+            tokio::spawn(async move {
+                borrowing
+                    .watch(|short| told.lock().expect("whole").push((short, borrowing.is_short())))
+                    .await;
+            })
+        };
+        let told_so_far = || told.lock().expect("whole").clone();
+        let until = async |count: usize| {
+            while told_so_far().len() < count {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        sleep(Duration::from_millis(20)).await;
+        assert_eq!(told_so_far(), []);
+        say(50);
+        let limit = Duration::from_secs(30);
+        tokio::time::timeout(limit, until(1)).await.expect("it is told");
+        say(500);
+        let begin = Instant::now();
+        tokio::time::timeout(limit, until(2)).await.expect("it is told");
+        assert!(
+            begin.elapsed() > at_least / 2,
+            "it went to and fro within {:?}",
+            begin.elapsed()
+        );
+        assert_eq!(told_so_far(), [(true, true), (false, false)]);
+        watching.abort();
+    }
+}

@@ -1,0 +1,181 @@
+//! Whether floods in a sandbox slow down a neighbour: what is measured beside them, over what is measured alone around them.
+//!
+//! Machines have moments of their own that slow down everything, so nothing is concluded from one figure. Each time a flood is made, the
+//! neighbour measures itself before, beside and after it, and one number comes of that: its 99th percentile beside the flood over the mean of
+//! those around it, in which what came over the machine for longer is on both sides. The median of several such numbers is what counts; it
+//! moves only if more than half of them do. A flood that is over the limit is made more often before that is believed.
+
+use hotlease_escape::Pulse;
+use serde::Serialize;
+
+/// How often each flood is made.
+const ROUNDS: usize = 5;
+/// How often one that seems to be over the limit.
+const ROUNDS_OF_DOUBT: usize = 15;
+
+/// A neighbour around and beside a flood.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beside {
+    pub(super) before: Pulse,
+    pub(super) flood: Pulse,
+    pub(super) after: Pulse,
+}
+
+impl Beside {
+    /// How many times as long the neighbour's 99th percentile is beside the flood.
+    fn times_p99(&self) -> f64 {
+        let alone = (self.before.p99_ns as f64 + self.after.p99_ns as f64) / 2.0;
+        // A clock that does not go on says nothing.
+        self.flood.p99_ns as f64 / alone.max(1.0)
+    }
+}
+
+/// A neighbour's pace beside one flood, made many times.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Pace {
+    /// How often the flood was made.
+    rounds: usize,
+    /// The first time: how often it was measured, and nanoseconds.
+    count: usize,
+    p50_ns: u64,
+    p99_ns: u64,
+    /// The 99th percentile alone, around it.
+    alone_p99_ns: u64,
+    /// How many times as long the 99th percentile was: the median.
+    times_p99: f64,
+    #[serde(skip)]
+    all: Vec<f64>,
+}
+
+impl Pace {
+    pub(super) fn add(&mut self, beside: &Beside) {
+        if self.all.is_empty() {
+            let Pulse {
+                count,
+                p50_ns,
+                p99_ns,
+            } = beside.flood;
+            (self.count, self.p50_ns, self.p99_ns) = (count, p50_ns, p99_ns);
+            self.alone_p99_ns = beside.before.p99_ns.midpoint(beside.after.p99_ns);
+        }
+        self.all.push(beside.times_p99());
+        self.all.sort_unstable_by(f64::total_cmp);
+        self.rounds = self.all.len();
+        self.times_p99 = median(&self.all);
+    }
+
+    /// Whether the flood has to be made again before it is known on which side of the limit it is.
+    pub(super) fn is_open(&self, limit: f64) -> bool {
+        match self.rounds {
+            ..ROUNDS => true,
+            ROUNDS..ROUNDS_OF_DOUBT => self.is_over(limit),
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_over(&self, limit: f64) -> bool {
+        self.times_p99 > limit
+    }
+
+    pub(super) fn times_p99(&self) -> f64 {
+        self.times_p99
+    }
+
+    /// In words.
+    pub(super) fn told(&self) -> String {
+        format!(
+            "{:.2} times its 99th percentile alone (median of {}; {:.2} to {:.2})",
+            self.times_p99,
+            self.rounds,
+            self.all.first().unwrap_or(&0.0),
+            self.all.last().unwrap_or(&0.0)
+        )
+    }
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    let half = sorted.len() / 2;
+    match (sorted.len() % 2, sorted.get(half)) {
+        (_, None) => 0.0,
+        (0, Some(upper)) => sorted[half - 1].midpoint(*upper),
+        (_, Some(middle)) => *middle,
+    }
+}
+
+/// A limit from the command line.
+pub(super) fn parse_limit(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(times) if times.is_finite() && times > 0.0 => Ok(times),
+        _ => Err(format!("{text:?} is no number of times, such as 1.5")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beside(before: u64, flood: u64, after: u64) -> Beside {
+        let pulse = |p99_ns| Pulse {
+            count: 1000,
+            p50_ns: 10,
+            p99_ns,
+        };
+        Beside {
+            before: pulse(before),
+            flood: pulse(flood),
+            after: pulse(after),
+        }
+    }
+
+    /// Goes on until it is known: rounds, and whether the flood is over 1.5.
+    fn judged(rounds: impl IntoIterator<Item = Beside>) -> (usize, bool) {
+        let mut pace = Pace::default();
+        let mut rounds = rounds.into_iter();
+        while pace.is_open(1.5) {
+            pace.add(&rounds.next().expect("as many as are asked for"));
+        }
+        (pace.rounds, pace.is_over(1.5))
+    }
+
+    #[test]
+    fn a_flood_that_slows_the_neighbour_down_each_time_is_over_the_limit() {
+        let slow = std::iter::repeat(beside(100, 160, 100));
+        assert_eq!(judged(slow), (ROUNDS_OF_DOUBT, true));
+    }
+
+    #[test]
+    fn one_that_does_not_is_within_it_after_few_rounds() {
+        assert_eq!(judged(std::iter::repeat(beside(100, 140, 100))), (ROUNDS, false));
+    }
+
+    #[test]
+    fn moments_of_the_machine_s_own_are_no_fault_of_the_flood() {
+        // Hit beside the flood, twice in five.
+        let some = [100, 900, 100, 900, 100].map(|flood| beside(100, flood, 100));
+        assert_eq!(judged(some), (ROUNDS, false));
+        // In three of the first five, and not after.
+        let first = [900, 900, 900, 100, 100].map(|flood| beside(100, flood, 100));
+        let rounds = first.into_iter().chain(std::iter::repeat(beside(100, 100, 100)));
+        let (rounds, over) = judged(rounds);
+        assert!(!over && rounds > ROUNDS, "{rounds} rounds");
+        // All the time, or coming up slowly.
+        assert_eq!(judged(std::iter::repeat(beside(900, 950, 900))), (ROUNDS, false));
+        assert_eq!(judged(std::iter::repeat(beside(100, 500, 900))), (ROUNDS, false));
+    }
+
+    #[test]
+    fn the_median_is_between_the_two_in_the_middle() {
+        assert_eq!(
+            [&[][..], &[3.0], &[1.0, 2.0], &[1.0, 2.0, 9.0]].map(median),
+            [0.0, 3.0, 1.5, 2.0]
+        );
+    }
+
+    #[test]
+    fn a_limit_is_a_number_of_times() {
+        assert_eq!(parse_limit("1.5"), Ok(1.5));
+        for bad in ["0", "-1", "inf", "nan", "x", ""] {
+            assert!(parse_limit(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+}
