@@ -59,6 +59,7 @@ mod socket;
 mod spares;
 mod start;
 mod starts;
+mod storage;
 mod usage;
 mod watchdog;
 mod worker;

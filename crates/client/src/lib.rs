@@ -97,6 +97,7 @@ pub use reach::{Directory, Reach};
 pub use seating::Seated;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};
+pub use hotlease_wire::storage::{BadPlace, Place};
 pub use hotlease_wire::code::Interface;
 pub use hotlease_wire::comm::seat::{Seat, SeatSecret};
 pub use hotlease_wire::ids::{CodeHash, LeaseId};

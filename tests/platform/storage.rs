@@ -1,0 +1,508 @@
+//! Object storage by lease: a real store, a real agent, and functions that talk to it by hand, so that they can do it wrongly. Where there is
+//! no store, or the machine makes no sandboxes, the tests say so, and pass.
+
+use crate::leases::until_all_cores_can_be_leased;
+use hotlease_client::{Error, Invoker, LeaseOptions, Reach};
+use hotlease_s3::{Keys, Moment, Part, digest};
+use hotlease_tests::lease::LONG;
+use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
+use hotlease_tests::versitygw::{ACCESS, SECRET, Versitygw};
+use hotlease_tests::wait::{until, until_true};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{self, AcquireRequest, Grant};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// A store, and a platform that grants some of it.
+struct Scene {
+    platform: Platform,
+    s3: Versitygw,
+    _files: tempfile::TempDir,
+}
+
+fn write_private(path: &Path, text: &str) {
+    fs::write(path, text).expect("written");
+    fs::set_permissions(path, PermissionsExt::from_mode(0o600)).expect("ours alone");
+}
+
+impl Scene {
+    fn start() -> Option<Self> {
+        let s3 = Versitygw::start(&["data", "other"])?;
+        let files = tempfile::tempdir().expect("a folder");
+        let keys = format!("[default]\naws_access_key_id = {ACCESS}\naws_secret_access_key = {SECRET}\n");
+        write_private(&files.path().join("keys"), &keys);
+        let site = files.path().join("storage.toml");
+        let text = format!(
+            "[[store]]\nendpoint = \"{}\"\ncredentials = \"keys\"\n\
+             [[store.grant]]\nreach = \"s3://data/{{tenant}}:rw\"\n\
+             [[store.grant]]\nreach = \"s3://data/shared\"\n",
+            s3.endpoint()
+        );
+        write_private(&site, &text);
+        let platform = Platform::start_with(PlatformOptions {
+            further: vec![
+                "--sandbox-storage".into(),
+                site.display().to_string(),
+                "--sandbox-network".into(),
+            ],
+            ..PlatformOptions::default()
+        });
+        Some(Self {
+            platform,
+            s3,
+            _files: files,
+        })
+    }
+
+    /// A lease of one function that talks, in a namespace; none: the machine has none.
+    fn lease(&self, storage: &[String]) -> Option<Talker> {
+        let options = LeaseOptions {
+            sandbox: "namespace".into(),
+            reach: Reach {
+                storage: storage.iter().map(|text| text.parse().expect("a place")).collect(),
+                ..Reach::default()
+            },
+            request_bytes: 32 << 10,
+            reply_bytes: 32 << 10,
+            ..self.platform.lease_options()
+        };
+        let code = hotlease_client::Code::open(hotlease_tests::library::library("storage")).expect("a library");
+        match Invoker::allocate(&code, options) {
+            Ok(invoker) => Some(Talker::new(invoker)),
+            Err(Error::Refused(Refusal::NoSandbox { why, .. })) => {
+                eprintln!("skipped: {why}");
+                None
+            }
+            Err(error) => panic!("no lease: {error}"),
+        }
+    }
+
+    fn acquire(&self, sandbox: &str, network: bool, storage: &[String], ttl: Duration) -> Result<Grant, Refusal> {
+        self.platform.manager().acquire(AcquireRequest {
+            workers: 1,
+            slots_per_worker: 1,
+            ttl_ms: ttl.as_millis() as u64,
+            hot_budget_us: 1000,
+            sandbox: sandbox.into(),
+            reach: Some(grpc::Reach {
+                network,
+                storage: storage.to_vec(),
+                ..grpc::Reach::default()
+            }),
+            ..AcquireRequest::default()
+        })
+    }
+
+    /// What the environment of a lease's worker says.
+    fn keys_of(&self, grant: &Grant) -> (Keys, u16) {
+        let manager = self.platform.manager();
+        let (environ, _) = until("the lease has a worker", LIMIT, || {
+            let workers = manager.workers().expect("listed");
+            let own = workers.iter().find(|worker| worker.lease == grant.lease && worker.pid != 0)?;
+            let environ = fs::read(format!("/proc/{}/environ", own.pid)).ok()?;
+            let environ = String::from_utf8_lossy(&environ).into_owned();
+            environ.contains("AWS_ACCESS_KEY_ID=").then_some(environ)
+        });
+        let value = |name: &str| {
+            let mut entries = environ.split('\0');
+            let found = entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
+            found.unwrap_or_else(|| panic!("no {name}")).to_owned()
+        };
+        keys(&value)
+    }
+}
+
+/// The prefix that is granted to this user.
+fn own() -> String {
+    format!("uid:{}", nix::unistd::geteuid())
+}
+
+fn own_place() -> String {
+    format!("s3://data/{}:rw", own())
+}
+
+fn keys(value: &dyn Fn(&str) -> String) -> (Keys, u16) {
+    let endpoint = value("AWS_ENDPOINT_URL_S3");
+    let port = endpoint.rsplit(':').next().and_then(|port| port.parse().ok());
+    let keys = Keys {
+        id: value("AWS_ACCESS_KEY_ID"),
+        secret: value("AWS_SECRET_ACCESS_KEY"),
+        token: None,
+    };
+    (keys, port.unwrap_or_else(|| panic!("no port in {endpoint:?}")))
+}
+
+/// A request, signed.
+#[derive(Clone)]
+struct Request<'a> {
+    method: &'a str,
+    target: &'a str,
+    headers: &'a [(&'static str, &'a str)],
+    body: &'a [u8],
+    keeps: bool,
+}
+
+fn request<'a>(method: &'a str, target: &'a str) -> Request<'a> {
+    Request {
+        method,
+        target,
+        headers: &[],
+        body: b"",
+        keeps: false,
+    }
+}
+
+impl Request<'_> {
+    fn signed(&self, keys: &Keys, port: u16) -> Vec<u8> {
+        let (path, query) = self.target.split_once('?').unwrap_or((self.target, ""));
+        let part = Part {
+            method: self.method,
+            path,
+            query,
+        };
+        let mut headers = HeaderMap::new();
+        for (name, value) in self.headers {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value).expect("text"));
+        }
+        let host = format!("127.0.0.1:{port}");
+        keys.sign(part, &mut headers, (&host, "us-east-1"), &digest(self.body), Moment::now())
+            .expect("signed");
+        let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
+        for (name, value) in &headers {
+            text.push_str(&format!("{name}: {}\r\n", value.to_str().expect("text")));
+        }
+        if !self.keeps {
+            text.push_str("connection: close\r\n");
+        }
+        text.push_str(&format!("content-length: {}\r\n\r\n", self.body.len()));
+        [text.as_bytes(), self.body].concat()
+    }
+}
+
+/// An answer: its status, and all that came.
+#[derive(Debug)]
+struct Answer(u16, String);
+
+impl Answer {
+    fn of(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+        Self(status.unwrap_or(0), text)
+    }
+
+    #[track_caller]
+    fn is(&self, status: u16, words: &str) {
+        assert!(self.0 == status && self.1.contains(words), "not {status} with {words:?}: {self:?}");
+    }
+}
+
+/// A lease whose function talks.
+struct Talker {
+    invoker: Invoker,
+    keys: Keys,
+    port: u16,
+}
+
+impl Talker {
+    fn new(invoker: Invoker) -> Self {
+        let variable = invoker.function("variable").expect("it is in there");
+        let value = |name: &str| String::from_utf8(variable.call(name.as_bytes()).expect("it runs")).expect("text");
+        let (keys, port) = keys(&value);
+        Self { invoker, keys, port }
+    }
+
+    fn send(&self, bytes: &[u8]) -> Answer {
+        let converse = self.invoker.function("converse").expect("it is in there");
+        let said = [&self.port.to_be_bytes(), bytes].concat();
+        Answer::of(&converse.call(&said).unwrap_or_else(|error| panic!("no answer: {error}")))
+    }
+
+    fn ask(&self, request: &Request<'_>) -> Answer {
+        self.send(&request.signed(&self.keys, self.port))
+    }
+
+    fn get(&self, target: &str) -> Answer {
+        self.ask(&request("GET", target))
+    }
+
+    fn put(&self, target: &str, body: &[u8]) -> Answer {
+        self.ask(&Request {
+            body,
+            ..request("PUT", target)
+        })
+    }
+
+    fn search(&self, text: &str) -> String {
+        let search = self.invoker.function("search").expect("it is in there");
+        String::from_utf8_lossy(&search.call(text.as_bytes()).expect("it runs")).into_owned()
+    }
+}
+
+#[test]
+fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
+    let Some(scene) = Scene::start() else { return };
+    let data = scene.s3.bucket("data");
+    for (folder, name) in [("shared", "read me"), ("uid:1", "theirs")] {
+        fs::create_dir_all(data.join(folder)).expect("made");
+        fs::write(data.join(folder).join(name), "of others").expect("written");
+    }
+    fs::write(scene.s3.bucket("other").join("a"), "of others").expect("written");
+    let Some(lease) = scene.lease(&[own_place(), "s3://data/shared".into()]) else {
+        return;
+    };
+    let own = own().replace(':', "%3A");
+
+    lease.put(&format!("/data/{own}/run%207"), b"result").is(200, "");
+    assert_eq!(fs::read(data.join(crate::storage::own()).join("run 7")).expect("written"), b"result");
+    lease.get(&format!("/data/{own}/run%207")).is(200, "\r\n\r\nresult");
+    lease.get(&format!("/data?list-type=2&prefix={own}%2F")).is(200, "run 7");
+    lease.get("/data/shared/read%20me").is(200, "of others");
+    lease.ask(&request("HEAD", &format!("/data/{own}/run%207"))).is(200, "");
+    lease.get(&format!("/data/{own}/missing")).is(404, "NoSuchKey");
+    let copied = format!("/data/{own}/copy");
+    let copy = Request {
+        headers: &[("x-amz-copy-source", "data/shared/read%20me")],
+        ..request("PUT", &copied)
+    };
+    lease.ask(&copy).is(200, "CopyObjectResult");
+    let names = format!("<Delete><Object><Key>{0}/run 7</Key></Object><Object><Key>{0}/copy</Key></Object></Delete>", crate::storage::own());
+    lease.ask(&Request {
+        body: names.as_bytes(),
+        ..request("POST", "/data?delete=")
+    })
+    .is(200, "DeleteResult");
+    lease.get(&format!("/data/{own}/run%207")).is(404, "NoSuchKey");
+
+    // What is only read, another's, another bucket, and ways around.
+    let written = lease.put("/data/shared/mine", b"x");
+    written.is(403, "s3://data/shared/mine to write");
+    assert!(written.1.contains(&own_place()) && written.1.contains("storage="), "{written:?}");
+    lease.ask(&request("DELETE", "/data/shared/read%20me")).is(403, "AccessDenied");
+    for (target, status, code) in [
+        ("/data/uid%3A1/theirs", 403, "AccessDenied"),
+        ("/other/a", 403, "AccessDenied"),
+        ("/data/shared/../uid:1/theirs", 400, "InvalidURI"),
+        ("/data/shared/%2e%2e/uid%3A1/theirs", 400, "InvalidURI"),
+        ("/data/shared%2F..%2Fuid%3A1%2Ftheirs", 400, "InvalidURI"),
+        ("/data?list-type=2", 403, "AccessDenied"),
+        ("/data?list-type=2&prefix=uid%3A1%2F", 403, "AccessDenied"),
+        ("/data?list-type=2&prefix=share", 403, "AccessDenied"),
+        ("/", 403, "AccessDenied"),
+        ("/data/shared/read%20me?acl=", 501, "NotImplemented"),
+        ("/data?policy=", 501, "NotImplemented"),
+    ] {
+        lease.get(target).is(status, code);
+    }
+    let stolen = Request {
+        headers: &[("x-amz-copy-source", "data/uid%3A1/theirs")],
+        ..request("PUT", &copied)
+    };
+    lease.ask(&stolen).is(403, "s3://data/uid:1/theirs to read");
+    let right = format!("/data/{own}/a");
+    let open_to_all = Request {
+        headers: &[("x-amz-acl", "public-read")],
+        body: b"x",
+        ..request("PUT", &right)
+    };
+    lease.ask(&open_to_all).is(501, "x-amz-acl");
+    let names = "<Delete><Object><Key>shared/read me</Key></Object></Delete>";
+    lease.ask(&Request {
+        body: names.as_bytes(),
+        ..request("POST", "/data?delete=")
+    })
+    .is(403, "AccessDenied");
+    assert!(data.join("shared/read me").exists() && !data.join("shared/mine").exists());
+    assert_eq!(scene.s3.objects("other").len(), 1);
+
+    // Who it is.
+    let wrong = Keys {
+        secret: "guessed".into(),
+        ..lease.keys.clone()
+    };
+    lease.send(&request("GET", &right).signed(&wrong, lease.port)).is(403, "SignatureDoesNotMatch");
+    let site = Keys {
+        id: ACCESS.into(),
+        secret: SECRET.into(),
+        token: None,
+    };
+    lease.send(&request("GET", &right).signed(&site, lease.port)).is(403, "InvalidAccessKeyId");
+    let other = Request {
+        body: b"signed",
+        ..request("PUT", &right)
+    };
+    let mut changed = other.signed(&lease.keys, lease.port);
+    let end = changed.len() - 6;
+    changed[end..].copy_from_slice(b"forged");
+    let answer = lease.send(&changed);
+    assert!(answer.0 >= 400, "the body is not the one that was signed: {answer:?}");
+    lease.get(&right).is(404, "NoSuchKey");
+    lease.send(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").is(403, "not signed");
+
+    // The lease's keys are where they belong, and the site's nowhere.
+    assert!(lease.search(&lease.keys.secret).ends_with("/environ"), "the search finds what is there");
+    assert_eq!(lease.search(SECRET), "", "the site's secret is in the sandbox");
+    let log = scene.platform.log();
+    for secret in [SECRET, &lease.keys.secret] {
+        assert!(!log.contains(secret), "a secret is in the log:\n{log}");
+    }
+    lease.invoker.deallocate().expect("it ends");
+    until_all_cores_can_be_leased(&scene.platform, LIMIT);
+}
+
+#[test]
+fn a_lease_s_keys_are_its_own_and_end_with_it() {
+    let Some(scene) = Scene::start() else { return };
+    let place = [own_place()];
+    let Some(inside) = scene.lease(&place) else { return };
+    let target = format!("/data/{}/a", own().replace(':', "%3A"));
+    inside.put(&target, b"x").is(200, "");
+    let manager = scene.platform.manager();
+    // (how it ends, its time to live)
+    for (end, ttl) in [("released", LONG), ("revoked", LONG), ("expired", Duration::from_secs(2))] {
+        // On the host's network, where this test reaches its way, too.
+        let grant = scene.acquire("namespace", true, &place, ttl).expect("granted");
+        assert_eq!(grant.reach.clone().expect("stated").storage, place);
+        let (keys, port) = scene.keys_of(&grant);
+        inside
+            .send(&request("GET", &target).signed(&keys, inside.port))
+            .is(403, "InvalidAccessKeyId");
+        let elsewhere = Keys { ..inside.keys.clone() };
+        let mut theirs = connected(port);
+        let get = Request {
+            keeps: true,
+            ..request("GET", &target)
+        };
+        let mut kept = connected(port);
+        kept.write_all(&get.signed(&keys, port)).expect("sent");
+        let first = read_answer(&mut kept);
+        first.is(200, "\r\n\r\nx");
+        // A connection is one lease's, whoever else's keys are good.
+        kept.write_all(&get.signed(&elsewhere, port)).expect("sent");
+        read_answer(&mut kept).is(403, "InvalidAccessKeyId");
+        let mut kept = connected(port);
+        kept.write_all(&get.signed(&keys, port)).expect("sent");
+        read_answer(&mut kept).is(200, "\r\n\r\nx");
+        // Another one is in the middle of writing.
+        let unfinished = format!("{target}-{end}");
+        let half = Request {
+            body: &[b'y'; 1 << 16],
+            ..request("PUT", &unfinished)
+        };
+        let mut writing = connected(port);
+        let bytes = half.signed(&keys, port);
+        writing.write_all(&bytes[..bytes.len() / 2]).expect("sent");
+
+        match end {
+            "released" => drop(manager.release(&grant.lease).expect("it ends")),
+            "revoked" => drop(manager.revoke(&grant.lease).expect("it ends")),
+            _ => {}
+        }
+        assert_eq!(until_cut(&mut kept), 0, "{end}: said something more");
+        until_cut(&mut writing);
+        until_true("the lease is over", LIMIT, || {
+            manager.lease_info(&grant.lease).is_none_or(|lease| lease.state == "ended")
+        });
+        theirs
+            .write_all(&request("GET", &target).signed(&keys, port))
+            .expect("sent");
+        read_answer(&mut theirs).is(403, "InvalidAccessKeyId");
+        let objects = scene.s3.objects("data");
+        assert_eq!(objects.len(), 1, "{end}: half an object was written: {objects:?}");
+    }
+    inside.get(&target).is(200, "\r\n\r\nx");
+    inside.invoker.deallocate().expect("it ends");
+    until_all_cores_can_be_leased(&scene.platform, LIMIT);
+}
+
+fn connected(port: u16) -> TcpStream {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("the agent listens");
+    stream.set_read_timeout(Some(LIMIT)).expect("set");
+    stream
+}
+
+/// An answer with a length.
+fn read_answer(stream: &mut TcpStream) -> Answer {
+    let mut read = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&read).to_lowercase();
+        let length = text.split_once("\r\n\r\n").and_then(|(head, body)| {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
+            Some((length.parse::<usize>().ok()?, body.len()))
+        });
+        if length.is_some_and(|(length, came)| came >= length) {
+            return Answer::of(&read);
+        }
+        match stream.read(&mut chunk).expect("an answer in time") {
+            0 => return Answer::of(&read),
+            count => read.extend_from_slice(&chunk[..count]),
+        }
+    }
+}
+
+/// How much still came before it was cut.
+fn until_cut(stream: &mut TcpStream) -> usize {
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => rest.len(),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => rest.len(),
+        Err(error) => panic!("not cut: {error}"),
+    }
+}
+
+#[test]
+fn storage_that_is_not_granted_is_refused_with_what_is() {
+    let Some(scene) = Scene::start() else { return };
+    let refused = |sandbox: &str, place: &str| {
+        let refusal = scene.acquire(sandbox, false, &[place.to_owned()], LONG);
+        refusal.expect_err("not granted").to_string()
+    };
+    let own_user = own();
+    for (place, words) in [
+        ("s3://other", vec!["s3://other:ro", "--sandbox-storage", &own_user]),
+        ("s3://data", vec!["s3://data:ro", &own_user]),
+        ("s3://data/shared:rw", vec!["s3://data/shared:rw", "s3://data/shared:ro"]),
+        ("s3://data/../other", vec!["s3://"]),
+        ("data", vec!["s3://BUCKET"]),
+    ] {
+        let said = refused("process", place);
+        for word in words {
+            assert!(said.contains(word), "{place}: {said} does not say {word}");
+        }
+    }
+    // The agent's own user could read the site's keys; a function of kind process is that user.
+    let grant = scene.acquire("process", false, &[own_place()], LONG).expect("its own user asks");
+    let (keys, port) = scene.keys_of(&grant);
+    let target = format!("/data/{}/a", own().replace(':', "%3A"));
+    let put = Request {
+        body: b"x",
+        ..request("PUT", &target)
+    };
+    let mut stream = connected(port);
+    stream.write_all(&put.signed(&keys, port)).expect("sent");
+    read_answer(&mut stream).is(200, "");
+    scene.platform.manager().release(&grant.lease).expect("it ends");
+    until_all_cores_can_be_leased(&scene.platform, LIMIT);
+    let container = scene.acquire("container", false, &[own_place()], LONG);
+    let said = container.expect_err("no way out of one").to_string();
+    assert!(said.contains("kind namespace") || said.contains("no sandbox of kind"), "{said}");
+    drop(scene);
+
+    let platform = Platform::start();
+    let refusal = platform.manager().acquire(AcquireRequest {
+        workers: 1,
+        slots_per_worker: 1,
+        reach: Some(grpc::Reach {
+            storage: vec![own_place()],
+            ..grpc::Reach::default()
+        }),
+        ..AcquireRequest::default()
+    });
+    let said = refusal.expect_err("there is no file").to_string();
+    assert!(said.contains("no object storage") && said.contains("--sandbox-storage FILE"), "{said}");
+}
