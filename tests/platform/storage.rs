@@ -64,14 +64,18 @@ impl Scene {
         let options = LeaseOptions {
             sandbox: "namespace".into(),
             reach: Reach {
-                storage: storage.iter().map(|text| text.parse().expect("a place")).collect(),
+                storage: storage
+                    .iter()
+                    .map(|text| text.parse().expect("a place"))
+                    .collect(),
                 ..Reach::default()
             },
             request_bytes: 32 << 10,
             reply_bytes: 32 << 10,
             ..self.platform.lease_options()
         };
-        let code = hotlease_client::Code::open(hotlease_tests::library::library("storage")).expect("a library");
+        let code =
+            hotlease_client::Code::open(hotlease_tests::library::library("storage")).expect("a library");
         match Invoker::allocate(&code, options) {
             Ok(invoker) => Some(Talker::new(invoker)),
             Err(Error::Refused(Refusal::NoSandbox { why, .. })) => {
@@ -82,7 +86,13 @@ impl Scene {
         }
     }
 
-    fn acquire(&self, sandbox: &str, network: bool, storage: &[String], ttl: Duration) -> Result<Grant, Refusal> {
+    fn acquire(
+        &self,
+        sandbox: &str,
+        network: bool,
+        storage: &[String],
+        ttl: Duration,
+    ) -> Result<Grant, Refusal> {
         self.platform.manager().acquire(AcquireRequest {
             workers: 1,
             slots_per_worker: 1,
@@ -103,7 +113,9 @@ impl Scene {
         let manager = self.platform.manager();
         let (environ, _) = until("the lease has a worker", LIMIT, || {
             let workers = manager.workers().expect("listed");
-            let own = workers.iter().find(|worker| worker.lease == grant.lease && worker.pid != 0)?;
+            let own = workers
+                .iter()
+                .find(|worker| worker.lease == grant.lease && worker.pid != 0)?;
             let environ = fs::read(format!("/proc/{}/environ", own.pid)).ok()?;
             let environ = String::from_utf8_lossy(&environ).into_owned();
             environ.contains("AWS_ACCESS_KEY_ID=").then_some(environ)
@@ -167,11 +179,20 @@ impl Request<'_> {
         };
         let mut headers = HeaderMap::new();
         for (name, value) in self.headers {
-            headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value).expect("text"));
+            headers.insert(
+                HeaderName::from_static(name),
+                HeaderValue::from_str(value).expect("text"),
+            );
         }
         let host = format!("127.0.0.1:{port}");
-        keys.sign(part, &mut headers, (&host, "us-east-1"), &digest(self.body), Moment::now())
-            .expect("signed");
+        keys.sign(
+            part,
+            &mut headers,
+            (&host, "us-east-1"),
+            &digest(self.body),
+            Moment::now(),
+        )
+        .expect("signed");
         let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
         for (name, value) in &headers {
             text.push_str(&format!("{name}: {}\r\n", value.to_str().expect("text")));
@@ -197,7 +218,10 @@ impl Answer {
 
     #[track_caller]
     fn is(&self, status: u16, words: &str) {
-        assert!(self.0 == status && self.1.contains(words), "not {status} with {words:?}: {self:?}");
+        assert!(
+            self.0 == status && self.1.contains(words),
+            "not {status} with {words:?}: {self:?}"
+        );
     }
 }
 
@@ -211,7 +235,8 @@ struct Talker {
 impl Talker {
     fn new(invoker: Invoker) -> Self {
         let variable = invoker.function("variable").expect("it is in there");
-        let value = |name: &str| String::from_utf8(variable.call(name.as_bytes()).expect("it runs")).expect("text");
+        let value =
+            |name: &str| String::from_utf8(variable.call(name.as_bytes()).expect("it runs")).expect("text");
         let (keys, port) = keys(&value);
         Self { invoker, keys, port }
     }
@@ -219,7 +244,11 @@ impl Talker {
     fn send(&self, bytes: &[u8]) -> Answer {
         let converse = self.invoker.function("converse").expect("it is in there");
         let said = [&self.port.to_be_bytes(), bytes].concat();
-        Answer::of(&converse.call(&said).unwrap_or_else(|error| panic!("no answer: {error}")))
+        Answer::of(
+            &converse
+                .call(&said)
+                .unwrap_or_else(|error| panic!("no answer: {error}")),
+        )
     }
 
     fn ask(&self, request: &Request<'_>) -> Answer {
@@ -258,11 +287,20 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
     let own = own().replace(':', "%3A");
 
     lease.put(&format!("/data/{own}/run%207"), b"result").is(200, "");
-    assert_eq!(fs::read(data.join(crate::storage::own()).join("run 7")).expect("written"), b"result");
-    lease.get(&format!("/data/{own}/run%207")).is(200, "\r\n\r\nresult");
-    lease.get(&format!("/data?list-type=2&prefix={own}%2F")).is(200, "run 7");
+    assert_eq!(
+        fs::read(data.join(crate::storage::own()).join("run 7")).expect("written"),
+        b"result"
+    );
+    lease
+        .get(&format!("/data/{own}/run%207"))
+        .is(200, "\r\n\r\nresult");
+    lease
+        .get(&format!("/data?list-type=2&prefix={own}%2F"))
+        .is(200, "run 7");
     lease.get("/data/shared/read%20me").is(200, "of others");
-    lease.ask(&request("HEAD", &format!("/data/{own}/run%207"))).is(200, "");
+    lease
+        .ask(&request("HEAD", &format!("/data/{own}/run%207")))
+        .is(200, "");
     lease.get(&format!("/data/{own}/missing")).is(404, "NoSuchKey");
     let copied = format!("/data/{own}/copy");
     let copy = Request {
@@ -270,19 +308,28 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
         ..request("PUT", &copied)
     };
     lease.ask(&copy).is(200, "CopyObjectResult");
-    let names = format!("<Delete><Object><Key>{0}/run 7</Key></Object><Object><Key>{0}/copy</Key></Object></Delete>", crate::storage::own());
-    lease.ask(&Request {
-        body: names.as_bytes(),
-        ..request("POST", "/data?delete=")
-    })
-    .is(200, "DeleteResult");
+    let names = format!(
+        "<Delete><Object><Key>{0}/run 7</Key></Object><Object><Key>{0}/copy</Key></Object></Delete>",
+        crate::storage::own()
+    );
+    lease
+        .ask(&Request {
+            body: names.as_bytes(),
+            ..request("POST", "/data?delete=")
+        })
+        .is(200, "DeleteResult");
     lease.get(&format!("/data/{own}/run%207")).is(404, "NoSuchKey");
 
     // What is only read, another's, another bucket, and ways around.
     let written = lease.put("/data/shared/mine", b"x");
     written.is(403, "s3://data/shared/mine to write");
-    assert!(written.1.contains(&own_place()) && written.1.contains("storage="), "{written:?}");
-    lease.ask(&request("DELETE", "/data/shared/read%20me")).is(403, "AccessDenied");
+    assert!(
+        written.1.contains(&own_place()) && written.1.contains("storage="),
+        "{written:?}"
+    );
+    lease
+        .ask(&request("DELETE", "/data/shared/read%20me"))
+        .is(403, "AccessDenied");
     for (target, status, code) in [
         ("/data/uid%3A1/theirs", 403, "AccessDenied"),
         ("/other/a", 403, "AccessDenied"),
@@ -311,11 +358,12 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
     };
     lease.ask(&open_to_all).is(501, "x-amz-acl");
     let names = "<Delete><Object><Key>shared/read me</Key></Object></Delete>";
-    lease.ask(&Request {
-        body: names.as_bytes(),
-        ..request("POST", "/data?delete=")
-    })
-    .is(403, "AccessDenied");
+    lease
+        .ask(&Request {
+            body: names.as_bytes(),
+            ..request("POST", "/data?delete=")
+        })
+        .is(403, "AccessDenied");
     assert!(data.join("shared/read me").exists() && !data.join("shared/mine").exists());
     assert_eq!(scene.s3.objects("other").len(), 1);
 
@@ -324,13 +372,17 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
         secret: "guessed".into(),
         ..lease.keys.clone()
     };
-    lease.send(&request("GET", &right).signed(&wrong, lease.port)).is(403, "SignatureDoesNotMatch");
+    lease
+        .send(&request("GET", &right).signed(&wrong, lease.port))
+        .is(403, "SignatureDoesNotMatch");
     let site = Keys {
         id: ACCESS.into(),
         secret: SECRET.into(),
         token: None,
     };
-    lease.send(&request("GET", &right).signed(&site, lease.port)).is(403, "InvalidAccessKeyId");
+    lease
+        .send(&request("GET", &right).signed(&site, lease.port))
+        .is(403, "InvalidAccessKeyId");
     let other = Request {
         body: b"signed",
         ..request("PUT", &right)
@@ -339,12 +391,20 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
     let end = changed.len() - 6;
     changed[end..].copy_from_slice(b"forged");
     let answer = lease.send(&changed);
-    assert!(answer.0 >= 400, "the body is not the one that was signed: {answer:?}");
+    assert!(
+        answer.0 >= 400,
+        "the body is not the one that was signed: {answer:?}"
+    );
     lease.get(&right).is(404, "NoSuchKey");
-    lease.send(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").is(403, "not signed");
+    lease
+        .send(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        .is(403, "not signed");
 
     // The lease's keys are where they belong, and the site's nowhere.
-    assert!(lease.search(&lease.keys.secret).ends_with("/environ"), "the search finds what is there");
+    assert!(
+        lease.search(&lease.keys.secret).ends_with("/environ"),
+        "the search finds what is there"
+    );
     assert_eq!(lease.search(SECRET), "", "the site's secret is in the sandbox");
     let log = scene.platform.log();
     for secret in [SECRET, &lease.keys.secret] {
@@ -363,7 +423,11 @@ fn a_lease_s_keys_are_its_own_and_end_with_it() {
     inside.put(&target, b"x").is(200, "");
     let manager = scene.platform.manager();
     // (how it ends, its time to live)
-    for (end, ttl) in [("released", LONG), ("revoked", LONG), ("expired", Duration::from_secs(2))] {
+    for (end, ttl) in [
+        ("released", LONG),
+        ("revoked", LONG),
+        ("expired", Duration::from_secs(2)),
+    ] {
         // On the host's network, where this test reaches its way, too.
         let grant = scene.acquire("namespace", true, &place, ttl).expect("granted");
         assert_eq!(grant.reach.clone().expect("stated").storage, place);
@@ -371,7 +435,9 @@ fn a_lease_s_keys_are_its_own_and_end_with_it() {
         inside
             .send(&request("GET", &target).signed(&keys, inside.port))
             .is(403, "InvalidAccessKeyId");
-        let elsewhere = Keys { ..inside.keys.clone() };
+        let elsewhere = Keys {
+            ..inside.keys.clone()
+        };
         let mut theirs = connected(port);
         let get = Request {
             keeps: true,
@@ -405,7 +471,9 @@ fn a_lease_s_keys_are_its_own_and_end_with_it() {
         assert_eq!(until_cut(&mut kept), 0, "{end}: said something more");
         until_cut(&mut writing);
         until_true("the lease is over", LIMIT, || {
-            manager.lease_info(&grant.lease).is_none_or(|lease| lease.state == "ended")
+            manager
+                .lease_info(&grant.lease)
+                .is_none_or(|lease| lease.state == "ended")
         });
         theirs
             .write_all(&request("GET", &target).signed(&keys, port))
@@ -432,7 +500,9 @@ fn read_answer(stream: &mut TcpStream) -> Answer {
     loop {
         let text = String::from_utf8_lossy(&read).to_lowercase();
         let length = text.split_once("\r\n\r\n").and_then(|(head, body)| {
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "))?;
             Some((length.parse::<usize>().ok()?, body.len()))
         });
         if length.is_some_and(|(length, came)| came >= length) {
@@ -464,9 +534,15 @@ fn storage_that_is_not_granted_is_refused_with_what_is() {
     };
     let own_user = own();
     for (place, words) in [
-        ("s3://other", vec!["s3://other:ro", "--sandbox-storage", &own_user]),
+        (
+            "s3://other",
+            vec!["s3://other:ro", "--sandbox-storage", &own_user],
+        ),
         ("s3://data", vec!["s3://data:ro", &own_user]),
-        ("s3://data/shared:rw", vec!["s3://data/shared:rw", "s3://data/shared:ro"]),
+        (
+            "s3://data/shared:rw",
+            vec!["s3://data/shared:rw", "s3://data/shared:ro"],
+        ),
         ("s3://data/../other", vec!["s3://"]),
         ("data", vec!["s3://BUCKET"]),
     ] {
@@ -476,7 +552,9 @@ fn storage_that_is_not_granted_is_refused_with_what_is() {
         }
     }
     // The agent's own user could read the site's keys; a function of kind process is that user.
-    let grant = scene.acquire("process", false, &[own_place()], LONG).expect("its own user asks");
+    let grant = scene
+        .acquire("process", false, &[own_place()], LONG)
+        .expect("its own user asks");
     let (keys, port) = scene.keys_of(&grant);
     let target = format!("/data/{}/a", own().replace(':', "%3A"));
     let put = Request {
@@ -490,7 +568,10 @@ fn storage_that_is_not_granted_is_refused_with_what_is() {
     until_all_cores_can_be_leased(&scene.platform, LIMIT);
     let container = scene.acquire("container", false, &[own_place()], LONG);
     let said = container.expect_err("no way out of one").to_string();
-    assert!(said.contains("kind namespace") || said.contains("no sandbox of kind"), "{said}");
+    assert!(
+        said.contains("kind namespace") || said.contains("no sandbox of kind"),
+        "{said}"
+    );
     drop(scene);
 
     let platform = Platform::start();
@@ -504,5 +585,8 @@ fn storage_that_is_not_granted_is_refused_with_what_is() {
         ..AcquireRequest::default()
     });
     let said = refusal.expect_err("there is no file").to_string();
-    assert!(said.contains("no object storage") && said.contains("--sandbox-storage FILE"), "{said}");
+    assert!(
+        said.contains("no object storage") && said.contains("--sandbox-storage FILE"),
+        "{said}"
+    );
 }

@@ -3,7 +3,9 @@
 use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, sized, wanted};
 use crate::code::CodeHandle;
 use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
-use hotlease_client::{BadPlace, Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread, UsageTotals};
+use hotlease_client::{
+    BadPlace, Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread, UsageTotals,
+};
 use std::ffi::{CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;

@@ -150,7 +150,9 @@ impl ActiveLease {
         }
         let mut worker = Worker::start(node.launcher(), sandbox, program, &self.terms.reach).await?;
         if let (Some(listener), Some(storage)) = (worker.take_listener(), &self.terms.storage) {
-            node.identity.storage.serve(listener, Arc::clone(storage), worker.gone());
+            node.identity
+                .storage
+                .serve(listener, Arc::clone(storage), worker.gone());
         }
         Ok(worker)
     }

@@ -102,7 +102,10 @@ impl Storage {
     /// With what the file grants; none: nothing.
     pub async fn open(file: Option<&Path>) -> Result<Self, AgentError> {
         let Some(file) = file else {
-            return Ok(Self { open: None, door: None });
+            return Ok(Self {
+                open: None,
+                door: None,
+            });
         };
         let failed = |why: String| AgentError::Config {
             what: format!("--sandbox-storage {}: {why}", file.display()),
@@ -149,9 +152,11 @@ impl Storage {
             });
         }
         let places = asked.iter().map(|text| text.parse::<Place>());
-        let places = places.collect::<Result<Vec<_>, _>>().map_err(|bad| Refusal::BadRequest {
-            what: bad.to_string(),
-        })?;
+        let places = places
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|bad| Refusal::BadRequest {
+                what: bad.to_string(),
+            })?;
         let refused = |what: String, why: String| Refusal::OutOfReach {
             what,
             node: asker.node.to_owned(),
@@ -196,7 +201,12 @@ impl Storage {
     }
 
     /// Accepts at a listener of a sandbox's own network, for one lease, until that is over or `gone` resolves.
-    pub fn serve(&self, listener: OwnedFd, lease: Arc<LeaseStorage>, gone: impl Future<Output = ()> + Send + 'static) {
+    pub fn serve(
+        &self,
+        listener: OwnedFd,
+        lease: Arc<LeaseStorage>,
+        gone: impl Future<Output = ()> + Send + 'static,
+    ) {
         if let Some(open) = &self.open {
             tokio::spawn(door::serve_sandbox(Arc::clone(open), listener, lease, gone));
         }

@@ -97,10 +97,10 @@ pub use reach::{Directory, Reach};
 pub use seating::Seated;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};
-pub use hotlease_wire::storage::{BadPlace, Place};
 pub use hotlease_wire::code::Interface;
 pub use hotlease_wire::comm::seat::{Seat, SeatSecret};
 pub use hotlease_wire::ids::{CodeHash, LeaseId};
 pub use hotlease_wire::limits::PARTS_MAX;
 pub use hotlease_wire::session::{StartPhases, StartSteps, UsageTotals};
+pub use hotlease_wire::storage::{BadPlace, Place};
 pub use hotlease_wire::{Cause, EndReason, Ran, Refusal};

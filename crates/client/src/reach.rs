@@ -216,7 +216,10 @@ mod tests {
         assert!(asked.granted(None).is_err(), "an agent that knows nothing of it");
         let mut less = says.clone().expect("asked");
         less.storage.clear();
-        assert!(asked.granted(Some(&less)).is_err(), "an agent that knows nothing of storage");
+        assert!(
+            asked.granted(Some(&less)).is_err(),
+            "an agent that knows nothing of storage"
+        );
         let nothing = Reach::default();
         assert_eq!(nothing.request(), None);
         let more = grpc::Reach {

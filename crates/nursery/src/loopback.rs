@@ -19,10 +19,7 @@ pub fn listen() -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
     kernel::switch_on(&socket, c"lo")?;
-    bind(
-        socket.as_raw_fd(),
-        &SockaddrIn::new(127, 0, 0, 1, STORAGE_PORT),
-    )?;
+    bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, STORAGE_PORT))?;
     listen_at(&socket, Backlog::new(WAITING_MAX)?)?;
     Ok(socket)
 }

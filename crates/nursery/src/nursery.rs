@@ -406,7 +406,9 @@ impl Nursery {
                 let has_no_own = network || matches!(self.view, View::Container(_));
                 let what = match () {
                     () if network && !self.policy.network => "the site grants sandboxes no network".into(),
-                    () if storage && has_no_own => "a way to storage is opened in a network of the sandbox's own only".into(),
+                    () if storage && has_no_own => {
+                        "a way to storage is opened in a network of the sandbox's own only".into()
+                    }
                     () if self.sandboxes.len() + self.waiting.len() >= SANDBOXES_MAX => {
                         format!("there are {SANDBOXES_MAX} sandboxes already")
                     }

@@ -101,7 +101,8 @@ impl Asked {
 
     /// Its query, in that form.
     pub fn query(&self) -> String {
-        let pair = |(name, value): &(String, String)| format!("{}={}", encoded(name, false), encoded(value, false));
+        let pair =
+            |(name, value): &(String, String)| format!("{}={}", encoded(name, false), encoded(value, false));
         self.query.iter().map(pair).collect::<Vec<_>>().join("&")
     }
 
@@ -160,7 +161,10 @@ impl Asked {
         match places.get(place).is_some_and(covers) {
             true => Ok(()),
             false => Err(beyond(
-                &format!("s3://{}/{key} to write, beside what else is to be removed at once", self.bucket),
+                &format!(
+                    "s3://{}/{key} to write, beside what else is to be removed at once",
+                    self.bucket
+                ),
                 places,
             )),
         }
@@ -197,9 +201,19 @@ fn source(headers: &HeaderMap) -> Result<Option<(String, String)>, Fault> {
             "{SOURCE} is BUCKET/KEY here, encoded as in paths, without a version"
         ))
     };
-    let text = value.to_str().ok().filter(|text| !text.contains('?') && text.len() <= TARGET_BYTES_MAX);
-    let text = text.and_then(decoded).filter(|_| values.next().is_none()).ok_or_else(bad)?;
-    let (bucket, key) = text.strip_prefix('/').unwrap_or(&text).split_once('/').ok_or_else(bad)?;
+    let text = value
+        .to_str()
+        .ok()
+        .filter(|text| !text.contains('?') && text.len() <= TARGET_BYTES_MAX);
+    let text = text
+        .and_then(decoded)
+        .filter(|_| values.next().is_none())
+        .ok_or_else(bad)?;
+    let (bucket, key) = text
+        .strip_prefix('/')
+        .unwrap_or(&text)
+        .split_once('/')
+        .ok_or_else(bad)?;
     if !is_bucket(bucket) || !is_key(key) {
         return Err(bad());
     }

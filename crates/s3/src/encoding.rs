@@ -68,7 +68,10 @@ mod tests {
         for bad in ["%", "%2", "%zz", "%ff", "a%", "%+1"] {
             assert_eq!(decoded(bad), None, "{bad:?} was taken");
         }
-        assert_eq!(from_hexadecimal(&hexadecimal(&[0, 255, 16])), Some(vec![0, 255, 16]));
+        assert_eq!(
+            from_hexadecimal(&hexadecimal(&[0, 255, 16])),
+            Some(vec![0, 255, 16])
+        );
         assert_eq!((from_hexadecimal("0"), from_hexadecimal("0g")), (None, None));
     }
 }

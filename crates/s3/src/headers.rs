@@ -57,7 +57,8 @@ pub struct Payload(String);
 impl Payload {
     /// The header of it, which the store holds against the body.
     pub fn of(headers: &HeaderMap) -> Result<Self, Fault> {
-        let text = one(headers, DIGEST)?.ok_or_else(|| Fault::bad(format!("there is no {DIGEST}, which S3 asks for")))?;
+        let text = one(headers, DIGEST)?
+            .ok_or_else(|| Fault::bad(format!("there is no {DIGEST}, which S3 asks for")))?;
         let is_digest = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         match text {
             "UNSIGNED-PAYLOAD" | "STREAMING-UNSIGNED-PAYLOAD-TRAILER" => {}
@@ -87,7 +88,9 @@ pub(crate) fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a s
     let text = value.map(|value| value.to_str()).transpose();
     match text {
         Ok(text) if values.next().is_none() => Ok(text),
-        _ => Err(Fault::bad(format!("the header {name} is there twice, or no text"))),
+        _ => Err(Fault::bad(format!(
+            "the header {name} is there twice, or no text"
+        ))),
     }
 }
 
@@ -153,7 +156,13 @@ mod tests {
         names.sort_unstable();
         assert_eq!(
             names,
-            ["content-length", "content-type", "x-amz-checksum-crc32", "x-amz-copy-source", "x-amz-meta-run"]
+            [
+                "content-length",
+                "content-type",
+                "x-amz-checksum-crc32",
+                "x-amz-copy-source",
+                "x-amz-meta-run"
+            ]
         );
         assert_eq!(on[SOURCE], "other/a/b%20c");
         for name in [
@@ -167,7 +176,10 @@ mod tests {
             "x-amz-website-redirect-location",
         ] {
             let refused = of(&headers(&[(name, "x")])).expect_err(name);
-            assert!(refused.code == "NotImplemented" && refused.message.contains(name), "{refused}");
+            assert!(
+                refused.code == "NotImplemented" && refused.message.contains(name),
+                "{refused}"
+            );
         }
     }
 
@@ -179,7 +191,10 @@ mod tests {
         }
         assert!(of("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855").is_ok());
         let refused = of("STREAMING-AWS4-HMAC-SHA256-PAYLOAD").expect_err("signed chunks");
-        assert!(refused.message.contains("AWS_REQUEST_CHECKSUM_CALCULATION"), "{refused}");
+        assert!(
+            refused.message.contains("AWS_REQUEST_CHECKSUM_CALCULATION"),
+            "{refused}"
+        );
         assert!(of("e3b0").is_err() && Payload::of(&HeaderMap::new()).is_err());
     }
 }

@@ -15,7 +15,9 @@ const OBJECTS_MAX: usize = 1000;
 
 /// The keys that it names.
 pub fn removed(body: &[u8]) -> Result<Vec<String>, Fault> {
-    let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= BODY_BYTES_MAX);
+    let text = std::str::from_utf8(body)
+        .ok()
+        .filter(|text| text.len() <= BODY_BYTES_MAX);
     let keys = text.and_then(keys).ok_or_else(|| {
         Fault::new(
             400,
@@ -63,7 +65,10 @@ fn keys(text: &str) -> Option<Vec<String>> {
             let after = after.trim_start().strip_prefix("<Key>")?;
             let (key, after) = after.split_once('<')?;
             keys.push(plain(key)?);
-            rest = after.strip_prefix("/Key>")?.trim_start().strip_prefix("</Object>")?;
+            rest = after
+                .strip_prefix("/Key>")?
+                .trim_start()
+                .strip_prefix("</Object>")?;
         } else if let Some(after) = rest.strip_prefix("<Quiet>") {
             let (quiet, after) = after.split_once('<')?;
             if !matches!(quiet, "true" | "false") {
@@ -125,13 +130,22 @@ mod tests {
                 some(&["a", "b&AB"]),
             ),
             ("<Delete></Delete>", some(&[])),
-            ("<Delete><Object><Key>a</Key><VersionId>1</VersionId></Object></Delete>", None),
-            ("<Delete><Object><VersionId>1</VersionId><Key>a</Key></Object></Delete>", None),
+            (
+                "<Delete><Object><Key>a</Key><VersionId>1</VersionId></Object></Delete>",
+                None,
+            ),
+            (
+                "<Delete><Object><VersionId>1</VersionId><Key>a</Key></Object></Delete>",
+                None,
+            ),
             ("<Delete><Object><Key>a<!-- x --></Key></Object></Delete>", None),
             ("<Delete><Object><Key><![CDATA[a]]></Key></Object></Delete>", None),
             ("<Delete><Object><Key>a</Key><Key>b</Key></Object></Delete>", None),
             ("<Delete><Object><Key x=\"1\">a</Key></Object></Delete>", None),
-            ("<!DOCTYPE d [<!ENTITY k \"b\">]><Delete><Object><Key>&k;</Key></Object></Delete>", None),
+            (
+                "<!DOCTYPE d [<!ENTITY k \"b\">]><Delete><Object><Key>&k;</Key></Object></Delete>",
+                None,
+            ),
             ("<Delete><Object><Key>&k;</Key></Object></Delete>", None),
             ("<Delete><Object><Key>a</Key></Object></Delete><Delete/>", None),
             ("<x:Delete><Object><Key>a</Key></Object></x:Delete>", None),
@@ -139,7 +153,10 @@ mod tests {
         ] {
             assert_eq!(named(text), keys, "{text}");
         }
-        assert_eq!(removed(b"<Delete>\xff</Delete>").expect_err("no text").code, "MalformedXML");
+        assert_eq!(
+            removed(b"<Delete>\xff</Delete>").expect_err("no text").code,
+            "MalformedXML"
+        );
         let many = "<Object><Key>a</Key></Object>".repeat(1001);
         assert!(removed(format!("<Delete>{many}</Delete>").as_bytes()).is_err());
     }

@@ -78,7 +78,13 @@ impl<'a> Authorization<'a> {
                  (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), and no presigned URLs",
             )
         })?;
-        let malformed = || Fault::new(400, "AuthorizationHeaderMalformed", "the Authorization header is not that of AWS Signature Version 4");
+        let malformed = || {
+            Fault::new(
+                400,
+                "AuthorizationHeaderMalformed",
+                "the Authorization header is not that of AWS Signature Version 4",
+            )
+        };
         let fields = text.strip_prefix(ALGORITHM).ok_or_else(malformed)?;
         let (mut credential, mut names, mut signature) = (None, None, None);
         for field in fields.split(',') {
@@ -117,7 +123,8 @@ impl<'a> Authorization<'a> {
     /// Whether the request was signed with these keys, a moment ago, with all that S3 has to be signed.
     pub fn check(&self, part: Part<'_>, headers: &HeaderMap, keys: &Keys, now: Moment) -> Result<(), Fault> {
         let text = one(headers, DATE)?.and_then(Moment::parse);
-        let moment = text.ok_or_else(|| Fault::bad(format!("there is no {DATE} such as 20260102T030405Z")))?;
+        let moment =
+            text.ok_or_else(|| Fault::bad(format!("there is no {DATE} such as 20260102T030405Z")))?;
         if !moment.is_near(now) {
             return Err(Fault::new(
                 403,
@@ -127,7 +134,9 @@ impl<'a> Authorization<'a> {
         }
         let payload = Payload::of(headers)?;
         let has_to_be = |name: &HeaderName| name == "host" || name.as_str().starts_with("x-amz-");
-        let unsigned = headers.keys().find(|name| has_to_be(name) && !self.names.contains(&name.as_str()));
+        let unsigned = headers
+            .keys()
+            .find(|name| has_to_be(name) && !self.names.contains(&name.as_str()));
         if let Some(name) = unsigned {
             return Err(Fault::denied(format!("the header {name} is not signed")));
         }
@@ -168,7 +177,11 @@ impl Keys {
     ) -> Result<(), Fault> {
         let text = |text: &str| {
             HeaderValue::from_str(text).map_err(|_| {
-                Fault::new(500, "InternalError", "the site's keys, or the address of its store, are no text of a header")
+                Fault::new(
+                    500,
+                    "InternalError",
+                    "the site's keys, or the address of its store, are no text of a header",
+                )
             })
         };
         headers.insert(HeaderName::from_static("host"), text(host)?);
@@ -184,7 +197,9 @@ impl Keys {
         let signed = names.iter().map(|name| Ok((&**name, value(headers, name)?)));
         let signed = signed.collect::<Result<Vec<_>, Fault>>()?;
         let scope = Scope { moment: now, region };
-        let code = code(self, &scope, &canonical(part, &signed, payload)).finalize().into_bytes();
+        let code = code(self, &scope, &canonical(part, &signed, payload))
+            .finalize()
+            .into_bytes();
         let authorization = format!(
             "{ALGORITHM} Credential={}/{}, SignedHeaders={}, Signature={}",
             self.id,
@@ -212,16 +227,24 @@ fn value(headers: &HeaderMap, name: &str) -> Result<String, Fault> {
         values.push(text.split_ascii_whitespace().collect::<Vec<_>>().join(" "));
     }
     match values.is_empty() {
-        true => Err(Fault::denied(format!("the header {name} is said to be signed and is not there"))),
+        true => Err(Fault::denied(format!(
+            "the header {name} is said to be signed and is not there"
+        ))),
         false => Ok(values.join(",")),
     }
 }
 
 fn canonical(part: Part<'_>, headers: &[(&str, String)], payload: &str) -> String {
     let Part { method, path, query } = part;
-    let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
+    let lines: String = headers
+        .iter()
+        .map(|(name, value)| format!("{name}:{value}\n"))
+        .collect();
     let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-    format!("{method}\n{path}\n{query}\n{lines}\n{}\n{payload}", names.join(";"))
+    format!(
+        "{method}\n{path}\n{query}\n{lines}\n{}\n{payload}",
+        names.join(";")
+    )
 }
 
 fn code(keys: &Keys, scope: &Scope<'_>, canonical: &str) -> Hmac<Sha256> {

@@ -21,7 +21,11 @@ fn mutated_requests_get_nowhere_else() {
         let seeds = (decoder.seeds)();
         let mut mutator = Mutator::new(&seeds, StdRng::seed_from_u64(seed));
         let accepted = (0..REQUESTS).filter(|_| (decoder.check)(&mutator.next())).count();
-        assert!(accepted > 0 && accepted < REQUESTS as usize, "{}: {accepted} were accepted", decoder.name);
+        assert!(
+            accepted > 0 && accepted < REQUESTS as usize,
+            "{}: {accepted} were accepted",
+            decoder.name
+        );
     }
 }
 
@@ -29,7 +33,11 @@ fn mutated_requests_get_nowhere_else() {
 fn committed_corpus_is_what_is_understood() {
     for decoder in DECODERS {
         let seeds = (decoder.seeds)();
-        committed::hold(decoder.name, &seeds, "requests of yesterday's functions would be refused");
+        committed::hold(
+            decoder.name,
+            &seeds,
+            "requests of yesterday's functions would be refused",
+        );
         for bytes in &seeds {
             assert!((decoder.check)(bytes), "{}: a seed is not accepted", decoder.name);
         }

@@ -343,7 +343,9 @@ fn described(
         }
     };
     let own = reach.environment();
-    described.environment.retain(|(name, _)| !own.iter().any(|(own, _)| own == name));
+    described
+        .environment
+        .retain(|(name, _)| !own.iter().any(|(own, _)| own == name));
     described.environment.extend_from_slice(own);
     let mut file = File::from(memfd_create(c"hotlease-program", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(&hotlease_wire::encode(&described))?;

@@ -27,7 +27,9 @@ pub struct Place {
 
 /// A text that is no [`Place`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("storage is s3://BUCKET[/PREFIX][:ro|:rw], with a bucket of lower-case letters, digits, `-` and `.`, unlike {text:?}: {why}")]
+#[error(
+    "storage is s3://BUCKET[/PREFIX][:ro|:rw], with a bucket of lower-case letters, digits, `-` and `.`, unlike {text:?}: {why}"
+)]
 pub struct BadPlace {
     text: String,
     why: &'static str,
@@ -46,14 +48,18 @@ impl FromStr for Place {
             (None, Some(place)) => (place, false),
             (None, None) => (text, false),
         };
-        let place = place.strip_prefix("s3://").ok_or_else(|| bad("it does not begin with s3://"))?;
+        let place = place
+            .strip_prefix("s3://")
+            .ok_or_else(|| bad("it does not begin with s3://"))?;
         let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         if !is_bucket(bucket) {
             return Err(bad("that is no name of a bucket"));
         }
         if !prefix.is_empty() && !is_key(prefix) {
-            return Err(bad("its prefix has an empty part, `.`, `..` or a control character, or is too long"));
+            return Err(bad(
+                "its prefix has an empty part, `.`, `..` or a control character, or is too long",
+            ));
         }
         Ok(Self {
             bucket: bucket.to_owned(),
@@ -90,7 +96,8 @@ impl Place {
     }
 
     fn is_above(&self, key: &str) -> bool {
-        key.strip_prefix(&*self.prefix).is_some_and(|rest| rest.starts_with('/'))
+        key.strip_prefix(&*self.prefix)
+            .is_some_and(|rest| rest.starts_with('/'))
     }
 }
 
@@ -99,7 +106,9 @@ pub fn is_bucket(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let ends = [name.bytes().next(), name.bytes().next_back()];
     BUCKET_BYTES.contains(&name.len())
-        && name.bytes().all(|byte| is_letter(byte) || byte == b'-' || byte == b'.')
+        && name
+            .bytes()
+            .all(|byte| is_letter(byte) || byte == b'-' || byte == b'.')
         && ends.into_iter().flatten().all(is_letter)
         && !name.contains("..")
 }
@@ -137,12 +146,28 @@ mod tests {
             assert_eq!(place(written), read);
         }
         for bad in [
-            "", "data", "s3://", "s3:///a", "s3://Data", "s3://da", "s3://-data", "s3://da..ta", "s3://data/../x",
-            "s3://data//a", "s3://data/./a", "s3://data/a\0b", "s3://data?acl", "http://data/a",
+            "",
+            "data",
+            "s3://",
+            "s3:///a",
+            "s3://Data",
+            "s3://da",
+            "s3://-data",
+            "s3://da..ta",
+            "s3://data/../x",
+            "s3://data//a",
+            "s3://data/./a",
+            "s3://data/a\0b",
+            "s3://data?acl",
+            "http://data/a",
         ] {
             assert!(bad.parse::<Place>().is_err(), "{bad:?} was taken");
         }
-        assert!(format!("s3://data/{}", "x".repeat(1025)).parse::<Place>().is_err());
+        assert!(
+            format!("s3://data/{}", "x".repeat(1025))
+                .parse::<Place>()
+                .is_err()
+        );
     }
 
     #[test]

@@ -145,7 +145,10 @@ pub(super) async fn serve_sandbox(
 }
 
 /// The next connection, once there is a place for it; until then it waits unread.
-async fn accepted(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+async fn accepted(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> (TcpStream, Option<OwnedSemaphorePermit>) {
     // Never closed.
     let place = Arc::clone(places).acquire_owned().await.ok();
     loop {

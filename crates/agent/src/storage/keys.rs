@@ -27,7 +27,9 @@ pub(super) fn read_private(path: &Path) -> Result<String, String> {
         ));
     }
     let mut text = String::new();
-    file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    file.take(BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(unreadable)?;
     match text.len() as u64 > BYTES_MAX {
         true => Err(format!("{} has more than {BYTES_MAX} bytes", path.display())),
         false => Ok(text),
@@ -84,7 +86,10 @@ mod tests {
         assert_eq!((&*of_other.id, of_other.token), ("A", None));
         for bad in ["empty", "missing"] {
             let error = of(bad).expect_err(bad);
-            assert!(error.contains("aws_access_key_id") && error.contains(bad), "{error}");
+            assert!(
+                error.contains("aws_access_key_id") && error.contains(bad),
+                "{error}"
+            );
         }
         mode(0o640);
         let error = of("default").expect_err("others may read it");

@@ -35,7 +35,11 @@ impl fmt::Debug for LeaseStorage {
 
 impl LeaseStorage {
     /// With new keys.
-    pub(super) fn new(open: &Arc<Open>, (places, stores): (Vec<Place>, Vec<usize>), inside: bool) -> Arc<Self> {
+    pub(super) fn new(
+        open: &Arc<Open>,
+        (places, stores): (Vec<Place>, Vec<usize>),
+        inside: bool,
+    ) -> Arc<Self> {
         let keys = Keys {
             id: format!("HL{:018X}", rand::random::<u128>() >> 56),
             secret: format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>()),
@@ -59,7 +63,8 @@ impl LeaseStorage {
             way,
             over: watch::Sender::new(false),
         });
-        open.leases().insert(lease.keys.id.clone(), Arc::downgrade(&lease));
+        open.leases()
+            .insert(lease.keys.id.clone(), Arc::downgrade(&lease));
         lease
     }
 

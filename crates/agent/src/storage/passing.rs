@@ -4,12 +4,15 @@ use super::Open;
 use super::door::Holder;
 use super::lease::LeaseStorage;
 use super::site::Store;
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION, SET_COOKIE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use hotlease_s3::{
+    Asked, Authorization, BODY_BYTES_MAX, Fault, Judged, Moment, Operation, Part, Payload, digest, forwarded,
+    removed,
+};
+use http::header::{
+    CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION, SET_COOKIE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Either, Full, Limited};
-use hotlease_s3::{
-    Asked, Authorization, BODY_BYTES_MAX, Fault, Judged, Moment, Operation, Part, Payload, digest, forwarded, removed,
-};
 use hyper::body::{Body as _, Bytes, Incoming};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -65,12 +68,22 @@ async fn pass(open: &Open, holder: &Holder, request: Request<Incoming>) -> Resul
     let body = body_of(&asked, (&lease, &judged), (method, &payload), body).await?;
     let unusable = |why: String| {
         tracing::warn!(why, "the site's keys of a store cannot be used");
-        Fault::new(503, "ServiceUnavailable", "the site's keys of this store cannot be used; its operator finds why in the agent's log")
+        Fault::new(
+            503,
+            "ServiceUnavailable",
+            "the site's keys of this store cannot be used; its operator finds why in the agent's log",
+        )
     };
     let keys = store.keys().await.map_err(unusable)?;
     let url = store.url(asked.path(), &query);
     let url = url.ok_or_else(|| Fault::new(400, "InvalidURI", "such a key cannot be written in a URL"))?;
-    keys.sign(part, &mut on, (&store.host, &store.region), payload.text(), Moment::now())?;
+    keys.sign(
+        part,
+        &mut on,
+        (&store.host, &store.region),
+        payload.text(),
+        Moment::now(),
+    )?;
     let mut passed = open.client.request(method.clone(), url).headers(on);
     if let Some(body) = body {
         passed = passed.body(body);
@@ -104,22 +117,40 @@ async fn body_of(
     if !matches!(*method, Method::PUT | Method::POST) {
         return match body.is_end_stream() {
             true => Ok(None),
-            false => Err(Fault::new(400, "InvalidRequest", format!("{method} has no body here"))),
+            false => Err(Fault::new(
+                400,
+                "InvalidRequest",
+                format!("{method} has no body here"),
+            )),
         };
     }
     if body.size_hint().exact().is_none() {
-        return Err(Fault::new(411, "MissingContentLength", "the length of a body has to be said before it"));
+        return Err(Fault::new(
+            411,
+            "MissingContentLength",
+            "the length of a body has to be said before it",
+        ));
     }
     if asked.operation != Operation::RemoveMany {
         return Ok(Some(reqwest::Body::wrap(body)));
     }
     let read = Limited::new(body, BODY_BYTES_MAX).collect().await;
-    let read = read.map_err(|error| Fault::new(400, "IncompleteBody", format!("what is to be removed cannot be read: {error}")))?;
+    let read = read.map_err(|error| {
+        Fault::new(
+            400,
+            "IncompleteBody",
+            format!("what is to be removed cannot be read: {error}"),
+        )
+    })?;
     let bytes = read.to_bytes();
     // Of other forms than a digest there is nothing to hold it against.
     let is_digest = payload.text().len() == 64;
     if is_digest && !payload.text().eq_ignore_ascii_case(&digest(&bytes)) {
-        return Err(Fault::new(400, "XAmzContentSHA256Mismatch", "the body is not the one that was signed"));
+        return Err(Fault::new(
+            400,
+            "XAmzContentSHA256Mismatch",
+            "the body is not the one that was signed",
+        ));
     }
     for key in removed(&bytes)? {
         asked.judge_removal(&key, &lease.places, judged.place)?;
@@ -134,7 +165,9 @@ fn unreachable(store: &Store, error: reqwest::Error) -> Fault {
     Fault::new(
         503,
         "ServiceUnavailable",
-        format!("the site's store cannot be reached from the node, or has broken off: {error}; try again, or tell its operator"),
+        format!(
+            "the site's store cannot be reached from the node, or has broken off: {error}; try again, or tell its operator"
+        ),
     )
 }
 
@@ -156,7 +189,14 @@ async fn told(answer: Response<reqwest::Body>, method: &Method) -> Result<Respon
         )));
     }
     // Those between it and the agent, and those that are no function's business.
-    for name in [CONNECTION, TRANSFER_ENCODING, TRAILER, UPGRADE, LOCATION, SET_COOKIE] {
+    for name in [
+        CONNECTION,
+        TRANSFER_ENCODING,
+        TRAILER,
+        UPGRADE,
+        LOCATION,
+        SET_COOKIE,
+    ] {
         head.headers.remove(name);
     }
     head.headers.remove("keep-alive");
@@ -173,7 +213,12 @@ async fn code_in(body: reqwest::Body) -> String {
     };
     let bytes = read.to_bytes();
     let text = String::from_utf8_lossy(&bytes);
-    let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+    let code = text
+        .split_once("<Code>")
+        .and_then(|(_, rest)| rest.split_once("</Code>"));
     let is_word = |code: &&str| code.len() <= 64 && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    code.map(|(code, _)| code).filter(is_word).unwrap_or_default().to_owned()
+    code.map(|(code, _)| code)
+        .filter(is_word)
+        .unwrap_or_default()
+        .to_owned()
 }

@@ -163,20 +163,28 @@ impl Store {
             profile,
             grant,
         } = written;
-        let bad = |why: &str| format!("the endpoint {endpoint:?} {why}; write it as https://HOST or http://HOST:PORT");
+        let bad = |why: &str| {
+            format!("the endpoint {endpoint:?} {why}; write it as https://HOST or http://HOST:PORT")
+        };
         let url = Url::parse(&endpoint).map_err(|error| bad(&format!("cannot be understood ({error})")))?;
         let is_plain = matches!(url.path(), "" | "/")
             && url.query().is_none()
             && url.fragment().is_none()
             && url.username().is_empty()
             && url.password().is_none();
-        let host = url.host_str().filter(|_| is_plain && matches!(url.scheme(), "http" | "https"));
+        let host = url
+            .host_str()
+            .filter(|_| is_plain && matches!(url.scheme(), "http" | "https"));
         let host = host.ok_or_else(|| bad("is no host of HTTP"))?;
         let host = match url.port() {
             Some(port) => format!("{host}:{port}"),
             None => host.to_owned(),
         };
-        if region.is_empty() || !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        if region.is_empty()
+            || !region
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        {
             return Err(format!("{region:?} is no region"));
         }
         if grant.len() > GRANTS_MAX {
@@ -184,7 +192,10 @@ impl Store {
         }
         let grants = grant.into_iter().map(|grant| {
             let pattern = grant.reach.parse().map_err(|bad: BadPlace| bad.to_string())?;
-            Ok::<_, String>(Grant { to: grant.to, pattern })
+            Ok::<_, String>(Grant {
+                to: grant.to,
+                pattern,
+            })
         });
         Ok(Self {
             host,
@@ -279,17 +290,25 @@ mod tests {
         let read_only = self::site(&GOOD.replace("{tenant}:rw", "{tenant}")).expect("good");
         let place: Place = "s3://home/ann:rw:rw".parse().expect("a place");
         assert_eq!(read_only.store_of("ann:rw", &place), None);
-        assert_eq!(site.granted("ann"), ["s3://home/ann:rw", "s3://reference:ro", "s3://ann-data:rw"]);
+        assert_eq!(
+            site.granted("ann"),
+            ["s3://home/ann:rw", "s3://reference:ro", "s3://ann-data:rw"]
+        );
     }
 
     #[test]
     fn a_store_is_a_host_and_files_are_beside_the_site_s() {
         let site = site(GOOD).expect("good");
-        let [first, second] = &site.stores[..] else { panic!("{site:?}") };
+        let [first, second] = &site.stores[..] else {
+            panic!("{site:?}")
+        };
         assert_eq!((&*first.host, &*first.region), ("s3.example.org", "eu-central-1"));
         assert_eq!((&*second.host, &*second.region), ("10.0.0.1:9000", "us-east-1"));
         assert_eq!(first.credentials, Path::new("/etc/hotlease/keys"));
-        assert_eq!((second.credentials.as_path(), &*second.profile), (Path::new("/elsewhere/keys"), "hpc"));
+        assert_eq!(
+            (second.credentials.as_path(), &*second.profile),
+            (Path::new("/elsewhere/keys"), "hpc")
+        );
         let url = second.url("/home/ann/a%20b", "uploads=").expect("good");
         assert_eq!(url.as_str(), "http://10.0.0.1:9000/home/ann/a%20b?uploads=");
         assert!(second.url("/home/../ann", "").is_none(), "URLs are written anew");
@@ -299,7 +318,11 @@ mod tests {
     fn a_file_that_says_nonsense_is_refused_with_its_words() {
         for (from, to, word) in [
             ("https://s3.example.org", "s3.example.org", "endpoint"),
-            ("https://s3.example.org", "https://s3.example.org/path", "endpoint"),
+            (
+                "https://s3.example.org",
+                "https://s3.example.org/path",
+                "endpoint",
+            ),
             ("https://s3.example.org", "https://key@s3.example.org", "endpoint"),
             ("https://s3.example.org", "ftp://s3.example.org", "endpoint"),
             ("eu-central-1", "eu/central", "region"),

@@ -25,7 +25,9 @@ fn asker(kind: Kind, is_own: bool, network: bool) -> Asker<'static> {
 #[tokio::test]
 async fn storage_is_for_those_whom_the_site_s_keys_are_hidden_from_or_who_have_them() {
     let folder = tempfile::tempdir().expect("a folder");
-    let storage = Storage::open(Some(&file(folder.path(), 0o600))).await.expect("good");
+    let storage = Storage::open(Some(&file(folder.path(), 0o600)))
+        .await
+        .expect("good");
     let asked = ["s3://home/ann/run:rw".to_owned()];
     for (kind, is_own, network, inside) in [
         (Kind::Namespace, false, false, Some(true)),
@@ -37,11 +39,17 @@ async fn storage_is_for_those_whom_the_site_s_keys_are_hidden_from_or_who_have_t
         (Kind::Container, true, true, None),
     ] {
         let of = storage.of_lease(&asked, asker(kind, is_own, network));
-        let found = of.as_ref().ok().map(|of| of.as_ref().expect("asked for").way().inside);
+        let found = of
+            .as_ref()
+            .ok()
+            .map(|of| of.as_ref().expect("asked for").way().inside);
         assert_eq!(found, inside, "{kind} of its own user: {is_own}: {of:?}");
         if let Err(refusal) = of {
             let said = refusal.to_string();
-            assert!(said.contains("kind namespace") && said.contains("on n1"), "{said}");
+            assert!(
+                said.contains("kind namespace") && said.contains("on n1"),
+                "{said}"
+            );
         }
     }
     let none = storage.of_lease(&[], asker(Kind::Container, false, false));
@@ -54,9 +62,14 @@ async fn storage_is_for_those_whom_the_site_s_keys_are_hidden_from_or_who_have_t
 #[tokio::test]
 async fn keys_are_known_as_long_as_their_lease_is_not_over() {
     let folder = tempfile::tempdir().expect("a folder");
-    let storage = Storage::open(Some(&file(folder.path(), 0o600))).await.expect("good");
+    let storage = Storage::open(Some(&file(folder.path(), 0o600)))
+        .await
+        .expect("good");
     let lease = || {
-        let of = storage.of_lease(&["s3://home/ann".to_owned()], asker(Kind::Namespace, false, false));
+        let of = storage.of_lease(
+            &["s3://home/ann".to_owned()],
+            asker(Kind::Namespace, false, false),
+        );
         of.expect("granted").expect("asked for")
     };
     let (one, other) = (lease(), lease());
@@ -77,7 +90,16 @@ async fn an_agent_does_not_start_with_secrets_that_others_may_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let refused = Storage::open(Some(&file(folder.path(), 0o644))).await;
     let said = refused.err().expect("others may read them").to_string();
-    assert!(said.contains("--sandbox-storage") && said.contains("chmod 600"), "{said}");
+    assert!(
+        said.contains("--sandbox-storage") && said.contains("chmod 600"),
+        "{said}"
+    );
     let missing = Storage::open(Some(&folder.path().join("missing"))).await;
-    assert!(missing.err().expect("it is not there").to_string().contains("missing"));
+    assert!(
+        missing
+            .err()
+            .expect("it is not there")
+            .to_string()
+            .contains("missing")
+    );
 }

@@ -133,7 +133,9 @@ fn reaches(start: &LeaseStart) -> Vec<String> {
     let reach = start.reach.clone().unwrap_or_default();
     let storage = reach.storage.into_iter();
     if start.sandbox == "process" {
-        return std::iter::once("all that the agent's user does".into()).chain(storage).collect();
+        return std::iter::once("all that the agent's user does".into())
+            .chain(storage)
+            .collect();
     }
     let directory = |of: Directory| {
         let inside = match of.inside.as_str() {
@@ -288,7 +290,10 @@ mod tests {
             ]
         );
         start.sandbox = "process".into();
-        assert_eq!(reaches(&start), ["all that the agent's user does", "s3://data/ann:rw"]);
+        assert_eq!(
+            reaches(&start),
+            ["all that the agent's user does", "s3://data/ann:rw"]
+        );
     }
 
     #[test]

@@ -116,7 +116,10 @@ fn what_is_copied_has_to_be_reached_too() {
     ] {
         assert_eq!(judged("PUT", "/data/ann/a", Some(source)), expected, "{source}");
     }
-    assert_eq!(judged("GET", "/data/ann/a", Some("shared/reference/a")), Err("InvalidRequest"));
+    assert_eq!(
+        judged("GET", "/data/ann/a", Some("shared/reference/a")),
+        Err("InvalidRequest")
+    );
     let part = judged("PUT", "/data/ann/a?partNumber=1&uploadId=x", Some("data/bob/a"));
     assert_eq!(part, Err("AccessDenied"));
 }
@@ -132,7 +135,11 @@ fn what_goes_on_is_what_was_judged() {
     assert_eq!(asked.key, "ann/a ä/b+c");
     assert_eq!(asked.path(), "/data/ann/a%20%C3%A4/b%2Bc");
     assert_eq!(asked.query(), "partNumber=1&response-content-type=a%2Fb");
-    let again = Asked::read(&Method::GET, &format!("{}?{}", asked.path(), asked.query()), &HeaderMap::new());
+    let again = Asked::read(
+        &Method::GET,
+        &format!("{}?{}", asked.path(), asked.query()),
+        &HeaderMap::new(),
+    );
     assert_eq!(again.expect("good"), asked);
     let escaped = Asked::read(&Method::GET, "/data/ann/%252e%252e/a", &HeaderMap::new()).expect("no dots");
     assert_eq!(escaped.path(), "/data/ann/%252e%252e/a");
@@ -142,11 +149,18 @@ fn what_goes_on_is_what_was_judged() {
 fn refusals_say_what_why_and_what_to_ask_for() {
     let asked = Asked::read(&Method::PUT, "/data/bob/a", &HeaderMap::new()).expect("good");
     let fault = asked.judged(&places()).expect_err("bob's");
-    for words in ["s3://data/bob/a to write", "s3://data/ann:rw, s3://shared/reference:ro", "storage=["] {
+    for words in [
+        "s3://data/bob/a to write",
+        "s3://data/ann:rw, s3://shared/reference:ro",
+        "storage=[",
+    ] {
         assert!(fault.message.contains(words), "{fault} does not say {words}");
     }
     let xml = Fault::denied("<a> & \u{1}").to_xml();
-    assert!(xml.ends_with("<Error><Code>AccessDenied</Code><Message>&lt;a&gt; &amp; ?</Message></Error>"), "{xml}");
+    assert!(
+        xml.ends_with("<Error><Code>AccessDenied</Code><Message>&lt;a&gt; &amp; ?</Message></Error>"),
+        "{xml}"
+    );
     let asked = Asked::read(&Method::POST, "/data?delete", &HeaderMap::new()).expect("good");
     let removal = |key| asked.judge_removal(key, &places(), 0).map_err(|fault| fault.code);
     assert_eq!(removal("ann/a"), Ok(()));

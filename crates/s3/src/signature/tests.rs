@@ -72,39 +72,79 @@ fn a_signature_is_of_one_request_one_day_and_one_secret() {
         let authorization = Authorization::of(headers)?;
         authorization.check(part, headers, &keys(secret), now)
     };
-    let refused = |part, headers: &HeaderMap, secret, now| code(part, headers, secret, now).expect_err("refused").code;
+    let refused =
+        |part, headers: &HeaderMap, secret, now| code(part, headers, secret, now).expect_err("refused").code;
     assert_eq!(code(GET, &good, SECRET, now), Ok(()));
     assert_eq!(refused(GET, &good, "another", now), "SignatureDoesNotMatch");
     let put = Part { method: "PUT", ..GET };
     assert_eq!(refused(put, &good, SECRET, now), "SignatureDoesNotMatch");
-    let elsewhere = Part { path: "/other.txt", ..GET };
+    let elsewhere = Part {
+        path: "/other.txt",
+        ..GET
+    };
     assert_eq!(refused(elsewhere, &good, SECRET, now), "SignatureDoesNotMatch");
     let more = Part { query: "acl=", ..GET };
     assert_eq!(refused(more, &good, SECRET, now), "SignatureDoesNotMatch");
-    assert_eq!(refused(GET, &good, SECRET, at("20130524T001501Z")), "RequestTimeTooSkewed");
-    assert_eq!(refused(GET, &good, SECRET, at("20130523T234459Z")), "RequestTimeTooSkewed");
+    assert_eq!(
+        refused(GET, &good, SECRET, at("20130524T001501Z")),
+        "RequestTimeTooSkewed"
+    );
+    assert_eq!(
+        refused(GET, &good, SECRET, at("20130523T234459Z")),
+        "RequestTimeTooSkewed"
+    );
     let with = |name: &'static str, value: &str| {
         let mut changed = good.clone();
-        changed.insert(HeaderName::from_static(name), HeaderValue::from_str(value).expect("text"));
+        changed.insert(
+            HeaderName::from_static(name),
+            HeaderValue::from_str(value).expect("text"),
+        );
         changed
     };
-    assert_eq!(refused(GET, &with("range", "bytes=0-10"), SECRET, now), "SignatureDoesNotMatch");
-    assert_eq!(refused(GET, &with("x-amz-meta-a", "b"), SECRET, now), "AccessDenied");
-    assert_eq!(refused(GET, &with("x-amz-content-sha256", "UNSIGNED-PAYLOAD"), SECRET, now), "SignatureDoesNotMatch");
+    assert_eq!(
+        refused(GET, &with("range", "bytes=0-10"), SECRET, now),
+        "SignatureDoesNotMatch"
+    );
+    assert_eq!(
+        refused(GET, &with("x-amz-meta-a", "b"), SECRET, now),
+        "AccessDenied"
+    );
+    assert_eq!(
+        refused(
+            GET,
+            &with("x-amz-content-sha256", "UNSIGNED-PAYLOAD"),
+            SECRET,
+            now
+        ),
+        "SignatureDoesNotMatch"
+    );
     let text = good["authorization"].to_str().expect("text").to_owned();
     for (changed, why) in [
         (text.replace("20130524", "20130523"), "SignatureDoesNotMatch"),
         (text.replace("f0e8", "f0e9"), "SignatureDoesNotMatch"),
-        (text.replace("Signature=f0e8", "Signature=zz"), "SignatureDoesNotMatch"),
-        (text.replace("host;range", "range;host"), "AuthorizationHeaderMalformed"),
+        (
+            text.replace("Signature=f0e8", "Signature=zz"),
+            "SignatureDoesNotMatch",
+        ),
+        (
+            text.replace("host;range", "range;host"),
+            "AuthorizationHeaderMalformed",
+        ),
         (text.replace("host;", ""), "AccessDenied"),
         (text.replace("/s3/", "/sts/"), "AuthorizationHeaderMalformed"),
         (text.replace("AWS4", "AWS"), "AuthorizationHeaderMalformed"),
         (format!("{text}, Signature=00"), "AuthorizationHeaderMalformed"),
-        (text.replace("range;", "range;x-missing;"), "AuthorizationHeaderMalformed"),
+        (
+            text.replace("range;", "range;x-missing;"),
+            "AuthorizationHeaderMalformed",
+        ),
         (text.replace("x-amz-date", "x-amz-date;x-missing"), "AccessDenied"),
     ] {
-        assert_eq!(refused(GET, &with("authorization", &changed), SECRET, now), why, "{changed}");
+        assert_eq!(
+            refused(GET, &with("authorization", &changed), SECRET, now),
+            why,
+            "{changed}"
+        );
     }
     let mut unsigned = good.clone();
     unsigned.remove("authorization");
@@ -131,8 +171,14 @@ fn what_is_signed_here_is_good_there() {
     };
     let now = at("20260102T030405Z");
     let mut made = headers(&[("x-amz-meta-a", "  several   spaces ")]);
-    keys.sign(part, &mut made, ("127.0.0.1:9000", "here"), "UNSIGNED-PAYLOAD", now)
-        .expect("signed");
+    keys.sign(
+        part,
+        &mut made,
+        ("127.0.0.1:9000", "here"),
+        "UNSIGNED-PAYLOAD",
+        now,
+    )
+    .expect("signed");
     let authorization = Authorization::of(&made).expect("good");
     assert_eq!(authorization.check(part, &made, &keys, now), Ok(()));
     assert_eq!(format!("{keys:?}"), "Keys");

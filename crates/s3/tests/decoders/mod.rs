@@ -4,8 +4,8 @@
 
 use hotlease_s3::{Asked, Authorization, Operation, Payload, forwarded, removed};
 use hotlease_wire::storage::Place;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::Method;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 /// One decoder.
 pub struct Decoder {
@@ -43,7 +43,11 @@ fn parsed(bytes: &[u8]) -> Option<(Method, String, HeaderMap)> {
         let name = HeaderName::from_bytes(&line[..at]).ok()?;
         headers.append(name, HeaderValue::from_bytes(&line[at + 1..]).ok()?);
     }
-    Some((method.parse().ok()?, uri.path_and_query()?.as_str().to_owned(), headers))
+    Some((
+        method.parse().ok()?,
+        uri.path_and_query()?.as_str().to_owned(),
+        headers,
+    ))
 }
 
 fn request(bytes: &[u8]) -> bool {
@@ -57,7 +61,12 @@ fn request(bytes: &[u8]) -> bool {
         return false;
     };
     if let Ok(on) = forwarded(&headers, &asked) {
-        for name in ["x-amz-acl", "authorization", "x-amz-security-token", "x-amz-tagging"] {
+        for name in [
+            "x-amz-acl",
+            "authorization",
+            "x-amz-security-token",
+            "x-amz-tagging",
+        ] {
             assert!(!on.contains_key(name), "{name} goes on");
         }
     }
@@ -79,7 +88,10 @@ fn request(bytes: &[u8]) -> bool {
     match asked.operation {
         Operation::Read => assert!(is_beneath(&asked.bucket, &asked.key), "{path} is read"),
         Operation::Write => {
-            assert!(asked.bucket == "data" && is_beneath("data", &asked.key), "{path} is written");
+            assert!(
+                asked.bucket == "data" && is_beneath("data", &asked.key),
+                "{path} is written"
+            );
         }
         Operation::RemoveMany => assert_eq!(asked.bucket, "data", "{path} is removed from"),
         Operation::List => {
@@ -89,7 +101,10 @@ fn request(bytes: &[u8]) -> bool {
         Operation::Look => assert!(matches!(&*asked.bucket, "data" | "shared"), "{path} is seen"),
     }
     if let Some((bucket, key)) = &asked.source {
-        assert!(judged.source.is_some() && is_beneath(bucket, key), "{bucket}/{key} is copied");
+        assert!(
+            judged.source.is_some() && is_beneath(bucket, key),
+            "{bucket}/{key} is copied"
+        );
     }
     true
 }
@@ -116,7 +131,11 @@ fn removal(bytes: &[u8]) -> bool {
     let Ok(keys) = removed(bytes) else { return false };
     assert!(keys.len() <= 1000);
     let text = std::str::from_utf8(bytes).expect("it was read");
-    assert_eq!(text.matches("<Key>").count(), keys.len(), "a key that was not seen");
+    assert_eq!(
+        text.matches("<Key>").count(),
+        keys.len(),
+        "a key that was not seen"
+    );
     assert!(!text.contains("<!"), "what readers differ in");
     true
 }

@@ -126,7 +126,10 @@ async fn a_way_to_storage_is_one_port_of_a_network_of_its_own() {
                   for there in 127.0.0.1/9001 127.0.0.2/80 192.0.2.1/9000; do
                       (exec 3<>/dev/tcp/$there) 2>/dev/null && echo reached $there
                   done; true";
-    let script = script.replace("cat /dev/tcp/127.0.0.1/9000", "exec 3<>/dev/tcp/127.0.0.1/9000; cat <&3");
+    let script = script.replace(
+        "cat /dev/tcp/127.0.0.1/9000",
+        "exec 3<>/dev/tcp/127.0.0.1/9000; cat <&3",
+    );
     // Prepared before anybody asked, or made for it.
     for _ in 0..4 {
         let mut process = start(&script, &reach).expect("started");
@@ -142,14 +145,21 @@ async fn a_way_to_storage_is_one_port_of_a_network_of_its_own() {
         assert!(accepted.await.expect("accepted").ip().is_loopback());
         let exit = exit_of(&process).await;
         let mut lines = exit.output.lines();
-        assert_eq!((lines.next(), lines.next()), (Some("the lease's"), Some("from outside")), "{exit:?}");
+        assert_eq!(
+            (lines.next(), lines.next()),
+            (Some("the lease's"), Some("from outside")),
+            "{exit:?}"
+        );
         let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
         assert_ne!(lines.next(), own.to_str(), "it is in our network");
         assert_eq!(lines.next(), None, "it reaches more: {exit:?}");
     }
     let without = start(&script, &Reach::default()).expect("started");
     let exit = exit_of(&without).await;
-    assert!(!exit.output.contains("from outside") && exit.output.starts_with("its\n"), "{exit:?}");
+    assert!(
+        !exit.output.contains("from outside") && exit.output.starts_with("its\n"),
+        "{exit:?}"
+    );
     let asking = Reach {
         network: true,
         ..reach
