@@ -122,6 +122,7 @@ impl Storage {
             .connect_timeout(CONNECT_LIMIT)
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
+            .http1_only()
             .build()
             .map_err(|error| failed(format!("no client for stores can be made: {error}")))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

@@ -246,7 +246,7 @@ mod tests {
         region = "eu-central-1"
         credentials = "keys"
         [[store.grant]]
-        reach = "s3://home/{tenant}:rw"
+        reach = "s3://people/{tenant}:rw"
         [[store.grant]]
         to = ["ann"]
         reach = "s3://reference"
@@ -267,32 +267,32 @@ mod tests {
         let site = site(GOOD).expect("good");
         let store_of = |tenant: &str, place: &str| site.store_of(tenant, &place.parse().expect("a place"));
         for (tenant, place, store) in [
-            ("ann", "s3://home/ann:rw", Some(0)),
-            ("ann", "s3://home/ann/run", Some(0)),
-            ("ann", "s3://home/annette", None),
-            ("ann", "s3://home/bob", None),
-            ("ann", "s3://home", None),
+            ("ann", "s3://people/ann:rw", Some(0)),
+            ("ann", "s3://people/ann/run", Some(0)),
+            ("ann", "s3://people/annette", None),
+            ("ann", "s3://people/bob", None),
+            ("ann", "s3://people", None),
             ("ann", "s3://reference/a", Some(0)),
             ("ann", "s3://reference:rw", None),
             ("bob", "s3://reference", None),
             ("bob", "s3://bob-data:rw", Some(1)),
             ("bob", "s3://ann-data", None),
-            ("uid:7", "s3://home/uid:7:rw", Some(0)),
+            ("uid:7", "s3://people/uid:7:rw", Some(0)),
             // Names that would lead elsewhere.
-            ("..", "s3://home", None),
-            ("", "s3://home", None),
-            ("ann/run", "s3://home/ann/run", None),
-            ("Ann", "s3://home/Ann", Some(0)),
+            ("..", "s3://people", None),
+            ("", "s3://people", None),
+            ("ann/run", "s3://people/ann/run", None),
+            ("Ann", "s3://people/Ann", Some(0)),
         ] {
             assert_eq!(store_of(tenant, place), store, "{tenant} asks for {place}");
         }
         // A name cannot say what may be done.
         let read_only = self::site(&GOOD.replace("{tenant}:rw", "{tenant}")).expect("good");
-        let place: Place = "s3://home/ann:rw:rw".parse().expect("a place");
+        let place: Place = "s3://people/ann:rw:rw".parse().expect("a place");
         assert_eq!(read_only.store_of("ann:rw", &place), None);
         assert_eq!(
             site.granted("ann"),
-            ["s3://home/ann:rw", "s3://reference:ro", "s3://ann-data:rw"]
+            ["s3://people/ann:rw", "s3://reference:ro", "s3://ann-data:rw"]
         );
     }
 
@@ -309,9 +309,12 @@ mod tests {
             (second.credentials.as_path(), &*second.profile),
             (Path::new("/elsewhere/keys"), "hpc")
         );
-        let url = second.url("/home/ann/a%20b", "uploads=").expect("good");
-        assert_eq!(url.as_str(), "http://10.0.0.1:9000/home/ann/a%20b?uploads=");
-        assert!(second.url("/home/../ann", "").is_none(), "URLs are written anew");
+        let url = second.url("/people/ann/a%20b", "uploads=").expect("good");
+        assert_eq!(url.as_str(), "http://10.0.0.1:9000/people/ann/a%20b?uploads=");
+        assert!(
+            second.url("/people/../ann", "").is_none(),
+            "URLs are written anew"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@ use super::*;
 use std::os::unix::fs::PermissionsExt;
 
 fn file(folder: &Path, mode: u32) -> std::path::PathBuf {
-    let text = "[[store]]\nendpoint = \"http://127.0.0.1:9\"\ncredentials = \"keys\"\n[[store.grant]]\nreach = \"s3://home/{tenant}:rw\"\n";
+    let text = "[[store]]\nendpoint = \"http://127.0.0.1:9\"\ncredentials = \"keys\"\n[[store.grant]]\nreach = \"s3://people/{tenant}:rw\"\n";
     let keys = "[default]\naws_access_key_id = A\naws_secret_access_key = B\n";
     for (name, text) in [("storage.toml", text), ("keys", keys)] {
         let path = folder.join(name);
@@ -28,7 +28,7 @@ async fn storage_is_for_those_whom_the_site_s_keys_are_hidden_from_or_who_have_t
     let storage = Storage::open(Some(&file(folder.path(), 0o600)))
         .await
         .expect("good");
-    let asked = ["s3://home/ann/run:rw".to_owned()];
+    let asked = ["s3://people/ann/run:rw".to_owned()];
     for (kind, is_own, network, inside) in [
         (Kind::Namespace, false, false, Some(true)),
         (Kind::Namespace, false, true, Some(false)),
@@ -67,7 +67,7 @@ async fn keys_are_known_as_long_as_their_lease_is_not_over() {
         .expect("good");
     let lease = || {
         let of = storage.of_lease(
-            &["s3://home/ann".to_owned()],
+            &["s3://people/ann".to_owned()],
             asker(Kind::Namespace, false, false),
         );
         of.expect("granted").expect("asked for")
