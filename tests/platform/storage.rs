@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use hotlease_s3::Keys;
 use hotlease_tests::lease::LONG;
 use hotlease_tests::platform::{LIMIT, Platform};
+use hotlease_tests::session::RawSession;
 use hotlease_tests::versitygw::{ACCESS, SECRET};
 use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::{self, AcquireRequest};
@@ -178,6 +179,8 @@ fn a_lease_s_keys_are_its_own_and_end_with_it() {
         // On the host's network, where this test reaches its way, too.
         let grant = scene.acquire("namespace", true, &place, ttl).expect("granted");
         assert_eq!(grant.reach.clone().expect("stated").storage, place);
+        // Whose holder never comes ends early.
+        let session = (end != "expired").then(|| RawSession::attached(&grant));
         let (keys, port) = scene.keys_of(&grant);
         inside
             .send(&request("GET", &target).signed(&keys, inside.port))
@@ -226,6 +229,7 @@ fn a_lease_s_keys_are_its_own_and_end_with_it() {
             .write_all(&request("GET", &target).signed(&keys, port))
             .expect("sent");
         read_answer(&mut theirs).is(403, "InvalidAccessKeyId");
+        drop(session);
         // Beside the prefix the store has files of its own.
         let objects = fs::read_dir(scene.s3.bucket("data").join(own())).expect("a folder");
         assert_eq!(objects.count(), 1, "{end}: half an object was written");
@@ -265,6 +269,7 @@ fn storage_that_is_not_granted_is_refused_with_what_is() {
     let grant = scene
         .acquire("process", false, &[own_place()], LONG)
         .expect("its own user asks");
+    let session = RawSession::attached(&grant);
     let (keys, port) = scene.keys_of(&grant);
     let target = format!("/data/{}/a", own().replace(':', "%3A"));
     let put = Request {
@@ -274,7 +279,7 @@ fn storage_that_is_not_granted_is_refused_with_what_is() {
     let mut stream = connected(port);
     stream.write_all(&put.signed(&keys, port)).expect("sent");
     read_answer(&mut stream).is(200, "");
-    scene.platform.manager().release(&grant.lease).expect("it ends");
+    session.release();
     until_all_cores_can_be_leased(&scene.platform, LIMIT);
     let container = scene.acquire("container", false, &[own_place()], LONG);
     let said = container.expect_err("no way out of one").to_string();
