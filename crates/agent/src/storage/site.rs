@@ -99,7 +99,7 @@ impl FromStr for Pattern {
 impl Pattern {
     /// What it is for this tenant; none: nothing, because such a name would lead elsewhere.
     fn of(&self, tenant: &str) -> Option<Place> {
-        if self.text.contains(TENANT) && tenant.contains('/') {
+        if self.text.contains(TENANT) && (tenant.is_empty() || tenant.contains('/')) {
             return None;
         }
         // Said again, so that no name can say it.
