@@ -1,4 +1,4 @@
-//! The fuzz targets hold the same promises as the mutation tests of `hotlease-wire`, `hotlease-journal` and `hotlease-flow`:
+//! The fuzz targets hold the same promises as the mutation tests of `hotlease-wire`, `hotlease-journal`, `hotlease-flow` and `hotlease-s3`:
 //! these are their files.
 
 #[path = "../../crates/wire/tests/decoders/mod.rs"]
@@ -7,6 +7,8 @@ pub mod decoders;
 pub mod flow;
 #[path = "../../crates/journal/tests/decoders/mod.rs"]
 pub mod journal;
+#[path = "../../crates/s3/tests/decoders/mod.rs"]
+pub mod s3;
 
 /// The check of the decoder of this name.
 pub fn check(name: &str) -> fn(&[u8]) -> bool {
@@ -17,9 +19,11 @@ pub fn check(name: &str) -> fn(&[u8]) -> bool {
         .iter()
         .map(|decoder| (decoder.name, decoder.check));
     let of_flow = flow::DECODERS.iter().map(|decoder| (decoder.name, decoder.check));
+    let of_s3 = s3::DECODERS.iter().map(|decoder| (decoder.name, decoder.check));
     let found = of_wire
         .chain(of_journal)
         .chain(of_flow)
+        .chain(of_s3)
         .find(|(known, _)| *known == name);
     found.unwrap_or_else(|| panic!("no decoder is called {name}")).1
 }

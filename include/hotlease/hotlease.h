@@ -212,6 +212,8 @@ typedef struct hotlease_options {
                                     "" or NULL: what the site has for this tenant */
     const char* mounts;          /* directories of the node that functions see in their sandbox, one per line:
                                     PATH[:INSIDE][:rw], as far as the site grants them; "" or NULL: none */
+    const char* storage;         /* object storage that functions reach with keys of the lease's own, which are in their environment, one
+                                    place per line: s3://BUCKET[/PREFIX][:ro|:rw], as far as the site grants them; "" or NULL: none */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */

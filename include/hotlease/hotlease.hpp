@@ -123,6 +123,7 @@ struct options {
     std::string sandbox = {}; // what isolates functions, "namespace" for instance; empty: what the site has
     std::string mounts = {};  // directories that they see there, one per line: PATH[:INSIDE][:rw]
     bool network = false;     // whether they have the host's network there
+    std::string storage = {}; // object storage that they reach, one place per line: s3://BUCKET[/PREFIX][:ro|:rw]
 };
 
 namespace detail {
@@ -168,6 +169,7 @@ inline hotlease_options asked(const options& options)
     in_c.gpus = options.gpus;
     in_c.mounts = options.mounts.empty() ? nullptr : options.mounts.c_str();
     in_c.network = options.network ? 1 : 0;
+    in_c.storage = options.storage.empty() ? nullptr : options.storage.c_str();
     return in_c;
 }
 

@@ -34,5 +34,6 @@ mod sandboxes;
 mod sharing;
 mod sockets;
 mod starts;
+mod storage;
 mod tokens;
 mod workers;

@@ -198,6 +198,7 @@ fn reaching(platform: &Platform, path: &Path, network: bool) -> Result<Grant, Re
     let reach = Reach {
         directories: vec![directory],
         network,
+        ..Reach::default()
     };
     platform.manager().acquire(AcquireRequest {
         reach: Some(reach),

@@ -14,6 +14,7 @@
 //! * [`http`] — HTTP, also as no client would speak it.
 //! * [`hosts`] — several hosts on one machine; a network that misbehaves.
 //! * [`site`] — a manager and agents on hosts that know each other by certificates, and clients of them.
+//! * [`versitygw`] — a store that speaks S3.
 //! * [`wait`] — waiting for a condition, with a limit.
 //!
 //! The tests themselves are the modules of `platform/main.rs` and, across hosts, `hosts/main.rs`. They drive what `make build` left beside
@@ -35,4 +36,5 @@ pub mod platform;
 pub mod process;
 pub mod session;
 pub mod site;
+pub mod versitygw;
 pub mod wait;

@@ -3,7 +3,9 @@
 use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, sized, wanted};
 use crate::code::CodeHandle;
 use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
-use hotlease_client::{Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread, UsageTotals};
+use hotlease_client::{
+    BadPlace, Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread, UsageTotals,
+};
 use std::ffi::{CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -50,6 +52,7 @@ pub struct Options {
     network: u32,
     sandbox: *const c_char,
     mounts: *const c_char,
+    storage: *const c_char,
 }
 
 /// `hotlease_usage`.
@@ -176,6 +179,13 @@ impl Options {
         if let Some(mounts) = unsafe { optional_text(self.mounts, "options->mounts") }? {
             let mounts = mounts.lines().filter(|line| !line.is_empty()).map(str::parse);
             options.reach.directories = mounts.collect::<Result<_, _>>()?;
+        }
+        // SAFETY: the caller's promise.
+        if let Some(storage) = unsafe { optional_text(self.storage, "options->storage") }? {
+            let places = storage.lines().filter(|line| !line.is_empty()).map(str::parse);
+            let read = places.collect::<Result<_, BadPlace>>();
+            options.reach.storage =
+                read.map_err(|bad| Failure::Argument(format!("options->storage: {bad}")))?;
         }
         for (path, option) in [
             (self.runtime_dir, &mut options.runtime_dir),

@@ -5,6 +5,7 @@ use crate::cause::KillReason;
 use crate::code::Code;
 use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
 use crate::node::Node;
+use crate::storage::LeaseStorage;
 use crate::worker::{OrderError, Worker};
 use hotlease_lease::agent::Event;
 use hotlease_sandbox::{Kind, Program, Reach};
@@ -47,15 +48,17 @@ pub(crate) struct Terms {
     pub reach: Arc<Reach>,
     /// The same, as its client is told.
     pub reach_told: grpc::Reach,
+    /// Its keys and places in object storage.
+    pub storage: Option<Arc<LeaseStorage>>,
     /// What its workers are, in place of native ones.
     pub program: Option<Arc<Program>>,
 }
 
 impl Terms {
     /// Whether workers may have waited for such a lease, and may wait for the next one: nobody without a lease reaches directories
-    /// of a tenant's, or the network.
+    /// of a tenant's, the network, or storage.
     pub fn can_wait(&self) -> bool {
-        self.sandbox == Kind::Process || self.reach.is_nothing()
+        self.storage.is_none() && (self.sandbox == Kind::Process || self.reach.is_nothing())
     }
 }
 
@@ -152,6 +155,13 @@ impl ActiveLease {
             index: index.0,
             workers: places.len() as u16,
         })
+    }
+
+    /// What its functions have of object storage is worth nothing from now on.
+    pub fn close_storage(&self) {
+        if let Some(storage) = &self.terms.storage {
+            storage.end();
+        }
     }
 
     /// Notes that it is over.

@@ -18,6 +18,7 @@ use crate::service::Service;
 use crate::session::SESSIONS_MAX;
 use crate::sharing::{self, SharingTerms};
 use crate::spares::Spares;
+use crate::storage::Storage;
 use crate::waiting::Borrowing;
 use crate::watchdog;
 use crate::{AgentConfig, AgentError, journalling};
@@ -142,6 +143,7 @@ impl Agent {
             .as_ref()
             .map(|network| Others::new(agent, Arc::clone(&network.identity)));
         let images = Images::open(&config.environments, launcher.clone(), others.clone()).await?;
+        let storage = Storage::open(config.storage.as_deref()).await?;
         let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
         let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
         let tls = match &config.network {
@@ -202,6 +204,7 @@ impl Agent {
                 network: config.sandbox_policy.network,
                 node: cores::host_name(),
             },
+            storage,
         };
         tracing::info!(%agent, cores = ?identity.cores, gpus = identity.gpus, worker = %launcher.binary().display(), "agent starts");
         let node = Arc::new(Node::new(

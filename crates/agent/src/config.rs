@@ -100,6 +100,8 @@ pub struct AgentConfig {
     pub sandbox_policy: Policy,
     /// Directories that leases may ask for, besides those of the agent's own user, who may ask for any (default: none).
     pub sandbox_grants: Vec<DirectoryGrant>,
+    /// The file that says which object storage leases may ask for (default: none).
+    pub storage: Option<PathBuf>,
     /// The environments that leases may name (default: none).
     pub environments: Environments,
     /// What makes those of kind `container`, and of what (default: `crun`, of the host's system folders).
@@ -147,6 +149,7 @@ impl AgentConfig {
             sandbox: Kind::Process,
             sandbox_policy: Policy::default(),
             sandbox_grants: Vec::new(),
+            storage: None,
             environments: Environments::default(),
             sandbox_container: Container::default(),
             cores: CoreChoice::All,

@@ -61,6 +61,7 @@ mod socket;
 mod spares;
 mod start;
 mod starts;
+mod storage;
 mod usage;
 mod waiting;
 mod watchdog;

@@ -25,6 +25,7 @@ use crate::sandboxes::Sandboxes;
 use crate::sharing::{self, CoreClaims, SharingTerms};
 use crate::spares::Spares;
 use crate::starts::Starts;
+use crate::storage::Storage;
 use crate::waiting::Borrowing;
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
@@ -90,6 +91,8 @@ pub(crate) struct Identity {
     pub sandboxes: Sandboxes,
     /// What of the host they may ask for.
     pub grants: Grants,
+    /// And of object storage.
+    pub storage: Storage,
     /// Environments that they name.
     pub images: Arc<Images>,
     /// Those that go to other agents.
@@ -279,6 +282,9 @@ impl Node {
                 ..
             } => {
                 self.tell_ending(tables, lease, reason);
+                if let Some(lease) = tables.leases.get(&lease) {
+                    lease.close_storage();
+                }
                 if let Some(lease) = tables.leases.get(&lease)
                     && let Ok(incarnation) = lease.incarnation(worker)
                 {
@@ -319,6 +325,7 @@ impl Node {
                 let outboxes: Vec<_> = outboxes.collect();
                 self.owe(tables, lease);
                 if let Some(lease) = tables.leases.remove(&lease) {
+                    lease.close_storage();
                     self.note_end(&lease, tables, usage);
                     self.leave_spares(&lease);
                     lease.end(reason, usage);
@@ -438,6 +445,7 @@ impl Node {
             sandbox: isolation.sandbox,
             reach: isolation.reach.clone(),
             reach_told: isolation.reach_told.clone(),
+            storage: isolation.storage.clone(),
             program,
         };
         let built_in = match &terms.program {

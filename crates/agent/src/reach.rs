@@ -125,6 +125,7 @@ impl Grants {
             return Ok(Reach {
                 directories: Vec::new(),
                 network: true,
+                storage: None,
             });
         }
         if asked.network && !self.network {
@@ -155,6 +156,7 @@ impl Grants {
         Ok(Reach {
             directories,
             network: asked.network,
+            storage: None,
         })
     }
 
@@ -302,6 +304,7 @@ pub(crate) fn told(reach: &Reach, asked: &grpc::Reach) -> grpc::Reach {
     grpc::Reach {
         directories: asked.directories.clone(),
         network: reach.network,
+        storage: Vec::new(),
     }
 }
 
@@ -327,7 +330,7 @@ mod tests {
                 inside: "/data".into(),
                 writable,
             }],
-            network: false,
+            ..grpc::Reach::default()
         }
     }
 

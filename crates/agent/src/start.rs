@@ -6,7 +6,7 @@ use crate::worker::Worker;
 use hotlease_sandbox::Kind;
 use hotlease_wire::grpc::LeaseStart;
 use hotlease_wire::session::{StartPhases, StartSteps};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where a worker came from.
@@ -93,7 +93,7 @@ impl ActiveLease {
         let (taken, why) = match &self.terms.program {
             _ if !self.terms.can_wait() => (
                 None,
-                "it reaches directories or the network, which nobody does who waits: its workers are started for it".into(),
+                "it reaches directories, storage or the network, which nobody does who waits: its workers are started for it".into(),
             ),
             Some(program) => {
                 let taken = node.spares.take(tenant, sandbox, program);
@@ -148,7 +148,13 @@ impl ActiveLease {
                 Err(none) => *why = format!("{why}; {none}"),
             }
         }
-        Worker::start(node.launcher(), sandbox, program, &self.terms.reach).await
+        let mut worker = Worker::start(node.launcher(), sandbox, program, &self.terms.reach).await?;
+        if let (Some(listener), Some(storage)) = (worker.take_listener(), &self.terms.storage) {
+            node.identity
+                .storage
+                .serve(listener, Arc::clone(storage), worker.gone());
+        }
+        Ok(worker)
     }
 
     /// How it began, as far as it has.

@@ -94,6 +94,7 @@ pub(crate) struct Worker {
     /// When its program was running.
     begun: Instant,
     is_forked: bool,
+    listener: Option<OwnedFd>,
 }
 
 impl Worker {
@@ -125,6 +126,16 @@ impl Worker {
         Ok(worker)
     }
 
+    /// Where its sandbox's way to object storage ends, once.
+    pub fn take_listener(&mut self) -> Option<OwnedFd> {
+        self.listener.take()
+    }
+
+    /// Resolves when it is gone. Not bound to its life.
+    pub fn gone(&self) -> impl Future<Output = ()> + use<> {
+        self.process.gone()
+    }
+
     /// Whether it was forked from a zygote.
     pub fn is_forked(&self) -> bool {
         self.is_forked
@@ -149,7 +160,9 @@ impl Worker {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (ours, theirs) = Socket::pair().map_err(failed("control socket"))?;
         let socket = AsyncSocket::new(ours).map_err(failed("control socket"))?;
-        let process = Arc::new(start(theirs.into())?);
+        let mut process = start(theirs.into())?;
+        let listener = process.take_listener();
+        let process = Arc::new(process);
         if let Some(held) = held {
             let gone = process.gone();
             tokio::spawn(async move {
@@ -173,6 +186,7 @@ impl Worker {
             control,
             begun,
             is_forked: false,
+            listener,
         })
     }
 

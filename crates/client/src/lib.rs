@@ -102,4 +102,5 @@ pub use hotlease_wire::comm::seat::{Seat, SeatSecret};
 pub use hotlease_wire::ids::{CodeHash, LeaseId};
 pub use hotlease_wire::limits::PARTS_MAX;
 pub use hotlease_wire::session::{StartPhases, StartSteps, UsageTotals};
+pub use hotlease_wire::storage::{BadPlace, Place};
 pub use hotlease_wire::{Cause, EndReason, Ran, Refusal};

@@ -2,7 +2,8 @@
 
 use crate::Error;
 use hotlease_wire::grpc;
-use hotlease_wire::limits::{DIRECTORIES_MAX, PATH_BYTES_MAX};
+use hotlease_wire::limits::{DIRECTORIES_MAX, PATH_BYTES_MAX, STORAGE_MAX};
+use hotlease_wire::storage::Place;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
@@ -14,6 +15,9 @@ pub struct Reach {
     pub directories: Vec<Directory>,
     /// The host's network: gangs need it, and workers of clients on other hosts. Default: no.
     pub network: bool,
+    /// Object storage, with keys that the agent makes for the lease and puts into the environment of its workers. Default: none; at
+    /// most 16.
+    pub storage: Vec<Place>,
 }
 
 /// A directory of the node's host that functions see. As text: `PATH`, `PATH:rw`, `PATH:INSIDE` or `PATH:INSIDE:rw`.
@@ -105,6 +109,22 @@ impl Reach {
                 ),
             });
         }
+        if self.storage.len() > STORAGE_MAX {
+            return Err(Error::Options {
+                what: format!(
+                    "places of storage must be at most {STORAGE_MAX}, not {}",
+                    self.storage.len()
+                ),
+            });
+        }
+        for place in &self.storage {
+            let what = match place.to_string().parse::<Place>() {
+                Ok(same) if same == *place => continue,
+                Ok(_) => format!("{place} is not what was meant"),
+                Err(bad) => bad.to_string(),
+            };
+            return Err(Error::Options { what });
+        }
         self.directories.iter().try_for_each(Directory::check)
     }
 
@@ -118,6 +138,7 @@ impl Reach {
         (*self != Self::default()).then(|| grpc::Reach {
             directories: self.directories.iter().map(directory).collect(),
             network: self.network,
+            storage: self.storage.iter().map(Place::to_string).collect(),
         })
     }
 
@@ -129,14 +150,20 @@ impl Reach {
             inside: (!of.inside.is_empty()).then(|| of.inside.into()),
             writable: of.writable,
         };
+        let storage = says.storage.iter().map(|text| text.parse());
         let granted = Self {
             directories: says.directories.into_iter().map(of).collect(),
             network: says.network,
+            // What cannot be read is not what was asked for.
+            storage: storage.filter_map(Result::ok).collect(),
         };
-        if granted.directories != self.directories || (self.network && !granted.network) {
+        if granted.directories != self.directories
+            || granted.storage != self.storage
+            || (self.network && !granted.network)
+        {
             return Err(Error::protocol(
-                "the agent's grant does not state the mounts or the network that were asked for; install the same hotlease on \
-                 both sides",
+                "the agent's grant does not state the mounts, the storage or the network that were asked for; install the same \
+                 hotlease on both sides",
             ));
         }
         Ok(granted)
@@ -182,10 +209,17 @@ mod tests {
         let asked = Reach {
             directories: vec!["/scratch/ann:/data:rw".parse().expect("good")],
             network: true,
+            storage: vec!["s3://data/ann:rw".parse().expect("good")],
         };
         let says = asked.request();
         assert_eq!(asked.granted(says.as_ref()).expect("the same"), asked);
         assert!(asked.granted(None).is_err(), "an agent that knows nothing of it");
+        let mut less = says.clone().expect("asked");
+        less.storage.clear();
+        assert!(
+            asked.granted(Some(&less)).is_err(),
+            "an agent that knows nothing of storage"
+        );
         let nothing = Reach::default();
         assert_eq!(nothing.request(), None);
         let more = grpc::Reach {

@@ -313,18 +313,25 @@ fn private(path: &Path) -> Result<(), IdentityError> {
 
 /// The same of a file that is open.
 pub(crate) fn private_metadata(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
+    match exposed(metadata) {
+        None => Ok(()),
+        Some(why) => Err(IdentityError::Unsafe {
+            path: path.to_owned(),
+            why,
+        }),
+    }
+}
+
+/// Why a file with secrets cannot be relied on to have kept them, or to be ours; none: it can.
+pub fn exposed(metadata: &fs::Metadata) -> Option<&'static str> {
     let own = nix::unistd::geteuid().as_raw();
-    let why = if metadata.uid() != own && metadata.uid() != 0 {
-        "it belongs to another user"
+    if metadata.uid() != own && metadata.uid() != 0 {
+        Some("it belongs to another user")
     } else if metadata.mode() & 0o077 != 0 {
-        "others can access it"
+        Some("others can access it")
     } else {
-        return Ok(());
-    };
-    Err(IdentityError::Unsafe {
-        path: path.to_owned(),
-        why,
-    })
+        None
+    }
 }
 
 impl From<IdentityError> for hotlease_wire::Refusal {

@@ -3,8 +3,8 @@
 use crate::kernel;
 use crate::system_calls::{Call, Rule};
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
@@ -71,9 +71,20 @@ pub fn limit_reach() -> io::Result<()> {
         .map(drop)
 }
 
+/// Which ports of TCP there are, where the kernel has a Landlock that knows of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tcp {
+    /// None.
+    None,
+    /// This one, to connect to.
+    To(u16),
+    /// All.
+    Any,
+}
+
 /// A second line behind the mounts: files are read and run everywhere in the sandbox's root, and written only in `writable`;
-/// sockets with names in the abstract, and signals, stay inside; TCP ports only where there is a `network`.
-pub fn limit_files(writable: &[PathBuf], network: bool) -> io::Result<RulesetStatus> {
+/// sockets with names in the abstract, and signals, stay inside; TCP as it says.
+pub fn limit_files(writable: &[PathBuf], tcp: Tcp) -> io::Result<RulesetStatus> {
     let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     let all = AccessFs::from_all(ABI::V6);
     let read = AccessFs::from_read(ABI::V6);
@@ -82,12 +93,16 @@ pub fn limit_files(writable: &[PathBuf], network: bool) -> io::Result<RulesetSta
         .handle_access(all)
         .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
         .map_err(|error| failed(&error))?;
-    if !network {
+    if tcp != Tcp::Any {
         rules = rules
             .handle_access(AccessNet::from_all(ABI::V6))
             .map_err(|error| failed(&error))?;
     }
     let mut rules = rules.create().map_err(|error| failed(&error))?;
+    if let Tcp::To(port) = tcp {
+        let port = NetPort::new(port, AccessNet::ConnectTcp);
+        rules = rules.add_rule(port).map_err(|error| failed(&error))?;
+    }
     let devices = (AccessFs::from_file(ABI::V6) & !AccessFs::Execute) | AccessFs::ReadDir;
     let mut allowed = vec![(Path::new("/"), read), (Path::new("/dev"), devices)];
     allowed.extend(writable.iter().map(|path| match path.is_dir() {

@@ -3,12 +3,13 @@
 //! It is a copy of the nursery that execs nothing, so every step until the program's own start is this code. Nobody in the
 //! sandbox can look into it or signal it: it is not dumpable, and the kernel protects a pid 1 from its own namespace.
 
-use crate::confinement;
+use crate::confinement::{self, Tcp};
 use crate::container::making::Common;
 use crate::container::waiting::Waiting;
 use crate::kernel::{self, Forked};
+use crate::loopback;
 use crate::message::{receive, send};
-use crate::order::{DESCRIBED_BYTES_MAX, Described};
+use crate::order::{DESCRIBED_BYTES_MAX, Described, STORAGE_PORT};
 use crate::policy::Policy;
 use crate::root::{self, StepError, Template, USER, step};
 use crate::zygote::nesting::Parent;
@@ -39,6 +40,8 @@ pub enum Told {
     Start {
         /// Where each tree goes, and whether it may be written.
         targets: Vec<(OsString, bool)>,
+        /// Whether its loopback has a way to object storage.
+        storage: bool,
     },
     /// Its program is being forked from a zygote; descriptor: where the fork reports.
     Forking,
@@ -50,7 +53,8 @@ pub enum Word {
     /// It waits for its program. Descriptors, if that is to be forked from a zygote: a pidfd of its own, and its
     /// namespaces.
     Prepared,
-    /// Descriptor: a pidfd of its program. If that is a zygote: three namespaces of the sandbox's, too.
+    /// Descriptor: a pidfd of its program. If that is a zygote: three namespaces of the sandbox's, too. If it has a way to object storage:
+    /// the listener of that.
     Started,
     /// It is about to end.
     Failed { what: String },
@@ -73,6 +77,8 @@ pub struct Inside<'a> {
     pub view: &'a View,
     pub policy: &'a Policy,
     pub filter: &'a BpfProgram,
+    /// That of programs with a way to object storage.
+    pub filter_with_storage: &'a BpfProgram,
     /// That of zygotes.
     pub filter_of_zygotes: &'a BpfProgram,
     /// Whether the nursery is root, and the sandbox thus another user.
@@ -120,20 +126,26 @@ impl Inside<'_> {
             },
         };
         send(socket, &Word::Prepared, &[]).map_err(step("telling the nursery"))?;
-        let (targets, fds) = match receive(socket).map_err(step("hearing of the nursery"))? {
-            Some((Told::Start { targets }, fds)) => (targets, fds),
+        let (targets, storage, fds) = match receive(socket).map_err(step("hearing of the nursery"))? {
+            Some((Told::Start { targets, storage }, fds)) => (targets, storage, fds),
             _ => return Err(gone()),
         };
-        let begun = self.start(waiting, targets, fds)?;
+        // While it has the capability to switch its loopback on.
+        let listener = match storage {
+            true => Some(loopback::listen().map_err(step("opening a way to object storage"))?),
+            false => None,
+        };
+        let begun = self.start(waiting, (targets, storage), fds)?;
         if let View::Container(_) = self.view {
             confinement::give_up_capabilities().map_err(step("giving up capabilities"))?;
         }
         let Begun { pid, pidfd, parent } = begun;
-        let told: Vec<BorrowedFd<'_>> = std::iter::once(&pidfd).chain(&parent).map(AsFd::as_fd).collect();
+        let told = std::iter::once(&pidfd).chain(&parent).chain(&listener);
+        let told: Vec<BorrowedFd<'_>> = told.map(AsFd::as_fd).collect();
         send(socket, &Word::Started, &told).map_err(step("telling the nursery"))?;
         let is_zygote = !parent.is_empty();
         drop(told);
-        drop((pidfd, parent));
+        drop((pidfd, parent, listener));
         // What follows is simple; in case it is not.
         confinement::limit_system_calls(self.filter).map_err(step("limiting the system calls of pid 1"))?;
         if is_zygote {
@@ -198,7 +210,7 @@ impl Inside<'_> {
     fn start(
         &self,
         waiting: Option<Waiting>,
-        targets: Vec<(OsString, bool)>,
+        (targets, storage): (Vec<(OsString, bool)>, bool),
         fds: Vec<OwnedFd>,
     ) -> Result<Begun, StepError> {
         let mut fds = fds.into_iter();
@@ -230,10 +242,15 @@ impl Inside<'_> {
         confinement::give_up_capabilities().map_err(step("giving up capabilities"))?;
         let run = Run::new(program).map_err(step("reading what to run"))?;
         let Some(orders) = orders else {
+            let (tcp, filter) = match storage {
+                true => (Tcp::To(STORAGE_PORT), self.filter_with_storage),
+                false if self.network => (Tcp::Any, self.filter),
+                false => (Tcp::None, self.filter),
+            };
             if confinement::has_landlock() {
-                confinement::limit_files(&writable, self.network).map_err(step("setting up Landlock"))?;
+                confinement::limit_files(&writable, tcp).map_err(step("setting up Landlock"))?;
             }
-            let (pid, pidfd) = run.start(input, output, self.filter)?;
+            let (pid, pidfd) = run.start(input, output, filter)?;
             return Ok(Begun::plain(pid, pidfd));
         };
         self.start_zygote(run, (input, output), orders)

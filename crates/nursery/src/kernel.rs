@@ -74,6 +74,24 @@ struct CloneArguments {
     tls: u64,
 }
 
+/// Switches an interface of this socket's network on.
+pub fn switch_on(socket: &OwnedFd, name: &CStr) -> io::Result<()> {
+    // SAFETY: the structure is numbers and letters, for which zeros are good.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let letters = name.to_bytes();
+    if letters.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (place, letter) in request.ifr_name.iter_mut().zip(letters) {
+        *place = *letter as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the structure is valid for the length of the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    nix::errno::Errno::result(result)?;
+    Ok(())
+}
+
 /// Who one is after a fork.
 pub enum Forked {
     Child,

@@ -16,6 +16,7 @@
 //! * [`declared`] is a directory of the host that a lease has asked for, and how it is opened.
 //! * [`container`] is what becomes of them where a site has a container runtime.
 //! * [`zygote`] is a program from which others are forked, each into a sandbox of its own.
+//! * `loopback` is the way to object storage of leases that have one.
 //! * `nursery` is the loop; `making` makes one from outside; `inside` is pid 1; `root`, `landing`, `cgroup`,
 //!   `confinement` are one mechanism each; `kernel` is what no library wraps.
 //!
@@ -28,6 +29,7 @@ pub mod container;
 pub mod declared;
 mod inside;
 mod kernel;
+mod loopback;
 mod making;
 mod message;
 mod nursery;

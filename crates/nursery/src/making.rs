@@ -116,8 +116,12 @@ impl Made {
     }
 
     /// Tells it what to run.
-    pub fn start(&self, targets: Vec<(OsString, bool)>, fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
-        send(&self.socket, &Told::Start { targets }, fds)
+    pub fn start(
+        &self,
+        (targets, storage): (Vec<(OsString, bool)>, bool),
+        fds: &[BorrowedFd<'_>],
+    ) -> std::io::Result<()> {
+        send(&self.socket, &Told::Start { targets, storage }, fds)
     }
 
     /// Everything in it dies.

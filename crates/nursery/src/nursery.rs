@@ -89,6 +89,7 @@ enum Role {
 struct Start {
     id: u64,
     network: bool,
+    storage: bool,
     reply: OwnedFd,
     input: OwnedFd,
     output: OwnedFd,
@@ -113,6 +114,8 @@ struct Nursery {
     view: View,
     /// Without a network, and with it.
     filters: [BpfProgram; 2],
+    /// Without one, but for what a way to storage needs.
+    filter_with_storage: BpfProgram,
     filter_of_zygotes: BpfProgram,
     groups: Groups,
     by_root: bool,
@@ -198,6 +201,7 @@ impl Nursery {
                 confinement::filter(system_calls::table(false))?,
                 confinement::filter(system_calls::table(true))?,
             ],
+            filter_with_storage: confinement::filter(system_calls::table_with_storage())?,
             // They have no network, whatever the site grants.
             filter_of_zygotes: confinement::filter(system_calls::table_of_zygote())?,
             groups,
@@ -382,7 +386,7 @@ impl Nursery {
         match order {
             // There is one policy for a nursery's life.
             Order::Serve(_) | Order::Contain(..) => return false,
-            Order::Start { id, network } => {
+            Order::Start { id, network, storage } => {
                 let mut next = || fds.next();
                 let (Some(reply), Some(input), Some(output), Some(end), Some(described)) =
                     (next(), next(), next(), next(), next())
@@ -392,14 +396,19 @@ impl Nursery {
                 let start = Start {
                     id,
                     network,
+                    storage,
                     reply,
                     input,
                     output,
                     end,
                     described,
                 };
+                let has_no_own = network || matches!(self.view, View::Container(_));
                 let what = match () {
                     () if network && !self.policy.network => "the site grants sandboxes no network".into(),
+                    () if storage && has_no_own => {
+                        "a way to storage is opened in a network of the sandbox's own only".into()
+                    }
                     () if self.sandboxes.len() + self.waiting.len() >= SANDBOXES_MAX => {
                         format!("there are {SANDBOXES_MAX} sandboxes already")
                     }

@@ -12,6 +12,8 @@ use std::ffi::OsString;
 
 /// Bytes of a [`Described`].
 pub const DESCRIBED_BYTES_MAX: u64 = 1 << 20;
+/// The port of a sandbox's own loopback at which its program reaches object storage, where its order opens one.
+pub const STORAGE_PORT: u16 = 9000;
 /// Name of the worker's program in a sandbox, where an order names none.
 pub const WORKER_INSIDE: &str = "/hotlease-worker";
 
@@ -27,6 +29,8 @@ pub enum Order {
         id: u64,
         /// Whether it shares the host's network; only where the policy lets it.
         network: bool,
+        /// Whether its own loopback, which is then all of its network, has a listener at [`STORAGE_PORT`], for the agent to accept at.
+        storage: bool,
     },
     /// Descriptors: where to answer, with [`Reply::Done`].
     Limit {
@@ -57,7 +61,7 @@ pub enum Reply {
         lacking: Vec<String>,
     },
     /// The program runs. Descriptors: pidfds of what is to be killed, and of the program: pid 1, with which all of the sandbox ends, or
-    /// of a zygote the program itself, because what was forked from it goes on.
+    /// of a zygote the program itself, because what was forked from it goes on. And the listener, if one was ordered.
     Started,
     /// Carried out.
     Done,

@@ -38,6 +38,12 @@ pub fn table(network: bool) -> impl Iterator<Item = &'static Call> {
     OWN.iter().chain(OLD).chain(more)
 }
 
+/// What is allowed without a network, but with a way to object storage: a port of the sandbox's own loopback, to which Landlock lets it
+/// connect, and to no other, where the kernel has that.
+pub fn table_with_storage() -> impl Iterator<Item = &'static Call> {
+    table(false).chain(STORAGE)
+}
+
 /// What is allowed where Charliecloud is yet to make the root: what it adds is of no use without capabilities, which nobody
 /// gets who can make no user namespace.
 pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static Call> {
@@ -338,6 +344,10 @@ const NETWORK: &[Call] = calls! {
     ] "where the site grants a network: the Internet's protocols, and asking which interfaces there are";
 };
 
+const STORAGE: &[Call] = calls! {
+    SYS_socket [Is(0, libc::AF_INET as u64)] "where a lease reaches object storage: the loopback of a network with nothing else in it";
+};
+
 const RUNTIME: &[Call] = calls! {
     SYS_unshare [Is(0, (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64)] "a container's own users and mounts";
     SYS_mount "its root, and what is bound there";
@@ -368,7 +378,7 @@ mod tests {
 
     #[test]
     fn what_escapes_are_made_of_is_not_there() {
-        let names: HashSet<_> = table(true).map(Call::name).collect();
+        let names: HashSet<_> = table(true).chain(STORAGE).map(Call::name).collect();
         for bad in [
             "ptrace",
             "mount",

@@ -131,20 +131,43 @@ pub struct Program {
     pub held: Held,
 }
 
-/// What a worker may reach beyond its sandbox, as its lease has it. Without effect in kind `process`, which reaches all that the
-/// agent does.
+/// What a worker may reach beyond its sandbox, as its lease has it. But for storage without effect in kind `process`, which reaches all
+/// that the agent does.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
     /// Directories of the host.
     pub directories: Vec<Declared>,
     /// Whether it shares the host's network: refused where the [`Policy`] does not let it.
     pub network: bool,
+    /// Its way to object storage. In kind `process`, too.
+    pub storage: Option<Storage>,
+}
+
+/// A worker's way to object storage, which somebody outside keeps. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Storage {
+    /// What its environment says of it: where it is, and keys.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Whether it is at [`STORAGE_PORT`](crate::STORAGE_PORT) of a network of the sandbox's own, where [`Process::take_listener`] accepts;
+    /// otherwise on the host's.
+    pub inside: bool,
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Storage")
+    }
 }
 
 impl Reach {
     /// Whether it is nothing.
     pub fn is_nothing(&self) -> bool {
-        self.directories.is_empty() && !self.network
+        self.directories.is_empty() && !self.network && self.storage.is_none()
+    }
+
+    /// What the environment says of it.
+    pub(crate) fn environment(&self) -> &[(OsString, OsString)] {
+        self.storage.as_ref().map_or(&[], |storage| &storage.environment)
     }
 }
 
@@ -344,7 +367,7 @@ impl Launcher {
         let Some(program) = program else {
             let mut worker = Command::new(&self.binary);
             worker.arg0(WORKER_BINARY).current_dir("/");
-            return self.spawn(worker, &[], control);
+            return self.spawn(worker, (&[], reach), control);
         };
         let unusable = |errno: nix::errno::Errno| SandboxError::Program {
             path: program.path.clone(),
@@ -357,7 +380,7 @@ impl Launcher {
             true => &program.directory,
             false => Path::new("/"),
         });
-        self.spawn(worker, &program.environment, control)
+        self.spawn(worker, (&program.environment, reach), control)
     }
 
     fn start_in(
@@ -405,7 +428,7 @@ impl Launcher {
     fn spawn(
         &self,
         mut worker: Command,
-        environment: &[(OsString, OsString)],
+        (environment, reach): (&[(OsString, OsString)], &Reach),
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };
@@ -419,6 +442,7 @@ impl Launcher {
                 self.environment
                     .iter()
                     .chain(environment)
+                    .chain(reach.environment())
                     .map(|(name, value)| (name, value)),
             )
             .process_group(0)

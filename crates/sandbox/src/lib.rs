@@ -32,9 +32,10 @@ mod process;
 
 pub use container::Container;
 pub use hotlease_nursery::declared::Declared;
+pub use hotlease_nursery::order::STORAGE_PORT;
 pub use hotlease_nursery::policy::{Mount, Policy, Users};
 pub use kind::{BadKind, Kind};
-pub use launcher::{Held, Launcher, Program, Reach, SandboxError, WORKER_BINARY};
+pub use launcher::{Held, Launcher, Program, Reach, SandboxError, Storage, WORKER_BINARY};
 pub use namespace::NURSERY_BINARY;
 pub use phases::Phases;
 pub use process::{End, Exit, Process};

@@ -52,6 +52,8 @@ pub(crate) struct Started {
     pub output: OwnedFd,
     /// Where the nursery tells its end.
     pub end: OwnedFd,
+    /// Its way to object storage, if it has one.
+    pub listener: Option<OwnedFd>,
     /// To limit it.
     pub limits: Limits,
 }
@@ -139,6 +141,7 @@ impl Namespaces {
             let order = |id| Order::Start {
                 id,
                 network: reach.network,
+                storage: reach.storage.as_ref().is_some_and(|storage| storage.inside),
             };
             match nursery.begin(order, &control, Some(&described)) {
                 Ok(started) => return started,
@@ -231,20 +234,22 @@ impl Nursery {
         let fds = [control.as_fd(), stdout.as_fd(), telling.as_fd()].into_iter();
         let fds: Vec<BorrowedFd<'_>> = fds.chain(described.map(AsFd::as_fd)).collect();
         let (reply, fds) = self.ask(&order(id), &fds)?;
-        Ok(match (reply, <[OwnedFd; 2]>::try_from(fds)) {
-            (Reply::Started, Ok([pidfd, program])) => pid_of(&program)
+        let mut fds = fds.into_iter();
+        Ok(match (reply, fds.next(), fds.next()) {
+            (Reply::Started, Some(pidfd), Some(program)) => pid_of(&program)
                 .map_err(failed("finding the program's process"))
                 .map(|pid| Started {
                     pid,
                     pidfd,
                     output: output.into(),
                     end: end.into(),
+                    listener: fds.next(),
                     limits: Limits {
                         nursery: Arc::clone(self),
                         id,
                     },
                 }),
-            (Reply::Failed { what }, _) => Err(SandboxError::Sandbox { what }),
+            (Reply::Failed { what }, ..) => Err(SandboxError::Sandbox { what }),
             _ => Err(failed("the nursery")(io::ErrorKind::InvalidData.into())),
         })
     }
@@ -305,7 +310,7 @@ fn described(
     let own = replaced.map(|name| (OsString::from(name), OsString::from("/tmp")));
     let mut environment: Vec<(OsString, OsString)> = inherited.cloned().chain(own).collect();
     let declared = reach.directories.clone();
-    let described = match program {
+    let mut described = match program {
         None => Described {
             path: WORKER_INSIDE.into(),
             arguments: vec![crate::WORKER_BINARY.into()],
@@ -337,6 +342,11 @@ fn described(
             }
         }
     };
+    let own = reach.environment();
+    described
+        .environment
+        .retain(|(name, _)| !own.iter().any(|(own, _)| own == name));
+    described.environment.extend_from_slice(own);
     let mut file = File::from(memfd_create(c"hotlease-program", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(&hotlease_wire::encode(&described))?;
     Ok(file)

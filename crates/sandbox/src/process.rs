@@ -77,6 +77,7 @@ impl Shared {
 pub struct Process {
     shared: Arc<Shared>,
     exit: watch::Receiver<Option<Arc<Exit>>>,
+    listener: Option<OwnedFd>,
     /// What its kind knows of its start.
     pub(crate) phases: Phases,
 }
@@ -153,6 +154,7 @@ impl Process {
             pid,
             output,
             end,
+            listener,
             limits,
         } = started;
         // What nobody watches must not run.
@@ -173,7 +175,14 @@ impl Process {
             tail: Mutex::default(),
         };
         let life = Life::Sandbox(end);
-        Ok(Self::watch(shared, life, output, living, out_of_memory))
+        let mut process = Self::watch(shared, life, output, living, out_of_memory);
+        process.listener = listener;
+        Ok(process)
+    }
+
+    /// Where its way to object storage ends, once: a listener for TCP, which does not block.
+    pub fn take_listener(&mut self) -> Option<OwnedFd> {
+        self.listener.take()
     }
 
     fn watch(
@@ -200,6 +209,7 @@ impl Process {
         Self {
             shared,
             exit,
+            listener: None,
             phases: Phases::default(),
         }
     }

@@ -10,6 +10,7 @@
 //! * [`munge`] — what a credential of a cluster's user carries.
 //! * [`comm`] — message passing between functions: members, their rendezvous, their messages.
 //! * [`task`] — tasks of Python workers and their results, inside the payloads of invocations.
+//! * [`storage`] — object storage that a lease asks for.
 //! * [`code`] — which functions a shared library offers, read from its bytes.
 //! * [`grpc`] — client ↔ manager ↔ agent (feature `grpc`).
 //!
@@ -38,6 +39,7 @@ pub mod munge;
 pub mod python;
 pub mod refusal;
 pub mod session;
+pub mod storage;
 pub mod task;
 pub mod token;
 pub mod tunnel;

@@ -65,6 +65,8 @@ pub const FUNCTION_LABEL_BYTES_MAX: usize = 128;
 pub const TENANT_BYTES_MAX: usize = 64;
 /// Directories that a lease may declare.
 pub const DIRECTORIES_MAX: usize = 16;
+/// Places of object storage that a lease may declare.
+pub const STORAGE_MAX: usize = 16;
 /// Bytes of a path that a lease declares.
 pub const PATH_BYTES_MAX: usize = 1024;
 /// Bytes of a lease's label.

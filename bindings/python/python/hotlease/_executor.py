@@ -118,6 +118,10 @@ class Executor(_core.Client, _bases.Executor):
         same place or at ``INSIDE``. A site refuses what it does not grant.
     network
         Whether sandboxes have their node's network. Needed by clients on other hosts, and by tasks that use it.
+    storage
+        Object storage that tasks reach, each as ``"s3://BUCKET[/PREFIX][:ro|:rw]"``: to read, or with ``:rw`` also to write. Clients of S3 find
+        it, with keys that end with the lease, in their environment (``boto3.client("s3")`` needs no more). A site refuses what it does
+        not grant.
     imports
         Modules that workers import before they take tasks, ``["numpy", "scipy.linalg"]``. Where one cannot be imported, there is no
         executor, and the error says why. In a sandbox of kind ``namespace`` the next lease of the same program forks its workers from an
@@ -168,6 +172,7 @@ class Executor(_core.Client, _bases.Executor):
         variables: Optional[dict[str, str]] = None,
         mounts: Sequence[str] = (),
         network: bool = False,
+        storage: Sequence[str] = (),
         imports: Sequence[str] = (),
         **options: Any,
     ) -> None:
@@ -195,7 +200,9 @@ class Executor(_core.Client, _bases.Executor):
         options.update((name, value) for name, value in asked.items() if value is not None)
         if isinstance(mounts, str):
             raise TypeError("mounts is a list of directories")
-        options.update(mounts=list(mounts), network=network)
+        if isinstance(storage, str):
+            raise TypeError("storage is a list of places")
+        options.update(mounts=list(mounts), network=network, storage=list(storage))
         options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=at_least)
         options.update(idempotent=idempotent, patience=patience, retries=retries, memo=memo)
         options["timing"] = _TIMED if timing is True else int(timing)

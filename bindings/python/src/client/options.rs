@@ -94,6 +94,12 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
                 lease.reach.directories =
                     read.map_err(|error: hotlease_client::Error| PyValueError::new_err(error.to_string()))?;
             }
+            "storage" => {
+                let places = value.extract::<Vec<String>>()?;
+                let read = places.iter().map(|text| text.parse()).collect::<Result<_, _>>();
+                lease.reach.storage =
+                    read.map_err(|bad: hotlease_client::BadPlace| PyValueError::new_err(bad.to_string()))?;
+            }
             "network" => lease.reach.network = value.extract()?,
             "polling" => lease.polling = polling(value.extract()?)?,
             "hot_budget" => lease.hot_budget = seconds(&value)?,

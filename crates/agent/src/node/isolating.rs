@@ -3,6 +3,7 @@
 use super::Node;
 use crate::caller::Origin;
 use crate::images::Image;
+use crate::storage::{Asker, LeaseStorage};
 use crate::{python, reach, sandboxes};
 use hotlease_sandbox::{Held, Kind, Mount, Program, Reach};
 use hotlease_wire::Refusal;
@@ -18,6 +19,8 @@ pub(super) struct Isolation {
     /// What its workers reach beyond that, and as its client is told.
     pub reach: Arc<Reach>,
     pub reach_told: grpc::Reach,
+    /// Its keys and places in object storage.
+    pub storage: Option<Arc<LeaseStorage>>,
     origin: Origin,
     /// The environment that it names, mounted, and how long that took.
     image: Option<(Arc<Image>, Duration)>,
@@ -42,7 +45,12 @@ impl Node {
         if sandbox != Kind::Process {
             sandboxes::available(self.launcher.clone(), sandbox).await?;
         }
-        let (reach, reach_told) = self.reach_of(request, sandbox, origin).await?;
+        let (mut reach, mut reach_told) = self.reach_of(request, sandbox, origin).await?;
+        let storage = self.storage_of(request, (sandbox, &reach), origin)?;
+        if let Some(storage) = &storage {
+            reach.storage = Some(storage.way());
+            reach_told.storage = storage.told();
+        }
         let python = request.python.as_ref().filter(|python| !python.image.is_empty());
         let image = match python {
             Some(python) => {
@@ -56,6 +64,7 @@ impl Node {
             sandbox,
             reach: Arc::new(reach),
             reach_told,
+            storage,
             origin,
             image,
         })
@@ -80,6 +89,23 @@ impl Node {
         })??;
         sandboxes::reached(sandbox, origin, reach.network)?;
         Ok((reach, told))
+    }
+
+    fn storage_of(
+        &self,
+        request: &AcquireRequest,
+        (kind, reach): (Kind, &Reach),
+        origin: Origin,
+    ) -> Result<Option<Arc<LeaseStorage>>, Refusal> {
+        let asked = request.reach.as_ref().map_or(&[][..], |reach| &reach.storage);
+        let asker = Asker {
+            tenant: &request.tenant,
+            is_own: self.identity.sandboxes.is_own(&request.tenant, origin),
+            kind,
+            network: reach.network,
+            node: &self.identity.host,
+        };
+        self.identity.storage.of_lease(asked, asker)
     }
 
     async fn image_of(

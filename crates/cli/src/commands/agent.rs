@@ -153,6 +153,9 @@ struct SandboxArgs {
     /// given more than once
     #[arg(long = "sandbox-grant", value_name = "PATH")]
     granted: Vec<DirectoryGrant>,
+    /// File that says which object storage leases may ask for, and where the site's keys of it are; for the agent's user alone to read
+    #[arg(long = "sandbox-storage", value_name = "FILE")]
+    storage: Option<PathBuf>,
     /// Let leases ask for the host's network; without it sandboxes have none, and serve clients of this machine only
     #[arg(long)]
     sandbox_network: bool,
@@ -197,6 +200,7 @@ impl SandboxArgs {
         policy.mounts = self.shown.into_iter().map(Mount::read_only).collect();
         policy.network = self.sandbox_network;
         config.sandbox_grants = self.granted;
+        config.storage = self.storage;
         policy.memory_bytes = self.sandbox_memory.unwrap_or(0) as u64;
         policy.processes = self.sandbox_processes;
         policy.prepared = self.sandbox_prepared;
@@ -212,6 +216,9 @@ impl SandboxArgs {
         }
         for grant in &self.granted {
             add("--sandbox-grant", grant.to_string().into());
+        }
+        if let Some(file) = &self.storage {
+            add("--sandbox-storage", absolute(file).into());
         }
         if let Some(bytes) = self.sandbox_memory {
             add("--sandbox-memory", bytes.to_string().into());
@@ -402,6 +409,8 @@ mod tests {
             "/scratch/{tenant}:rw",
             "--sandbox-grant",
             "/data",
+            "--sandbox-storage",
+            "/etc/hotlease/storage.toml",
             "--sandbox-network",
             "--sandbox-memory",
             "2G",

@@ -130,10 +130,13 @@ impl Explained {
 
 /// In words, what functions of a lease may reach.
 fn reaches(start: &LeaseStart) -> Vec<String> {
-    if start.sandbox == "process" {
-        return vec!["all that the agent's user does".into()];
-    }
     let reach = start.reach.clone().unwrap_or_default();
+    let storage = reach.storage.into_iter();
+    if start.sandbox == "process" {
+        return std::iter::once("all that the agent's user does".into())
+            .chain(storage)
+            .collect();
+    }
     let directory = |of: Directory| {
         let inside = match of.inside.as_str() {
             "" => String::new(),
@@ -151,6 +154,7 @@ fn reaches(start: &LeaseStart) -> Vec<String> {
         .directories
         .into_iter()
         .map(directory)
+        .chain(storage)
         .chain(network)
         .collect()
 }
@@ -275,13 +279,21 @@ mod tests {
                 writable: true,
             }],
             network: true,
+            storage: vec!["s3://data/ann:rw".into()],
         });
         assert_eq!(
             reaches(&start),
-            ["/scratch/ann as /data to read and write", "the host's network"]
+            [
+                "/scratch/ann as /data to read and write",
+                "s3://data/ann:rw",
+                "the host's network"
+            ]
         );
         start.sandbox = "process".into();
-        assert_eq!(reaches(&start), ["all that the agent's user does"]);
+        assert_eq!(
+            reaches(&start),
+            ["all that the agent's user does", "s3://data/ann:rw"]
+        );
     }
 
     #[test]

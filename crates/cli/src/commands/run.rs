@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use hotlease_client::{
-    Code, Directory, Function, Invoker, LeaseOptions, Placement, Polling, Reach, Sharing, Spread,
+    Code, Directory, Function, Invoker, LeaseOptions, Place, Placement, Polling, Reach, Sharing, Spread,
 };
 use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX};
 use serde::Serialize;
@@ -80,6 +80,10 @@ pub(crate) struct RunArgs {
     /// Directory of the node that the function sees: PATH[:INSIDE][:rw], as far as its site grants it; may be given more than once
     #[arg(long = "mount", value_name = "MOUNT")]
     mounts: Vec<Directory>,
+    /// Object storage that the function reaches, with keys of its own: s3://BUCKET[/PREFIX][:ro|:rw], as far as its site grants it; may be
+    /// given more than once
+    #[arg(long = "storage", value_name = "PLACE")]
+    storage: Vec<Place>,
     /// Let the function use the node's network, where its site grants that
     #[arg(long)]
     network: bool,
@@ -217,6 +221,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
         reach: Reach {
             directories: args.mounts.clone(),
             network: args.network,
+            storage: args.storage.clone(),
         },
         polling: args.polling.into(),
         sharing: if args.shared {

@@ -113,8 +113,9 @@ impl Sandbox {
             return self.made.kill();
         };
         let mut killed_with = self.made.pidfd.as_fd();
+        let mut listener = None;
         match &mut self.role {
-            Role::Plain => {}
+            Role::Plain => listener = fds.next(),
             Role::Zygote(zygote) => {
                 zygote.parent = Parent::from_fds(fds.collect());
                 killed_with = program.as_fd();
@@ -128,7 +129,9 @@ impl Sandbox {
                 return self.answer_started(reply);
             }
         }
-        answer(reply, &Reply::Started, &[killed_with, program.as_fd()]);
+        let told = [killed_with, program.as_fd()].into_iter();
+        let told: Vec<_> = told.chain(listener.as_ref().map(AsFd::as_fd)).collect();
+        answer(reply, &Reply::Started, &told);
     }
 
     /// The fork is there and confined: it gets into its group, where it waits.
@@ -277,6 +280,7 @@ impl Nursery {
             view: &self.view,
             policy: &self.policy,
             filter: &self.filters[0],
+            filter_with_storage: &self.filter_with_storage,
             filter_of_zygotes: &self.filter_of_zygotes,
             by_root: self.by_root,
             network: false,

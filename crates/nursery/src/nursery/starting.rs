@@ -37,6 +37,7 @@ impl Nursery {
             view: &self.view,
             policy: &self.policy,
             filter: &self.filters[usize::from(network)],
+            filter_with_storage: &self.filter_with_storage,
             filter_of_zygotes: &self.filter_of_zygotes,
             by_root: self.by_root,
             network,
@@ -89,6 +90,7 @@ impl Nursery {
         let Start {
             id,
             network: _,
+            storage,
             reply,
             input,
             output,
@@ -102,6 +104,9 @@ impl Nursery {
                  trees,
                  zygote,
              }| {
+                if zygote && storage {
+                    return Err("a zygote is no lease's, and reaches nothing".to_owned());
+                }
                 let failed = |error: io::Error| format!("telling a sandbox what to run: {error}");
                 let paths = targets.iter().map(|(target, _)| target.into());
                 let zygote = zygote.then(|| Zygote::new(paths.collect())).transpose();
@@ -115,7 +120,7 @@ impl Nursery {
                     .chain(&trees);
                 let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
                 let sandbox = &self.sandboxes[index];
-                sandbox.made.start(targets, &fds).map_err(failed)?;
+                sandbox.made.start((targets, storage), &fds).map_err(failed)?;
                 Ok(role)
             },
         );

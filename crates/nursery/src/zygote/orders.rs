@@ -145,7 +145,7 @@ impl Orders {
                     let own = [PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
                     let writable: Vec<PathBuf> =
                         own.into_iter().chain(fork.writable.iter().cloned()).collect();
-                    confinement::limit_files(&writable, false).map(drop)
+                    confinement::limit_files(&writable, confinement::Tcp::None).map(drop)
                 }
                 false => Ok(()),
             },

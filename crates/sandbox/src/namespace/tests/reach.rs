@@ -34,7 +34,7 @@ fn declared(folder: &Path, writable: bool, as_owner: bool) -> Reach {
     };
     Reach {
         directories: vec![declared],
-        network: false,
+        ..Reach::default()
     }
 }
 
@@ -98,6 +98,73 @@ async fn a_declared_directory_is_its_owner_s_and_what_is_made_there_too() {
         .expect_err("nothing in a sandbox writes as root")
         .to_string();
     assert!(error.contains("belongs to root"), "{error}");
+}
+
+#[tokio::test]
+async fn a_way_to_storage_is_one_port_of_a_network_of_its_own() {
+    let Some(launcher) = launcher(Policy::default()) else {
+        return;
+    };
+    if !Path::new("/bin/bash").exists() {
+        eprintln!("skipped: there is no bash, which can talk TCP");
+        return;
+    }
+    let start = |script: &str, reach: &Reach| {
+        let input = File::open("/dev/null").expect("it is there");
+        let mut program = shell(script, Vec::new());
+        program.path = "/bin/bash".into();
+        launcher.start(Kind::Namespace, Some(&program), reach, input.into())
+    };
+    let reach = Reach {
+        storage: Some(crate::Storage {
+            environment: vec![("OWN".into(), "the lease's".into())],
+            inside: true,
+        }),
+        ..Reach::default()
+    };
+    let script = "echo $OWN; cat /dev/tcp/127.0.0.1/9000; readlink /proc/self/ns/net
+                  for there in 127.0.0.1/9001 127.0.0.2/80 192.0.2.1/9000; do
+                      (exec 3<>/dev/tcp/$there) 2>/dev/null && echo reached $there
+                  done; true";
+    let script = script.replace(
+        "cat /dev/tcp/127.0.0.1/9000",
+        "exec 3<>/dev/tcp/127.0.0.1/9000; cat <&3",
+    );
+    // Prepared before anybody asked, or made for it.
+    for _ in 0..4 {
+        let mut process = start(&script, &reach).expect("started");
+        let listener = process.take_listener().expect("it was asked for");
+        let listener = std::net::TcpListener::from(listener);
+        listener.set_nonblocking(false).expect("set");
+        let accepted = tokio::task::spawn_blocking(move || {
+            use std::io::Write;
+            let (mut stream, from) = listener.accept().expect("it connects");
+            stream.write_all(b"from outside\n").expect("written");
+            from
+        });
+        assert!(accepted.await.expect("accepted").ip().is_loopback());
+        let exit = exit_of(&process).await;
+        let mut lines = exit.output.lines();
+        assert_eq!(
+            (lines.next(), lines.next()),
+            (Some("the lease's"), Some("from outside")),
+            "{exit:?}"
+        );
+        let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
+        assert_ne!(lines.next(), own.to_str(), "it is in our network");
+        assert_eq!(lines.next(), None, "it reaches more: {exit:?}");
+    }
+    let without = start(&script, &Reach::default()).expect("started");
+    let exit = exit_of(&without).await;
+    assert!(
+        !exit.output.contains("from outside") && exit.output.starts_with("its\n"),
+        "{exit:?}"
+    );
+    let asking = Reach {
+        network: true,
+        ..reach
+    };
+    assert!(start("true", &asking).is_err(), "the site grants no network");
 }
 
 #[tokio::test]

@@ -1,0 +1,131 @@
+//! The keys and places of one lease. They are worth something as long as it is in force.
+
+use super::Open;
+use super::site::Store;
+use hotlease_s3::Keys;
+use hotlease_sandbox::{STORAGE_PORT, Storage as Way};
+use hotlease_wire::storage::Place;
+use std::ffi::OsString;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Weak};
+use tokio::sync::{Semaphore, watch};
+
+/// Connections of one lease at a time, at the host's loopback, where it is not alone.
+const CONNECTIONS_MAX: usize = 256;
+
+/// See the module.
+pub(crate) struct LeaseStorage {
+    /// Whom its registry forgets it at.
+    open: Weak<Open>,
+    pub(super) keys: Keys,
+    pub(super) places: Vec<Place>,
+    /// The number of the store that each is of.
+    pub(super) stores: Vec<usize>,
+    pub(super) connections: Arc<Semaphore>,
+    way: Way,
+    over: watch::Sender<bool>,
+}
+
+impl fmt::Debug for LeaseStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.places).finish()
+    }
+}
+
+impl LeaseStorage {
+    /// With new keys.
+    pub(super) fn new(
+        open: &Arc<Open>,
+        (places, stores): (Vec<Place>, Vec<usize>),
+        inside: bool,
+    ) -> Arc<Self> {
+        let keys = Keys {
+            id: format!("HL{:018X}", rand::random::<u128>() >> 56),
+            secret: format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>()),
+            token: None,
+        };
+        let address = match inside {
+            true => SocketAddr::from((Ipv4Addr::LOCALHOST, STORAGE_PORT)),
+            false => open.address,
+        };
+        let first = stores.first().and_then(|store| open.site.store(*store));
+        let way = Way {
+            environment: environment(&keys, address, first),
+            inside,
+        };
+        let lease = Arc::new(Self {
+            open: Arc::downgrade(open),
+            keys,
+            places,
+            stores,
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            way,
+            over: watch::Sender::new(false),
+        });
+        open.leases()
+            .insert(lease.keys.id.clone(), Arc::downgrade(&lease));
+        lease
+    }
+
+    /// How its workers reach it.
+    pub fn way(&self) -> Way {
+        self.way.clone()
+    }
+
+    /// The places, as its client is told.
+    pub fn told(&self) -> Vec<String> {
+        self.places.iter().map(Place::to_string).collect()
+    }
+
+    /// Its lease is over or being ended: connections are cut, and its keys open nothing any more.
+    pub fn end(&self) {
+        self.over.send_replace(true);
+        self.forget();
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
+    /// Waits until it has.
+    pub(super) async fn over(&self) {
+        // The sender lives in self, so waiting cannot fail.
+        let _ = self.over.subscribe().wait_for(|over| *over).await;
+    }
+
+    fn forget(&self) {
+        if let Some(open) = self.open.upgrade() {
+            open.leases().remove(&self.keys.id);
+        }
+    }
+}
+
+impl Drop for LeaseStorage {
+    // Of a lease that was not granted.
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+/// What all SDKs understand. In the environment and not at an address that hands keys out, because workers of such a lease are started for
+/// it and end with it, as its keys do.
+fn environment(keys: &Keys, address: SocketAddr, store: Option<&Store>) -> Vec<(OsString, OsString)> {
+    let region = store.map_or("us-east-1", |store| &store.region);
+    let endpoint = format!("http://{address}");
+    [
+        ("AWS_ACCESS_KEY_ID", &*keys.id),
+        ("AWS_SECRET_ACCESS_KEY", &*keys.secret),
+        ("AWS_ENDPOINT_URL_S3", &*endpoint),
+        ("AWS_REGION", region),
+        ("AWS_DEFAULT_REGION", region),
+        // Chunks that are signed one by one do not go through.
+        ("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required"),
+        ("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required"),
+        // Nobody else is to be asked for keys.
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+    ]
+    .map(|(name, value)| (name.into(), value.into()))
+    .to_vec()
+}

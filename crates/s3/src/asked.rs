@@ -1,0 +1,247 @@
+//! What a request asks for, and whether a lease may.
+
+use crate::encoding::{decoded, encoded};
+use crate::fault::Fault;
+use crate::table::{self, Operation};
+use hotlease_wire::storage::{Place, is_bucket, is_key};
+use http::{HeaderMap, Method};
+
+/// The header that names the object to copy from.
+pub(crate) const SOURCE: &str = "x-amz-copy-source";
+/// Bytes of a path and its query.
+const TARGET_BYTES_MAX: usize = 8 << 10;
+
+/// A request that is understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Of which bucket.
+    pub bucket: String,
+    /// Of which object; empty: of the bucket.
+    pub key: String,
+    /// To do what.
+    pub operation: Operation,
+    /// Bucket and key that it is to be copied from.
+    pub source: Option<(String, String)>,
+    /// As it was sent, in the form that is signed.
+    path: String,
+    /// Names and values, in the order of signatures, each name once.
+    query: Vec<(String, String)>,
+}
+
+/// A request that may be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Judged {
+    /// Which of the places it is in.
+    pub place: usize,
+    /// Which of them it copies from.
+    pub source: Option<usize>,
+}
+
+impl Asked {
+    /// Reads a request's line, and where it copies from. The bucket is the first part of the path: names of hosts are not looked at.
+    pub fn read(method: &Method, target: &str, headers: &HeaderMap) -> Result<Self, Fault> {
+        let invalid = |what: &str| Fault::new(400, "InvalidURI", what);
+        if target.len() > TARGET_BYTES_MAX {
+            return Err(invalid("the path and its query are too long"));
+        }
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let path = path
+            .strip_prefix('/')
+            .and_then(decoded)
+            .ok_or_else(|| invalid("the path is not encoded as S3 has it"))?;
+        let (bucket, key) = path.split_once('/').unwrap_or((&path, ""));
+        if bucket.is_empty() {
+            return Err(Fault::denied(
+                "buckets are not listed here: a lease names those that it reaches (`storage`), as s3://BUCKET[/PREFIX]:ro or :rw",
+            ));
+        }
+        if !is_bucket(bucket) {
+            return Err(invalid(
+                "the path does not begin with a bucket's name; buckets are in paths here, not in names of hosts: set path-style \
+                 addressing in your S3 client",
+            ));
+        }
+        check_key(key)?;
+        let query = pairs(query)?;
+        let names: Vec<&str> = query.iter().map(|(name, _)| &**name).collect();
+        let of_key = !key.is_empty();
+        let operation = table::operation(method.as_str(), of_key, &names).ok_or_else(|| {
+            let of = if of_key { "an object" } else { "a bucket" };
+            let with = match names.is_empty() {
+                true => String::new(),
+                false => format!(" with `{}`", names.join("`, `")),
+            };
+            let hint = match names.iter().any(|name| name.starts_with("X-Amz-")) {
+                true => ": requests are signed in a header here, not in their query; do not use presigned URLs",
+                false => {
+                    ": functions read, write, list, copy and remove objects; what else there is of buckets, versions, tags and rights \
+                     is not for them"
+                }
+            };
+            Fault::unknown(format!("{method} of {of}{with} does not go through here{hint}"))
+        })?;
+        let source = source(headers)?;
+        if source.is_some() && !(operation == Operation::Write && method == Method::PUT) {
+            return Err(Fault::bad(format!("{SOURCE} has no meaning with {method}")));
+        }
+        Ok(Self {
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            operation,
+            source,
+            path: format!("/{}", encoded(&path, true)),
+            query,
+        })
+    }
+
+    /// Its path, in the one form that is signed and passed on.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its query, in that form.
+    pub fn query(&self) -> String {
+        let pair =
+            |(name, value): &(String, String)| format!("{}={}", encoded(name, false), encoded(value, false));
+        self.query.iter().map(pair).collect::<Vec<_>>().join("&")
+    }
+
+    /// Whether it may be carried out with these places.
+    pub fn judged(&self, places: &[Place]) -> Result<Judged, Fault> {
+        let place = places.iter().position(|place| self.is_in(place));
+        let place = place.ok_or_else(|| beyond(&self.named(), places))?;
+        let source = match &self.source {
+            None => None,
+            Some((bucket, key)) => {
+                let covers = places.iter().position(|place| place.covers(bucket, key));
+                let what = format!("s3://{bucket}/{key} to read");
+                Some(covers.ok_or_else(|| beyond(&what, places))?)
+            }
+        };
+        Ok(Judged { place, source })
+    }
+
+    fn is_in(&self, place: &Place) -> bool {
+        match self.operation {
+            Operation::Read => place.covers(&self.bucket, &self.key),
+            Operation::Write => place.writable && place.covers(&self.bucket, &self.key),
+            Operation::List => place.covers_all(&self.bucket, self.prefix()),
+            Operation::Look => place.bucket == self.bucket,
+            // Each one that the body names is looked at by itself.
+            Operation::RemoveMany => place.writable && place.bucket == self.bucket,
+        }
+    }
+
+    /// What it is about, in words.
+    fn named(&self) -> String {
+        let Self { bucket, key, .. } = self;
+        match self.operation {
+            Operation::Read => format!("s3://{bucket}/{key} to read"),
+            Operation::Write => format!("s3://{bucket}/{key} to write"),
+            Operation::List => format!(
+                "all of s3://{bucket} that begins with {:?} (a folder's prefix ends with a slash)",
+                self.prefix()
+            ),
+            Operation::Look => format!("s3://{bucket}"),
+            Operation::RemoveMany => format!("s3://{bucket} to write"),
+        }
+    }
+
+    /// What keys begin with that are to be listed.
+    fn prefix(&self) -> &str {
+        let prefix = self.query.iter().find(|(name, _)| name == "prefix");
+        prefix.map_or("", |(_, value)| value)
+    }
+
+    /// Whether an object that the body names may be removed from this place.
+    pub fn judge_removal(&self, key: &str, places: &[Place], place: usize) -> Result<(), Fault> {
+        check_key(key)?;
+        // Of the same place: the request goes to one store.
+        let covers = |place: &Place| place.writable && place.covers(&self.bucket, key);
+        match places.get(place).is_some_and(covers) {
+            true => Ok(()),
+            false => Err(beyond(
+                &format!(
+                    "s3://{}/{key} to write, beside what else is to be removed at once",
+                    self.bucket
+                ),
+                places,
+            )),
+        }
+    }
+}
+
+fn check_key(key: &str) -> Result<(), Fault> {
+    match key.is_empty() || is_key(key) {
+        true => Ok(()),
+        false => Err(Fault::new(
+            400,
+            "InvalidURI",
+            "keys with an empty part, `.`, `..` or control characters do not go through here, because some stores take keys for paths",
+        )),
+    }
+}
+
+fn beyond(what: &str, places: &[Place]) -> Fault {
+    let reached: Vec<String> = places.iter().map(Place::to_string).collect();
+    Fault::denied(format!(
+        "this lease does not reach {what}; it reaches {}; ask for more with the lease's `storage` (Python: storage=[\"s3://BUCKET/PREFIX:rw\"], \
+         shell: --storage), as far as the site grants it",
+        reached.join(", ")
+    ))
+}
+
+fn source(headers: &HeaderMap) -> Result<Option<(String, String)>, Fault> {
+    let mut values = headers.get_all(SOURCE).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    let bad = || {
+        Fault::bad(format!(
+            "{SOURCE} is BUCKET/KEY here, encoded as in paths, without a version"
+        ))
+    };
+    let text = value
+        .to_str()
+        .ok()
+        .filter(|text| !text.contains('?') && text.len() <= TARGET_BYTES_MAX);
+    let text = text
+        .and_then(decoded)
+        .filter(|_| values.next().is_none())
+        .ok_or_else(bad)?;
+    let (bucket, key) = text
+        .strip_prefix('/')
+        .unwrap_or(&text)
+        .split_once('/')
+        .ok_or_else(bad)?;
+    if !is_bucket(bucket) || !is_key(key) {
+        return Err(bad());
+    }
+    Ok(Some((bucket.to_owned(), key.to_owned())))
+}
+
+/// As the header that is passed on.
+pub(crate) fn written_source((bucket, key): &(String, String)) -> String {
+    format!("{bucket}/{}", encoded(key, true))
+}
+
+fn pairs(query: &str) -> Result<Vec<(String, String)>, Fault> {
+    let invalid = |what: &str| Fault::new(400, "InvalidURI", what);
+    let mut pairs = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let (Some(name), Some(value)) = (decoded(name), decoded(value)) else {
+            return Err(invalid("the query is not encoded as S3 has it"));
+        };
+        pairs.push((name, value));
+    }
+    // All names are of letters and `-`, whose order the encoding keeps.
+    pairs.sort();
+    if pairs.windows(2).any(|two| two[0].0 == two[1].0) {
+        return Err(invalid("the query has a name twice"));
+    }
+    Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Percent-encoding, in the one form that signatures are made of.
+
+/// What it says; none: it is not encoded rightly, or no UTF-8.
+pub(crate) fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = match (first, after) {
+            (b'%', [high, low, after @ ..]) => {
+                bytes.push(digit(*high)? << 4 | digit(*low)?);
+                after
+            }
+            (b'%', _) => return None,
+            (byte, after) => {
+                bytes.push(*byte);
+                after
+            }
+        };
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    (byte as char).to_digit(16).map(|digit| digit as u8)
+}
+
+/// With everything encoded but letters, digits, `-._~` and, in paths, slashes.
+pub(crate) fn encoded(text: &str, is_path: bool) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
+            b'/' if is_path => encoded.push('/'),
+            byte => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+/// Lower-case, as signatures and digests are written.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Bytes of such a text.
+pub(crate) fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks_exact(2);
+    if !pairs.remainder().is_empty() {
+        return None;
+    }
+    pairs
+        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded_to_the_same() {
+        for text in ["", "a b", "ä/ö", "%2e%2e", "a+b&c=d", "\u{10ffff}", "~-._"] {
+            assert_eq!(decoded(&encoded(text, true)).as_deref(), Some(text));
+            assert_eq!(decoded(&encoded(text, false)).as_deref(), Some(text));
+        }
+        assert_eq!(encoded("a/b c", true), "a/b%20c");
+        assert_eq!(encoded("a/b c", false), "a%2Fb%20c");
+        for bad in ["%", "%2", "%zz", "%ff", "a%", "%+1"] {
+            assert_eq!(decoded(bad), None, "{bad:?} was taken");
+        }
+        assert_eq!(
+            from_hexadecimal(&hexadecimal(&[0, 255, 16])),
+            Some(vec![0, 255, 16])
+        );
+        assert_eq!((from_hexadecimal("0"), from_hexadecimal("0g")), (None, None));
+    }
+}

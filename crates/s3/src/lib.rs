@@ -1,0 +1,39 @@
+//! Level 1 of hotlease: requests of S3's protocol, as whoever stands between a function and a store has to read them.
+//!
+//! ```text
+//! request ─► Authorization: whose keys, and are they? ─► Asked: which object, to do what ─► judged by the lease's places
+//!         ─► headers that go on ─► signed with the site's keys
+//! ```
+//!
+//! What goes on is written anew from what was understood: a store never sees a path, a query or a header that was not judged.
+//! What is not in the tables is refused. Nothing here reads or writes anything; the agent does (`crates/agent/src/storage`).
+//!
+//! ```
+//! use hotlease_s3::Asked;
+//! use http::{HeaderMap, Method};
+//! let places = ["s3://results/ann:rw".parse()?];
+//! let put = Asked::read(&Method::PUT, "/results/ann/run%207", &HeaderMap::new())?;
+//! assert!(put.judged(&places).is_ok());
+//! let climbs = Asked::read(&Method::PUT, "/results/ann/%2e%2e/bob", &HeaderMap::new());
+//! assert_eq!(climbs.expect_err("refused").code, "InvalidURI");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod asked;
+mod encoding;
+mod fault;
+mod headers;
+mod moment;
+mod removal;
+mod signature;
+mod table;
+
+pub use asked::{Asked, Judged};
+pub use fault::Fault;
+pub use headers::{Payload, forwarded};
+pub use moment::Moment;
+pub use removal::{BODY_BYTES_MAX, removed};
+pub use signature::{Authorization, Keys, Part, digest};
+pub use table::Operation;

@@ -1,0 +1,272 @@
+//! Signatures of version 4, as S3 has them: checked with a lease's keys, and made with the site's, by the same code.
+
+use crate::encoding::{from_hexadecimal, hexadecimal};
+use crate::fault::Fault;
+use crate::headers::{DATE, DIGEST, Payload, one};
+use crate::moment::Moment;
+use hmac::{Hmac, KeyInit, Mac};
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+const SERVICE: &str = "s3";
+const END: &str = "aws4_request";
+/// The header of keys that are for a time.
+const TOKEN: &str = "x-amz-security-token";
+/// Bytes of a request's header of its signature.
+const AUTHORIZATION_BYTES_MAX: usize = 4096;
+
+/// Who signs, and with what. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Keys {
+    /// The access key's id.
+    pub id: String,
+    /// The secret access key.
+    pub secret: String,
+    /// What comes with keys that are for a time.
+    pub token: Option<String>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys")
+    }
+}
+
+/// What is signed of a request beside its headers.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// As HTTP has it.
+    pub method: &'a str,
+    /// In the one form that is signed.
+    pub path: &'a str,
+    /// The same.
+    pub query: &'a str,
+}
+
+/// Where and when a signature is good.
+struct Scope<'a> {
+    moment: Moment,
+    region: &'a str,
+}
+
+/// SHA-256, as digests of bodies are written.
+pub fn digest(bytes: &[u8]) -> String {
+    hexadecimal(&Sha256::digest(bytes))
+}
+
+/// What a request says of who signed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authorization<'a> {
+    /// The id of the keys.
+    pub id: &'a str,
+    day: &'a str,
+    region: &'a str,
+    names: Vec<&'a str>,
+    signature: &'a str,
+}
+
+impl<'a> Authorization<'a> {
+    /// As the header has it.
+    pub fn of(headers: &'a HeaderMap) -> Result<Self, Fault> {
+        let text = one(headers, AUTHORIZATION.as_str())?.filter(|text| text.len() <= AUTHORIZATION_BYTES_MAX);
+        let text = text.ok_or_else(|| {
+            Fault::denied(
+                "the request is not signed in its Authorization header; use the keys that are in the environment of the lease's workers \
+                 (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), and no presigned URLs",
+            )
+        })?;
+        let malformed = || {
+            Fault::new(
+                400,
+                "AuthorizationHeaderMalformed",
+                "the Authorization header is not that of AWS Signature Version 4",
+            )
+        };
+        let fields = text.strip_prefix(ALGORITHM).ok_or_else(malformed)?;
+        let (mut credential, mut names, mut signature) = (None, None, None);
+        for field in fields.split(',') {
+            let (name, value) = field.trim().split_once('=').ok_or_else(malformed)?;
+            let place = match name {
+                "Credential" => &mut credential,
+                "SignedHeaders" => &mut names,
+                "Signature" => &mut signature,
+                _ => return Err(malformed()),
+            };
+            if place.replace(value).is_some() {
+                return Err(malformed());
+            }
+        }
+        let (Some(credential), Some(names), Some(signature)) = (credential, names, signature) else {
+            return Err(malformed());
+        };
+        let parts: Vec<&str> = credential.split('/').collect();
+        let [id, day, region, SERVICE, END] = parts[..] else {
+            return Err(malformed());
+        };
+        let names: Vec<&str> = names.split(';').collect();
+        let is_sorted = names.windows(2).all(|two| two[0] < two[1]);
+        match is_sorted {
+            true => Ok(Self {
+                id,
+                day,
+                region,
+                names,
+                signature,
+            }),
+            false => Err(malformed()),
+        }
+    }
+
+    /// Whether the request was signed with these keys, a moment ago, with all that S3 has to be signed.
+    pub fn check(&self, part: Part<'_>, headers: &HeaderMap, keys: &Keys, now: Moment) -> Result<(), Fault> {
+        let text = one(headers, DATE)?.and_then(Moment::parse);
+        let moment =
+            text.ok_or_else(|| Fault::bad(format!("there is no {DATE} such as 20260102T030405Z")))?;
+        if !moment.is_near(now) {
+            return Err(Fault::new(
+                403,
+                "RequestTimeTooSkewed",
+                "the request was signed more than 15 minutes from now",
+            ));
+        }
+        let payload = Payload::of(headers)?;
+        let has_to_be = |name: &HeaderName| name == "host" || name.as_str().starts_with("x-amz-");
+        let unsigned = headers
+            .keys()
+            .find(|name| has_to_be(name) && !self.names.contains(&name.as_str()));
+        if let Some(name) = unsigned {
+            return Err(Fault::denied(format!("the header {name} is not signed")));
+        }
+        if !self.names.contains(&"host") {
+            return Err(Fault::denied("the header host is not signed"));
+        }
+        let signed = self.names.iter().map(|name| Ok((*name, value(headers, name)?)));
+        let signed = signed.collect::<Result<Vec<_>, Fault>>()?;
+        let scope = Scope {
+            moment,
+            region: self.region,
+        };
+        let theirs = from_hexadecimal(self.signature).unwrap_or_default();
+        let is_of_day = self.day == moment.day();
+        let code = code(keys, &scope, &canonical(part, &signed, payload.text()));
+        // In a time that says nothing of how far they are the same.
+        match code.verify_slice(&theirs) {
+            Ok(()) if is_of_day && self.id == keys.id => Ok(()),
+            _ => Err(Fault::new(
+                403,
+                "SignatureDoesNotMatch",
+                "the signature is not that of this request with the lease's keys; use those in the environment of the lease's workers \
+                 (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)",
+            )),
+        }
+    }
+}
+
+impl Keys {
+    /// Signs a request with these headers for a store, and puts in what belongs to that.
+    pub fn sign(
+        &self,
+        part: Part<'_>,
+        headers: &mut HeaderMap,
+        (host, region): (&str, &str),
+        payload: &str,
+        now: Moment,
+    ) -> Result<(), Fault> {
+        let text = |text: &str| {
+            HeaderValue::from_str(text).map_err(|_| {
+                Fault::new(
+                    500,
+                    "InternalError",
+                    "the site's keys, or the address of its store, are no text of a header",
+                )
+            })
+        };
+        headers.insert(HeaderName::from_static("host"), text(host)?);
+        headers.insert(HeaderName::from_static(DATE), text(&now.written())?);
+        headers.insert(HeaderName::from_static(DIGEST), text(payload)?);
+        if let Some(token) = &self.token {
+            headers.insert(HeaderName::from_static(TOKEN), text(token)?);
+        }
+        let mut names: Vec<String> = headers.keys().map(|name| name.as_str().to_owned()).collect();
+        // Which some proxies in between write anew.
+        names.retain(|name| name != "content-length");
+        names.sort_unstable();
+        let signed = names.iter().map(|name| Ok((&**name, value(headers, name)?)));
+        let signed = signed.collect::<Result<Vec<_>, Fault>>()?;
+        let scope = Scope { moment: now, region };
+        let code = code(self, &scope, &canonical(part, &signed, payload))
+            .finalize()
+            .into_bytes();
+        let authorization = format!(
+            "{ALGORITHM} Credential={}/{}, SignedHeaders={}, Signature={}",
+            self.id,
+            scope.text(),
+            names.join(";"),
+            hexadecimal(&code)
+        );
+        headers.insert(AUTHORIZATION, text(&authorization)?);
+        Ok(())
+    }
+}
+
+impl Scope<'_> {
+    fn text(&self) -> String {
+        format!("{}/{}/{SERVICE}/{END}", self.moment.day(), self.region)
+    }
+}
+
+/// A header's value as it is signed: without spaces around, and several with commas.
+fn value(headers: &HeaderMap, name: &str) -> Result<String, Fault> {
+    let mut values = Vec::new();
+    for value in headers.get_all(name) {
+        let text = std::str::from_utf8(value.as_bytes());
+        let text = text.map_err(|_| Fault::bad(format!("the header {name} is no UTF-8")))?;
+        values.push(text.split_ascii_whitespace().collect::<Vec<_>>().join(" "));
+    }
+    match values.is_empty() {
+        true => Err(Fault::denied(format!(
+            "the header {name} is said to be signed and is not there"
+        ))),
+        false => Ok(values.join(",")),
+    }
+}
+
+fn canonical(part: Part<'_>, headers: &[(&str, String)], payload: &str) -> String {
+    let Part { method, path, query } = part;
+    let lines: String = headers
+        .iter()
+        .map(|(name, value)| format!("{name}:{value}\n"))
+        .collect();
+    let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
+    format!(
+        "{method}\n{path}\n{query}\n{lines}\n{}\n{payload}",
+        names.join(";")
+    )
+}
+
+fn code(keys: &Keys, scope: &Scope<'_>, canonical: &str) -> Hmac<Sha256> {
+    let first = format!("AWS4{}", keys.secret);
+    let parts = [&scope.moment.day(), scope.region, SERVICE, END];
+    let key = parts.into_iter().fold(first.into_bytes(), |key, part| {
+        mac(&key, part.as_bytes()).finalize().into_bytes().to_vec()
+    });
+    let text = format!(
+        "{ALGORITHM}\n{}\n{}\n{}",
+        scope.moment.written(),
+        scope.text(),
+        digest(canonical.as_bytes())
+    );
+    mac(&key, text.as_bytes())
+}
+
+fn mac(key: &[u8], text: &[u8]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes any key length");
+    mac.update(text);
+    mac
+}
+
+#[cfg(test)]
+mod tests;
