@@ -211,7 +211,10 @@ fn a_leader_that_is_killed_is_replaced_and_nothing_acknowledged_is_lost() {
     took.sort();
     eprintln!("a killed leader is replaced within: {took:?}");
     // Half of them: one may meet a machine that is busy.
-    assert!(took[2] < SERVING_WITHIN && took[4] < 2 * SERVING_WITHIN, "{took:?}");
+    assert!(
+        took[2] < SERVING_WITHIN && took[4] < 2 * SERVING_WITHIN,
+        "{took:?}"
+    );
 }
 
 #[test]

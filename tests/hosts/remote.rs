@@ -182,11 +182,7 @@ fn death_of_a_worker_reaches_the_remote_client_with_its_cause() {
         } => assert_eq!(died, epoch),
         other => panic!("told something else: {other:?}"),
     }
-    assert!(
-        start.elapsed() < SOON,
-        "told after {:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < SOON, "told after {:?}", start.elapsed());
     let (_, next) = session.worker(0).expect("another worker in its place");
     assert!(next > epoch);
     session.release();

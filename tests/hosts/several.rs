@@ -213,7 +213,10 @@ fn vanished_agent_is_suspected_soon_and_comes_back() {
     cluster.hosts.host("a").link(true);
     let back = until_true("it is heard again", LIMIT, || cluster.serving() == 2);
     eprintln!("heard again after {back:?}");
-    assert!(back < Duration::from_secs(8) + GRACE, "heard again after {back:?}");
+    assert!(
+        back < Duration::from_secs(8) + GRACE,
+        "heard again after {back:?}"
+    );
     // Its lease ended there by itself: no core is lost.
     until_true("its core is free", LIMIT, || cluster.free_cores() == 2);
     for grant in cluster.lease_on_each(LONG) {
@@ -265,10 +268,7 @@ fn killed_agent_comes_back_as_another_boot() {
     let start = Instant::now();
     cluster.agents[0].kill();
     while session.next(LIMIT).is_ok() {}
-    assert!(
-        start.elapsed() < SOON,
-        "its end is a closed connection"
-    );
+    assert!(start.elapsed() < SOON, "its end is a closed connection");
     let host = cluster.hosts.host("a");
     cluster.agents[0] = agent(
         host,

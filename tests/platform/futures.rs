@@ -36,7 +36,10 @@ fn futures_resolve_in_any_order() {
     let begun = Instant::now();
     let mut slow = rest.submit(&500u32.to_le_bytes()).unwrap();
     let is_early = slow.wait_timeout(Duration::from_millis(1)).is_none() && !slow.is_done();
-    assert!(is_early || begun.elapsed() >= Duration::from_millis(500), "it takes 500 ms");
+    assert!(
+        is_early || begun.elapsed() >= Duration::from_millis(500),
+        "it takes 500 ms"
+    );
     slow.wait().unwrap();
 }
 
@@ -119,7 +122,10 @@ fn sixty_four_in_flight_on_a_slot_and_no_more() {
     while !is_told {
         let begun = Instant::now();
         let mut futures: Vec<_> = (0..64)
-            .map(|number| rest.try_submit(&if number == 0 { 1000u32 } else { 0 }.to_le_bytes()).unwrap())
+            .map(|number| {
+                rest.try_submit(&if number == 0 { 1000u32 } else { 0 }.to_le_bytes())
+                    .unwrap()
+            })
             .collect();
         match rest.try_submit(b"") {
             Err(error) => {

@@ -202,11 +202,7 @@ fn invocation_waits_for_another_lease_no_longer_than_its_timeout() {
     // Who deallocates does not wait for somebody who looks for a lease.
     let start = Instant::now();
     invoker.deallocate().expect_err("the lease is lost");
-    assert!(
-        start.elapsed() < SOON,
-        "it waited {:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < SOON, "it waited {:?}", start.elapsed());
 }
 
 #[test]

@@ -60,7 +60,12 @@ impl Footprint {
 /// # Panics
 /// If they have grown three times.
 fn stays_flat(processes: &[(&str, Process)], mut again: impl FnMut()) {
-    let footprints = || -> Vec<Footprint> { processes.iter().map(|(_, process)| Footprint::of(process)).collect() };
+    let footprints = || -> Vec<Footprint> {
+        processes
+            .iter()
+            .map(|(_, process)| Footprint::of(process))
+            .collect()
+    };
     let mut grown = Vec::new();
     for _ in 0..3 {
         let before = footprints();

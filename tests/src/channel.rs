@@ -124,8 +124,7 @@ impl RawChannel {
     /// # Panics
     /// If there is none, or it is malformed.
     pub fn send(&mut self, words: &LineWords) -> ReplyHeader {
-        self.try_send(words, LIMIT)
-            .expect("the slot answers")
+        self.try_send(words, LIMIT).expect("the slot answers")
     }
 
     /// As [`RawChannel::send`]; `None` if there is no answer within `limit`.

@@ -143,9 +143,6 @@ impl Bystander {
         });
         self.stop.store(true, Ordering::Relaxed);
         let slowest = self.calls.join().expect("all calls of the bystander succeed");
-        assert!(
-            slowest < SOON,
-            "a bystander's call took {slowest:?}"
-        );
+        assert!(slowest < SOON, "a bystander's call took {slowest:?}");
     }
 }

@@ -321,7 +321,7 @@ mod tests {
     async fn what_nobody_asks_for_is_killed() {
         let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
         let mut spares = Spares::new(launcher.clone(), 2);
-        spares.life = Duration::from_millis(50);
+        spares.life = Duration::from_secs(1);
         let spares = Arc::new(spares);
         spares.leave_behind("ann", PROCESS, &program("0"), 1);
         let keeper = tokio::spawn(Arc::clone(&spares).keep_them());

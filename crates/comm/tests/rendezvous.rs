@@ -180,10 +180,7 @@ fn a_missing_rank_is_named_when_the_time_is_over() {
         members.map(|member| member.join().unwrap())
     });
     let took = began.elapsed();
-    assert!(
-        took >= options.join_timeout && took < group::PATIENCE,
-        "{took:?}"
-    );
+    assert!(took >= options.join_timeout && took < group::PATIENCE, "{took:?}");
     for error in errors {
         let text = error.to_string();
         assert!(

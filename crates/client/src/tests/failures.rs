@@ -369,11 +369,7 @@ fn a_deadline_resolves_even_if_nobody_answers_and_its_entry_comes_back() {
             ),
             "attempt {attempt}: {error:?}"
         );
-        assert!(
-            begun.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
     platform.allow(u64::MAX);
     assert_eq!(echo.timeout(None).call(b"z").unwrap(), b"z");

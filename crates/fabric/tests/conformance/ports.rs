@@ -41,7 +41,10 @@ pub fn probe_measures_the_link_and_needs_the_key(fabric: &Fabric) {
         assert!(matches!(error, OfiError::Timeout { .. }), "{error}");
         let begin = Instant::now();
         while second.counters().wrong_key == 0 {
-            assert!(begin.elapsed() < LONG, "a probe with a key that is no link's is counted");
+            assert!(
+                begin.elapsed() < LONG,
+                "a probe with a key that is no link's is counted"
+            );
             stranger.progress();
         }
     });
