@@ -134,7 +134,7 @@ fn worker_stops(scene: &Scene, stop: Duration, row: &mut Row) {
 /// A call is told by then that its deadline is over.
 const BEYOND: Duration = Duration::from_millis(400);
 /// That each call has.
-const TIMEOUT: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn client_stops(scene: &Scene, stop: Duration, seed: u64, row: &mut Row) {
     let manager = scene.parts.manager();

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 pub const PROVIDERS: [&str; 4] = ["net", "tcp;ofi_rxm", "tcp", "udp;ofi_rxd"];
 /// From death to verdict.
 const PROMISED_MS: u64 = 250;
-/// What a busy machine may add to a bound.
-pub const GRACE_MS: u64 = 700;
+/// What a busy machine may add to a bound: less than what a lease, or TCP, gives up somebody after who says nothing.
+pub const GRACE_MS: u64 = 2500;
 
 /// A manager on `m`, an agent on `a`, a caller on `c`.
 pub struct Site {

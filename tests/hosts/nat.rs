@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 
 const SECRET: &[u8] = b"the secret of these tests";
 const PATIENCE: Duration = Duration::from_secs(60);
-const BOUND: Duration = Duration::from_secs(2);
+/// A member that a busy machine stops for a second or two has not failed.
+const BOUND: Duration = Duration::from_secs(5);
 /// What may come on top of the bound on a machine that does many other things.
-const SLACK: Duration = Duration::from_secs(2);
+const SLACK: Duration = Duration::from_secs(4);
 /// Longer than what all buffers on the way hold.
 const LARGE: usize = 3 << 20;
 
@@ -337,7 +338,7 @@ fn without_a_relay_who_cannot_be_reached_is_named() {
     let [one] = scene.internet.private::<1>(Nat::Symmetric);
     let [other] = scene.internet.private::<1>(Nat::Symmetric);
     let mut options = options(scene.server.address().to_string(), 2);
-    options.join_timeout = Duration::from_secs(2);
+    options.join_timeout = Duration::from_secs(5);
     let errors = std::thread::scope(|scope| {
         let members = [&one, &other].map(|host| {
             let options = &options;

@@ -4,7 +4,7 @@
 use hotlease_net::Address;
 use hotlease_tests::hosts::Host;
 use hotlease_tests::library::library;
-use hotlease_tests::platform::LIMIT;
+use hotlease_tests::platform::{LIMIT, SOON};
 use hotlease_tests::process::Process;
 use hotlease_tests::session::NoAnswer;
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, RemoteClient, agent};
@@ -182,11 +182,7 @@ fn death_of_a_worker_reaches_the_remote_client_with_its_cause() {
         } => assert_eq!(died, epoch),
         other => panic!("told something else: {other:?}"),
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "told after {:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < SOON, "told after {:?}", start.elapsed());
     let (_, next) = session.worker(0).expect("another worker in its place");
     assert!(next > epoch);
     session.release();
@@ -202,7 +198,8 @@ fn cores_are_free_as_soon_as_a_remote_client_is_gone() {
     );
     let grant = client.acquire(LONG).expect("a lease");
     let session = client.attached(&grant);
-    assert_eq!(scene.free_cores(), 0);
+    // A listing shows the last report of an agent that takes too long to answer it.
+    until_true("the core is taken", LIMIT, || scene.free_cores() == 0);
     client.vanish();
     let took = until_true("the core is free", LIMIT, || scene.free_cores() == 1);
     drop(session);
@@ -212,13 +209,14 @@ fn cores_are_free_as_soon_as_a_remote_client_is_gone() {
         .find(|lease| lease.id == grant.lease)
         .expect("remembered");
     assert_eq!(ended.end_reason, EndReason::ClientGone.to_string());
-    assert!(took < Duration::from_secs(2), "free after {took:?}");
+    assert!(took < SOON, "free after {took:?}");
 }
 
 #[test]
 fn remote_lease_that_is_not_renewed_expires_on_both_sides() {
     let scene = Scene::new();
-    let ttl = Duration::from_millis(400);
+    // Time enough to attach in it.
+    let ttl = Duration::from_secs(3);
     let grant = scene.client.acquire(ttl).expect("a lease");
     let mut session = scene.client.attached(&grant);
     match session.event(LIMIT) {
@@ -229,7 +227,7 @@ fn remote_lease_that_is_not_renewed_expires_on_both_sides() {
             },
             took,
         ) => {
-            assert!(took < ttl + Duration::from_secs(1), "told after {took:?}");
+            assert!(took < ttl + SOON, "told after {took:?}");
         }
         other => panic!("told something else: {other:?}"),
     }
@@ -319,7 +317,7 @@ fn manager_that_starts_again_knows_its_agents_soon() {
     let again = Daemon::start(&here, &["manager", "--listen", &listen, "--identity", &identity]);
     let known = || client.agents().ok().filter(|agents| agents.len() == 1);
     let (_, took) = until("the agent registers again", LIMIT, known);
-    assert!(took < Duration::from_secs(5), "after {took:?}");
+    assert!(took < Duration::from_secs(5) + SOON, "after {took:?}");
     let info = client.leases().expect("listed");
     assert!(
         info.iter().any(|lease| lease.id == grant.lease),

@@ -4,7 +4,7 @@ use crate::remote::LONG;
 use hotlease_net::Address;
 use hotlease_tests::hosts::Hosts;
 use hotlease_tests::library::library;
-use hotlease_tests::platform::{LIMIT, program};
+use hotlease_tests::platform::{LIMIT, SOON, program};
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, RemoteClient, agent, agent_in};
 use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::Grant;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// What a busy machine may add to a bound.
-const GRACE: Duration = Duration::from_millis(700);
+const GRACE: Duration = Duration::from_millis(2500);
 
 /// A manager on `m`, agents on `a` and `b`, a client on `c`.
 struct Cluster {
@@ -213,7 +213,10 @@ fn vanished_agent_is_suspected_soon_and_comes_back() {
     cluster.hosts.host("a").link(true);
     let back = until_true("it is heard again", LIMIT, || cluster.serving() == 2);
     eprintln!("heard again after {back:?}");
-    assert!(back < Duration::from_secs(8), "heard again after {back:?}");
+    assert!(
+        back < Duration::from_secs(8) + GRACE,
+        "heard again after {back:?}"
+    );
     // Its lease ended there by itself: no core is lost.
     until_true("its core is free", LIMIT, || cluster.free_cores() == 2);
     for grant in cluster.lease_on_each(LONG) {
@@ -265,10 +268,7 @@ fn killed_agent_comes_back_as_another_boot() {
     let start = Instant::now();
     cluster.agents[0].kill();
     while session.next(LIMIT).is_ok() {}
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "its end is a closed connection"
-    );
+    assert!(start.elapsed() < SOON, "its end is a closed connection");
     let host = cluster.hosts.host("a");
     cluster.agents[0] = agent(
         host,

@@ -12,8 +12,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long a handshake may take, and some.
-const HANDSHAKE_OVER: Duration = Duration::from_secs(10);
+/// How long a handshake may take, 10 s, and some.
+const HANDSHAKE_OVER: Duration = Duration::from_secs(15);
 
 fn socket(address: &Address) -> SocketAddr {
     address.authority().parse().expect("a numeric address")
@@ -310,7 +310,8 @@ fn lease_over_a_silent_network_ends_on_both_sides() {
     let (client, _manager, agent) = through(&scene, Mischief::None);
     // All of the beginning passes, then nothing does, and nobody closes anything.
     agent.set(Mischief::Swallow(8000));
-    let ttl = Duration::from_secs(1);
+    // Time enough to attach in it.
+    let ttl = Duration::from_secs(3);
     let mut grant = client.acquire(ttl).expect("a lease");
     grant.endpoint = format!("https://{}", agent.address());
     let mut session = client.attached(&grant);
@@ -323,8 +324,8 @@ fn lease_over_a_silent_network_ends_on_both_sides() {
         }
     };
     let bound = ttl + Duration::from_secs(1);
-    // Half a second of grace: the machine may be busy.
-    let grace = Duration::from_millis(500);
+    // The machine may be busy.
+    let grace = Duration::from_millis(2500);
     assert!(
         lost - renewed < bound + grace,
         "the client noticed after {:?}",

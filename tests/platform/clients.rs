@@ -3,12 +3,13 @@
 use crate::leases::until_all_cores_can_be_leased;
 use hotlease_tests::lease::Bystander;
 use hotlease_tests::library::library;
-use hotlease_tests::platform::Platform;
+use hotlease_tests::platform::{LIMIT, Platform, SOON};
 use hotlease_tests::process::Process;
+use hotlease_tests::wait::{in_time, until, until_true};
 use nix::sys::signal::Signal;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A client in a process of its own. Killed when dropped.
 struct Client {
@@ -58,45 +59,47 @@ fn cores_of_a_killed_client_are_free_within_250_ms() {
     let platform = Platform::start_alone();
     let bystander = Bystander::start(&platform);
     for action in ["hold", "compute", "keep-calling"] {
-        let mut client = Client::start(&platform, Duration::from_secs(60), action);
-        assert_eq!(platform.free_cores(), 0);
-        client.child.kill().unwrap();
-        let start = Instant::now();
-        hotlease_tests::wait::until_true("a core is free", Duration::from_millis(250), || {
-            platform.free_cores() == 1
+        let took = in_time(action, Duration::from_millis(250), || {
+            let mut client = Client::start(&platform, Duration::from_secs(60), action);
+            assert_eq!(platform.free_cores(), 0);
+            client.child.kill().unwrap();
+            until_true("a core is free", LIMIT, || platform.free_cores() == 1)
         });
-        eprintln!("{action}: free after {:?}", start.elapsed());
-        client.child.wait().unwrap();
+        eprintln!("{action}: free after {took:?}");
     }
     bystander.finish();
-    until_all_cores_can_be_leased(&platform, Duration::from_millis(250));
+    until_all_cores_can_be_leased(&platform, SOON);
 }
 
 #[test]
 fn cores_of_a_silent_client_are_free_after_its_time_to_live() {
     let platform = Platform::start_alone();
-    let ttl = Duration::from_millis(600);
-    let mut client = Client::start(&platform, ttl, "keep-calling");
-    let before = client.line();
-    assert!(before.starts_with("called "), "{before}");
-    client.signal(Signal::SIGSTOP);
-    let stopped = Instant::now();
-    until_all_cores_can_be_leased(&platform, ttl + Duration::from_secs(1));
-    eprintln!("free after {:?}", stopped.elapsed());
-    // When it goes on, its old worker is gone, and it gets a new lease without noticing.
-    client.signal(Signal::SIGCONT);
-    let (line, _) = hotlease_tests::wait::until("it calls another worker", Duration::from_secs(10), || {
-        let line = client.line();
-        (line.starts_with("called ") && line != before).then_some(line)
+    let ttl = Duration::from_secs(2);
+    let took = in_time("free again", ttl + Duration::from_secs(1), || {
+        let mut client = Client::start(&platform, ttl, "keep-calling");
+        let before = client.line();
+        assert!(before.starts_with("called "), "{before}");
+        client.signal(Signal::SIGSTOP);
+        let took = until_all_cores_can_be_leased(&platform, LIMIT);
+        // When it goes on, its old worker is gone, and it gets a new lease without noticing.
+        client.signal(Signal::SIGCONT);
+        let (line, _) = until("it calls another worker", LIMIT, || {
+            let line = client.line();
+            (line.starts_with("called ") && line != before).then_some(line)
+        });
+        eprintln!("{before}, then {line}");
+        took
     });
-    eprintln!("{before}, then {line}");
+    eprintln!("free after {took:?}");
 }
 
 #[test]
 fn client_that_stops_while_its_function_runs_keeps_no_core() {
     let platform = Platform::start_alone();
-    let ttl = Duration::from_millis(500);
-    let client = Client::start(&platform, ttl, "compute");
-    client.signal(Signal::SIGSTOP);
-    until_all_cores_can_be_leased(&platform, ttl + Duration::from_secs(1));
+    let ttl = Duration::from_secs(2);
+    in_time("free again", ttl + Duration::from_secs(1), || {
+        let client = Client::start(&platform, ttl, "compute");
+        client.signal(Signal::SIGSTOP);
+        until_all_cores_can_be_leased(&platform, LIMIT)
+    });
 }

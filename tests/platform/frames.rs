@@ -2,7 +2,7 @@
 
 use hotlease_fabric::memory::Memory;
 use hotlease_tests::lease::{Bystander, RawLease};
-use hotlease_tests::platform::Platform;
+use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_wire::connection::{ConnectionRequest, RingShape};
 use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex, RegionId};
@@ -339,7 +339,7 @@ fn random_and_mutated_frames_are_answered_and_harm_nobody() {
                 words[random.random_range(1..8)] ^= 1 << random.random_range(0..64);
             }
         }
-        let reply = lease.channel.try_send(&words, Duration::from_secs(5));
+        let reply = lease.channel.try_send(&words, LIMIT);
         let reply = reply.unwrap_or_else(|| panic!("no answer to {words:x?}, seed {seed}"));
         if reply.status == Status::Ok {
             assert!(reply.length <= 4096, "{reply:?} to {words:x?}, seed {seed}");
@@ -375,7 +375,7 @@ fn payload_that_changes_while_it_is_used_harms_nobody() {
         lease
             .channel
             .overwrite_payload(request.seq.word() as u32, &[bad.encode(), bad.encode()].concat());
-        let reply = lease.channel.reply(request.seq, Duration::from_secs(5));
+        let reply = lease.channel.reply(request.seq, LIMIT);
         let status = reply
             .unwrap_or_else(|| panic!("no answer in round {round}"))
             .status;

@@ -2,7 +2,8 @@
 
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
 use hotlease_tests::library::library;
-use hotlease_tests::platform::{LIMIT, Platform};
+use hotlease_tests::platform::{LIMIT, Platform, SOON};
+use hotlease_tests::wait::in_time;
 use hotlease_wire::Cause;
 use hotlease_wire::frame::{ReplyHeader, Status};
 use hotlease_wire::grpc::AcquireRequest;
@@ -145,43 +146,35 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
     let platform = Platform::start_alone();
     let mut lease = RawLease::with(&platform, &library("behaved"));
     for timeout in [5, 50, 200].map(Duration::from_millis) {
-        // A machine that is busy for the 50 ms of grace gets two more chances.
-        let mut chances = 3;
-        let took = loop {
+        // A machine that is busy for the 50 ms of grace has the worker killed: as good as late.
+        in_time("cancelled", timeout + Duration::from_millis(250), || {
             let mut request =
                 lease
                     .channel
                     .request(lease.epoch, lease.functions.index("until_cancelled"), b"");
             request.timeout_us = timeout.as_micros() as u32;
             let start = Instant::now();
-            match lease.channel.try_send(&request.encode(), Duration::from_secs(1)) {
-                Some(reply) => {
-                    assert_eq!(reply.status, Status::DeadlineExceeded);
-                    break start.elapsed();
-                }
+            match lease.channel.try_send(&request.encode(), SOON) {
+                Some(reply) => assert_eq!(reply.status, Status::DeadlineExceeded),
                 None => lease.reconnect(),
             }
-            chances -= 1;
-            assert!(chances > 0, "it is killed although it heeds its flag");
-        };
-        assert!(took >= timeout, "cancelled after {took:?} of {timeout:?}");
-        assert!(
-            took < timeout + Duration::from_millis(250),
-            "cancelled after {took:?} of {timeout:?}"
-        );
-        lease.echo();
+            let took = start.elapsed();
+            assert!(took >= timeout, "cancelled after {took:?} of {timeout:?}");
+            lease.echo();
+            took
+        });
     }
     // A deadline that is met leaves no trace, also for the call after it.
     let mut request = lease
         .channel
         .request(lease.epoch, lease.functions.index("time_left"), b"");
-    request.timeout_us = 1_000_000;
+    request.timeout_us = 20_000_000;
     let reply = lease.channel.send(&request.encode());
     let left = u64::from_le_bytes(reply.inline.to_bytes()[..8].try_into().unwrap());
     assert_eq!(reply.status, Status::Ok);
     assert!(
-        (800_000_000..=1_000_000_000).contains(&left),
-        "{left} ns left of a second"
+        (10_000_000_000..=20_000_000_000).contains(&left),
+        "{left} ns left of twenty seconds"
     );
     let request = lease
         .channel
@@ -347,7 +340,7 @@ fn function_that_stops_its_worker_is_killed_at_its_deadline() {
     let start = Instant::now();
     let connected = lease.session.worker(0).err();
     eprintln!("{connected:?} after {:?}", start.elapsed());
-    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
     lease.session.release();
     bystander.finish();
 }

@@ -3,7 +3,7 @@
 use hotlease_client::{Code, Error, Invoker, Ran};
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
 use hotlease_tests::library::{compile, library};
-use hotlease_tests::platform::Platform;
+use hotlease_tests::platform::{LIMIT, Platform, SOON};
 use hotlease_tests::session::RawSession;
 use hotlease_wire::Refusal;
 use hotlease_wire::code::CodeError;
@@ -134,14 +134,16 @@ fn library_that_crashes_in_its_constructor_is_rejected_with_signal_and_output() 
         why.contains("constructor at work"),
         "its last output is shown: {why}"
     );
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    // Far less than the five seconds that one which hangs is given.
+    assert!(took < SOON, "{took:?}");
 }
 
 #[test]
 fn library_that_exits_in_its_constructor_is_rejected_with_its_status() {
     let (why, took) = rejected(&compile("constructor", &["-DEXITS"]));
     assert!(why.contains("status 5"), "{why}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    // Far less than the five seconds that one which hangs is given.
+    assert!(took < SOON, "{took:?}");
 }
 
 #[test]
@@ -161,10 +163,7 @@ fn library_that_hangs_in_its_constructor_is_rejected_after_five_seconds() {
         ),
         "{error:?}"
     );
-    assert!(
-        (Duration::from_secs(4)..Duration::from_secs(8)).contains(&took),
-        "{took:?}"
-    );
+    assert!((Duration::from_secs(4)..LIMIT).contains(&took), "{took:?}");
     bystander.finish();
     platform
         .invoker("echo")

@@ -140,7 +140,8 @@ fn peer_is_told_that_slots_are_taken_back_and_the_holder_goes_on() {
 fn what_is_lent_ends_with_its_time_and_with_its_lease() {
     let platform = Platform::start_alone();
     let holder = holder(&platform);
-    let short = holder.offer(&[0], Some(Duration::from_millis(300))).unwrap();
+    // Time enough to join in it.
+    let short = holder.offer(&[0], Some(Duration::from_secs(3))).unwrap();
     let long = holder.offer(&[0], None).unwrap();
     let (first, second) = (join(&platform, &short).unwrap(), join(&platform, &long).unwrap());
     let ends_with = |peer: &Invoker, expected: EndReason| {

@@ -3,7 +3,7 @@
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Refusal, Spread};
 use hotlease_tests::library::library;
 use hotlease_tests::nodes::Nodes;
-use hotlease_tests::platform::LIMIT;
+use hotlease_tests::platform::{LIMIT, SOON};
 use hotlease_tests::wait::until_true;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ fn refused_request_leaves_no_part_granted() {
         until_true("what was granted is given back", LIMIT, || {
             nodes.manager().free_cores() == 3
         });
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     }
     let three = Invoker::allocate(&code, spread(&nodes, 4, Spread::AtLeast(2))).expect("three are enough");
     assert_eq!(three.slots(), 3);

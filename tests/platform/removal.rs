@@ -4,6 +4,7 @@ use crate::nodes::is_told_of_a_node_given_back;
 use hotlease_client::{Code, Invocation, Invoker, LeaseOptions};
 use hotlease_tests::hosts::Host;
 use hotlease_tests::library::library;
+use hotlease_tests::marks::Marks;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::process::{Process, cores};
 use hotlease_tests::site::Daemon;
@@ -78,7 +79,9 @@ fn invoker(host: &Host, name: &str) -> Invoker {
 
 fn looping(host: &Host) -> (Invoker, Invocation) {
     let invoker = invoker(host, "misbehaved");
-    let call = invoker.function("loops").unwrap().submit(&[]).unwrap();
+    let marks = Marks::new();
+    let call = invoker.function("loops").unwrap().submit(&marks.input()).unwrap();
+    until_true("it has begun", LIMIT, || marks.count() == 1);
     (invoker, call)
 }
 
@@ -87,7 +90,8 @@ fn shared_memory() -> BTreeSet<String> {
     let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     entries
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.contains("hotlease"))
+        // Other tests of this program try to leave things there (`escapes`).
+        .filter(|name| name.contains("hotlease") && !name.contains("hotlease-escape"))
         .collect()
 }
 
@@ -147,7 +151,7 @@ fn sigterm_lets_leases_finish_and_cuts_a_hot_loop_at_the_deadline() {
     let took = start.elapsed();
     assert!(status.success(), "{status}");
     assert!(
-        took >= Duration::from_millis(1450) && took < Duration::from_secs(5),
+        took >= Duration::from_millis(1450) && took < Duration::from_secs(10),
         "a notice of 1.5 s took {took:?}"
     );
     is_told_of_a_node_given_back(&call.wait().expect_err("it never returns"));
@@ -161,7 +165,7 @@ fn sigterm_of_an_agent_without_leases_and_a_second_one_of_a_busy_agent_stop_it_a
     idle.agent.process().signal(Signal::SIGTERM);
     let (status, took) = idle.agent.ended(LIMIT);
     assert!(
-        status.success() && took < Duration::from_secs(5),
+        status.success() && took < Duration::from_secs(10),
         "{status} after {took:?}"
     );
 
@@ -177,7 +181,7 @@ fn sigterm_of_an_agent_without_leases_and_a_second_one_of_a_busy_agent_stop_it_a
     process.signal(Signal::SIGTERM);
     let (status, took) = busy.agent.ended(LIMIT);
     assert!(
-        status.success() && took < Duration::from_secs(5),
+        status.success() && took < Duration::from_secs(10),
         "{status} after {took:?}"
     );
     assert!(call.wait().is_err());
@@ -195,11 +199,11 @@ fn sigusr1_during_hot_loops_tells_clients_bills_what_was_used_and_leaves_nothing
         node.agent.process().signal(Signal::SIGUSR1);
         let (status, took) = node.agent.ended(LIMIT);
         assert!(status.success(), "round {round}: {status}");
-        assert!(took < Duration::from_secs(3), "round {round}: it took {took:?}");
+        assert!(took < Duration::from_secs(10), "round {round}: it took {took:?}");
         for (_, call) in calls {
             is_told_of_a_node_given_back(&call.wait().expect_err("it never returns"));
         }
-        assert!(start.elapsed() < Duration::from_secs(4), "clients are told");
+        assert!(start.elapsed() < LIMIT, "clients are told");
         is_clean(&node.host, &processes, &before);
         is_billed(&node);
         until_true("the manager knows that it is gone", LIMIT, || {

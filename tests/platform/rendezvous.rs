@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::mpsc;
 
 const SECRET: &str = "the secret of these tests";
 
@@ -62,21 +62,23 @@ fn members_meet_at_the_rendezvous_until_it_is_told_to_stop() {
             scope.spawn(member);
             scope.spawn(member);
         });
-        // Who waits when it stops is told.
-        let waits = options(&address, 2);
-        let waits = std::thread::spawn(move || Communicator::join(&waits));
-        std::thread::sleep(Duration::from_millis(100));
+        // Who waits when it stops is told. Of two that want one rank, the other waits when the first is refused.
+        let (told, results) = mpsc::channel();
+        for _ in 0..2 {
+            let (told, mut waits) = (told.clone(), options(&address, 2));
+            waits.rank = Some(0);
+            std::thread::spawn(move || told.send(Communicator::join(&waits).map(drop)));
+        }
+        let refused = || match results.recv().unwrap() {
+            Err(Error::NotTogether { refused, .. }) => refused,
+            other => panic!("{other:?}"),
+        };
+        let first = refused();
+        assert!(matches!(first, Refused::DuplicateRank { .. }), "{first}");
         kill(Pid::from_raw(rendezvous.id() as i32), Signal::SIGTERM).unwrap();
         assert!(rendezvous.wait().unwrap().success());
-        let error = waits.join().unwrap().expect_err("it has stopped");
-        let is_told = matches!(
-            &error,
-            Error::NotTogether {
-                refused: Refused::Stopping,
-                ..
-            }
-        );
-        assert!(is_told, "{error}");
+        let second = refused();
+        assert!(matches!(second, Refused::Stopping), "{second}");
     }
 }
 

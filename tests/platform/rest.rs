@@ -3,7 +3,7 @@
 use hotlease_tests::garbage::random;
 use hotlease_tests::http::{Answer, answer, ask, connect, get};
 use hotlease_tests::lease::LONG;
-use hotlease_tests::platform::Platform;
+use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_tests::session::RawSession;
 use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::AcquireRequest;
@@ -266,12 +266,11 @@ fn a_trace_is_found_in_the_logs_of_manager_and_agent() {
         client.acquire(request).await.expect("a lease").into_inner()
     });
     let traced = |words: &str| {
-        let log = platform.log();
-        let mut lines = log.lines().filter(|line| line.contains(words));
-        assert!(
-            lines.any(|line| line.contains(trace)),
-            "no line with {words:?} and the trace in:\n{log}"
-        );
+        until_true(&format!("a line with {words:?} and the trace"), LIMIT, || {
+            let log = platform.log();
+            let mut lines = log.lines().filter(|line| line.contains(words));
+            lines.any(|line| line.contains(trace))
+        });
     };
     traced("lease granted");
     let path = format!("/v1/leases/{}", grant.lease);

@@ -6,7 +6,7 @@ use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
 use hotlease_tests::process::Process;
 use hotlease_tests::session::RawSession;
-use hotlease_tests::wait::until_true;
+use hotlease_tests::wait::{until, until_true};
 use hotlease_wire::grpc::{AcquireRequest, Directory, Grant, Reach, WorkerInfo};
 use hotlease_wire::session::SessionReply;
 use hotlease_wire::{Cause, Refusal};
@@ -41,9 +41,12 @@ fn worker_of(platform: &Platform, grant: &Grant) -> u32 {
 }
 
 fn listed(platform: &Platform, grant: &Grant) -> WorkerInfo {
-    let workers = platform.manager().workers().expect("listed").into_iter();
-    let mut own = workers.filter(|worker| worker.lease == grant.lease);
-    own.next().expect("it is listed")
+    // A listing leaves out an agent that takes too long to answer it.
+    let find = || {
+        let mut workers = platform.manager().workers().expect("listed").into_iter();
+        workers.find(|worker| worker.lease == grant.lease)
+    };
+    until("it is listed", LIMIT, find).0
 }
 
 /// The nursery of this platform: the kernel keeps 15 letters of its name.

@@ -329,7 +329,7 @@ fn sessions_that_never_attach_are_dropped_and_bounded() {
     });
     for session in &silent {
         assert!(
-            matches!(session.next(Duration::from_secs(8)), Err(NoAnswer::Closed)),
+            matches!(session.next(LIMIT), Err(NoAnswer::Closed)),
             "a session that never attaches is closed"
         );
     }

@@ -96,7 +96,7 @@ fn token_of_an_earlier_boot_opens_nothing() {
     let mut platform = Platform::start();
     let old = platform.manager().lease(1, LONG).unwrap();
     platform.kill();
-    platform.nothing_runs(Duration::from_secs(1));
+    platform.nothing_runs(LIMIT);
     platform.up_again();
     let new = platform.manager().lease(1, LONG).unwrap();
     let refusal = refused(&new, &old.token, "of an earlier boot");

@@ -3,7 +3,7 @@
 use hotlease_tests::connection::SHAPE;
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
 use hotlease_tests::library::library;
-use hotlease_tests::platform::{LIMIT, Platform};
+use hotlease_tests::platform::{LIMIT, Platform, SOON};
 use hotlease_tests::process::Process;
 use hotlease_tests::session::RawSession;
 use hotlease_tests::wait::until_true;
@@ -107,7 +107,7 @@ fn child_that_a_function_leaves_behind_is_gone_with_the_lease() {
     }
     let child = Process::of(child).expect("it runs");
     lease.session.release();
-    until_true("the child is gone", Duration::from_secs(1), || !child.is_alive());
+    until_true("the child is gone", SOON, || !child.is_alive());
 }
 
 #[test]

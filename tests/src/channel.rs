@@ -1,5 +1,6 @@
 //! The client's side of the rings, written by hand: any words into any entry.
 
+use crate::platform::LIMIT;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
@@ -118,13 +119,12 @@ impl RawChannel {
         self.write_words(self.ring_entry(self.next), &request.encode());
     }
 
-    /// Writes words into the next entry and waits for the answer to it, for at most 5 seconds.
+    /// Writes words into the next entry and waits for the answer to it.
     ///
     /// # Panics
     /// If there is none, or it is malformed.
     pub fn send(&mut self, words: &LineWords) -> ReplyHeader {
-        self.try_send(words, Duration::from_secs(5))
-            .expect("the slot answers")
+        self.try_send(words, LIMIT).expect("the slot answers")
     }
 
     /// As [`RawChannel::send`]; `None` if there is no answer within `limit`.
@@ -143,7 +143,7 @@ impl RawChannel {
         let seq = Seq::new(self.generation, self.express_next);
         self.express_next += 1;
         self.write_words(EXPRESS_ENTRY, words);
-        self.reply_in(EXPRESS_ENTRY, seq, Duration::from_secs(5))
+        self.reply_in(EXPRESS_ENTRY, seq, LIMIT)
             .expect("the slot answers")
     }
 

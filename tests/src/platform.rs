@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 /// How long anything that is not measured may take: only a broken program needs as long.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
+/// Time for what happens at once: more than a busy machine stops for, and less than what is waited for where it does not happen (5 s
+/// until a lease ends that nobody attaches to, a time to live of minutes).
+pub const SOON: Duration = Duration::from_secs(4);
+
 /// What to start.
 #[derive(Debug, Clone)]
 pub struct PlatformOptions {
@@ -334,7 +338,7 @@ impl Drop for Platform {
             );
             assert_eq!(self.sockets(), [""; 0], "sockets are left");
         }
-        self.nothing_runs(Duration::from_secs(1));
+        self.nothing_runs(LIMIT);
         assert!(
             !self.log().contains("panicked"),
             "a daemon panicked:\n{}",

@@ -134,9 +134,13 @@ def test_what_does_not_pickle_is_told(two):
         Parallel()(delayed(tasks.add)(threading.Lock()) for _ in range(4))
 
 
-def test_a_call_gives_up_at_its_timeout(two):
-    with pytest.raises(multiprocessing.TimeoutError):
-        Parallel(timeout=0.1)(delayed(tasks.sleep)(1.0) for _ in range(4))
+def test_a_call_gives_up_at_its_timeout(two, tmp_path):
+    gate = tmp_path / "gate"
+    try:
+        with pytest.raises(multiprocessing.TimeoutError):
+            Parallel(timeout=0.1)(delayed(tasks.wait_for)(str(gate)) for _ in range(4))
+    finally:
+        gate.touch()
     assert Parallel()(delayed(abs)(-n) for n in range(10)) == list(range(10))
 
 

@@ -32,12 +32,14 @@ def _opened():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_large_tasks_that_wait_do_not_use_up_the_descriptors_of_the_process(executor):
+def test_large_tasks_that_wait_do_not_use_up_the_descriptors_of_the_process(executor, tmp_path):
+    gate = tmp_path / "gate"
     before = _opened()
-    blocker = executor.submit(tasks.sleep, 1.0)
+    blocker = executor.submit(tasks.wait_for, str(gate))
     futures = [executor.submit(tasks.summed, numpy.full(20_000, n)) for n in range(400)]
     opened = _opened() - before
     assert not blocker.done(), "they wait while they are counted"
+    gate.touch()
     assert opened < 250, f"{opened} more descriptors are open for 400 arguments of 160 KB that wait"
     assert [int(future.result(60)) for future in futures] == [20_000 * n for n in range(400)]
 

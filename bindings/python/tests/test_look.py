@@ -45,12 +45,15 @@ def test_a_task_is_timed_by_phase_and_the_phases_are_no_more_than_all(timed):
     assert (took.worker, took.runs, took.ending) == (0, 1, "returned")
 
 
-def test_a_task_waits_for_what_it_needs_and_then_in_the_queue(timed):
-    first = timed.submit(tasks.sleep, 0.3)
-    needs = timed.submit(tasks.add, first, 1)
+def test_a_task_waits_for_what_it_needs_and_then_in_the_queue(timed, tmp_path):
+    gate = tmp_path / "gate"
+    first = timed.submit(tasks.wait_for, str(gate))
+    needs = timed.submit(tasks.concat, first, "s")
     behind = timed.submit(abs, -1)
     assert needs.timing.waiting is None, "it still does"
-    assert needs.result(60) == 1.3 and behind.result(60) == 1
+    time.sleep(0.3)
+    gate.touch()
+    assert needs.result(60) == f"{gate}s" and behind.result(60) == 1
     assert needs.timing.waiting > 0.2
     assert behind.timing.queued + behind.timing.travelling > 0.2, "its worker was busy with another one"
 
@@ -66,17 +69,19 @@ def test_exceptions_and_large_results_are_timed_as_others_are(timed, seconds):
         assert seconds <= future.timing.running < seconds + 10
 
 
-def test_what_is_not_known_is_none(timed):
-    blocker = timed.submit(tasks.sleep, 0.5)
+def test_what_is_not_known_is_none(timed, tmp_path):
+    gate = tmp_path / "gate"
+    blocker = timed.submit(tasks.wait_for, str(gate))
     waiting = [timed.submit(tasks.sleep, 0.01) for _ in range(3)]
     assert waiting[-1].cancel()
     took = waiting[-1].timing
     assert took.ending == "cancelled" and took.runs == 0
     assert took.queued is took.travelling is took.running is took.reading is took.worker is None
+    gate.touch()
     died = timed.submit(tasks.die, 3)
     assert isinstance(died.exception(60), hotlease.WorkerDied)
     assert died.timing.ending == "failed" and died.timing.running is None and died.timing.runs >= 1
-    assert blocker.result(60) == 0.5
+    assert blocker.result(60) == str(gate)
 
 
 def test_remembered_results_are_the_same_with_times_and_without(platform, tmp_path):

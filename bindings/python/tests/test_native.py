@@ -379,8 +379,14 @@ def test_a_deadline_is_known_to_the_function_and_kills_one_that_does_not_heed_it
         look = hotlease.native(library, "surroundings", output=6, dtype="u8")
         assert executor.submit(look, b"").result(60)[5] == 1
         worker = executor.submit(os.getpid).result(60)
-        with pytest.raises(hotlease.DeadlineExceeded):
-            executor.submit(hotlease.native(library, "obedient"), b"").result(60)
+        for _ in range(3):
+            worker = executor.submit(os.getpid).result(60)
+            with pytest.raises((hotlease.DeadlineExceeded, hotlease.WorkerDied)) as raised:
+                executor.submit(hotlease.native(library, "obedient"), b"").result(60)
+            # A busy machine may not let it run in the 50 ms after which its worker is ended.
+            if executor.submit(os.getpid).result(60) == worker:
+                break
+        assert raised.type is hotlease.DeadlineExceeded
         assert executor.submit(os.getpid).result(60) == worker, "it returned in time"
         with pytest.raises((hotlease.DeadlineExceeded, hotlease.WorkerDied)):
             executor.submit(hotlease.native(library, "stubborn"), b"").result(60)

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import os
 import re
 import sys
 import threading
@@ -64,10 +65,21 @@ def test_it_is_shown_soon_though_nobody_waits(executor, capsys, eventually):
 
 def test_workers_do_not_wait_for_python_s_lock(executor, capsys, tmp_path):
     path = tmp_path / "marks"
+    path.touch()
     futures = [executor.submit(talking.say_and_mark, str(path)) for _ in range(3_000)]
-    # In C, with the lock: nobody can show anything meanwhile.
-    ctypes.PyDLL(None).sleep(3)
-    ran = path.stat().st_size
+    # In C, with the lock, which nobody else may ask for so soon: nobody can show anything meanwhile.
+    c, usual = ctypes.PyDLL(None), sys.getswitchinterval()
+    c.lseek.argtypes, c.lseek.restype = (ctypes.c_int, ctypes.c_int64, ctypes.c_int), ctypes.c_int64
+    with open(path) as marks:
+        sys.setswitchinterval(1000)
+        try:
+            for _ in range(300):
+                c.usleep(100_000)
+                ran = c.lseek(marks.fileno(), 0, os.SEEK_END)
+                if ran == 3_000:
+                    break
+        finally:
+            sys.setswitchinterval(usual)
     for future in futures:
         future.result(60)
     assert ran == 3_000

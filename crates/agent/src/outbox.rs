@@ -185,7 +185,7 @@ mod tests {
             outbox.tell(long(), Vec::new());
         }
         assert!(outbox.queue().waiting.len() <= WAITING_MAX);
-        timeout(Duration::from_secs(1), outbox.run())
+        timeout(5 * LINGER, outbox.run())
             .await
             .expect("the session is over at once");
     }

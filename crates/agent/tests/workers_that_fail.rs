@@ -133,7 +133,8 @@ async fn a_core_is_granted_once_and_freed_by_the_end_of_its_lease() {
     assert_eq!(stranger.map_err(Refusal::from).err(), Some(Refusal::WrongTenant));
     let begun = Instant::now();
     let ended = scene.client.end_lease(end("")).await.expect("ended").into_inner();
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    // Less than what the worker has to become ready.
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     assert!(ended.usage.expect("known").allocated_ns > 0);
     assert_eq!(scene.free_cores().await, 1);
     let late = scene.answers(vec![attach(grant.token.clone())]).await;

@@ -76,7 +76,7 @@ fn messages_and_collectives_go_by_each_provider() {
 fn told(links: [LinkChoice; 2]) -> [Error; 2] {
     let server = rendezvous();
     let mut options = options(&server, "differ", 2);
-    options.join_timeout = Duration::from_secs(1);
+    options.join_timeout = Duration::from_secs(4);
     scope(|scope| {
         let member = |(rank, link)| {
             let mut options = options.clone();

@@ -86,13 +86,18 @@ fn first_collectives() {
     });
 }
 
-#[test]
-fn a_first_collective_opens_no_connection() {
+/// Runs one that is no test here, in a process of its own.
+fn passes_alone(name: &str) {
     let mut program = Command::new(std::env::current_exe().expect("this program"));
-    program.args(["--exact", "first_collectives", "--ignored"]);
+    program.args(["--exact", name, "--ignored"]);
     let output = program.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn a_first_collective_opens_no_connection() {
+    passes_alone("first_collectives");
 }
 
 #[test]
@@ -164,7 +169,8 @@ fn two_groups_of_one_name_and_secret_do_not_meet() {
 fn a_missing_rank_is_named_when_the_time_is_over() {
     let server = rendezvous();
     let mut options = options(&server, "lonely", 4);
-    options.join_timeout = Duration::from_millis(300);
+    // Time enough for all three to come.
+    options.join_timeout = Duration::from_secs(3);
     let began = Instant::now();
     let errors = scope(|scope| {
         let members = [0, 1, 3].map(|rank| {
@@ -174,10 +180,7 @@ fn a_missing_rank_is_named_when_the_time_is_over() {
         members.map(|member| member.join().unwrap())
     });
     let took = began.elapsed();
-    assert!(
-        took >= Duration::from_millis(300) && took < group::PATIENCE,
-        "{took:?}"
-    );
+    assert!(took >= options.join_timeout && took < group::PATIENCE, "{took:?}");
     for error in errors {
         let text = error.to_string();
         assert!(
@@ -277,17 +280,15 @@ fn a_rendezvous_may_serve_several_secrets_and_start_after_its_members() {
 
 #[test]
 fn nobody_at_the_rendezvous_is_told_with_its_address() {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .expect("a port")
-        .local_addr()
-        .expect("an address");
-    let mut options = Options::new("n", 2, free.to_string(), secret());
+    // A port that is never given away.
+    let nowhere = "127.0.0.1:1";
+    let mut options = Options::new("n", 2, nowhere, secret());
     options.join_timeout = Duration::from_millis(200);
     let error = Communicator::join(&options).expect_err("nobody is there");
     assert!(matches!(error, Error::NoRendezvous { .. }), "{error}");
     let text = error.to_string();
     assert!(
-        text.contains(&free.to_string()) && text.contains("hotlease comm rendezvous"),
+        text.contains(nowhere) && text.contains("hotlease comm rendezvous"),
         "{text}"
     );
 }
@@ -365,8 +366,10 @@ fn listening() -> Vec<SocketAddr> {
     ports.collect()
 }
 
+/// Not a test: a process in which nobody else listens.
 #[test]
-fn strangers_at_a_member_hang_nobody() {
+#[ignore = "started by another test"]
+fn a_member_among_strangers() {
     let server = rendezvous();
     let options = options(&server, "a member among strangers", 2);
     scope(|scope| {
@@ -388,10 +391,16 @@ fn strangers_at_a_member_hang_nobody() {
 }
 
 #[test]
+fn strangers_at_a_member_hang_nobody() {
+    passes_alone("a_member_among_strangers");
+}
+
+#[test]
 fn members_that_differ_in_encryption_are_told() {
     let server = rendezvous();
     let mut options = options(&server, "differ", 2);
-    options.join_timeout = Duration::from_millis(500);
+    // Time enough for both to meet.
+    options.join_timeout = Duration::from_secs(3);
     let errors = scope(|scope| {
         let members = [0, 1].map(|rank| {
             let mut options = options.clone();

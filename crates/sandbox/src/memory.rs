@@ -2,9 +2,10 @@
 //!
 //! The wait status cannot tell. The kernel counts such kills per control group and per machine; a count
 //! that rose since it was last looked at, together with a SIGKILL that nobody here sent, is the evidence.
+//! The group's own count is the better one: that of the machine also has what was killed elsewhere meanwhile.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// Watches the counter of the agent's control group, or of the machine where groups do not count.
@@ -16,12 +17,10 @@ pub(crate) struct OutOfMemory {
 
 impl OutOfMemory {
     pub fn watch() -> Self {
-        let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| {
-            let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-            Some(PathBuf::from("/sys/fs/cgroup").join(path).join("memory.events"))
-        });
-        let file = group
-            .filter(|file| count(file).is_some())
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let file = counters(&groups)
+            .into_iter()
+            .find(|file| count(file).is_some())
             .unwrap_or_else(|| "/proc/vmstat".into());
         let seen = count(&file).unwrap_or(0);
         Self {
@@ -41,7 +40,31 @@ impl OutOfMemory {
     }
 }
 
-fn count(file: &PathBuf) -> Option<u64> {
+/// Where kills in the groups of `/proc/self/cgroup` may be counted, the best first: without those of groups below (sandboxes'
+/// own), and in the memory controller's hierarchy where it has one of its own.
+fn counters(groups: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let path = path.trim_start_matches('/');
+        if controllers.is_empty() {
+            let group = Path::new("/sys/fs/cgroup").join(path);
+            found.extend(["memory.events.local", "memory.events"].map(|file| group.join(file)));
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            found.push(
+                Path::new("/sys/fs/cgroup/memory")
+                    .join(path)
+                    .join("memory.oom_control"),
+            );
+        }
+    }
+    found
+}
+
+fn count(file: &Path) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     text.lines()
         .find_map(|line| line.strip_prefix("oom_kill "))?
@@ -80,6 +103,32 @@ mod tests {
         fs::write(&file, "low 0\noom 4\noom_kill 3\n").expect("written");
         assert!(watch.struck());
         assert!(!watch.struck());
+    }
+
+    #[test]
+    fn kills_are_counted_in_the_group_of_either_hierarchy() {
+        let named = |groups| {
+            counters(groups)
+                .into_iter()
+                .map(|path| path.display().to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            named("0::/user.slice/a:b\n"),
+            [
+                "/sys/fs/cgroup/user.slice/a:b/memory.events.local",
+                "/sys/fs/cgroup/user.slice/a:b/memory.events"
+            ]
+        );
+        assert_eq!(
+            named("9:name=systemd:/\n4:cpu,memory:/jobs/7\n3:cpuset:/\n"),
+            ["/sys/fs/cgroup/memory/jobs/7/memory.oom_control"]
+        );
+        assert_eq!(named("nothing\n4:memory\n"), [""; 0]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("memory.oom_control");
+        fs::write(&file, "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n").expect("written");
+        assert_eq!(count(&file), Some(5));
     }
 
     #[test]

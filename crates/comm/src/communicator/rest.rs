@@ -142,7 +142,7 @@ mod tests {
         let server = Server::start("127.0.0.1:0", vec![secret.clone()], Default::default());
         let server = server.expect("a rendezvous");
         let mut options = Options::new("rest", 3, server.address().to_string(), secret);
-        options.failure_bound = Duration::from_secs(1);
+        options.failure_bound = Duration::from_secs(4);
         let member = |rank| {
             let mut options = options.clone();
             options.rank = Some(rank);

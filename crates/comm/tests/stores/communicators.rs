@@ -100,7 +100,7 @@ pub fn rest(link: &LinkChoice, elsewhere: &LinkChoice) {
     let server = group::rendezvous();
     let mut options = group::options(&server, "rest", 3);
     options.link = link.clone();
-    options.failure_bound = Duration::from_secs(1);
+    options.failure_bound = Duration::from_secs(4);
     let are_there = Barrier::new(3);
     let member = |rank: Rank| {
         let mut options = options.clone();
@@ -176,7 +176,7 @@ const BOARD: &str = "/b/0";
 #[test]
 fn communicators_that_all_have_left_are_forgotten_in_redis() {
     let Some(redis) = Redis::start() else { return };
-    let change = |options: &mut hotlease_comm::Options| options.failure_bound = Duration::from_millis(800);
+    let change = |options: &mut hotlease_comm::Options| options.failure_bound = Duration::from_secs(4);
     group::each_over(&redis.link(), 2, change, |all| {
         for _ in 0..200 {
             let twin = all.dup().expect("all are well");

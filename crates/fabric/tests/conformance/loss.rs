@@ -52,7 +52,7 @@ pub fn peer_that_closes_is_noticed(fabric: &Fabric) {
             .publish(number, &CALL, &[&pattern(number, 8128)])
             .unwrap();
     }
-    assert!(begin.elapsed() < PATIENCE, "publishing on a closed channel waits");
+    assert!(begin.elapsed() < LONG / 4, "publishing on a closed channel waits");
 }
 
 pub fn peer_that_vanishes_with_frames_in_flight_hangs_nobody(fabric: &Fabric) {

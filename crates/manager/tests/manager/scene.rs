@@ -212,7 +212,7 @@ impl Scene {
 pub async fn start(dir: &Path, store: &Arc<MemoryStore>) -> Manager {
     let mut config = ManagerConfig::new(dir);
     config.store = Arc::clone(store) as Arc<dyn Store>;
-    config.listing_timeout = Duration::from_millis(200);
+    config.listing_timeout = Duration::from_secs(2);
     Manager::start(config).await.unwrap()
 }
 

@@ -83,7 +83,7 @@ async fn a_killed_process_takes_its_group_along() {
     process.kill();
     assert_eq!(process.exited().await.end, End::Signalled(9));
     assert!(
-        before.elapsed() < Duration::from_millis(250),
+        before.elapsed() < Duration::from_secs(10),
         "took {:?}",
         before.elapsed()
     );
