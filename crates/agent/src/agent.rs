@@ -24,14 +24,14 @@ use crate::watchdog;
 use crate::{AgentConfig, AgentError, journalling};
 use hotlease_fabric::clock::measure_tick_hz;
 use hotlease_journal::{StateDir, UsageJournal};
-use hotlease_lease::agent::{Event, TTL_MAX, TTL_MIN};
+use hotlease_lease::agent::Event;
 use hotlease_net::grpc::channel_to_first;
 use hotlease_net::peer::is_tenant_name;
 use hotlease_net::{Address, Listener as TlsListener, Role};
 use hotlease_sandbox::Launcher;
 use hotlease_wire::grpc::agent_server::AgentServer;
 use hotlease_wire::ids::{AgentId, BootId};
-use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, PLACES_PER_CORE_MAX};
+use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -86,39 +86,8 @@ impl Agent {
     /// Takes its runtime directory, binds its sockets, and serves in background tasks of the current tokio
     /// runtime. When it returns, clients and managers can connect; workers may still be starting.
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
-        if config.ttl < TTL_MIN || config.ttl > TTL_MAX {
-            return Err(AgentError::Config {
-                what: format!("a default time to live of {:?} is out of bounds", config.ttl),
-            });
-        }
-        if config.pool.is_some_and(|pool| pool > POOL_MAX) {
-            return Err(AgentError::Config {
-                what: format!("a warm pool has at most {POOL_MAX} workers"),
-            });
-        }
-        if config.spares > POOL_MAX {
-            return Err(AgentError::Config {
-                what: format!("at most {POOL_MAX} interpreters wait"),
-            });
-        }
-        if config.warm_slots_per_core > PLACES_PER_CORE_MAX {
-            return Err(AgentError::Config {
-                what: format!("a shared core has at most {PLACES_PER_CORE_MAX} warm slots"),
-            });
-        }
-        if config.token_key_rotation < Duration::from_secs(1) {
-            return Err(AgentError::Config {
-                what: "the key of lease tokens is replaced once in a second at most".into(),
-            });
-        }
-        let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);
-        if !call_limits.contains(&config.shared_call_limit) {
-            return Err(AgentError::Config {
-                what: format!(
-                    "a limit of {:?} for invocations on shared cores is not between 1 ms and 1 h",
-                    config.shared_call_limit
-                ),
-            });
+        if let Some(what) = config.fault() {
+            return Err(AgentError::Config { what });
         }
         let offered = cores::offered(&config.cores)?;
         let launcher = match &config.worker_binary {

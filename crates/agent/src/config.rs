@@ -1,10 +1,12 @@
 //! What an agent is told at its start.
 
+use crate::agent::POOL_MAX;
 use crate::reach::DirectoryGrant;
 use hotlease_image::Way;
+use hotlease_lease::agent::{TTL_MAX, TTL_MIN};
 use hotlease_net::{Address, Identity, Limits};
 use hotlease_sandbox::{Container, Kind, Policy};
-use hotlease_wire::limits::PLACES_PER_CORE_DEFAULT;
+use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -139,6 +141,29 @@ pub struct AgentConfig {
 }
 
 impl AgentConfig {
+    /// Why it cannot be carried out, on any machine.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);
+        if self.ttl < TTL_MIN || self.ttl > TTL_MAX {
+            Some(format!("a default time to live of {:?} is out of bounds", self.ttl))
+        } else if self.pool.is_some_and(|pool| pool > POOL_MAX) {
+            Some(format!("a warm pool has at most {POOL_MAX} workers"))
+        } else if self.spares > POOL_MAX {
+            Some(format!("at most {POOL_MAX} interpreters wait"))
+        } else if self.warm_slots_per_core > PLACES_PER_CORE_MAX {
+            Some(format!("a shared core has at most {PLACES_PER_CORE_MAX} warm slots"))
+        } else if self.token_key_rotation < Duration::from_secs(1) {
+            Some("the key of lease tokens is replaced once in a second at most".into())
+        } else if !call_limits.contains(&self.shared_call_limit) {
+            Some(format!(
+                "a limit of {:?} for invocations on shared cores is not between 1 ms and 1 h",
+                self.shared_call_limit
+            ))
+        } else {
+            None
+        }
+    }
+
     /// The defaults.
     pub fn new(runtime_dir: impl Into<PathBuf>) -> Self {
         let runtime_dir = runtime_dir.into();
