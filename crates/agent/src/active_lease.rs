@@ -5,6 +5,7 @@ use crate::cause::KillReason;
 use crate::code::Code;
 use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
 use crate::node::Node;
+use crate::swap::Wanted;
 use crate::worker::{OrderError, Worker};
 use hotlease_lease::agent::Event;
 use hotlease_sandbox::{Kind, Program, Reach};
@@ -47,6 +48,8 @@ pub(crate) struct Terms {
     pub reach: Arc<Reach>,
     /// The same, as its client is told.
     pub reach_told: grpc::Reach,
+    /// What its one worker keeps for the next lease.
+    pub state: Option<Wanted>,
     /// What its workers are, in place of native ones.
     pub program: Option<Arc<Program>>,
 }

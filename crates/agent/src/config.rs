@@ -1,6 +1,7 @@
 //! What an agent is told at its start.
 
 use crate::reach::DirectoryGrant;
+use crate::swap::SwapOptions;
 use hotlease_image::Way;
 use hotlease_net::{Address, Identity, Limits};
 use hotlease_sandbox::{Container, Kind, Policy};
@@ -102,6 +103,8 @@ pub struct AgentConfig {
     pub sandbox_grants: Vec<DirectoryGrant>,
     /// The environments that leases may name (default: none).
     pub environments: Environments,
+    /// Where states of workers are saved and restored from (default: nowhere, and no lease has one).
+    pub swap: Option<SwapOptions>,
     /// What makes those of kind `container`, and of what (default: `crun`, of the host's system folders).
     pub sandbox_container: Container,
     /// Which cores it offers (default: all that it may run on).
@@ -148,6 +151,7 @@ impl AgentConfig {
             sandbox_policy: Policy::default(),
             sandbox_grants: Vec::new(),
             environments: Environments::default(),
+            swap: None,
             sandbox_container: Container::default(),
             cores: CoreChoice::All,
             pool: None,

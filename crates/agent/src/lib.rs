@@ -59,6 +59,7 @@ mod socket;
 mod spares;
 mod start;
 mod starts;
+mod swap;
 mod usage;
 mod watchdog;
 mod worker;
@@ -71,3 +72,5 @@ pub use config::{
 };
 pub use error::AgentError;
 pub use reach::{BadDirectoryGrant, DirectoryGrant};
+pub use swap::SwapOptions;
+pub use swap::listing::{SavedState, remove as remove_state, saved as saved_states};

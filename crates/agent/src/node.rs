@@ -25,6 +25,7 @@ use crate::sandboxes::Sandboxes;
 use crate::sharing::{self, CoreClaims, SharingTerms};
 use crate::spares::Spares;
 use crate::starts::Starts;
+use crate::swap::{self, Keeping, SwapOptions};
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
     Action, Event, FinalTotal, GrantRequest, LeaseBook, Outstanding, SessionId, Sharing,
@@ -93,6 +94,8 @@ pub(crate) struct Identity {
     pub images: Arc<Images>,
     /// Those that go to other agents.
     pub sending: Sending,
+    /// Where states of workers are saved.
+    pub swap: Option<Arc<SwapOptions>>,
 }
 
 /// What changes. Locked for moments only: nothing waits under the lock, and carrying out an action means
@@ -263,7 +266,9 @@ impl Node {
                 gpus,
             } => {
                 if let Some(lease) = tables.leases.get(&lease) {
-                    let incarnation = Arc::new(Incarnation::new(worker, epoch, cores, gpus));
+                    let keeping = self.keeping_of(lease);
+                    let incarnation = Incarnation::new(worker, epoch, (cores, gpus), keeping);
+                    let incarnation = Arc::new(incarnation);
                     lease.place(Arc::clone(&incarnation));
                     tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(lease)));
                 }
@@ -331,6 +336,12 @@ impl Node {
         }
     }
 
+    /// What its worker keeps, of a lease with a state.
+    fn keeping_of(&self, lease: &ActiveLease) -> Option<Arc<Keeping>> {
+        let (options, wanted) = (self.identity.swap.clone()?, lease.terms.state.clone()?);
+        Some(Arc::new(Keeping::new(options, wanted, self.identity.host.clone())))
+    }
+
     /// A lease of this run is over: its total is owed to the manager.
     fn owe(&self, tables: &mut Tables, lease: LeaseId) {
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
@@ -365,6 +376,10 @@ impl Node {
         let since = Instant::now();
         self.identity.tenants.admit(&request.tenant, origin)?;
         let isolation = self.isolation_of(&request, origin).await?;
+        if request.memory_bytes > 0 {
+            // Whether there is enough now is for the book to say.
+            swap::make_room(self, request.memory_bytes.saturating_mul(request.workers.into())).await;
+        }
         let mut active = self.active_leases();
         let until = tokio::time::Instant::now() + FREEING_LIMIT;
         let mut first = true;
@@ -405,8 +420,10 @@ impl Node {
     ) -> Result<Grant, Refusal> {
         let bad = |what: &str| Refusal::BadRequest { what: what.into() };
         let (sharing, polling) = sharing::asked(&request)?;
+        let id = LeaseId(rand::random());
+        let state = swap::wanted(self.identity.swap.as_deref(), &request, id)?;
         let asked = GrantRequest {
-            id: LeaseId(rand::random()),
+            id,
             tenant: request.tenant.clone(),
             label: request.label,
             workers: request.workers,
@@ -419,7 +436,6 @@ impl Node {
                 ttl_ms => Duration::from_millis(ttl_ms),
             },
         };
-        let id = asked.id;
         let of_python = |python| self.program(python, &request.tenant, isolation);
         let program = request.python.map(of_python).transpose()?;
         let terms = Terms {
@@ -434,6 +450,7 @@ impl Node {
             sandbox: isolation.sandbox,
             reach: isolation.reach.clone(),
             reach_told: isolation.reach_told.clone(),
+            state,
             program,
         };
         let built_in = match &terms.program {

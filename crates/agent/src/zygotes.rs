@@ -215,7 +215,7 @@ impl Kept {
 }
 
 /// Whether others wait for memory, or soon will; not where the kernel does not say.
-fn is_memory_short() -> bool {
+pub(crate) fn is_memory_short() -> bool {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     is_short(&read("/proc/meminfo"), &read("/proc/pressure/memory"))
 }

@@ -269,6 +269,11 @@ pub fn order() -> Vec<Vec<u8>> {
             }),
         },
         Order::Dismiss { delegation: 3 },
+        Order::Restore {
+            size_bytes: Some(100 << 20),
+        },
+        Order::Restore { size_bytes: None },
+        Order::Save,
     ]
     .iter()
     .map(encode)
@@ -484,7 +489,7 @@ const PLACE: Place = Place {
     slot: SlotIndex(2),
 };
 
-pub const END_REASONS: [EndReason; 8] = [
+pub const END_REASONS: [EndReason; 9] = [
     EndReason::Released,
     EndReason::Expired,
     EndReason::ClientGone,
@@ -493,4 +498,5 @@ pub const END_REASONS: [EndReason; 8] = [
     EndReason::Reclaimed,
     EndReason::TakenBack,
     EndReason::NoLongerLent,
+    EndReason::SwappedOut,
 ];
