@@ -369,7 +369,7 @@ pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
 /// A file's head, and whether it is as long as that says; its reader then stands behind it.
 pub(super) fn read_head(file: &mut File) -> Result<StateHead, String> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES);
-    let read = file.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut bytes);
+    let read = Read::take(&mut *file, HEAD_BYTES as u64).read_to_end(&mut bytes);
     read.map_err(|error| error.to_string())?;
     let head = StateHead::decode(&bytes).map_err(|error| error.to_string())?;
     let length = file.metadata().map_err(|error| error.to_string())?.len();
@@ -382,7 +382,7 @@ pub(super) fn read_head(file: &mut File) -> Result<StateHead, String> {
 fn check_bytes(file: &mut File, head: &StateHead) -> Result<(), String> {
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE_BYTES];
-    let mut rest = file.by_ref().take(head.size_bytes);
+    let mut rest = Read::take(&mut *file, head.size_bytes);
     loop {
         match rest.read(&mut piece).map_err(|error| error.to_string())? {
             0 => break,
