@@ -87,9 +87,7 @@ pub fn package() -> TempDir {
     );
     std::os::unix::fs::symlink(built, module.join("_core.so")).expect("a link");
     for module in ["tasks.py", "stateful.py"] {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("python")
-            .join(module);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(module);
         std::os::unix::fs::symlink(source, folder.path().join(module)).expect("a link");
     }
     folder

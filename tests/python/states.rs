@@ -125,7 +125,10 @@ fn put(invoker: &Invoker, what: &str) {
 
 fn holds(invoker: &Invoker, what: &str) {
     let held = call(invoker, "get", NOTHING).expect("it runs");
-    assert_eq!(String::from_utf8_lossy(&held), String::from_utf8_lossy(&text(what)));
+    assert_eq!(
+        String::from_utf8_lossy(&held),
+        String::from_utf8_lossy(&text(what))
+    );
 }
 
 #[test]
@@ -163,7 +166,10 @@ fn a_state_outlives_its_lease_and_is_found_by_the_next_one_of_that_name_only() {
     let scene = Scene::new(1);
     let first = scene.leave("first");
     let (kept, took) = scene.explained(&first);
-    assert!(kept.starts_with("state `model`: nothing was saved under that name"), "{kept}");
+    assert!(
+        kept.starts_with("state `model`: nothing was saved under that name"),
+        "{kept}"
+    );
     assert!(took.is_null(), "nothing was restored: {took}");
     for other in ["", "other"] {
         let options = LeaseOptions {
@@ -209,7 +215,11 @@ fn memory_that_another_lease_needs_is_taken_from_an_idle_worker_with_a_state() {
     let begun = Instant::now();
     let other = scene.try_lease(plain);
     let other = other.unwrap_or_else(|error| {
-        panic!("no room was made in {:?}: {error}\n{}", begun.elapsed(), scene.nodes.log())
+        panic!(
+            "no room was made in {:?}: {error}\n{}",
+            begun.elapsed(),
+            scene.nodes.log()
+        )
     });
     assert!(scene.saved().is_some(), "the idle one's state is kept");
     holds(&other, "nothing");
@@ -223,7 +233,9 @@ fn a_worker_that_is_idle_for_longer_than_the_operator_wants_goes_and_comes_back_
     let invoker = scene.lease();
     let lease = invoker.lease().to_string();
     put(&invoker, "seven");
-    until_true("the idle worker is swapped out", LIMIT, || scene.saved().is_some());
+    until_true("the idle worker is swapped out", LIMIT, || {
+        scene.saved().is_some()
+    });
     until_true("the lease ended", LIMIT, || {
         let info = scene.nodes.manager().lease_info(&lease);
         info.is_some_and(|info| info.end_reason.contains("its state was saved"))
@@ -235,7 +247,10 @@ fn a_worker_that_is_idle_for_longer_than_the_operator_wants_goes_and_comes_back_
 #[test]
 fn a_save_function_that_fails_loses_the_state_at_the_end_only_and_everybody_is_told() {
     for (state, expected) in [
-        ("saves badly", "stateful._save, raised ValueError: it cannot be written"),
+        (
+            "saves badly",
+            "stateful._save, raised ValueError: it cannot be written",
+        ),
         ("saves a number", "stateful._save, raised TypeError"),
     ] {
         let scene = Scene::with(1, &["--swap-after", "1s"]);
@@ -265,7 +280,10 @@ fn a_save_function_that_hangs_delays_the_end_no_longer_than_was_said() {
     let begun = Instant::now();
     invoker.deallocate().expect("given back");
     let took = begun.elapsed();
-    assert!(took >= SAVING && took < SAVING + Duration::from_secs(5), "{took:?}");
+    assert!(
+        took >= SAVING && took < SAVING + Duration::from_secs(5),
+        "{took:?}"
+    );
     let (kept, _) = scene.explained(&lease);
     assert!(kept.contains("did not save it within 500 ms"), "{kept}");
     assert_eq!(scene.files(), [PathBuf::new(); 0], "half a state is left");
@@ -274,7 +292,10 @@ fn a_save_function_that_hangs_delays_the_end_no_longer_than_was_said() {
 #[test]
 fn a_restore_function_that_fails_or_hangs_fails_the_lease_and_loses_nothing() {
     for (state, expected) in [
-        ("restores badly", "stateful._restore, raised ValueError: it cannot be read"),
+        (
+            "restores badly",
+            "stateful._restore, raised ValueError: it cannot be read",
+        ),
         ("restores for ever", "its worker was not done within 5000 ms"),
     ] {
         let scene = Scene::new(1);
@@ -282,12 +303,22 @@ fn a_restore_function_that_fails_or_hangs_fails_the_lease_and_loses_nothing() {
         let saved = scene.saved().expect("a state");
         let before = fs::read(&saved).expect("readable");
         let error = scene.refused(scene.options());
-        for words in [expected, "no function ran", saved.to_str().expect("text"), "hotlease state rm"] {
+        for words in [
+            expected,
+            "no function ran",
+            saved.to_str().expect("text"),
+            "hotlease state rm",
+        ] {
             assert!(error.contains(words), "{words:?} is not in: {error}");
         }
         until_true("the worker is gone", LIMIT, || scene.files() == [saved.clone()]);
         assert_eq!(fs::read(&saved).expect("still there"), before);
-        scene.json(&["state", "rm", scene.directory.path().to_str().expect("text"), "model"]);
+        scene.json(&[
+            "state",
+            "rm",
+            scene.directory.path().to_str().expect("text"),
+            "model",
+        ]);
         holds(&scene.lease(), "nothing");
     }
 }
@@ -338,7 +369,13 @@ fn of_two_leases_that_want_one_state_one_has_it_and_the_other_is_told_who() {
     assert_eq!((got.len(), refused.len()), (1, 1), "{}", scene.nodes.log());
     let got = got.into_iter().next().expect("one").expect("a lease");
     let lease = got.lease().to_string();
-    let error = refused.into_iter().next().expect("one").err().expect("an error").to_string();
+    let error = refused
+        .into_iter()
+        .next()
+        .expect("one")
+        .err()
+        .expect("an error")
+        .to_string();
     assert!(
         error.contains("the state `model` is in use by lease ") && error.contains(&lease),
         "{error}"
@@ -355,7 +392,9 @@ fn an_agent_that_is_killed_while_it_saves_leaves_no_half_state_and_nobody_locked
     let giving = std::thread::spawn(move || drop(invoker.deallocate()));
     until_true("it is being written", LIMIT, || {
         let files = scene.files();
-        files.iter().any(|path| fs::metadata(path).is_ok_and(|there| there.len() > 4096))
+        files
+            .iter()
+            .any(|path| fs::metadata(path).is_ok_and(|there| there.len() > 4096))
     });
     scene.nodes.nodes[holder].kill();
     giving.join().expect("no panic");
@@ -390,6 +429,8 @@ fn a_lease_with_a_state_needs_functions_that_save_it_and_an_agent_that_keeps_it(
         state: "model".into(),
         ..nodes.lease_options()
     };
-    let error = Invoker::allocate(&Code::python(), options).err().expect("no directory");
+    let error = Invoker::allocate(&Code::python(), options)
+        .err()
+        .expect("no directory");
     assert!(error.to_string().contains("--swap-directory"), "{error}");
 }

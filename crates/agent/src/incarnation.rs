@@ -246,6 +246,7 @@ impl Incarnation {
             }
             (Some(worker), Err(NotUp::Ended)) => {
                 if self.is_killed() {
+                    self.save_state(&worker).await;
                     worker.kill();
                 }
                 self.judge(&lease, &worker, None).await

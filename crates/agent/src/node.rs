@@ -339,7 +339,11 @@ impl Node {
     /// What its worker keeps, of a lease with a state.
     fn keeping_of(&self, lease: &ActiveLease) -> Option<Arc<Keeping>> {
         let (options, wanted) = (self.identity.swap.clone()?, lease.terms.state.clone()?);
-        Some(Arc::new(Keeping::new(options, wanted, self.identity.host.clone())))
+        Some(Arc::new(Keeping::new(
+            options,
+            wanted,
+            self.identity.host.clone(),
+        )))
     }
 
     /// A lease of this run is over: its total is owed to the manager.

@@ -108,7 +108,9 @@ pub(crate) fn wanted(
         return Ok(None);
     }
     if !is_state_name(&request.state) {
-        return bad("the name of its state has other characters than letters, digits, '.', '_' and '-', or too many");
+        return bad(
+            "the name of its state has other characters than letters, digits, '.', '_' and '-', or too many",
+        );
     }
     let Some(python) = request.python.as_ref().filter(|_| request.workers == 1) else {
         return bad("a state is that of one Python worker: ask for one");

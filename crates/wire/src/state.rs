@@ -165,7 +165,9 @@ impl StateHead {
     }
 
     fn is_bounded(&self) -> bool {
-        self.tenant.len() <= TENANT_BYTES_MAX && self.host.len() <= HOST_BYTES_MAX && is_state_name(&self.name)
+        self.tenant.len() <= TENANT_BYTES_MAX
+            && self.host.len() <= HOST_BYTES_MAX
+            && is_state_name(&self.name)
     }
 }
 

@@ -10,11 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 
 /// What the worker calls, between two tasks.
-pub const FUNCTIONS: StateFunctions = StateFunctions {
-    check,
-    restore,
-    save,
-};
+pub const FUNCTIONS: StateFunctions = StateFunctions { check, restore, save };
 
 fn check() -> Result<(), String> {
     in_python(|module| module.call_method0("check").map(drop))
@@ -67,10 +63,12 @@ fn write_from(pipe: &File, start: usize, length: usize) -> io::Result<()> {
 fn in_python(what: impl FnOnce(&Bound<'_, PyModule>) -> PyResult<()>) -> Result<(), String> {
     Python::attach(|py| {
         let module = PyModule::import(py, "hotlease._state").map_err(|error| error.to_string())?;
-        what(&module).map_err(|error| match error.is_instance_of::<pyo3::exceptions::PyRuntimeError>(py) {
-            // Said there.
-            true => error.value(py).to_string(),
-            false => error.to_string(),
-        })
+        what(&module).map_err(
+            |error| match error.is_instance_of::<pyo3::exceptions::PyRuntimeError>(py) {
+                // Said there.
+                true => error.value(py).to_string(),
+                false => error.to_string(),
+            },
+        )
     })
 }

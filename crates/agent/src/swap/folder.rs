@@ -62,7 +62,9 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Strin
 /// The folder of a tenant's, made if it is missing; refused unless it is ours alone.
 fn folder_of(directory: &Path, tenant: &str) -> Result<PathBuf, String> {
     if tenant.contains(['/', '\0']) {
-        return Err(format!("the tenant {tenant:?} has a name that no folder can have"));
+        return Err(format!(
+            "the tenant {tenant:?} has a name that no folder can have"
+        ));
     }
     let folder = directory.join(format!("{FOLDER}{tenant}"));
     match DirBuilder::new().mode(0o700).create(&folder) {
@@ -117,7 +119,11 @@ impl Hold {
                 return Err(format!(
                     "the state `{}` is in use by {}; end that lease, wait, or use another name",
                     wanted.name,
-                    if holder.is_empty() { "another lease" } else { &holder }
+                    if holder.is_empty() {
+                        "another lease"
+                    } else {
+                        &holder
+                    }
                 ));
             }
             sleep(LOOK_EVERY);
@@ -137,17 +143,16 @@ impl Hold {
             renamed => renamed.map_err(failed("take", &saved))?,
         }
         // From here on it is put back unless it was restored.
-        let mut state = Taken {
+        let place = Place {
             saved,
             taken,
-            file: None,
-            head: None,
+            is_restored: false,
         };
-        let shown = state.saved.display().to_string();
+        let shown = place.saved.display();
         let refused = |why: &dyn std::fmt::Display| {
             format!("{shown} is not restored: {why}. Remove it (`hotlease state rm`), or use another name")
         };
-        let mut file = open(&state.taken).map_err(failed("open", &state.saved))?;
+        let mut file = open(&place.taken).map_err(failed("open", &place.saved))?;
         let head = read_head(&mut file).map_err(|why| refused(&why))?;
         let Wanted {
             tenant,
@@ -157,8 +162,7 @@ impl Hold {
         } = &self.wanted;
         head.admit(tenant, name, program).map_err(|why| refused(&why))?;
         check_bytes(&mut file, &head).map_err(|why| refused(&why))?;
-        (state.file, state.head) = (Some(file), Some(head));
-        Ok(Some(state))
+        Ok(Some(Taken { place, file, head }))
     }
 
     /// There is no saved state; unless somebody has left one half-way.
@@ -203,9 +207,7 @@ impl Hold {
             file,
             hasher: blake3::Hasher::new(),
             size_bytes: 0,
-            limit: options
-                .state_bytes
-                .min(options.tenant_bytes.saturating_sub(used)),
+            limit: options.state_bytes.min(options.tenant_bytes.saturating_sub(used)),
             is_whole: false,
         })
     }
@@ -218,41 +220,48 @@ impl Drop for Hold {
     }
 }
 
-/// A state that one lease is restoring.
+/// A state that one lease is restoring; put back unless it was restored.
 pub(crate) struct Taken {
+    place: Place,
+    file: File,
+    /// What it says of itself.
+    pub head: StateHead,
+}
+
+/// Where it is meanwhile, and where it is found if it is not restored.
+struct Place {
     saved: PathBuf,
     taken: PathBuf,
-    file: Option<File>,
-    head: Option<StateHead>,
+    is_restored: bool,
 }
 
 impl Taken {
     /// Where it is found if it is not restored.
     pub fn path(&self) -> &Path {
-        &self.saved
+        &self.place.saved
     }
 
-    /// What it says of itself.
-    pub fn head(&self) -> Option<&StateHead> {
-        self.head.as_ref()
-    }
-
-    /// To read the state from: checked, at its beginning.
-    pub fn file(&mut self) -> Option<File> {
-        self.file.take()
+    /// To read the state from, from its beginning.
+    pub fn file(&self) -> io::Result<File> {
+        let mut file = self.file.try_clone()?;
+        file.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
+        Ok(file)
     }
 
     /// It was restored: it is in the worker now, and nowhere else. Blocks.
-    pub fn restored(self) {
-        let _ = fs::remove_file(&self.taken);
+    pub fn restored(mut self) {
+        // Whatever becomes of the file.
+        self.place.is_restored = true;
+        if let Err(error) = fs::remove_file(&self.place.taken) {
+            tracing::error!(path = %self.place.taken.display(), %error, "a state that was restored cannot be removed");
+        }
     }
 }
 
-impl Drop for Taken {
+impl Drop for Place {
     fn drop(&mut self) {
-        // It is gone if it was restored.
-        if let Err(error) = fs::rename(&self.taken, &self.saved)
-            && error.kind() != io::ErrorKind::NotFound
+        if !self.is_restored
+            && let Err(error) = fs::rename(&self.taken, &self.saved)
         {
             tracing::error!(from = %self.taken.display(), to = %self.saved.display(), %error, "a state cannot be put back");
         }
@@ -338,7 +347,10 @@ fn private() -> OpenOptions {
 
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
-    OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)
 }
 
 fn is_still(file: &File, path: &Path) -> bool {
@@ -363,7 +375,11 @@ pub(super) fn remove_lock(path: &Path) {
 /// What is in a folder, as far as anybody looks.
 pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let listed = fs::read_dir(folder).map_err(failed("list", folder))?;
-    Ok(listed.take(FILES_MAX).flatten().map(|entry| entry.path()).collect())
+    Ok(listed
+        .take(FILES_MAX)
+        .flatten()
+        .map(|entry| entry.path())
+        .collect())
 }
 
 /// A file's head, and whether it is as long as that says; its reader then stands behind it.
@@ -378,7 +394,7 @@ pub(super) fn read_head(file: &mut File) -> Result<StateHead, String> {
     Ok(head)
 }
 
-/// Whether the bytes are those that were saved; the reader is at their beginning again then.
+/// Whether the bytes are those that were saved.
 fn check_bytes(file: &mut File, head: &StateHead) -> Result<(), String> {
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE_BYTES];
@@ -390,9 +406,7 @@ fn check_bytes(file: &mut File, head: &StateHead) -> Result<(), String> {
         };
     }
     head.admit_bytes(hasher.finalize().as_bytes())
-        .map_err(|error| error.to_string())?;
-    let begin = SeekFrom::Start(HEAD_BYTES as u64);
-    file.seek(begin).map(drop).map_err(|error| error.to_string())
+        .map_err(|error| error.to_string())
 }
 
 fn since_1970_ms() -> u64 {

@@ -20,8 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const IDLE_LEAST: Duration = Duration::from_secs(1);
 /// How often states are looked at that nobody asks for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
-/// How long a worker that is to go may take to be gone once its state is written.
-const GONE_LIMIT: Duration = Duration::from_secs(10);
+/// How long a request waits for memory that is being given up: less than managers wait for an agent.
+const ROOM_LIMIT: Duration = Duration::from_secs(2);
 
 /// The worker of a lease with a state that may go, and for how long it has run nothing.
 fn candidate(lease: &ActiveLease) -> Option<(Arc<Incarnation>, Duration)> {
@@ -55,21 +55,18 @@ pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
             let Some((worker, since)) = candidate(&lease) else {
                 continue;
             };
-            let reason = match options.after {
-                _ if since < IDLE_LEAST => continue,
-                _ if is_given_back => EndReason::Reclaimed,
-                Some(after) if since >= after => EndReason::SwappedOut,
-                _ if is_memory_short() => EndReason::SwappedOut,
-                _ => continue,
-            };
+            let is_due = options.after.is_some_and(|after| since >= after);
+            if since < IDLE_LEAST || !(is_due || is_given_back || is_memory_short()) {
+                continue;
+            }
             let node = Arc::clone(&node);
-            tokio::spawn(async move { swap_out(&node, &lease, &worker, reason).await });
+            tokio::spawn(async move { swap_out(&node, &lease, &worker).await });
         }
     }
 }
 
 /// Has a worker save its state, and ends its lease then; whether it did. One that cannot serves on; one that does not answer is killed.
-async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation, reason: EndReason) -> bool {
+async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation) -> bool {
     let (State::Up(process), Some(keeping)) = (worker.state(), &worker.keeping) else {
         return false;
     };
@@ -77,7 +74,8 @@ async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation, r
         // Refused if it has ended meanwhile.
         Ok(()) => drop(node.step(Event::End {
             lease: lease.id,
-            reason,
+            // What the worker has not answered it has not begun, and clients rely on that.
+            reason: EndReason::SwappedOut,
         })),
         Err(NotSaved::Refused(_)) => return false,
         Err(NotSaved::Lost(_)) => {
@@ -87,24 +85,35 @@ async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation, r
     true
 }
 
-/// Swaps out who is idle, the largest first, until so much memory may be leased; whether that is so.
-pub(crate) async fn make_room(node: &Arc<Node>, memory_bytes: u64) -> bool {
-    let mut asked = Vec::new();
-    while node.tables().book.memory_left() < memory_bytes {
-        let leases: Vec<_> = node.tables().leases.values().cloned().collect();
-        let found = leases
-            .into_iter()
-            .filter(|lease| lease.terms.memory_bytes > 0 && !asked.contains(&lease.id))
-            .filter_map(|lease| candidate(&lease).map(|(worker, idle)| (lease, worker, idle)))
-            .filter(|(.., idle)| *idle >= IDLE_LEAST)
-            .max_by_key(|(lease, ..)| lease.terms.memory_bytes);
-        let Some((lease, worker, _)) = found else {
-            return false;
-        };
-        asked.push(lease.id);
-        if swap_out(node, &lease, &worker, EndReason::SwappedOut).await {
-            let _ = timeout(GONE_LIMIT, lease.ended()).await;
-        }
+/// Swaps out who is idle, the largest first, where so much memory may be leased then. Who asks is not waited for longer than that takes
+/// mostly, and asks again.
+pub(crate) async fn make_room(node: &Arc<Node>, memory_bytes: u64) {
+    let left = node.tables().book.memory_left();
+    if left >= memory_bytes {
+        return;
     }
-    true
+    let leases: Vec<_> = node.tables().leases.values().cloned().collect();
+    let idle = leases
+        .into_iter()
+        .filter_map(|lease| candidate(&lease).map(|(worker, idle)| (lease, worker, idle)));
+    let mut idle: Vec<_> = idle.filter(|(.., idle)| *idle >= IDLE_LEAST).collect();
+    let theirs = idle.iter().map(|(lease, ..)| lease.terms.memory_bytes);
+    // Nobody goes for a lease that is refused all the same.
+    if theirs.fold(left, u64::saturating_add) < memory_bytes {
+        return;
+    }
+    idle.sort_by_key(|(lease, ..)| std::cmp::Reverse(lease.terms.memory_bytes));
+    let going = Arc::clone(node);
+    // A task of its own: a state that is on its way is not given up with the request.
+    let made = tokio::spawn(async move {
+        for (lease, worker, _) in idle {
+            if going.tables().book.memory_left() >= memory_bytes {
+                return;
+            }
+            if swap_out(&going, &lease, &worker).await {
+                lease.ended().await;
+            }
+        }
+    });
+    let _ = timeout(ROOM_LIMIT, made).await;
 }

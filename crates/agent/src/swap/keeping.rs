@@ -1,8 +1,8 @@
 //! The state of one worker, from its lease's beginning to its end.
 
+use super::SwapOptions;
 use super::folder::{Hold, Part, Taken, Wanted};
 use super::passing::{self, NotSaved};
-use super::SwapOptions;
 use crate::incarnation::ORDER_LIMIT;
 use crate::worker::Worker;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,38 +85,43 @@ impl Keeping {
                 return Ok(());
             }
         };
-        let Some(mut taken) = taken else {
+        let Some(taken) = taken else {
             passing::restore(worker, None, ORDER_LIMIT).await?;
-            self.say(format!("state `{}`: nothing was saved under that name", self.wanted.name));
+            self.say(format!(
+                "state `{}`: nothing was saved under that name",
+                self.wanted.name
+            ));
             *progress = Progress::Living(hold);
             return Ok(());
         };
         let begun = Instant::now();
-        let (Some(file), Some(head)) = (taken.file(), taken.head().cloned()) else {
-            return Err("its state was given to another worker".into());
-        };
         let path = taken.path().display().to_string();
         let limit = self.options.limit.max(ORDER_LIMIT);
-        if let Err(why) = passing::restore(worker, Some((file, head.size_bytes)), limit).await {
-            // Put back by its end.
+        let restored = match taken.file() {
+            Ok(file) => passing::restore(worker, Some((file, taken.head.size_bytes)), limit).await,
+            Err(error) => Err(error.to_string()),
+        };
+        let name = &self.wanted.name;
+        if let Err(why) = restored {
+            // Put back by its end, unless another worker can.
             *progress = Progress::Held(hold, Some(taken));
-            let name = &self.wanted.name;
             self.say(format!("state `{name}`: not restored from {path}: {why}"));
             return Err(format!(
                 "the state `{name}` was not restored from {path}, and no function ran: {why}. The file is as it was: correct the program and try again, or remove it (`hotlease state rm`)"
             ));
         }
-        let took = begun.elapsed();
-        // Only now: whoever fails before finds it again.
-        let removed = spawn_blocking(move || taken.restored());
-        self.in_time(FILES_LIMIT, removed).await?;
-        self.told().restoring = Some(took);
-        let name = &self.wanted.name;
+        *progress = Progress::Living(hold);
+        self.told().restoring = Some(begun.elapsed());
+        let head = taken.head.clone();
         self.say(format!(
             "state `{name}`: restored {} bytes of {} from {path}",
             head.size_bytes, head.host
         ));
-        *progress = Progress::Living(hold);
+        // Only now: whoever fails before finds it again.
+        let removed = spawn_blocking(move || taken.restored());
+        if let Err(why) = self.in_time(FILES_LIMIT, removed).await {
+            tracing::error!(state = name, why, "a state that was restored is not removed yet");
+        }
         Ok(())
     }
 
@@ -127,8 +132,12 @@ impl Keeping {
         let hold = match std::mem::replace(&mut *progress, Progress::Over) {
             Progress::Living(hold) => hold,
             other => {
+                let is_written = matches!(other, Progress::Written(..));
                 *progress = other;
-                return Ok(());
+                return match is_written {
+                    true => Ok(()),
+                    false => Err(NotSaved::Lost("it is not in the worker".into())),
+                };
             }
         };
         let options = Arc::clone(&self.options);
@@ -180,7 +189,10 @@ impl Keeping {
         let finished = self.in_time(FILES_LIMIT, finishing).await;
         match finished.and_then(|finished| finished) {
             Ok((path, bytes)) => {
-                self.say(format!("state `{name}`: saved {bytes} bytes to {}", path.display()));
+                self.say(format!(
+                    "state `{name}`: saved {bytes} bytes to {}",
+                    path.display()
+                ));
                 tracing::info!(state = name, tenant = self.wanted.tenant, lease = %self.wanted.lease, bytes, path = %path.display(), "state saved");
             }
             Err(why) => drop(self.lose(why)),
@@ -238,11 +250,7 @@ impl Keeping {
         NotSaved::Lost(why)
     }
 
-    async fn in_time<R>(
-        &self,
-        limit: Duration,
-        doing: tokio::task::JoinHandle<R>,
-    ) -> Result<R, String> {
+    async fn in_time<R>(&self, limit: Duration, doing: tokio::task::JoinHandle<R>) -> Result<R, String> {
         match timeout(limit, doing).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => Err(error.to_string()),

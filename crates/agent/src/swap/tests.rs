@@ -72,13 +72,16 @@ fn a_state_is_found_once_and_only_when_it_is_whole() {
     drop(first);
     assert_eq!(names(&options), ["model.state"]);
     let second = hold(&options, model(2)).expect("nobody has it");
-    let mut taken = second.take_state().expect("looked").expect("it is there");
+    let taken = second.take_state().expect("looked").expect("it is there");
     let mut bytes = String::new();
-    std::io::Read::read_to_string(&mut taken.file().expect("first asked"), &mut bytes).expect("read");
+    std::io::Read::read_to_string(&mut taken.file().expect("open"), &mut bytes).expect("read");
     assert_eq!(bytes, "weights");
-    assert_eq!(taken.head().map(|head| head.host.as_str()), Some("node1"));
+    assert_eq!(taken.head.host, "node1");
     taken.restored();
-    assert!(second.take_state().expect("looked").is_none(), "it was given twice");
+    assert!(
+        second.take_state().expect("looked").is_none(),
+        "it was given twice"
+    );
 }
 
 #[test]
@@ -194,7 +197,10 @@ fn what_is_too_large_for_itself_or_for_its_tenant_leaves_nothing() {
     let second = hold(&options, other).expect("nobody has it");
     let part = second.part(&options).expect("a file");
     let why = part.expect(6).expect_err("the tenant has too much");
-    assert!(part.expect(5).is_ok() && why.contains("--swap-tenant-bytes"), "{why}");
+    assert!(
+        part.expect(5).is_ok() && why.contains("--swap-tenant-bytes"),
+        "{why}"
+    );
 }
 
 #[test]
@@ -203,13 +209,25 @@ fn folders_that_others_may_enter_or_rename_in_are_refused() {
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
     save(&options, b"weights");
     let theirs = folder.path().join("of-uid:7");
-    assert_eq!(fs::metadata(&theirs).expect("made").permissions().mode() & 0o777, 0o700);
+    assert_eq!(
+        fs::metadata(&theirs).expect("made").permissions().mode() & 0o777,
+        0o700
+    );
     let state = fs::metadata(theirs.join("model.state")).expect("saved");
     assert_eq!(state.permissions().mode() & 0o777, 0o600);
     mode(&theirs, 0o750);
-    assert!(hold(&options, model(1)).err().expect("open to others").contains("0700"));
+    assert!(
+        hold(&options, model(1))
+            .err()
+            .expect("open to others")
+            .contains("0700")
+    );
     mode(folder.path(), 0o777);
-    assert!(check_directory(folder.path()).expect_err("anybody's").contains("sticky"));
+    assert!(
+        check_directory(folder.path())
+            .expect_err("anybody's")
+            .contains("sticky")
+    );
     mode(folder.path(), 0o1777);
     assert_eq!(check_directory(folder.path()), Ok(()));
     assert!(check_directory(&folder.path().join("none")).is_err());
@@ -219,7 +237,10 @@ fn folders_that_others_may_enter_or_rename_in_are_refused() {
         tenant: "uid:9".into(),
         ..model(1)
     };
-    assert!(hold(&options, elsewhere).is_err(), "a link leads out of the directory");
+    assert!(
+        hold(&options, elsewhere).is_err(),
+        "a link leads out of the directory"
+    );
     for tenant in ["../x", "a/b"] {
         let named = Wanted {
             tenant: tenant.into(),
@@ -272,10 +293,7 @@ fn only_one_python_worker_of_an_agent_with_a_swap_directory_has_a_state() {
     let asked = |options, request: &AcquireRequest| wanted(options, request, LeaseId([1; 8]));
     let found = asked(Some(&options), &request).expect("good");
     assert_eq!(found.map(|wanted| wanted.name), Some("model".into()));
-    assert!(matches!(
-        asked(None, &request),
-        Err(Refusal::Unavailable { .. })
-    ));
+    assert!(matches!(asked(None, &request), Err(Refusal::Unavailable { .. })));
     let spoiled: [fn(&mut AcquireRequest); 3] = [
         |request| request.workers = 2,
         |request| request.python = None,
@@ -317,7 +335,13 @@ fn a_program_is_its_code_and_packages_and_not_the_terminal_it_was_started_in() {
         |python| python.path = vec!["/ab".into()],
         |python| python.path = vec!["/".into(), "ab".into()],
         |python| python.cloudpickle = "3.1".into(),
-        |python| drop(python.environment.insert("HOTLEASE_PYTHON_IMPORTS".into(), "numpy".into())),
+        |python| {
+            drop(
+                python
+                    .environment
+                    .insert("HOTLEASE_PYTHON_IMPORTS".into(), "numpy".into()),
+            )
+        },
     ];
     for (number, change) in others.into_iter().enumerate() {
         assert_ne!(of(change), same, "change {number} is not seen");

@@ -93,18 +93,23 @@ fn list(directory: &Path, output: &mut Output) -> anyhow::Result<()> {
         Column("AGE", Right),
         Column("FROM", Left),
     ];
-    output.list(&rows, &columns, "no state was saved there by agents of this user", |row| {
-        vec![
-            row.tenant.clone(),
-            row.name.clone(),
-            quantity::bytes(row.bytes),
-            format!("{} s", row.age_seconds),
-            match (&row.host, &row.error) {
-                (_, Some(error)) => error.clone(),
-                (host, None) => host.clone().unwrap_or_default(),
-            },
-        ]
-    })
+    output.list(
+        &rows,
+        &columns,
+        "no state was saved there by agents of this user",
+        |row| {
+            vec![
+                row.tenant.clone(),
+                row.name.clone(),
+                quantity::bytes(row.bytes),
+                format!("{} s", row.age_seconds),
+                match (&row.host, &row.error) {
+                    (_, Some(error)) => error.clone(),
+                    (host, None) => host.clone().unwrap_or_default(),
+                },
+            ]
+        },
+    )
 }
 
 fn remove(args: RmArgs, output: &mut Output) -> anyhow::Result<()> {

@@ -269,14 +269,10 @@ pub fn order() -> Vec<Vec<u8>> {
             }),
         },
         Order::Dismiss { delegation: 3 },
-        Order::Restore {
-            size_bytes: Some(100 << 20),
-        },
-        Order::Restore { size_bytes: None },
-        Order::Save,
     ]
     .iter()
     .map(encode)
+    .chain(super::states::orders())
     .collect()
 }
 

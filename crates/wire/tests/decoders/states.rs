@@ -1,5 +1,7 @@
-//! Heads of saved states.
+//! Heads of saved states, and orders about them.
 
+use hotlease_wire::control::Order;
+use hotlease_wire::encode;
 use hotlease_wire::state::StateHead;
 
 pub fn head(bytes: &[u8]) -> bool {
@@ -18,7 +20,10 @@ fn with_their_hash(bytes: &[u8]) -> Option<Vec<u8>> {
     let end = 12_usize.checked_add(length)?;
     let hash = blake3::hash(bytes.get(..end)?);
     let mut sealed = bytes.to_vec();
-    sealed.get_mut(end..)?.get_mut(..32)?.copy_from_slice(hash.as_bytes());
+    sealed
+        .get_mut(end..)?
+        .get_mut(..32)?
+        .copy_from_slice(hash.as_bytes());
     Some(sealed)
 }
 
@@ -40,4 +45,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
     [head, empty]
         .map(|head| head.encode().expect("small").to_vec())
         .into()
+}
+
+pub fn orders() -> Vec<Vec<u8>> {
+    let some = Order::Restore {
+        size_bytes: Some(100 << 20),
+    };
+    [some, Order::Restore { size_bytes: None }, Order::Save]
+        .iter()
+        .map(encode)
+        .collect()
 }
