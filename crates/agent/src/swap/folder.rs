@@ -205,7 +205,7 @@ impl Hold {
             saved,
             wanted: self.wanted.clone(),
             file,
-            hasher: blake3::Hasher::new(),
+            hasher: Box::default(),
             size_bytes: 0,
             limit: options.state_bytes.min(options.tenant_bytes.saturating_sub(used)),
             is_whole: false,
@@ -274,7 +274,7 @@ pub(crate) struct Part {
     saved: PathBuf,
     wanted: Wanted,
     file: File,
-    hasher: blake3::Hasher,
+    hasher: Box<blake3::Hasher>,
     size_bytes: u64,
     /// Bytes that it may have.
     limit: u64,
