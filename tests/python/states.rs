@@ -266,7 +266,7 @@ fn a_save_function_that_fails_loses_the_state_at_the_end_only_and_everybody_is_t
         let (kept, _) = scene.explained(&lease);
         assert!(kept.contains(expected) && kept.contains("lost: "), "{kept}");
         assert!(scene.nodes.log().contains("the state of a worker is lost"));
-        assert_eq!(scene.files(), [PathBuf::new(); 0], "something is left");
+        assert_eq!(scene.files(), [""; 0].map(PathBuf::from), "something is left");
         holds(&scene.lease(), "nothing");
     }
 }
@@ -286,7 +286,7 @@ fn a_save_function_that_hangs_delays_the_end_no_longer_than_was_said() {
     );
     let (kept, _) = scene.explained(&lease);
     assert!(kept.contains("did not save it within 500 ms"), "{kept}");
-    assert_eq!(scene.files(), [PathBuf::new(); 0], "half a state is left");
+    assert_eq!(scene.files(), [""; 0].map(PathBuf::from), "half a state is left");
 }
 
 #[test]
@@ -373,8 +373,7 @@ fn of_two_leases_that_want_one_state_one_has_it_and_the_other_is_told_who() {
         .into_iter()
         .next()
         .expect("one")
-        .err()
-        .expect("an error")
+        .expect_err("an error")
         .to_string();
     assert!(
         error.contains("the state `model` is in use by lease ") && error.contains(&lease),
@@ -429,8 +428,6 @@ fn a_lease_with_a_state_needs_functions_that_save_it_and_an_agent_that_keeps_it(
         state: "model".into(),
         ..nodes.lease_options()
     };
-    let error = Invoker::allocate(&Code::python(), options)
-        .err()
-        .expect("no directory");
+    let error = Invoker::allocate(&Code::python(), options).expect_err("no directory");
     assert!(error.to_string().contains("--swap-directory"), "{error}");
 }
