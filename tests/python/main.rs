@@ -9,5 +9,6 @@ mod printed;
 mod prints;
 mod requests;
 mod starts;
+mod states;
 mod tasks;
 mod versions;

@@ -65,7 +65,8 @@ fn interpreter() -> PathBuf {
     PathBuf::from(String::from_utf8(told).expect("a path").trim())
 }
 
-fn package() -> TempDir {
+/// The package that workers import, and the tests' modules.
+pub fn package() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let module = folder.path().join("hotlease");
     std::fs::create_dir(&module).expect("a folder");
@@ -85,12 +86,15 @@ fn package() -> TempDir {
         built.display()
     );
     std::os::unix::fs::symlink(built, module.join("_core.so")).expect("a link");
-    let tasks = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/tasks.py");
-    std::os::unix::fs::symlink(tasks, folder.path().join("tasks.py")).expect("a link");
+    for module in ["tasks.py", "stateful.py"] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(module);
+        std::os::unix::fs::symlink(source, folder.path().join(module)).expect("a link");
+    }
     folder
 }
 
-fn python(package: &Path) -> Python {
+/// Workers that find it.
+pub fn python(package: &Path) -> Python {
     let interpreter = interpreter();
     let script =
         "import sys, hotlease; print('.'.join(map(str, sys.version_info[:3])), hotlease.__version__)";

@@ -6,6 +6,7 @@ use crate::code::Code;
 use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
 use crate::node::Node;
 use crate::storage::LeaseStorage;
+use crate::swap::Wanted;
 use crate::worker::{OrderError, Worker};
 use hotlease_lease::agent::Event;
 use hotlease_sandbox::{Kind, Program, Reach};
@@ -50,6 +51,8 @@ pub(crate) struct Terms {
     pub reach_told: grpc::Reach,
     /// Its keys and places in object storage.
     pub storage: Option<Arc<LeaseStorage>>,
+    /// What its one worker keeps for the next lease.
+    pub state: Option<Wanted>,
     /// What its workers are, in place of native ones.
     pub program: Option<Arc<Program>>,
 }

@@ -19,6 +19,7 @@ use crate::session::SESSIONS_MAX;
 use crate::sharing::{self, SharingTerms};
 use crate::spares::Spares;
 use crate::storage::Storage;
+use crate::swap::{self, SwapOptions};
 use crate::waiting::Borrowing;
 use crate::watchdog;
 use crate::{AgentConfig, AgentError, journalling};
@@ -89,6 +90,7 @@ impl Agent {
         if let Some(what) = config.fault() {
             return Err(AgentError::Config { what });
         }
+        config.swap.as_ref().map_or(Ok(()), SwapOptions::check)?;
         let offered = cores::offered(&config.cores)?;
         let launcher = match &config.worker_binary {
             Some(binary) => Launcher::new(binary)?,
@@ -168,6 +170,7 @@ impl Agent {
             },
             images: Arc::new(images),
             sending: Sending::default(),
+            swap: config.swap.clone().map(Arc::new),
             grants: Grants {
                 directories: config.sandbox_grants.clone(),
                 network: config.sandbox_policy.network,
@@ -351,6 +354,7 @@ impl Parts {
         background.spawn(watchdog::enforce_deadlines(Arc::clone(&node)));
         background.spawn(sharing::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));
+        background.spawn(swap::swap_out_idle_ones(Arc::clone(&node)));
         background.spawn(Arc::clone(&node.pool).keep_filled());
         background.spawn(Arc::clone(&node.spares).keep_them());
         background.spawn(Arc::clone(&node).keep_borrowing());
@@ -385,7 +389,8 @@ impl Parts {
         // Never refused: it only says so. From here on nothing is granted.
         let _ = node.step(Event::Stop);
         let mut active = node.active_leases();
-        if timeout(WORKERS_GONE_LIMIT, active.wait_for(|leases| *leases == 0))
+        let limit = WORKERS_GONE_LIMIT + swap::ending_limit(node.identity.swap.as_deref());
+        if timeout(limit, active.wait_for(|leases| *leases == 0))
             .await
             .is_err()
         {

@@ -2,6 +2,7 @@
 
 use crate::agent::POOL_MAX;
 use crate::reach::DirectoryGrant;
+use crate::swap::SwapOptions;
 use hotlease_image::Way;
 use hotlease_lease::agent::{TTL_MAX, TTL_MIN};
 use hotlease_net::{Address, Identity, Limits};
@@ -106,6 +107,8 @@ pub struct AgentConfig {
     pub storage: Option<PathBuf>,
     /// The environments that leases may name (default: none).
     pub environments: Environments,
+    /// Where states of workers are saved and restored from (default: nowhere, and no lease has one).
+    pub swap: Option<SwapOptions>,
     /// What makes those of kind `container`, and of what (default: `crun`, of the host's system folders).
     pub sandbox_container: Container,
     /// Which cores it offers (default: all that it may run on).
@@ -176,6 +179,7 @@ impl AgentConfig {
             sandbox_grants: Vec::new(),
             storage: None,
             environments: Environments::default(),
+            swap: None,
             sandbox_container: Container::default(),
             cores: CoreChoice::All,
             pool: None,

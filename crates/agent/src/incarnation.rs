@@ -4,12 +4,15 @@
 //! task of its own takes or starts the process, configures it, loads what the lease has loaded so far,
 //! and waits for its end; it reports exactly one end to the book, whatever happens.
 
+mod state;
+
 use crate::active_lease::{ActiveLease, LoadedCode};
 use crate::cause::{Evidence, KillReason};
 use crate::failures::{self, Told};
 use crate::node::Node;
 use crate::python;
 use crate::start::{Came, Start};
+use crate::swap::Keeping;
 use crate::usage;
 use crate::worker::{OrderError, START_LIMIT, Sent, Worker};
 use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
@@ -61,6 +64,8 @@ pub(crate) struct Incarnation {
     killed: watch::Sender<Option<KillReason>>,
     /// How it came up.
     pub start: Start,
+    /// What becomes of its state, where its lease has one.
+    pub keeping: Option<Arc<Keeping>>,
     told: Mutex<Told>,
 }
 
@@ -73,7 +78,12 @@ enum NotUp {
 }
 
 impl Incarnation {
-    pub fn new(index: WorkerIndex, epoch: Epoch, cores: Vec<u32>, gpus: Vec<u32>) -> Self {
+    pub fn new(
+        index: WorkerIndex,
+        epoch: Epoch,
+        (cores, gpus): (Vec<u32>, Vec<u32>),
+        keeping: Option<Arc<Keeping>>,
+    ) -> Self {
         Self {
             index,
             epoch,
@@ -86,6 +96,7 @@ impl Incarnation {
             state: watch::Sender::new(State::Starting),
             killed: watch::Sender::new(None),
             start: Start::default(),
+            keeping,
         }
     }
 
@@ -116,6 +127,7 @@ impl Incarnation {
 
     /// Kills it. The first reason counts.
     pub fn kill(&self, reason: KillReason) {
+        let is_asked_first = self.keeping.is_some() && matches!(reason, KillReason::LeaseEnded(_));
         self.killed.send_if_modified(|killed| {
             let first = killed.is_none();
             if first {
@@ -123,8 +135,10 @@ impl Incarnation {
             }
             first
         });
-        // Not left to the task alone: nothing it does can delay this.
-        if let State::Up(worker) = &*self.state.borrow() {
+        // Not left to the task alone: nothing it does can delay this, unless it saves a state before.
+        if let State::Up(worker) = &*self.state.borrow()
+            && !is_asked_first
+        {
             worker.kill();
         }
     }
@@ -232,6 +246,7 @@ impl Incarnation {
             }
             (Some(worker), Err(NotUp::Ended)) => {
                 if self.is_killed() {
+                    self.save_state(&worker).await;
                     worker.kill();
                 }
                 self.judge(&lease, &worker, None).await
@@ -250,6 +265,7 @@ impl Incarnation {
                 invocation = self.died_in().map(tracing::field::display), %cause, "worker died"
             );
         }
+        self.end_state(&cause).await;
         self.state.send_replace(State::Gone { cause, output });
         let held = self.held();
         let (used, functions) = match self.usage.get() {
@@ -286,6 +302,9 @@ impl Incarnation {
         node: &Arc<Node>,
         lease: &ActiveLease,
     ) -> (Option<Arc<Worker>>, Result<(), NotUp>) {
+        if let Err(why) = self.find_state().await {
+            return (None, Err(NotUp::Because(why)));
+        }
         // A pooled worker may have died unseen; that is no reason to fail.
         let (pooled, mut came) = lease.waiting_worker(node);
         if let Some(worker) = pooled {
@@ -322,6 +341,7 @@ impl Incarnation {
         tokio::select! {
             _ = worker.exited() => {}
             () = self.until_killed() => {
+                self.save_state(worker).await;
                 worker.kill();
                 worker.exited().await;
             }
@@ -409,6 +429,7 @@ impl Incarnation {
             let loaded = loaded.done(ORDER_LIMIT).await;
             loaded.map_err(|error| not_up("load the lease's libraries", error))?;
         }
+        self.restore_state(worker).await.map_err(NotUp::Because)?;
         self.start.up(lease, worker, came, (self.begun, ready));
         let _ = self.pid.set(worker.pid());
         self.state.send_replace(State::Up(Arc::clone(worker)));

@@ -62,6 +62,7 @@ mod spares;
 mod start;
 mod starts;
 mod storage;
+mod swap;
 mod usage;
 mod waiting;
 mod watchdog;
@@ -75,3 +76,5 @@ pub use config::{
 };
 pub use error::AgentError;
 pub use reach::{BadDirectoryGrant, DirectoryGrant};
+pub use swap::SwapOptions;
+pub use swap::listing::{SavedState, remove as remove_state, saved as saved_states};

@@ -4,42 +4,39 @@
 mod attachment;
 mod bearing;
 mod describing;
+mod identity;
 mod isolating;
 mod lending;
 
 pub(crate) use attachment::Attachment;
+pub(crate) use identity::Identity;
 
 use crate::active_lease::{ActiveLease, Terms};
-use crate::caller::{Origin, Tenants};
+use crate::caller::Origin;
 use crate::cause::KillReason;
 use crate::code::CodeCache;
 use crate::direct::{self, Asker};
-use crate::images::Images;
 use crate::incarnation::{Incarnation, State as WorkerState};
-use crate::neighbours::Sending;
 use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::python;
 use crate::reach::Grants;
-use crate::sandboxes::Sandboxes;
-use crate::sharing::{self, CoreClaims, SharingTerms};
+use crate::sharing::{self, CoreClaims};
 use crate::spares::Spares;
 use crate::starts::Starts;
-use crate::storage::Storage;
+use crate::swap::{self, Keeping};
 use crate::waiting::Borrowing;
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
     Action, Event, FinalTotal, GrantRequest, LeaseBook, Outstanding, SessionId, Sharing,
 };
-use hotlease_net::Address;
 use hotlease_sandbox::Launcher;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
-use hotlease_wire::ids::{AgentId, BootId, LeaseId};
+use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::SessionReply;
 use hotlease_wire::token::TokenKeys;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -52,52 +49,6 @@ const FREEING_LIMIT: Duration = Duration::from_millis(250);
 const OWED_MAX: usize = 16 * 1024;
 /// How long what has arrived at a socket may go unread.
 const UNREAD_LIMIT: Duration = Duration::from_millis(2);
-
-/// What is fixed for one run of an agent.
-pub(crate) struct Identity {
-    /// The agent's name.
-    pub agent: AgentId,
-    /// This run.
-    pub boot: BootId,
-    /// What the manager connects to: its gRPC socket, or its endpoint where the manager is elsewhere.
-    pub address: String,
-    /// Where it serves other hosts.
-    pub endpoint: Option<Address>,
-    /// Whose code may run here.
-    pub tenants: Tenants,
-    /// Of its session socket.
-    pub session_socket: PathBuf,
-    /// Name of the machine, as operators say it.
-    pub host: String,
-    /// Cores that it may offer.
-    pub usable: Vec<u32>,
-    /// Cores that it offers unless its manager says otherwise.
-    pub cores: Vec<u32>,
-    /// Workers kept waiting while it takes leases; none: one for each core that it offers.
-    pub pool: Option<usize>,
-    /// Memory that it offers unless its manager says otherwise.
-    pub memory_bytes: u64,
-    /// GPUs that it has, and offers unless its manager says otherwise.
-    pub gpus: u32,
-    /// Time to live of leases that ask for none.
-    pub ttl: Duration,
-    /// How cores are shared.
-    pub sharing: SharingTerms,
-    /// Cores that one tenant may hold of those that clients ask for themselves; none: they may not.
-    pub direct: Option<u32>,
-    /// The same of GPUs.
-    pub direct_gpus: u32,
-    /// Which kinds of sandbox its leases get.
-    pub sandboxes: Sandboxes,
-    /// What of the host they may ask for.
-    pub grants: Grants,
-    /// And of object storage.
-    pub storage: Storage,
-    /// Environments that they name.
-    pub images: Arc<Images>,
-    /// Those that go to other agents.
-    pub sending: Sending,
-}
 
 /// What changes. Locked for moments only: nothing waits under the lock, and carrying out an action means
 /// to send, to signal, or to start a task.
@@ -270,7 +221,9 @@ impl Node {
                 gpus,
             } => {
                 if let Some(lease) = tables.leases.get(&lease) {
-                    let incarnation = Arc::new(Incarnation::new(worker, epoch, cores, gpus));
+                    let keeping = self.keeping_of(lease);
+                    let incarnation = Incarnation::new(worker, epoch, (cores, gpus), keeping);
+                    let incarnation = Arc::new(incarnation);
                     lease.place(Arc::clone(&incarnation));
                     tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(lease)));
                 }
@@ -342,6 +295,16 @@ impl Node {
         }
     }
 
+    /// What its worker keeps, of a lease with a state.
+    fn keeping_of(&self, lease: &ActiveLease) -> Option<Arc<Keeping>> {
+        let (options, wanted) = (self.identity.swap.clone()?, lease.terms.state.clone()?);
+        Some(Arc::new(Keeping::new(
+            options,
+            wanted,
+            self.identity.host.clone(),
+        )))
+    }
+
     /// A lease of this run is over: its total is owed to the manager.
     fn owe(&self, tables: &mut Tables, lease: LeaseId) {
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
@@ -376,6 +339,10 @@ impl Node {
         let since = Instant::now();
         self.identity.tenants.admit(&request.tenant, origin)?;
         let isolation = self.isolation_of(&request, origin).await?;
+        if request.memory_bytes > 0 {
+            // Whether there is enough now is for the book to say.
+            swap::make_room(self, request.memory_bytes.saturating_mul(request.workers.into())).await;
+        }
         let mut active = self.active_leases();
         let until = tokio::time::Instant::now() + FREEING_LIMIT;
         let mut first = true;
@@ -416,8 +383,10 @@ impl Node {
     ) -> Result<Grant, Refusal> {
         let bad = |what: &str| Refusal::BadRequest { what: what.into() };
         let (sharing, polling) = sharing::asked(&request)?;
+        let id = LeaseId(rand::random());
+        let state = swap::wanted(self.identity.swap.as_deref(), &request, id)?;
         let asked = GrantRequest {
-            id: LeaseId(rand::random()),
+            id,
             tenant: request.tenant.clone(),
             label: request.label,
             workers: request.workers,
@@ -430,7 +399,6 @@ impl Node {
                 ttl_ms => Duration::from_millis(ttl_ms),
             },
         };
-        let id = asked.id;
         let of_python = |python| self.program(python, &request.tenant, isolation);
         let program = request.python.map(of_python).transpose()?;
         let terms = Terms {
@@ -446,6 +414,7 @@ impl Node {
             reach: isolation.reach.clone(),
             reach_told: isolation.reach_told.clone(),
             storage: isolation.storage.clone(),
+            state,
             program,
         };
         let built_in = match &terms.program {

@@ -167,6 +167,10 @@ impl ActiveLease {
         };
         let mut configure = 0;
         for incarnation in self.incarnations() {
+            if let Some(keeping) = &incarnation.keeping {
+                start.state = keeping.words();
+                start.restore_ns = keeping.restoring().map(ns);
+            }
             if !incarnation.start.was_up() {
                 continue;
             }

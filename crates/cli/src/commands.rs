@@ -16,6 +16,7 @@ pub(crate) mod manager;
 pub(crate) mod ps;
 pub(crate) mod run;
 pub(crate) mod sandbox;
+pub(crate) mod state;
 pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod version;

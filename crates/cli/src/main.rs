@@ -59,6 +59,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Comm(comm::CommArgs),
     Sandbox(sandbox::SandboxArgs),
+    State(commands::state::StateArgs),
     Bench(bench::BenchArgs),
     Version(version::VersionArgs),
 }
@@ -92,6 +93,7 @@ impl Command {
             Self::Doctor(args) => doctor::carry_out(args, output),
             Self::Comm(args) => comm::carry_out(args, output),
             Self::Sandbox(args) => sandbox::carry_out(args, output),
+            Self::State(args) => commands::state::carry_out(args, output),
             Self::Bench(args) => bench::carry_out(args, output),
             Self::Version(args) => version::carry_out(args, output),
         }

@@ -80,6 +80,11 @@ impl Death {
         self.done(invocation, depth) == Some(Done::Answered)
     }
 
+    /// Whether the worker had stopped to take requests before its lease was ended: what it had run by then, it had answered.
+    fn served_nobody(&self) -> bool {
+        matches!(self.kind, Kind::Lease(EndReason::SwappedOut))
+    }
+
     /// The error of an invocation that was unanswered then. `replies_seen`: a reply is seen as soon as it is written.
     pub(crate) fn error(&self, unanswered: Unanswered, replies_seen: bool) -> Error {
         let end = ChannelEnd {
@@ -95,6 +100,7 @@ impl Death {
             Some(Done::Nothing) => (false, Ran::No),
             Some(Done::Begun) => (true, Ran::Unknown),
             Some(Done::Answered) => (false, Ran::Unknown),
+            None if self.served_nobody() && replies_seen => (false, Ran::No),
             None => (first, end.ran(first)),
         };
         match &self.kind {
@@ -184,6 +190,23 @@ mod tests {
                 death(kind.clone(), false).error(behind, true).ran(),
                 Ran::Unknown,
                 "{kind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_swapped_out_worker_has_not_answered_did_not_run() {
+        for first in [true, false] {
+            let death = Death {
+                kind: Kind::Lease(EndReason::SwappedOut),
+                gone: false,
+            };
+            let ran = |replies_seen| death.error(unanswered(5, first), replies_seen).ran();
+            assert_eq!(ran(true), Ran::No);
+            assert_eq!(
+                ran(false),
+                Ran::Unknown,
+                "a reply may have been lost with the worker"
             );
         }
     }

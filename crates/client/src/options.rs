@@ -11,8 +11,9 @@ use hotlease_wire::connection::RingShape;
 use hotlease_wire::grpc::{self, AcquireRequest};
 use hotlease_wire::limits::{
     ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, REGIONS_MAX, RING_BYTES_MAX,
-    RING_DEPTH_DEFAULT, RING_DEPTH_MAX, SLOTS_MAX, WORKERS_MAX,
+    RING_DEPTH_DEFAULT, RING_DEPTH_MAX, SLOTS_MAX, STATE_NAME_BYTES_MAX, WORKERS_MAX,
 };
+use hotlease_wire::state::is_state_name;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -82,6 +83,9 @@ pub struct LeaseOptions {
     pub sandbox: String,
     /// What its functions may reach beyond that. Default: nothing.
     pub reach: Reach,
+    /// A name for what functions leave in the lease's one worker: saved when it ends, and restored by the next lease of this tenant,
+    /// program and name, on any node with the same swap directory. Workers are Python interpreters. Default: empty, nothing is kept.
+    pub state: String,
     /// Whose the cores are. Default: exclusive.
     pub sharing: Sharing,
     /// On shared cores: whether an invocation that no slot has a core for waits until one has, or until its deadline.
@@ -191,6 +195,7 @@ impl Default for LeaseOptions {
             gpus: 0,
             sandbox: String::new(),
             reach: Reach::default(),
+            state: String::new(),
             sharing: Sharing::default(),
             wait_for_core: true,
             polling: Polling::default(),
@@ -263,6 +268,17 @@ impl LeaseOptions {
             python.check(self.slots)?;
         }
         self.reach.check()?;
+        if !self.state.is_empty() {
+            if !is_state_name(&self.state) {
+                return fail(format!(
+                    "state must be a name of up to {STATE_NAME_BYTES_MAX} letters, digits, '.', '_' and '-', not {:?}",
+                    self.state
+                ));
+            }
+            if self.workers != 1 || self.python.is_none() {
+                return fail("state is that of one Python worker: ask for one".into());
+            }
+        }
         if u32::from(self.gpus) > GPUS_PER_WORKER_MAX {
             return fail(format!(
                 "gpus must be at most {GPUS_PER_WORKER_MAX} for each worker, not {}",
@@ -380,6 +396,7 @@ impl LeaseOptions {
             },
             python: self.python.as_ref().map(Python::request),
             reach: self.reach.request(),
+            state: self.state.clone(),
         }
     }
 }

@@ -12,6 +12,7 @@ use hotlease_wire::grpc::{
 };
 use hotlease_wire::ids::{Epoch, LeaseId};
 use hotlease_wire::limits::{GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
+use hotlease_wire::state::is_state_name;
 use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +61,11 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
         0,
         GPUS_PER_WORKER_MAX.into(),
     )?;
+    if !request.state.is_empty() && !is_state_name(&request.state) {
+        return Err(bad(
+            "the name of its state has other characters than letters, digits, '.', '_' and '-', or too many",
+        ));
+    }
     // Empty: the agent's own site says which.
     if !request.sandbox.is_empty() && !SANDBOXES.contains(&request.sandbox.as_str()) {
         return Err(bad(

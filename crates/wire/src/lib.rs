@@ -9,6 +9,7 @@
 //! * [`token`] — the MAC'd capability that a lease is.
 //! * [`munge`] — what a credential of a cluster's user carries.
 //! * [`comm`] — message passing between functions: members, their rendezvous, their messages.
+//! * [`state`] — what a file says that keeps a worker's state between two leases.
 //! * [`task`] — tasks of Python workers and their results, inside the payloads of invocations.
 //! * [`storage`] — object storage that a lease asks for.
 //! * [`code`] — which functions a shared library offers, read from its bytes.
@@ -39,6 +40,7 @@ pub mod munge;
 pub mod python;
 pub mod refusal;
 pub mod session;
+pub mod state;
 pub mod storage;
 pub mod task;
 pub mod token;

@@ -45,6 +45,8 @@ pub const CODE_BYTES_MAX: u64 = 512 << 20;
 pub const CODES_PER_LEASE_MAX: usize = 64;
 /// Functions of one library.
 pub const FUNCTIONS_MAX: usize = 4096;
+/// Bytes of the name of a worker's state.
+pub const STATE_NAME_BYTES_MAX: usize = 64;
 /// Bytes of a function's name.
 pub const FUNCTION_NAME_BYTES_MAX: usize = 1024;
 /// The last output of a dead worker that is kept and sent, bytes.

@@ -173,6 +173,9 @@ pub enum EndReason {
     TakenBack,
     /// The time is over for which its holder had lent the slots.
     NoLongerLent,
+    /// Nothing ran on it, and its state was saved, so that the node has its memory for others. Its worker had stopped to take requests
+    /// before.
+    SwappedOut,
 }
 
 impl fmt::Display for EndReason {
@@ -186,6 +189,9 @@ impl fmt::Display for EndReason {
             Self::Reclaimed => "its node is given back",
             Self::TakenBack => "its holder has taken back the slots that it had lent",
             Self::NoLongerLent => "the time is over for which its holder had lent the slots",
+            Self::SwappedOut => {
+                "nothing ran on it, and its state was saved: the next lease of that name restores it"
+            }
         })
     }
 }

@@ -10,6 +10,7 @@ use crate::idle::{self, Idle};
 use crate::library::FunctionTable;
 use crate::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::slot::{Shared, Slot};
+use crate::state::{self, StateFunctions};
 use crate::watchdog::Watchdog;
 use hotlease_fabric::claim::CoreClaim;
 use hotlease_fabric::clock::TickClock;
@@ -23,6 +24,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::Pid;
+use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -55,6 +57,8 @@ pub struct Program {
     pub threads: SlotThreads,
     /// How long its imports took, until now.
     pub imports: Duration,
+    /// What saves and restores the state of its functions, if anything does.
+    pub state: Option<StateFunctions>,
 }
 
 /// Where slots run.
@@ -182,6 +186,28 @@ fn carry_out(
             let id = ConnectionId(lease.connections_made);
             let connection = Connection::new(id, Socket::from(fd?), lent);
             connections.push(connection.map_err(|error| error.to_string())?);
+        }
+        (Order::Restore { size_bytes: None }, Some(lease)) => {
+            state::with(program, lease, |functions| ((functions.check)(), true))?;
+        }
+        (
+            Order::Restore {
+                size_bytes: Some(bytes),
+            },
+            Some(lease),
+        ) => {
+            let mut pipe = File::from(fd?);
+            state::with(program, lease, move |functions| {
+                ((functions.restore)(&mut pipe, bytes), true)
+            })?;
+        }
+        (Order::Save, Some(lease)) => {
+            let mut pipe = File::from(fd?);
+            state::with(program, lease, move |functions| {
+                let saved = (functions.save)(&mut pipe);
+                let serves_on = saved.is_err();
+                (saved, serves_on)
+            })?;
         }
         (Order::Dismiss { delegation }, Some(lease)) => {
             // From the last on, so that removal does not move those still to be looked at.

@@ -6,6 +6,7 @@
 use crate::control::{Program, SlotThreads};
 use crate::library::FunctionTable;
 use crate::mailbox::{Letter, Mailbox};
+use crate::state::StateFunctions;
 use crate::{HostFunction, Worker, obey};
 use std::io;
 use std::net::IpAddr;
@@ -33,16 +34,18 @@ impl HostedSlot {
 
 impl Worker {
     /// Waits until the agent has assigned this process to a lease. `function` has index 0; clients load libraries beside it.
+    /// `state`: what saves and restores what functions have left in this process.
     ///
     /// # Errors
     /// If the system gives no thread to obey the agent on.
-    pub fn host(self, function: HostFunction) -> io::Result<HostedSlot> {
+    pub fn host(self, function: HostFunction, state: Option<StateFunctions>) -> io::Result<HostedSlot> {
         self.prepare()?;
         let (sender, bodies) = mpsc::sync_channel(1);
         let program = Program {
             functions: Arc::new(FunctionTable::of_host(function)),
             threads: SlotThreads::Handed(sender),
             imports: self.imports,
+            state,
         };
         let control = std::thread::Builder::new().name("hotlease-control".into());
         control.spawn(move || obey(self.socket, program))?;

@@ -25,6 +25,7 @@
 //! | `context` | what a function of the context interface is given |
 //! | `seat` | a slot's place in a gang |
 //! | `library` | loading function libraries |
+//! | `state` | having what functions have left behind saved and restored |
 //! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
 //! | `fault` | writing down why the process dies |
@@ -45,6 +46,7 @@ mod mailbox;
 mod seat;
 mod sleep;
 mod slot;
+mod state;
 mod watchdog;
 
 pub use context::{Context, FunctionContext};
@@ -53,6 +55,7 @@ pub use host::{HostedSlot, leave_after_this, reached_at};
 pub use invoke::{Outcome, Place};
 pub use library::{Library, Loaded};
 pub use seat::{Foreign, Keep, Seat};
+pub use state::StateFunctions;
 
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::control::Answer;

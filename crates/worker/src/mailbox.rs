@@ -31,6 +31,8 @@ pub enum Letter {
     Seat(Box<Seat>),
     /// Drive this port: it is the slot's alone.
     Port(Arc<Port>),
+    /// Do this between two invocations; it says whether any may follow.
+    Job(Box<dyn FnOnce() -> bool + Send>),
     /// End the process with this status.
     Leave(i32),
 }

@@ -299,6 +299,14 @@ impl<C: Core> Slot<C> {
                     self.ports.retain(|old| old.provider() != port.provider());
                     self.ports.push(port);
                 }
+                Letter::Job(job) => {
+                    if !job() {
+                        // Nothing of what comes has begun, and the agent says so when it has ended this process.
+                        loop {
+                            std::thread::park();
+                        }
+                    }
+                }
                 Letter::Leave(status) => {
                     self.send_away();
                     self.see_replies_off();

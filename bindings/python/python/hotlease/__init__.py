@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hotlease._native import NativeFunction, native
     from hotlease._seat import communicator
     from hotlease._showing import Line
+    from hotlease._state import state
     from hotlease.errors import (
         DeadlineExceeded,
         DependencyError,
@@ -62,6 +63,7 @@ __all__ = [
     "function",
     "native",
     "spmd",
+    "state",
 ]
 
 # Imported when they are first asked for: what they need takes several times as long as the rest, and a worker never asks.
@@ -76,6 +78,7 @@ _ELSEWHERE = {
     "Gang": "hotlease._gang",
     "Spmd": "hotlease._gang",
     "spmd": "hotlease._gang",
+    "state": "hotlease._state",
     "communicator": "hotlease._seat",
 }
 

@@ -127,6 +127,9 @@ class Executor(_core.Client, _bases.Executor):
         executor, and the error says why. In a sandbox of kind ``namespace`` the next lease of the same program forks its workers from an
         interpreter that has done so already: they begin within milliseconds, and share its memory until they write to it. Random
         generators of Python and numpy are seeded anew in each; what else modules have computed at import is the same in all.
+    state
+        A name for what tasks leave in the one worker: what the functions given to `hotlease.state` save when its lease ends or is
+        taken away, and restore in the worker of the next executor of this tenant, program and name, on whichever node. One at a time.
     options
         More of the lease's: ``sandbox`` (what workers are isolated by: ``"process"``, ``"namespace"``, ``"container"`` or ``"microvm"``;
         default: what the site has for this tenant), ``polling``, ``hot_budget``, ``ttl``, ``identity``, ``runtime_dir``, ``transport``, ``label``,
@@ -174,6 +177,7 @@ class Executor(_core.Client, _bases.Executor):
         network: bool = False,
         storage: Sequence[str] = (),
         imports: Sequence[str] = (),
+        state: Optional[str] = None,
         **options: Any,
     ) -> None:
         if isinstance(max_workers, str):
@@ -198,6 +202,10 @@ class Executor(_core.Client, _bases.Executor):
         asked: dict[str, Any] = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
         asked.update(checkpoint=checkpoint, max_pending=max_pending)
         options.update((name, value) for name, value in asked.items() if value is not None)
+        if state is not None:
+            if max_workers not in (None, 1):
+                raise ValueError("a state is that of one worker: max_workers must be 1")
+            max_workers, options["state"] = 1, state
         if isinstance(mounts, str):
             raise TypeError("mounts is a list of directories")
         if isinstance(storage, str):

@@ -80,6 +80,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
         match name.to_str()? {
             "workers" => lease.workers = value.extract()?,
             "at_least" => lease.spread = Spread::AtLeast(value.extract()?),
+            "state" => lease.state = value.extract()?,
             "memory" => lease.memory_bytes = value.extract()?,
             "gpus" => lease.gpus = value.extract()?,
             "shared" => {

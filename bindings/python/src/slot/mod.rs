@@ -15,6 +15,7 @@
 //! | `pulling` | results that other workers have |
 //! | `printing` | what is printed and logged, until a reply takes it along |
 //! | `running` | what a function may ask about its invocation |
+//! | `state` | what tasks have left in this interpreter, saved and restored by the program's own functions |
 //! | `zygote` | what workers are forked from, with imports done |
 //! | `forked` | what becomes of processes that tasks fork |
 
@@ -28,6 +29,7 @@ mod pulling;
 mod results;
 mod running;
 mod shelf;
+mod state;
 mod task;
 mod zygote;
 
@@ -77,7 +79,7 @@ impl Slot {
         forked::watch()?;
         task::prepare(load, dump, describe);
         let hosted = py
-            .detach(|| worker.host(task::call))
+            .detach(|| worker.host(task::call, Some(state::FUNCTIONS)))
             .map_err(PyOSError::new_err)?;
         // Python has read its environment before the lease was known.
         if let Ok(gpus) = std::env::var("HOTLEASE_GPUS") {

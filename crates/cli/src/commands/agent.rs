@@ -1,6 +1,7 @@
 //! `hotlease agent`
 
 mod environments;
+mod swapping;
 
 use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
@@ -22,6 +23,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use swapping::SwapArgs;
 
 /// Run only an agent, in the foreground
 ///
@@ -130,6 +132,8 @@ pub(crate) struct Offer {
     sandbox: SandboxArgs,
     #[command(flatten)]
     environments: EnvironmentArgs,
+    #[command(flatten)]
+    swap: SwapArgs,
     /// Warm slots to grant on one core to leases that share cores; 0: no core is shared
     #[arg(long, value_name = "N", default_value_t = PLACES_PER_CORE_DEFAULT,
           value_parser = clap::value_parser!(u32).range(..=i64::from(PLACES_PER_CORE_MAX)))]
@@ -252,6 +256,7 @@ impl Offer {
     pub(crate) fn config(self, dir: &RuntimeDir) -> anyhow::Result<AgentConfig> {
         let mut config = AgentConfig::new(dir.path());
         config.environments = self.environments.config()?;
+        config.swap = self.swap.options();
         config.cores = self.cores;
         config.pool = self.pool;
         config.spares = self.spares.unwrap_or(config.spares);
@@ -295,6 +300,7 @@ impl Offer {
         let limit = format!("{}ms", self.shared_call_limit.as_millis());
         args.extend(["--shared-call-limit".into(), limit.into()]);
         self.environments.add_to(&mut args);
+        self.swap.add_to(&mut args);
         args
     }
 }
@@ -428,6 +434,18 @@ mod tests {
             "1G",
             "--environment-mount",
             "any",
+            "--swap-directory",
+            "/lustre/swap",
+            "--swap-after",
+            "10min",
+            "--swap-limit",
+            "500ms",
+            "--swap-state-bytes",
+            "2G",
+            "--swap-tenant-bytes",
+            "64G",
+            "--swap-keep",
+            "30d",
             "--sandbox-container",
             "ch-run",
             "--sandbox-image",

@@ -12,7 +12,8 @@ use serde::Serialize;
 ///
 /// Of several workers each step is that of the slowest. With `--json`, one object: lease, agent, tenant, label, state, sandbox,
 /// reaches (what its functions may reach beyond that, in words), warm and cold (workers that had waited, and that had to be started), why (empty where none had to), and phases: an object
-/// with, for each step that there was, its nanoseconds: grant, image, sandbox, boot, interpreter, imports, connect, first_call.
+/// with, for each step that there was, its nanoseconds: grant, image, sandbox, boot, interpreter, imports, restore, connect, first_call;
+/// and kept: what became of its state, empty where it has none.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// The lease: its id, or the beginning of it if no other has the same [default: the last one]
@@ -23,7 +24,7 @@ pub(crate) struct ExplainArgs {
 }
 
 /// The steps, in their order, and what each is.
-const STEPS: [(&str, &str); 8] = [
+const STEPS: [(&str, &str); 9] = [
     ("grant", "asking the agent, and giving its workers to the lease"),
     ("image", "its environment: fetched, mounted"),
     (
@@ -39,6 +40,7 @@ const STEPS: [(&str, &str); 8] = [
         "imports",
         "until it took orders; of a native worker, loading the library",
     ),
+    ("restore", "the state that an earlier lease had saved"),
     ("connect", "until its client had a connection to it"),
     ("first_call", "as the worker saw it"),
 ];
@@ -55,6 +57,7 @@ struct Explained {
     warm: u32,
     cold: u32,
     why: String,
+    kept: String,
     phases: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -81,6 +84,7 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Output) -> anyhow::Resul
         warm: start.warm,
         cold: start.cold,
         why: start.why,
+        kept: start.state,
         phases: steps
             .iter()
             .map(|step| (step.name.to_owned(), step.ns.into()))
@@ -97,6 +101,9 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Output) -> anyhow::Resul
             false => explained.reaches.join(", "),
         }
     )))?;
+    if !explained.kept.is_empty() {
+        output.line(&printable(&explained.kept))?;
+    }
     let columns = [
         Column("STEP", Align::Left),
         Column("TOOK", Align::Right),
@@ -167,6 +174,7 @@ fn steps(start: &LeaseStart) -> Vec<Step> {
         start.boot_ns,
         start.interpreter_ns,
         start.imports_ns,
+        start.restore_ns,
         start.connect_ns,
         start.first_call_ns,
     ];

@@ -372,7 +372,8 @@ impl LeaseBook {
         }
     }
 
-    fn memory_left(&self) -> u64 {
+    /// Memory that leases may still ask for, bytes.
+    pub fn memory_left(&self) -> u64 {
         self.leases.values().fold(self.memory_bytes, |left, lease| {
             left.saturating_sub(lease.memory_bytes.saturating_mul(lease.workers.len() as u64))
         })

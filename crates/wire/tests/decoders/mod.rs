@@ -9,6 +9,7 @@ pub mod library;
 mod native;
 mod refusals;
 pub mod seeds;
+mod states;
 mod tasks;
 
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
@@ -114,6 +115,11 @@ pub const DECODERS: &[Decoder] = &[
         name: "refusal_status",
         check: refusal_status,
         seeds: seeds::refusal_status,
+    },
+    Decoder {
+        name: "state_head",
+        check: states::head,
+        seeds: states::seeds,
     },
     Decoder {
         name: "identifier",

@@ -272,6 +272,7 @@ pub fn order() -> Vec<Vec<u8>> {
     ]
     .iter()
     .map(encode)
+    .chain(super::states::orders())
     .collect()
 }
 
@@ -484,7 +485,7 @@ const PLACE: Place = Place {
     slot: SlotIndex(2),
 };
 
-pub const END_REASONS: [EndReason; 8] = [
+pub const END_REASONS: [EndReason; 9] = [
     EndReason::Released,
     EndReason::Expired,
     EndReason::ClientGone,
@@ -493,4 +494,5 @@ pub const END_REASONS: [EndReason; 8] = [
     EndReason::Reclaimed,
     EndReason::TakenBack,
     EndReason::NoLongerLent,
+    EndReason::SwappedOut,
 ];

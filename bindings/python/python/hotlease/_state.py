@@ -1,0 +1,82 @@
+"""The state of a worker: what tasks have left in its interpreter, saved when its lease ends and restored by the next lease of that name."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Optional
+
+_functions: Optional[tuple[Callable[[], Any], Callable[[bytearray], object]]] = None
+_UNREGISTERED = (
+    "no module has called hotlease.state(save=..., restore=...) in this worker: call it at the top of one, "
+    "and name that in Executor(imports=[...])"
+)
+
+
+def state(*, save: Callable[[], Any], restore: Callable[[bytearray], object]) -> None:
+    """Says how what tasks leave in a worker is saved, and restored in another worker, of a lease with ``Executor(state=NAME)``.
+
+    To be called at the top of a module that workers import before their first task (``Executor(imports=[MODULE])``). Called again, the
+    last call counts. Elsewhere than in such a worker it does nothing.
+
+    Parameters
+    ----------
+    save
+        Called without arguments, between two tasks, when the worker is about to end. Gives bytes, or anything with a contiguous buffer, such
+        as a numpy array. It has the agent's ``--swap-limit``, 2 s unless its operator says otherwise. If it raises, the state is lost with the
+        worker, or stays there if the agent can do without its memory.
+    restore
+        Called with a `bytearray` of those bytes, before the first task. If it raises, there is no executor, the error says why, and the
+        state is kept.
+
+    Examples
+    --------
+    >>> import pickle
+    >>> counts = {}
+    >>> hotlease.state(save=lambda: pickle.dumps(counts), restore=lambda saved: counts.update(pickle.loads(saved)))
+    """
+    global _functions
+    for name, function in (("save", save), ("restore", restore)):
+        if not callable(function):
+            raise TypeError(f"{name} must be a function, not {type(function).__name__}")
+    _functions = save, restore
+
+
+# What follows is for workers. Errors that are meant for the tenant are RuntimeErrors.
+
+
+def check() -> None:
+    """Raises if nothing would be saved."""
+    if _functions is None:
+        raise RuntimeError(_UNREGISTERED)
+
+
+def save() -> memoryview:
+    """The bytes of the state."""
+    if _functions is None:
+        raise RuntimeError(_UNREGISTERED)
+    function = _functions[0]
+    try:
+        view = memoryview(function())
+        if not view.c_contiguous:
+            raise TypeError("its result is not contiguous in memory, in the order of C")
+        return view.cast("B") if view.nbytes else memoryview(b"")
+    except BaseException as error:  # noqa: BLE001
+        raise _raised("save", function, error) from error
+
+
+def restore(saved: bytearray) -> None:
+    """Gives the bytes of a state to the program."""
+    if _functions is None:
+        raise RuntimeError(_UNREGISTERED)
+    function = _functions[1]
+    try:
+        function(saved)
+    except BaseException as error:  # noqa: BLE001
+        raise _raised("restore", function, error) from error
+
+
+def _raised(which: str, function: Callable[..., object], error: BaseException) -> RuntimeError:
+    name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    return RuntimeError(f"the {which} function of its state, {name}, raised {type(error).__name__}: {error}")

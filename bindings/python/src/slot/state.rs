@@ -1,0 +1,74 @@
+//! What tasks have left in this interpreter, saved and restored by the functions that a module of the tenant's has registered:
+//! see `hotlease._state`.
+
+use hotlease_worker::StateFunctions;
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::PyByteArray;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+
+/// What the worker calls, between two tasks.
+pub const FUNCTIONS: StateFunctions = StateFunctions { check, restore, save };
+
+fn check() -> Result<(), String> {
+    in_python(|module| module.call_method0("check").map(drop))
+}
+
+fn restore(pipe: &mut File, bytes: u64) -> Result<(), String> {
+    in_python(|module| {
+        let py = module.py();
+        let length = usize::try_from(bytes)?;
+        // Writable, so that a numpy array can be made of it where it is.
+        let state = PyByteArray::new_with(py, length, |place| Ok(pipe.read_exact(place)?))?;
+        module.call_method1("restore", (state,)).map(drop)
+    })
+}
+
+fn save(pipe: &mut File) -> Result<(), String> {
+    in_python(|module| {
+        let py = module.py();
+        let state: PyBuffer<u8> = PyBuffer::get(&module.call_method0("save")?)?;
+        let (start, length) = (state.buf_ptr() as usize, state.len_bytes());
+        // Others of the program's threads go on meanwhile; one that changes the state now changes what is saved.
+        py.detach(|| {
+            pipe.write_all(&(length as u64).to_le_bytes())?;
+            write_from(pipe, start, length)
+        })?;
+        Ok(())
+    })
+}
+
+/// As `write_all`, of memory that somebody may be changing.
+fn write_from(pipe: &File, start: usize, length: usize) -> io::Result<()> {
+    let mut written = 0;
+    while written < length {
+        let place = (start + written) as *const libc::c_void;
+        // SAFETY: inside of a buffer that is held; only the kernel reads it.
+        let count = unsafe { libc::write(pipe.as_raw_fd(), place, length - written) };
+        match usize::try_from(count) {
+            Ok(count) => written += count,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn in_python(what: impl FnOnce(&Bound<'_, PyModule>) -> PyResult<()>) -> Result<(), String> {
+    Python::attach(|py| {
+        let module = PyModule::import(py, "hotlease._state").map_err(|error| error.to_string())?;
+        what(&module).map_err(
+            |error| match error.is_instance_of::<pyo3::exceptions::PyRuntimeError>(py) {
+                // Said there.
+                true => error.value(py).to_string(),
+                false => error.to_string(),
+            },
+        )
+    })
+}

@@ -1,0 +1,415 @@
+//! The files of saved states, in a directory that several nodes see: `DIRECTORY/of-TENANT/NAME.state`.
+//!
+//! ```text
+//! NAME.lock          held (flock) by the agent whose lease has the state now
+//! NAME.part          being written by the holder of the lock; renamed when it is whole and synced
+//! NAME.state         whole
+//! NAME.taken-LEASE   being restored by this lease; removed when that is done, or renamed back
+//! ```
+//!
+//! The lock says that a state is in use, as far as the file system has locks that all nodes see. That one lease alone gets a state
+//! does not depend on it: of two that rename one file, one succeeds.
+
+use super::SwapOptions;
+use hotlease_wire::ids::LeaseId;
+use hotlease_wire::state::{HEAD_BYTES, StateHead};
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Of a tenant's folder. Nobody's name begins so.
+pub(super) const FOLDER: &str = "of-";
+pub(super) const STATE: &str = "state";
+pub(super) const LOCK: &str = "lock";
+const PART: &str = "part";
+const TAKEN: &str = "taken-";
+/// How often somebody looks who waits for a lock.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Bytes of a lock's file that are read.
+const HOLDER_BYTES_MAX: u64 = 256;
+/// Bytes that are hashed at a time.
+const PIECE_BYTES: usize = 1 << 20;
+/// Files of one tenant's that are looked at.
+const FILES_MAX: usize = 64 * 1024;
+
+/// Which state a lease asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub tenant: String,
+    pub name: String,
+    /// What its program is, hashed.
+    pub program: [u8; 32],
+    pub lease: LeaseId,
+}
+
+/// The right to a state, as long as it lives.
+pub(crate) struct Hold {
+    folder: PathBuf,
+    wanted: Wanted,
+    _lock: Flock<File>,
+}
+
+fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> String + 'a {
+    move |error| format!("cannot {what} {}: {error}", path.display())
+}
+
+/// The folder of a tenant's, made if it is missing; refused unless it is ours alone.
+fn folder_of(directory: &Path, tenant: &str) -> Result<PathBuf, String> {
+    if tenant.contains(['/', '\0']) {
+        return Err(format!(
+            "the tenant {tenant:?} has a name that no folder can have"
+        ));
+    }
+    let folder = directory.join(format!("{FOLDER}{tenant}"));
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(failed("make", &folder)(error));
+        }
+        _ => {}
+    }
+    if !is_ours(&folder) {
+        return Err(format!(
+            "{} is not a folder of the agent's user alone (mode 0700): states are not safe there",
+            folder.display()
+        ));
+    }
+    Ok(folder)
+}
+
+/// Whether it is a folder of this user's that nobody else may enter.
+pub(super) fn is_ours(folder: &Path) -> bool {
+    let there = fs::symlink_metadata(folder);
+    there.is_ok_and(|there| there.is_dir() && there.uid() == geteuid().as_raw() && there.mode() & 0o077 == 0)
+}
+
+impl Hold {
+    /// Waits for the state to be nobody else's. Blocks.
+    pub fn take(directory: &Path, wanted: Wanted, holder: &str, within: Duration) -> Result<Self, String> {
+        let folder = folder_of(directory, &wanted.tenant)?;
+        let path = folder.join(format!("{}.{LOCK}", wanted.name));
+        let begun = Instant::now();
+        loop {
+            let file = private().open(&path).map_err(failed("open", &path))?;
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                // The holder before removes it: who waited has another file's lock then.
+                Ok(lock) if is_still(&lock, &path) => {
+                    lock.set_len(0).map_err(failed("write", &path))?;
+                    lock.write_all_at(holder.as_bytes(), 0)
+                        .map_err(failed("write", &path))?;
+                    return Ok(Self {
+                        folder,
+                        wanted,
+                        _lock: lock,
+                    });
+                }
+                Ok(_) => continue,
+                Err((_, nix::errno::Errno::EWOULDBLOCK)) => {}
+                Err((_, errno)) => return Err(failed("lock", &path)(errno.into())),
+            }
+            if begun.elapsed() >= within {
+                let mut holder = String::new();
+                // Whoever writes it now has it.
+                let _ = File::open(&path).map(|file| file.take(HOLDER_BYTES_MAX).read_to_string(&mut holder));
+                return Err(format!(
+                    "the state `{}` is in use by {}; end that lease, wait, or use another name",
+                    wanted.name,
+                    if holder.is_empty() {
+                        "another lease"
+                    } else {
+                        &holder
+                    }
+                ));
+            }
+            sleep(LOOK_EVERY);
+        }
+    }
+
+    fn path(&self, end: &str) -> PathBuf {
+        self.folder.join(format!("{}.{end}", self.wanted.name))
+    }
+
+    /// What was saved, which is this lease's now; `None`: there is nothing. Blocks.
+    pub fn take_state(&self) -> Result<Option<Taken>, String> {
+        let saved = self.path(STATE);
+        let taken = self.path(&format!("{TAKEN}{}", self.wanted.lease));
+        match fs::rename(&saved, &taken) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.nothing(&saved),
+            renamed => renamed.map_err(failed("take", &saved))?,
+        }
+        // From here on it is put back unless it was restored.
+        let place = Place {
+            saved,
+            taken,
+            is_restored: false,
+        };
+        let shown = place.saved.display();
+        let refused = |why: &dyn std::fmt::Display| {
+            format!("{shown} is not restored: {why}. Remove it (`hotlease state rm`), or use another name")
+        };
+        let mut file = open(&place.taken).map_err(failed("open", &place.saved))?;
+        let head = read_head(&mut file).map_err(|why| refused(&why))?;
+        let Wanted {
+            tenant,
+            name,
+            program,
+            ..
+        } = &self.wanted;
+        head.admit(tenant, name, program).map_err(|why| refused(&why))?;
+        check_bytes(&mut file, &head).map_err(|why| refused(&why))?;
+        Ok(Some(Taken { place, file, head }))
+    }
+
+    /// There is no saved state; unless somebody has left one half-way.
+    fn nothing(&self, saved: &Path) -> Result<Option<Taken>, String> {
+        let begins = format!("{}.{TAKEN}", self.wanted.name);
+        let left = files(&self.folder)?
+            .into_iter()
+            .find(|path| name_of(path).starts_with(&begins));
+        match left {
+            None => Ok(None),
+            Some(left) => Err(format!(
+                "the state `{}` is being restored by another lease, or an agent ended meanwhile; then rename {} to {}",
+                self.wanted.name,
+                left.display(),
+                saved.display()
+            )),
+        }
+    }
+
+    /// A file to write the state to. Blocks.
+    pub fn part(&self, options: &SwapOptions) -> Result<Part, String> {
+        let (path, saved) = (self.path(PART), self.path(STATE));
+        let others = files(&self.folder)?
+            .into_iter()
+            .filter(|other| *other != path && *other != saved);
+        let used: u64 = others
+            .filter_map(|other| fs::symlink_metadata(other).ok())
+            .map(|there| there.len())
+            .sum();
+        // Of one that was killed here. Nobody else writes to a file of this name.
+        let _ = fs::remove_file(&path);
+        let mut file = private()
+            .create_new(true)
+            .open(&path)
+            .map_err(failed("make", &path))?;
+        file.seek(SeekFrom::Start(HEAD_BYTES as u64))
+            .map_err(failed("write", &path))?;
+        Ok(Part {
+            path,
+            saved,
+            wanted: self.wanted.clone(),
+            file,
+            hasher: Box::default(),
+            size_bytes: 0,
+            limit: options.state_bytes.min(options.tenant_bytes.saturating_sub(used)),
+            is_whole: false,
+        })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // While it is locked: who opens it before has a file that is not there any more, and sees that.
+        let _ = fs::remove_file(self.path(LOCK));
+    }
+}
+
+/// A state that one lease is restoring; put back unless it was restored.
+pub(crate) struct Taken {
+    place: Place,
+    file: File,
+    /// What it says of itself.
+    pub head: StateHead,
+}
+
+/// Where it is meanwhile, and where it is found if it is not restored.
+struct Place {
+    saved: PathBuf,
+    taken: PathBuf,
+    is_restored: bool,
+}
+
+impl Taken {
+    /// Where it is found if it is not restored.
+    pub fn path(&self) -> &Path {
+        &self.place.saved
+    }
+
+    /// To read the state from, from its beginning.
+    pub fn file(&self) -> io::Result<File> {
+        let mut file = self.file.try_clone()?;
+        file.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
+        Ok(file)
+    }
+
+    /// It was restored: it is in the worker now, and nowhere else. Blocks.
+    pub fn restored(mut self) {
+        // Whatever becomes of the file.
+        self.place.is_restored = true;
+        if let Err(error) = fs::remove_file(&self.place.taken) {
+            tracing::error!(path = %self.place.taken.display(), %error, "a state that was restored cannot be removed");
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.is_restored
+            && let Err(error) = fs::rename(&self.taken, &self.saved)
+        {
+            tracing::error!(from = %self.taken.display(), to = %self.saved.display(), %error, "a state cannot be put back");
+        }
+    }
+}
+
+/// A state that is being written; removed unless it was finished.
+pub(crate) struct Part {
+    path: PathBuf,
+    saved: PathBuf,
+    wanted: Wanted,
+    file: File,
+    hasher: Box<blake3::Hasher>,
+    size_bytes: u64,
+    /// Bytes that it may have.
+    limit: u64,
+    is_whole: bool,
+}
+
+impl Part {
+    /// Refuses what would be too long, before it comes.
+    pub fn expect(&self, bytes: u64) -> Result<(), String> {
+        match bytes <= self.limit {
+            true => Ok(()),
+            false => Err(format!(
+                "it has {bytes} bytes, and {} may have: see --swap-state-bytes and --swap-tenant-bytes of the agent, and `hotlease state ls`",
+                self.limit
+            )),
+        }
+    }
+
+    /// Further bytes. Blocks.
+    pub fn add(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.size_bytes += bytes.len() as u64;
+        self.expect(self.size_bytes)?;
+        self.hasher.update(bytes);
+        self.file.write_all(bytes).map_err(failed("write", &self.path))
+    }
+
+    /// It is complete: from now on it is found, and survives a crash. Its path and bytes. Blocks.
+    pub fn finish(mut self, host: &str) -> Result<(PathBuf, u64), String> {
+        let head = StateHead {
+            tenant: self.wanted.tenant.clone(),
+            name: self.wanted.name.clone(),
+            program: self.wanted.program,
+            host: host.chars().take(64).collect(),
+            saved_ms: since_1970_ms(),
+            size_bytes: self.size_bytes,
+            hash: *self.hasher.finalize().as_bytes(),
+        };
+        let head = head.encode().map_err(|error| error.to_string())?;
+        let write = failed("write", &self.path);
+        self.file.write_all_at(&head, 0).map_err(&write)?;
+        self.file.sync_all().map_err(&write)?;
+        if self.saved.exists() {
+            tracing::warn!(path = %self.saved.display(), "a saved state is replaced: two leases had it at the same time");
+        }
+        fs::rename(&self.path, &self.saved).map_err(&write)?;
+        self.is_whole = true;
+        if let Some(folder) = self.saved.parent() {
+            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            synced.map_err(failed("sync", folder))?;
+        }
+        Ok((self.saved.clone(), self.size_bytes))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Of files that are ours alone.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600);
+    options.custom_flags((nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK).bits());
+    options
+}
+
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)
+}
+
+fn is_still(file: &File, path: &Path) -> bool {
+    let (opened, there) = (file.metadata(), fs::symlink_metadata(path));
+    matches!((opened, there), (Ok(opened), Ok(there)) if (opened.dev(), opened.ino()) == (there.dev(), there.ino()))
+}
+
+pub(super) fn name_of(path: &Path) -> &str {
+    path.file_name().and_then(OsStr::to_str).unwrap_or_default()
+}
+
+/// Removes a lock's file that nobody holds.
+pub(super) fn remove_lock(path: &Path) {
+    if let Ok(file) = open(path)
+        && let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        && is_still(&lock, path)
+    {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// What is in a folder, as far as anybody looks.
+pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let listed = fs::read_dir(folder).map_err(failed("list", folder))?;
+    Ok(listed
+        .take(FILES_MAX)
+        .flatten()
+        .map(|entry| entry.path())
+        .collect())
+}
+
+/// A file's head, and whether it is as long as that says; its reader then stands behind it.
+pub(super) fn read_head(file: &mut File) -> Result<StateHead, String> {
+    let mut bytes = Vec::with_capacity(HEAD_BYTES);
+    let read = Read::take(&mut *file, HEAD_BYTES as u64).read_to_end(&mut bytes);
+    read.map_err(|error| error.to_string())?;
+    let head = StateHead::decode(&bytes).map_err(|error| error.to_string())?;
+    let length = file.metadata().map_err(|error| error.to_string())?.len();
+    head.admit_length(length.saturating_sub(HEAD_BYTES as u64))
+        .map_err(|error| error.to_string())?;
+    Ok(head)
+}
+
+/// Whether the bytes are those that were saved.
+fn check_bytes(file: &mut File, head: &StateHead) -> Result<(), String> {
+    let mut hasher = blake3::Hasher::new();
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut rest = Read::take(&mut *file, head.size_bytes);
+    loop {
+        match rest.read(&mut piece).map_err(|error| error.to_string())? {
+            0 => break,
+            count => hasher.update(&piece[..count]),
+        };
+    }
+    head.admit_bytes(hasher.finalize().as_bytes())
+        .map_err(|error| error.to_string())
+}
+
+fn since_1970_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_millis() as u64
+}

@@ -1,0 +1,120 @@
+//! Whose worker goes when: who is idle for as long as the operator says, and sooner where memory is short or the node is given back.
+//! Only leases with a state: what they have in memory comes back with the next one.
+
+use super::passing::NotSaved;
+use crate::active_lease::ActiveLease;
+use crate::cause::KillReason;
+use crate::idle_memory::IdleMemory;
+use crate::incarnation::{Incarnation, State};
+use crate::node::Node;
+use hotlease_lease::agent::{Availability, Event};
+use hotlease_wire::EndReason;
+use hotlease_wire::ids::WorkerIndex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+/// How often leases are looked at while there are any.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Who ran something a shorter time ago is not idle, whatever others need.
+const IDLE_LEAST: Duration = Duration::from_secs(1);
+/// How often states are looked at that nobody asks for.
+const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
+/// How long a request waits for memory that is being given up: less than managers wait for an agent.
+const ROOM_LIMIT: Duration = Duration::from_secs(2);
+
+/// The worker of a lease with a state that may go, and for how long it has run nothing.
+fn candidate(lease: &ActiveLease) -> Option<(Arc<Incarnation>, Duration)> {
+    let worker = lease.incarnation(WorkerIndex(0)).ok()?;
+    let keeping = worker.keeping.as_ref().filter(|keeping| keeping.may_go())?;
+    let idle = keeping.idle_for(worker.usage().invocations, worker.running().next().is_some());
+    matches!(worker.state(), State::Up(_)).then_some((worker, idle))
+}
+
+/// Swaps out whoever is idle long enough, for as long as the agent runs, and removes states that are too old.
+pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
+    let Some(options) = node.identity.swap.clone() else {
+        return;
+    };
+    let mut looks = interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut expires = Instant::now();
+    let mut active = node.active_leases();
+    let memory = IdleMemory::of_node();
+    loop {
+        if Instant::now() >= expires {
+            expires = Instant::now() + EXPIRE_EVERY;
+            let options = Arc::clone(&options);
+            tokio::task::spawn_blocking(move || super::listing::expire(&options.directory, options.keep));
+        }
+        // Fails never: the sender lives in the node. So that states expire where no lease comes, too, not for ever.
+        let _ = timeout(EXPIRE_EVERY, active.wait_for(|leases| *leases > 0)).await;
+        looks.tick().await;
+        let leases: Vec<_> = node.tables().leases.values().cloned().collect();
+        let is_given_back = node.tables().book.availability() != Availability::Serving;
+        for lease in leases {
+            let Some((worker, since)) = candidate(&lease) else {
+                continue;
+            };
+            let is_due = options.after.is_some_and(|after| since >= after);
+            if since < IDLE_LEAST || !(is_due || is_given_back || memory.is_short()) {
+                continue;
+            }
+            let node = Arc::clone(&node);
+            tokio::spawn(async move { swap_out(&node, &lease, &worker).await });
+        }
+    }
+}
+
+/// Has a worker save its state, and ends its lease then; whether it did. One that cannot serves on; one that does not answer is killed.
+async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation) -> bool {
+    let (State::Up(process), Some(keeping)) = (worker.state(), &worker.keeping) else {
+        return false;
+    };
+    match keeping.save(&process).await {
+        // Refused if it has ended meanwhile.
+        Ok(()) => drop(node.step(Event::End {
+            lease: lease.id,
+            // What the worker has not answered it has not begun, and clients rely on that.
+            reason: EndReason::SwappedOut,
+        })),
+        Err(NotSaved::Refused(_)) => return false,
+        Err(NotSaved::Lost(_)) => {
+            worker.kill(KillReason::Unusable("its state was asked for, and did not come"));
+        }
+    }
+    true
+}
+
+/// Swaps out who is idle, the largest first, where so much memory may be leased then. Who asks is not waited for longer than that takes
+/// mostly, and asks again.
+pub(crate) async fn make_room(node: &Arc<Node>, memory_bytes: u64) {
+    let left = node.tables().book.memory_left();
+    if left >= memory_bytes {
+        return;
+    }
+    let leases: Vec<_> = node.tables().leases.values().cloned().collect();
+    let idle = leases
+        .into_iter()
+        .filter_map(|lease| candidate(&lease).map(|(worker, idle)| (lease, worker, idle)));
+    let mut idle: Vec<_> = idle.filter(|(.., idle)| *idle >= IDLE_LEAST).collect();
+    let theirs = idle.iter().map(|(lease, ..)| lease.terms.memory_bytes);
+    // Nobody goes for a lease that is refused all the same.
+    if theirs.fold(left, u64::saturating_add) < memory_bytes {
+        return;
+    }
+    idle.sort_by_key(|(lease, ..)| std::cmp::Reverse(lease.terms.memory_bytes));
+    let going = Arc::clone(node);
+    // A task of its own: a state that is on its way is not given up with the request.
+    let made = tokio::spawn(async move {
+        for (lease, worker, _) in idle {
+            if going.tables().book.memory_left() >= memory_bytes {
+                return;
+            }
+            if swap_out(&going, &lease, &worker).await {
+                lease.ended().await;
+            }
+        }
+    });
+    let _ = timeout(ROOM_LIMIT, made).await;
+}

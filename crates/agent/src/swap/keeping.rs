@@ -1,0 +1,264 @@
+//! The state of one worker, from its lease's beginning to its end.
+
+use super::SwapOptions;
+use super::folder::{Hold, Part, Taken, Wanted};
+use super::passing::{self, NotSaved};
+use crate::incarnation::ORDER_LIMIT;
+use crate::worker::Worker;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+/// How much longer than somebody may take to save it a lease waits for a state that another one has.
+const HANDING_OVER: Duration = Duration::from_millis(1500);
+/// How long the file system may take to find, lock and read a state, and to make one last.
+pub(super) const FILES_LIMIT: Duration = Duration::from_secs(8);
+
+/// How far it is.
+enum Progress {
+    /// Nothing is known yet.
+    Nothing,
+    /// It is this worker's; with what there was before, until that is restored.
+    Held(Hold, Option<Taken>),
+    /// It is in the worker only.
+    Living(Hold),
+    /// Written, and the worker serves nobody any more.
+    Written(Hold, Part),
+    /// It is over.
+    Over,
+}
+
+/// See the module.
+pub(crate) struct Keeping {
+    options: Arc<SwapOptions>,
+    wanted: Wanted,
+    host: String,
+    progress: tokio::sync::Mutex<Progress>,
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    /// For people: what became of it, in the order in which it happened.
+    words: Vec<String>,
+    restoring: Option<Duration>,
+    /// It could not be saved while its lease went on.
+    is_refused: bool,
+    /// How many calls had ended when that was looked at, and since when there were no more.
+    idle: Option<(u64, Instant)>,
+}
+
+impl Keeping {
+    pub fn new(options: Arc<SwapOptions>, wanted: Wanted, host: String) -> Self {
+        Self {
+            options,
+            wanted,
+            host,
+            progress: tokio::sync::Mutex::new(Progress::Nothing),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Before there is a worker: makes it this one's, and finds what was saved. An error says why there can be none.
+    pub async fn begin(&self) -> Result<(), String> {
+        let (directory, wanted) = (self.options.directory.clone(), self.wanted.clone());
+        let holder = format!("lease {} on {}", wanted.lease, self.host);
+        let within = self.options.limit + HANDING_OVER;
+        let finding = spawn_blocking(move || {
+            let hold = Hold::take(&directory, wanted, &holder, within)?;
+            let taken = hold.take_state()?;
+            Ok::<_, String>((hold, taken))
+        });
+        let (hold, taken) = self.in_time(within + FILES_LIMIT, finding).await??;
+        *self.progress.lock().await = Progress::Held(hold, taken);
+        Ok(())
+    }
+
+    /// Before the worker serves anybody: has it restore what was saved.
+    pub async fn restore(&self, worker: &Worker) -> Result<(), String> {
+        let mut progress = self.progress.lock().await;
+        let (hold, taken) = match std::mem::replace(&mut *progress, Progress::Over) {
+            Progress::Held(hold, taken) => (hold, taken),
+            other => {
+                *progress = other;
+                return Ok(());
+            }
+        };
+        let Some(taken) = taken else {
+            passing::restore(worker, None, ORDER_LIMIT).await?;
+            self.say(format!(
+                "state `{}`: nothing was saved under that name",
+                self.wanted.name
+            ));
+            *progress = Progress::Living(hold);
+            return Ok(());
+        };
+        let begun = Instant::now();
+        let path = taken.path().display().to_string();
+        let limit = self.options.limit.max(ORDER_LIMIT);
+        let restored = match taken.file() {
+            Ok(file) => passing::restore(worker, Some((file, taken.head.size_bytes)), limit).await,
+            Err(error) => Err(error.to_string()),
+        };
+        let name = &self.wanted.name;
+        if let Err(why) = restored {
+            // Put back by its end, unless another worker can.
+            *progress = Progress::Held(hold, Some(taken));
+            self.say(format!("state `{name}`: not restored from {path}: {why}"));
+            return Err(format!(
+                "the state `{name}` was not restored from {path}, and no function ran: {why}. The file is as it was: correct the program and try again, or remove it (`hotlease state rm`)"
+            ));
+        }
+        *progress = Progress::Living(hold);
+        self.told().restoring = Some(begun.elapsed());
+        let head = taken.head.clone();
+        self.say(format!(
+            "state `{name}`: restored {} bytes of {} from {path}",
+            head.size_bytes, head.host
+        ));
+        // Only now: whoever fails before finds it again.
+        let removed = spawn_blocking(move || taken.restored());
+        if let Err(why) = self.in_time(FILES_LIMIT, removed).await {
+            tracing::error!(state = name, why, "a state that was restored is not removed yet");
+        }
+        Ok(())
+    }
+
+    /// Has the worker write it, if that can still be done; the worker serves nobody any more then, and is to be ended. Once written, it is
+    /// not written again.
+    pub async fn save(&self, worker: &Worker) -> Result<(), NotSaved> {
+        let mut progress = self.progress.lock().await;
+        let hold = match std::mem::replace(&mut *progress, Progress::Over) {
+            Progress::Living(hold) => hold,
+            other => {
+                let is_written = matches!(other, Progress::Written(..));
+                *progress = other;
+                return match is_written {
+                    true => Ok(()),
+                    false => Err(NotSaved::Lost("it is not in the worker".into())),
+                };
+            }
+        };
+        let options = Arc::clone(&self.options);
+        let opening = spawn_blocking(move || {
+            let part = hold.part(&options);
+            (hold, part)
+        });
+        // Without the file system's answer there is no hold any more, nor a file to write to.
+        let opened = self.in_time(FILES_LIMIT, opening).await;
+        let (hold, part) = opened.map_err(|why| self.lose(why))?;
+        let saved = match part {
+            Ok(part) => passing::save(worker, part, self.options.limit).await,
+            Err(why) => Err(NotSaved::Refused(why)),
+        };
+        match saved {
+            Ok(part) => *progress = Progress::Written(hold, part),
+            Err(NotSaved::Refused(why)) => {
+                *progress = Progress::Living(hold);
+                let said = std::mem::replace(&mut self.told().is_refused, true);
+                if !said {
+                    self.say(format!("state `{}`: could not be saved: {why}", self.wanted.name));
+                    tracing::warn!(state = self.wanted.name, tenant = self.wanted.tenant, lease = %self.wanted.lease, why, "a state could not be saved");
+                }
+                return Err(NotSaved::Refused(why));
+            }
+            Err(NotSaved::Lost(why)) => return Err(self.lose(why)),
+        }
+        Ok(())
+    }
+
+    /// The worker is gone: what was written is made to last, and others may have it.
+    /// `why` it ended counts where nothing was written.
+    pub async fn end(&self, why: String) {
+        let progress = std::mem::replace(&mut *self.progress.lock().await, Progress::Over);
+        let name = &self.wanted.name;
+        let host = self.host.clone();
+        let finishing = match progress {
+            Progress::Written(hold, part) => spawn_blocking(move || {
+                let finished = part.finish(&host);
+                drop(hold);
+                finished
+            }),
+            Progress::Living(_) => {
+                self.lose(why);
+                return self.release(progress).await;
+            }
+            other => return self.release(other).await,
+        };
+        let finished = self.in_time(FILES_LIMIT, finishing).await;
+        match finished.and_then(|finished| finished) {
+            Ok((path, bytes)) => {
+                self.say(format!(
+                    "state `{name}`: saved {bytes} bytes to {}",
+                    path.display()
+                ));
+                tracing::info!(state = name, tenant = self.wanted.tenant, lease = %self.wanted.lease, bytes, path = %path.display(), "state saved");
+            }
+            Err(why) => drop(self.lose(why)),
+        }
+    }
+
+    /// Off the runtime's threads: files are renamed and removed.
+    async fn release(&self, progress: Progress) {
+        let released = spawn_blocking(move || drop(progress));
+        let _ = self.in_time(FILES_LIMIT, released).await;
+    }
+
+    /// Whether to ask the worker to save it while its lease goes on: not if it could not, or is being asked.
+    pub fn may_go(&self) -> bool {
+        let is_living = self.progress.try_lock();
+        is_living.is_ok_and(|progress| matches!(*progress, Progress::Living(_))) && !self.told().is_refused
+    }
+
+    /// For how long its worker has run nothing, as far as anybody looked. `calls`: that have ended.
+    pub fn idle_for(&self, calls: u64, is_running: bool) -> Duration {
+        let (now, mut told) = (Instant::now(), self.told());
+        match told.idle {
+            Some((then, since)) if then == calls && !is_running => now - since,
+            _ => {
+                told.idle = Some((calls, now));
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// What became of it, in words.
+    pub fn words(&self) -> String {
+        self.told().words.join("; ")
+    }
+
+    /// How long it took the worker to restore it.
+    pub fn restoring(&self) -> Option<Duration> {
+        self.told().restoring
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, words: String) {
+        self.told().words.push(words);
+    }
+
+    fn lose(&self, why: String) -> NotSaved {
+        let Wanted {
+            name, tenant, lease, ..
+        } = &self.wanted;
+        tracing::error!(state = name, tenant, %lease, why, "the state of a worker is lost");
+        self.say(format!("state `{name}`: lost: {why}"));
+        NotSaved::Lost(why)
+    }
+
+    async fn in_time<R>(&self, limit: Duration, doing: tokio::task::JoinHandle<R>) -> Result<R, String> {
+        match timeout(limit, doing).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!(
+                "the swap directory {} did not answer within {:.0} s",
+                self.options.directory.display(),
+                limit.as_secs_f64()
+            )),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The bytes of a state on their way to and from a worker: through a pipe, so that a worker has nothing of the file, and neither side
+//! has them in memory twice. Nobody waits for the other longer than was agreed.
+
+use super::folder::Part;
+use crate::worker::{OrderError, Worker};
+use hotlease_wire::control::Order;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+use tokio::task::spawn_blocking;
+
+/// Bytes that a pipe holds, where that is allowed: unless asked, it is 16 pages.
+const PIPE_BYTES: i32 = 1 << 20;
+/// Bytes that are moved at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Why there is nothing.
+pub(crate) enum NotSaved {
+    /// The worker says why not, and serves on.
+    Refused(String),
+    /// The worker serves no more, or nobody knows.
+    Lost(String),
+}
+
+/// Has a worker that runs nothing write its state; it serves nobody any more then.
+pub(super) async fn save(worker: &Worker, part: Part, limit: Duration) -> Result<Part, NotSaved> {
+    let begun = Instant::now();
+    let pipe = pipe().and_then(|(reader, writer)| Ok((without_waiting(reader)?, writer)));
+    let (reader, writer) = pipe.map_err(|error| NotSaved::Refused(format!("a pipe: {error}")))?;
+    let sent = worker.send(&Order::Save, &[writer.as_fd()]);
+    drop(writer);
+    let receiving = spawn_blocking(move || receive(reader, part, begun + limit));
+    let done = sent.done(limit).await;
+    let received = receiving
+        .await
+        .unwrap_or_else(|error| Err(Stopped::Here(error.to_string())));
+    match (done, received) {
+        (Ok(()), Ok(part)) => Ok(part),
+        (Ok(()), Err(Stopped::Here(why))) => Err(NotSaved::Lost(why)),
+        (Ok(()), Err(Stopped::There)) => Err(NotSaved::Lost("its worker gave less than it said".into())),
+        // That its pipe was closed is all that the worker knows of this.
+        (Err(OrderError::Failed(_)), Err(Stopped::Here(why))) | (Err(OrderError::Failed(why)), _) => {
+            Err(NotSaved::Refused(why))
+        }
+        (Err(OrderError::Died), _) => Err(NotSaved::Lost("its worker died while it saved it".into())),
+        (Err(OrderError::Silent), _) => Err(NotSaved::Lost(format!(
+            "its worker did not save it within {} ms (--swap-limit of the agent)",
+            limit.as_millis()
+        ))),
+    }
+}
+
+/// Has a worker that serves nobody yet restore this state; without one, has it say whether it could save one.
+pub(super) async fn restore(
+    worker: &Worker,
+    state: Option<(File, u64)>,
+    limit: Duration,
+) -> Result<(), String> {
+    let until = Instant::now() + limit;
+    let answer = match state {
+        None => {
+            let order = Order::Restore { size_bytes: None };
+            worker.send(&order, &[]).done(limit).await
+        }
+        Some((file, bytes)) => {
+            let pipe = pipe().and_then(|(reader, writer)| Ok((reader, without_waiting(writer)?)));
+            let (reader, writer) = pipe.map_err(|error| format!("a pipe: {error}"))?;
+            let order = Order::Restore {
+                size_bytes: Some(bytes),
+            };
+            let sent = worker.send(&order, &[reader.as_fd()]);
+            drop(reader);
+            let giving = spawn_blocking(move || give(file, writer, until));
+            let answer = sent.done(limit).await;
+            // Where the worker has all, that it was given all is no news; else its own word counts.
+            let given = giving.await.unwrap_or_else(|error| Err(error.to_string()));
+            match (answer, given) {
+                (Err(OrderError::Failed(_)), Err(why)) if !why.is_empty() => Err(OrderError::Failed(why)),
+                (answer, _) => answer,
+            }
+        }
+    };
+    answer.map_err(|error| match error {
+        OrderError::Failed(why) => why,
+        OrderError::Died => "its worker died meanwhile".into(),
+        OrderError::Silent => format!("its worker was not done within {} ms", limit.as_millis()),
+    })
+}
+
+/// Why a state was not received.
+enum Stopped {
+    /// The worker closed its end.
+    There,
+    /// Ours.
+    Here(String),
+}
+
+/// All that comes, once its length is known. Blocks.
+fn receive(mut pipe: PipeReader, mut part: Part, until: Instant) -> Result<Part, Stopped> {
+    let mut length = [0; 8];
+    let mut known = 0;
+    while known < length.len() {
+        known += read_some(&mut pipe, &mut length[known..], until)?;
+    }
+    let mut left = u64::from_le_bytes(length);
+    part.expect(left).map_err(Stopped::Here)?;
+    let mut piece = vec![0; PIECE_BYTES];
+    while left > 0 {
+        let room = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let count = read_some(&mut pipe, &mut piece[..room], until)?;
+        part.add(&piece[..count]).map_err(Stopped::Here)?;
+        left -= count as u64;
+    }
+    Ok(part)
+}
+
+/// At least a byte.
+fn read_some(pipe: &mut PipeReader, place: &mut [u8], until: Instant) -> Result<usize, Stopped> {
+    loop {
+        match pipe.read(place) {
+            Ok(0) => return Err(Stopped::There),
+            Ok(count) => return Ok(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Whoever waits for the answer says that it did not come.
+                if !is_ready(pipe.as_fd(), PollFlags::POLLIN, until) {
+                    return Err(Stopped::There);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Stopped::Here(format!("its pipe: {error}"))),
+        }
+    }
+}
+
+/// All of a file. Blocks. An empty error: the worker has closed its end, and says why.
+fn give(mut file: File, mut pipe: PipeWriter, until: Instant) -> Result<(), String> {
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let count = file.read(&mut piece).map_err(|error| error.to_string())?;
+        if count == 0 {
+            return Ok(());
+        }
+        let mut left = &piece[..count];
+        while !left.is_empty() {
+            match pipe.write(left) {
+                Ok(written) => left = &left[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock
+                        && is_ready(pipe.as_fd(), PollFlags::POLLOUT, until) => {}
+                Err(_) => return Err(String::new()),
+            }
+        }
+    }
+}
+
+/// Waits until something can be done, or the time is over.
+fn is_ready(fd: BorrowedFd<'_>, what: PollFlags, until: Instant) -> bool {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(fd, what)], wait) {
+            Ok(0) | Err(nix::errno::Errno::EINTR) if Instant::now() < until => {}
+            Ok(0) | Err(_) => return false,
+            Ok(_) => return true,
+        }
+    }
+}
+
+/// Our end, which never waits longer than it should, and a pipe as large as it may be.
+fn without_waiting<P: AsFd>(end: P) -> io::Result<P> {
+    let flags = OFlag::from_bits_retain(fcntl(&end, FcntlArg::F_GETFL)?);
+    fcntl(&end, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    // Smaller is slower, and all the same.
+    let _ = fcntl(&end, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+    Ok(end)
+}

@@ -1,0 +1,352 @@
+use super::folder::{Hold, Part, Wanted};
+use super::{SwapOptions, check_directory, listing, program_of, wanted};
+use hotlease_wire::Refusal;
+use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
+use hotlease_wire::ids::LeaseId;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const NOW: Duration = Duration::ZERO;
+/// As locks say it.
+const HOLDER: &str = "lease 1 on node1";
+
+fn scene() -> (tempfile::TempDir, SwapOptions) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = SwapOptions::new(folder.path());
+    (folder, options)
+}
+
+fn model(lease: u8) -> Wanted {
+    Wanted {
+        tenant: "uid:7".into(),
+        name: "model".into(),
+        program: [1; 32],
+        lease: LeaseId([lease; 8]),
+    }
+}
+
+fn hold(options: &SwapOptions, wanted: Wanted) -> Result<Hold, String> {
+    Hold::take(&options.directory, wanted, HOLDER, NOW)
+}
+
+fn write(hold: &Hold, options: &SwapOptions, bytes: &[u8]) -> Part {
+    let mut part = hold.part(options).expect("a file");
+    part.add(bytes).expect("written");
+    part
+}
+
+fn save(options: &SwapOptions, bytes: &[u8]) -> PathBuf {
+    let hold = hold(options, model(1)).expect("nobody has it");
+    let part = write(&hold, options, bytes);
+    part.finish("node1").expect("it lasts").0
+}
+
+fn names(options: &SwapOptions) -> Vec<String> {
+    let listed = fs::read_dir(options.directory.join("of-uid:7")).expect("a folder");
+    let names = listed.map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().expect("text")).collect();
+    names.sort();
+    names
+}
+
+fn refused(options: &SwapOptions, wanted: Wanted) -> String {
+    let hold = hold(options, wanted).expect("nobody has it");
+    match hold.take_state() {
+        Err(why) => why,
+        Ok(taken) => panic!("it was given out: {}", taken.is_some()),
+    }
+}
+
+#[test]
+fn a_state_is_found_once_and_only_when_it_is_whole() {
+    let (_folder, options) = scene();
+    let first = hold(&options, model(1)).expect("nobody has it");
+    assert!(first.take_state().expect("looked").is_none(), "there is none yet");
+    let part = write(&first, &options, b"weights");
+    assert_eq!(
+        names(&options),
+        ["model.lock", "model.part"],
+        "found before it is whole"
+    );
+    part.finish("node1").expect("it lasts");
+    drop(first);
+    assert_eq!(names(&options), ["model.state"]);
+    let second = hold(&options, model(2)).expect("nobody has it");
+    let taken = second.take_state().expect("looked").expect("it is there");
+    let mut bytes = String::new();
+    std::io::Read::read_to_string(&mut taken.file().expect("open"), &mut bytes).expect("read");
+    assert_eq!(bytes, "weights");
+    assert_eq!(taken.head.host, "node1");
+    taken.restored();
+    assert!(
+        second.take_state().expect("looked").is_none(),
+        "it was given twice"
+    );
+}
+
+#[test]
+fn what_was_not_restored_is_there_again() {
+    let (_folder, options) = scene();
+    save(&options, b"weights");
+    for _ in 0..2 {
+        let hold = hold(&options, model(2)).expect("nobody has it");
+        let taken = hold.take_state().expect("looked");
+        assert!(taken.is_some(), "it is gone after a restore that failed");
+    }
+    assert_eq!(names(&options), ["model.state"]);
+}
+
+#[test]
+fn a_state_in_use_is_nobody_else_s_and_the_error_says_whose_it_is() {
+    let (_folder, options) = scene();
+    save(&options, b"weights");
+    let first = hold(&options, model(1)).expect("nobody has it");
+    let taken = first.take_state().expect("looked").expect("it is there");
+    let why = hold(&options, model(2)).err().expect("it is in use");
+    assert!(why.contains("`model` is in use by lease 1 on node1"), "{why}");
+    // Where the file system has no locks that all nodes see, the file itself is the claim.
+    fs::remove_file(options.directory.join("of-uid:7/model.lock")).expect("a lock");
+    let why = refused(&options, model(2));
+    assert!(why.contains("is being restored by another lease"), "{why}");
+    drop(taken);
+}
+
+#[test]
+fn of_many_who_take_one_state_one_gets_it() {
+    let (_folder, options) = scene();
+    save(&options, b"weights");
+    let got = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for lease in 0..8 {
+            let (options, got) = (&options, &got);
+            scope.spawn(move || {
+                let hold = Hold::take(&options.directory, model(lease), "x", Duration::from_secs(30));
+                if let Some(taken) = hold.expect("in time").take_state().expect("looked") {
+                    got.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    taken.restored();
+                }
+            });
+        }
+    });
+    assert_eq!(got.into_inner(), 1);
+    assert_eq!(names(&options), [""; 0], "locks are left");
+}
+
+#[test]
+fn another_tenant_s_program_s_or_a_damaged_file_is_refused_and_stays() {
+    let (_folder, options) = scene();
+    let path = save(&options, b"weights");
+    let other = Wanted {
+        program: [2; 32],
+        ..model(2)
+    };
+    let why = refused(&options, other);
+    assert!(
+        why.contains("another program") && why.contains("hotlease state rm"),
+        "{why}"
+    );
+    let whole = fs::read(&path).expect("a state");
+    let theirs = options.directory.join("of-uid:8");
+    fs::create_dir(&theirs).expect("a folder");
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).expect("ours");
+    fs::write(theirs.join("model.state"), &whole).expect("copied");
+    let stranger = Wanted {
+        tenant: "uid:8".into(),
+        ..model(2)
+    };
+    assert!(refused(&options, stranger).contains("another tenant"));
+    let flipped = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let cases = [
+        (whole[..whole.len() - 1].to_vec(), "cut short"),
+        ([&whole[..], b"x"].concat(), "too long"),
+        (flipped(whole.len() - 1), "not those that were saved"),
+        (flipped(20), "its head is damaged"),
+        (flipped(0), "no state of a worker"),
+        (Vec::new(), "no state of a worker"),
+    ];
+    for (bytes, expected) in cases {
+        fs::write(&path, &bytes).expect("written");
+        let why = refused(&options, model(2));
+        assert!(why.contains(expected), "{why}, not {expected}");
+        assert_eq!(fs::read(&path).expect("it stays"), bytes);
+    }
+}
+
+#[test]
+fn what_is_too_large_for_itself_or_for_its_tenant_leaves_nothing() {
+    let (_folder, mut options) = scene();
+    options.state_bytes = 10;
+    let first = hold(&options, model(1)).expect("nobody has it");
+    let mut part = first.part(&options).expect("a file");
+    assert!(part.expect(10).is_ok() && part.expect(11).is_err());
+    assert!(part.add(&[0; 11]).is_err());
+    drop(part);
+    drop(first);
+    assert_eq!(names(&options), [""; 0]);
+    options.state_bytes = 1 << 20;
+    let path = save(&options, &[0; 1000]);
+    // Its own lock counts, too.
+    options.tenant_bytes = fs::metadata(path).expect("a state").len() + HOLDER.len() as u64 + 5;
+    let other = Wanted {
+        name: "other".into(),
+        ..model(2)
+    };
+    let second = hold(&options, other).expect("nobody has it");
+    let part = second.part(&options).expect("a file");
+    let why = part.expect(6).expect_err("the tenant has too much");
+    assert!(
+        part.expect(5).is_ok() && why.contains("--swap-tenant-bytes"),
+        "{why}"
+    );
+}
+
+#[test]
+fn folders_that_others_may_enter_or_rename_in_are_refused() {
+    let (folder, options) = scene();
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+    save(&options, b"weights");
+    let theirs = folder.path().join("of-uid:7");
+    assert_eq!(
+        fs::metadata(&theirs).expect("made").permissions().mode() & 0o777,
+        0o700
+    );
+    let state = fs::metadata(theirs.join("model.state")).expect("saved");
+    assert_eq!(state.permissions().mode() & 0o777, 0o600);
+    mode(&theirs, 0o750);
+    assert!(
+        hold(&options, model(1))
+            .err()
+            .expect("open to others")
+            .contains("0700")
+    );
+    mode(folder.path(), 0o777);
+    assert!(
+        check_directory(folder.path())
+            .expect_err("anybody's")
+            .contains("sticky")
+    );
+    mode(folder.path(), 0o1777);
+    assert_eq!(check_directory(folder.path()), Ok(()));
+    assert!(check_directory(&folder.path().join("none")).is_err());
+    let link = folder.path().join("of-uid:9");
+    std::os::unix::fs::symlink("/", link).expect("a link");
+    let elsewhere = Wanted {
+        tenant: "uid:9".into(),
+        ..model(1)
+    };
+    assert!(
+        hold(&options, elsewhere).is_err(),
+        "a link leads out of the directory"
+    );
+    for tenant in ["../x", "a/b"] {
+        let named = Wanted {
+            tenant: tenant.into(),
+            ..model(1)
+        };
+        assert!(hold(&options, named).is_err(), "{tenant}");
+    }
+}
+
+#[test]
+fn states_are_listed_removed_and_expire_and_locks_of_nobody_go() {
+    let (_folder, options) = scene();
+    save(&options, b"weights");
+    fs::write(options.directory.join("of-uid:7/bad.state"), "x").expect("written");
+    fs::write(options.directory.join("of-uid:7/gone.lock"), "x").expect("written");
+    let listed = listing::saved(&options.directory).expect("listed");
+    let told: Vec<_> = listed
+        .iter()
+        .map(|state| (&*state.tenant, &*state.name, state.head.is_ok()))
+        .collect();
+    assert_eq!(told, [("uid:7", "bad", false), ("uid:7", "model", true)]);
+    let remove = |name| listing::remove(&options.directory, "uid:7", name);
+    assert_eq!(remove("bad").ok(), Some(true));
+    assert_eq!(remove("bad").ok(), Some(false));
+    assert!(remove("../model").is_err() && listing::remove(&options.directory, "../x", "model").is_err());
+    let held = hold(&options, model(1)).expect("nobody has it");
+    listing::expire(&options.directory, Duration::from_secs(60));
+    assert_eq!(names(&options), ["model.lock", "model.state"]);
+    drop(held);
+    let old = std::time::SystemTime::now() - Duration::from_secs(90);
+    let state = fs::File::options()
+        .write(true)
+        .open(options.directory.join("of-uid:7/model.state"))
+        .expect("a state");
+    state.set_modified(old).expect("older");
+    listing::expire(&options.directory, Duration::from_secs(60));
+    assert_eq!(names(&options), [""; 0]);
+}
+
+#[test]
+fn only_one_python_worker_of_an_agent_with_a_swap_directory_has_a_state() {
+    let (_folder, options) = scene();
+    let request = AcquireRequest {
+        workers: 1,
+        tenant: "uid:7".into(),
+        state: "model".into(),
+        python: Some(PythonRuntime::default()),
+        ..AcquireRequest::default()
+    };
+    let asked = |options, request: &AcquireRequest| wanted(options, request, LeaseId([1; 8]));
+    let found = asked(Some(&options), &request).expect("good");
+    assert_eq!(found.map(|wanted| wanted.name), Some("model".into()));
+    assert!(matches!(asked(None, &request), Err(Refusal::Unavailable { .. })));
+    let spoiled: [fn(&mut AcquireRequest); 3] = [
+        |request| request.workers = 2,
+        |request| request.python = None,
+        |request| request.state = "../model".into(),
+    ];
+    for spoil in spoiled {
+        let mut request = request.clone();
+        spoil(&mut request);
+        assert!(matches!(
+            asked(Some(&options), &request),
+            Err(Refusal::BadRequest { .. })
+        ));
+    }
+}
+
+#[test]
+fn a_program_is_its_code_and_packages_and_not_the_terminal_it_was_started_in() {
+    let python = PythonRuntime {
+        interpreter: "/usr/bin/python3".into(),
+        path: vec!["/a".into(), "b".into()],
+        ..PythonRuntime::default()
+    };
+    let of = |change: fn(&mut PythonRuntime)| {
+        let mut python = python.clone();
+        change(&mut python);
+        program_of(&python)
+    };
+    let same = of(|_| ());
+    assert_eq!(
+        same,
+        of(|python| {
+            python.directory = "/elsewhere".into();
+            python.environment.insert("TERM".into(), "xterm".into());
+        })
+    );
+    let others: [fn(&mut PythonRuntime); 6] = [
+        |python| python.interpreter = "/opt/python3".into(),
+        |python| python.image = "0".repeat(64),
+        |python| python.path = vec!["/ab".into()],
+        |python| python.path = vec!["/".into(), "ab".into()],
+        |python| python.cloudpickle = "3.1".into(),
+        |python| {
+            drop(
+                python
+                    .environment
+                    .insert("HOTLEASE_PYTHON_IMPORTS".into(), "numpy".into()),
+            )
+        },
+    ];
+    for (number, change) in others.into_iter().enumerate() {
+        assert_ne!(of(change), same, "change {number} is not seen");
+    }
+}

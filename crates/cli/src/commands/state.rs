@@ -1,0 +1,130 @@
+//! `hotlease state`
+
+use crate::output::Align::{Left, Right};
+use crate::output::{Column, Output};
+use crate::quantity;
+use clap::{Args, Subcommand};
+use hotlease_agent::{remove_state, saved_states};
+use nix::unistd::geteuid;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// States of workers that were saved, and that no lease has restored yet
+#[derive(Debug, Args)]
+pub(crate) struct StateArgs {
+    #[command(subcommand)]
+    command: StateCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum StateCommand {
+    Ls(LsArgs),
+    Rm(RmArgs),
+}
+
+/// List the states in a swap directory that the agents of this user have saved
+///
+/// With `--json`, an object for each: tenant, name, bytes (of the file), age_seconds, host (that it was saved on), path, error (why it is
+/// not restored, else null).
+#[derive(Debug, Args)]
+struct LsArgs {
+    /// As agents have it: `--swap-directory`
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Remove a state: the next lease of that name begins without one
+#[derive(Debug, Args)]
+struct RmArgs {
+    /// As agents have it: `--swap-directory`
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// What leases call it
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Whose it is [default: this user, as `uid:N`]
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    tenant: String,
+    name: String,
+    bytes: u64,
+    age_seconds: u64,
+    host: Option<String>,
+    path: PathBuf,
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Removed {
+    tenant: String,
+    name: String,
+}
+
+pub(crate) fn carry_out(args: StateArgs, output: &mut Output) -> anyhow::Result<()> {
+    match args.command {
+        StateCommand::Ls(args) => list(&args.directory, output),
+        StateCommand::Rm(args) => remove(args, output),
+    }
+}
+
+fn list(directory: &Path, output: &mut Output) -> anyhow::Result<()> {
+    let states =
+        saved_states(directory).map_err(|error| anyhow::anyhow!("{}: {error}", directory.display()))?;
+    let rows: Vec<Row> = states
+        .into_iter()
+        .map(|state| Row {
+            host: state.head.as_ref().ok().map(|head| head.host.clone()),
+            error: state.head.err(),
+            tenant: state.tenant,
+            name: state.name,
+            bytes: state.bytes,
+            age_seconds: state.age.as_secs(),
+            path: state.path,
+        })
+        .collect();
+    let columns = [
+        Column("TENANT", Left),
+        Column("NAME", Left),
+        Column("SIZE", Right),
+        Column("AGE", Right),
+        Column("FROM", Left),
+    ];
+    output.list(
+        &rows,
+        &columns,
+        "no state was saved there by agents of this user",
+        |row| {
+            vec![
+                row.tenant.clone(),
+                row.name.clone(),
+                quantity::bytes(row.bytes),
+                format!("{} s", row.age_seconds),
+                match (&row.host, &row.error) {
+                    (_, Some(error)) => error.clone(),
+                    (host, None) => host.clone().unwrap_or_default(),
+                },
+            ]
+        },
+    )
+}
+
+fn remove(args: RmArgs, output: &mut Output) -> anyhow::Result<()> {
+    let tenant = args.tenant.unwrap_or_else(|| format!("uid:{}", geteuid()));
+    let removed = remove_state(&args.directory, &tenant, &args.name);
+    match removed.map_err(|error| anyhow::anyhow!("state `{}` of {tenant}: {error}", args.name))? {
+        false => anyhow::bail!(
+            "no state `{}` of {tenant} is in {}; see `hotlease state ls`",
+            args.name,
+            args.directory.display()
+        ),
+        true if output.is_json() => output.object(&Removed {
+            tenant,
+            name: args.name,
+        }),
+        true => output.line(&format!("removed the state `{}` of {tenant}", args.name)),
+    }
+}
