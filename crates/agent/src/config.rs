@@ -148,13 +148,18 @@ impl AgentConfig {
     pub(crate) fn fault(&self) -> Option<String> {
         let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);
         if self.ttl < TTL_MIN || self.ttl > TTL_MAX {
-            Some(format!("a default time to live of {:?} is out of bounds", self.ttl))
+            Some(format!(
+                "a default time to live of {:?} is out of bounds",
+                self.ttl
+            ))
         } else if self.pool.is_some_and(|pool| pool > POOL_MAX) {
             Some(format!("a warm pool has at most {POOL_MAX} workers"))
         } else if self.spares > POOL_MAX {
             Some(format!("at most {POOL_MAX} interpreters wait"))
         } else if self.warm_slots_per_core > PLACES_PER_CORE_MAX {
-            Some(format!("a shared core has at most {PLACES_PER_CORE_MAX} warm slots"))
+            Some(format!(
+                "a shared core has at most {PLACES_PER_CORE_MAX} warm slots"
+            ))
         } else if self.token_key_rotation < Duration::from_secs(1) {
             Some("the key of lease tokens is replaced once in a second at most".into())
         } else if !call_limits.contains(&self.shared_call_limit) {

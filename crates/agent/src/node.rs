@@ -20,7 +20,6 @@ use crate::incarnation::{Incarnation, State as WorkerState};
 use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::python;
-use crate::reach::Grants;
 use crate::sharing::{self, CoreClaims};
 use crate::spares::Spares;
 use crate::starts::Starts;

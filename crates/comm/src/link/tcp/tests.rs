@@ -36,7 +36,10 @@ fn link() -> (Tcp, std::net::TcpStream) {
         route: Route::Direct,
         home: Home::UNKNOWN,
     };
-    (Tcp::new(vec![None, Some(joined)]).expect("it can be polled"), theirs)
+    (
+        Tcp::new(vec![None, Some(joined)]).expect("it can be polled"),
+        theirs,
+    )
 }
 
 fn eager(tag: u32) -> Frame {
@@ -62,7 +65,12 @@ fn what_a_member_has_said_before_it_went_is_heard_though_nothing_can_be_sent_to_
         drop(theirs);
         // Until a connection refuses what is sent: the first of it is answered by a reset.
         let began = Instant::now();
-        while tcp.peers[1].as_ref().expect("it is not lost unread").unsendable.is_none() {
+        while tcp.peers[1]
+            .as_ref()
+            .expect("it is not lost unread")
+            .unsendable
+            .is_none()
+        {
             assert!(began.elapsed() < PATIENCE, "everything can be sent to nobody");
             tcp.send(1, &eager(1), Body::Now(&[]));
             std::thread::yield_now();
