@@ -10,6 +10,7 @@ use hotlease_tests::hosts::Hosts;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::site::{Authority, Daemon, RemoteClient};
 use hotlease_tests::wait::until_true;
+use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{BillBy, BillRequest, Grant, ReleaseRequest, Usage};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -114,10 +115,19 @@ impl Site {
             lease: grant.lease.clone(),
             ..ReleaseRequest::default()
         };
-        let released = self
-            .client
-            .ask(|mut manager| async move { manager.release(request).await });
-        let usage = released.expect("released").usage.expect("a total");
+        // A connection to a manager that no longer leads may be closed while it is asked; who releases asks again.
+        let mut released = None;
+        until_true("a manager that leads answers", LIMIT, || {
+            let request = request.clone();
+            let answer = self
+                .client
+                .ask(|mut manager| async move { manager.release(request).await });
+            let is_answer = !matches!(&answer, Err(Refusal::Unavailable { .. }));
+            released = is_answer.then_some(answer);
+            is_answer
+        });
+        let released = released.expect("an answer").expect("released");
+        let usage = released.usage.expect("a total");
         assert!(usage.allocated_ns > 0, "a lease that was held has cost something");
         usage.allocated_ns
     }
