@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 /// What stands for the name of whoever asks.
-const TENANT: &str = "{tenant}";
+pub(crate) const TENANT: &str = "{tenant}";
 /// What ends a grant, or a wish, to write.
 const WRITABLE: &str = ":rw";
 /// The system's own folders, on which nothing else is shown.

@@ -1,6 +1,7 @@
 //! What an operator's file says: which stores there are, and who is granted what of them.
 
 use super::keys;
+use crate::reach::TENANT;
 use hotlease_s3::Keys;
 use hotlease_wire::limits::STORAGE_MAX;
 use hotlease_wire::storage::{BadPlace, Place};
@@ -9,8 +10,6 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What stands for the name of whoever asks.
-const TENANT: &str = "{tenant}";
 /// Stores, and grants of one, that a file may have.
 const STORES_MAX: usize = 64;
 const GRANTS_MAX: usize = 1024;

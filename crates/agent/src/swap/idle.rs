@@ -4,7 +4,6 @@
 use super::passing::NotSaved;
 use crate::active_lease::ActiveLease;
 use crate::cause::KillReason;
-use crate::idle_memory::IdleMemory;
 use crate::incarnation::{Incarnation, State};
 use crate::node::Node;
 use hotlease_lease::agent::{Availability, Event};
@@ -40,7 +39,6 @@ pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut expires = Instant::now();
     let mut active = node.active_leases();
-    let memory = IdleMemory::of_node();
     loop {
         if Instant::now() >= expires {
             expires = Instant::now() + EXPIRE_EVERY;
@@ -57,7 +55,7 @@ pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
                 continue;
             };
             let is_due = options.after.is_some_and(|after| since >= after);
-            if since < IDLE_LEAST || !(is_due || is_given_back || memory.is_short()) {
+            if since < IDLE_LEAST || !(is_due || is_given_back || node.borrowing.is_short()) {
                 continue;
             }
             let node = Arc::clone(&node);
