@@ -139,7 +139,11 @@ fn giving_back_ends_the_question_for_more() {
     let error = asked.join().expect("no panic").unwrap_err();
     assert!(matches!(error, Error::LeaseEnded { .. }), "{error:?}");
     drop(other);
-    assert_eq!(nodes.manager().free_cores(), 2);
+    // The manager may have answered the question, with the very core that was given back, before it learnt that nobody
+    // waits for the answer any more.
+    until_true("what was granted to nobody is given back", LIMIT, || {
+        nodes.manager().free_cores() == 2
+    });
 }
 
 #[test]
