@@ -3,7 +3,7 @@
 use crate::reach::DirectoryGrant;
 use hotlease_image::Way;
 use hotlease_net::{Address, Identity, Limits};
-use hotlease_sandbox::{Container, Kind, Policy};
+use hotlease_sandbox::{Container, Kind, Machine, Policy};
 use hotlease_wire::limits::PLACES_PER_CORE_DEFAULT;
 use std::fmt;
 use std::net::SocketAddr;
@@ -104,6 +104,8 @@ pub struct AgentConfig {
     pub environments: Environments,
     /// What makes those of kind `container`, and of what (default: `crun`, of the host's system folders).
     pub sandbox_container: Container,
+    /// What those of kind `microvm` are made of (default: QEMU with the processor's help, the newest kernel in `/boot`, 1 GiB).
+    pub sandbox_machine: Machine,
     /// Which cores it offers (default: all that it may run on).
     pub cores: CoreChoice,
     /// Workers kept started and unassigned (default: as many as cores are offered).
@@ -149,6 +151,7 @@ impl AgentConfig {
             sandbox_grants: Vec::new(),
             environments: Environments::default(),
             sandbox_container: Container::default(),
+            sandbox_machine: Machine::default(),
             cores: CoreChoice::All,
             pool: None,
             spares: 0,

@@ -43,6 +43,7 @@ impl Worker {
             functions: Arc::new(FunctionTable::of_host(function)),
             threads: SlotThreads::Handed(sender),
             imports: self.imports,
+            ..Program::default()
         };
         let control = std::thread::Builder::new().name("hotlease-control".into());
         control.spawn(move || obey(self.socket, program))?;

@@ -3,7 +3,7 @@
 use super::judging::{Judgement, Verdict};
 use super::stand_in::StandIn;
 use super::trial::{FLOOD, Ground, policy};
-use crate::commands::agent::ContainerArgs;
+use crate::commands::agent::{ContainerArgs, MachineArgs};
 use crate::output::{Align, Column, Output};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -38,6 +38,8 @@ pub(super) struct TestArgs {
     zygote: bool,
     #[command(flatten)]
     container: ContainerArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 #[derive(Serialize)]
@@ -170,7 +172,8 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
     let program = find()?;
     let launcher = Launcher::new(&Launcher::find()?)?
         .with_policy(policy())
-        .with_container(args.container.clone().container());
+        .with_container(args.container.clone().container())
+        .with_machine(args.machine.clone().machine());
     let lacking = match launcher.lacking(args.kind) {
         Ok(lacking) => lacking,
         Err(why) => bail!("there are no sandboxes of kind {} here: {why}", args.kind),
