@@ -103,7 +103,7 @@ fn live(mut port: File, teller: &Teller) -> Result<Ended, String> {
         failure: String::new(),
         status,
         out_of_memory: root::has_killed_for_memory(),
-        crash: usage.get().and_then(written_down),
+        crash: usage.get().and_then(|usage| written_down(usage)),
     })
 }
 

@@ -38,8 +38,9 @@ impl Serving {
         let obeyed = match message {
             ToGuest::Call { slot, .. } => {
                 let called = Called::new(&message, brought);
-                match (self.slots.get(usize::from(slot)), called) {
-                    (Some(slot), Some(called)) if slot.send(called).is_ok() => return,
+                let sent = self.slots.get(usize::from(slot)).zip(called);
+                match sent.map(|(slot, called)| slot.send(called)) {
+                    Some(Ok(())) => return,
                     // No monitor of ours says so.
                     _ => power_off(),
                 }
@@ -57,7 +58,7 @@ impl Serving {
         // The machine's own, one for each slot; what the kernel makes of them is the host's to say.
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
         let order = Order::Configure {
-            lease: LeaseId([0; 16]),
+            lease: LeaseId([0; 8]),
             epoch: assignment.epoch,
             cores: (0..u32::from(assignment.slots)).map(|slot| slot % processors).collect(),
             // A thread that polls here takes the processor from who could make it hear something.

@@ -20,7 +20,8 @@ pub fn needed(folder: &Path) -> Result<Vec<PathBuf>, String> {
             )
         })
     };
-    let list = List::parse(&read("modules.dep")?, &read("modules.builtin")?);
+    let (dependencies, built_in) = (read("modules.dep")?, read("modules.builtin")?);
+    let list = List::parse(&dependencies, &built_in);
     let mut found = Vec::new();
     for name in NEEDED {
         if !list.add(name, &mut found) {
