@@ -98,7 +98,8 @@ impl Agent {
         };
         let launcher = launcher
             .with_policy(config.sandbox_policy.clone())
-            .with_container(config.sandbox_container.clone());
+            .with_container(config.sandbox_container.clone())
+            .with_machine(config.sandbox_machine.clone());
         sandboxes::check(&launcher, config.sandbox).await?;
         hotlease_net::raise_descriptor_limit();
         let lock = DirectoryLock::take(&config.runtime_dir)?;

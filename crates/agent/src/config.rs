@@ -6,7 +6,7 @@ use crate::swap::SwapOptions;
 use hotlease_image::Way;
 use hotlease_lease::agent::{TTL_MAX, TTL_MIN};
 use hotlease_net::{Address, Identity, Limits};
-use hotlease_sandbox::{Container, Kind, Policy};
+use hotlease_sandbox::{Container, Kind, Machine, Policy};
 use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use std::fmt;
 use std::net::SocketAddr;
@@ -111,6 +111,8 @@ pub struct AgentConfig {
     pub swap: Option<SwapOptions>,
     /// What makes those of kind `container`, and of what (default: `crun`, of the host's system folders).
     pub sandbox_container: Container,
+    /// What those of kind `microvm` are made of (default: QEMU with the processor's help, the newest kernel in `/boot`, 1 GiB).
+    pub sandbox_machine: Machine,
     /// Which cores it offers (default: all that it may run on).
     pub cores: CoreChoice,
     /// Workers kept started and unassigned (default: as many as leases are likely to need, by those that came; at first as many as
@@ -186,6 +188,7 @@ impl AgentConfig {
             environments: Environments::default(),
             swap: None,
             sandbox_container: Container::default(),
+            sandbox_machine: Machine::default(),
             cores: CoreChoice::All,
             pool: None,
             spares: 0,

@@ -14,7 +14,7 @@ use crate::python;
 use crate::start::{Came, Start};
 use crate::swap::Keeping;
 use crate::usage;
-use crate::worker::{OrderError, START_LIMIT, Sent, Worker};
+use crate::worker::{BOOT_LIMIT, OrderError, START_LIMIT, Sent, Worker};
 use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
 use hotlease_lease::agent::Event;
 use hotlease_lease::ledger::FunctionTotals;
@@ -374,6 +374,10 @@ impl Incarnation {
             .program
             .as_ref()
             .map_or(START_LIMIT, |_| python::START_LIMIT);
+        let limit = match lease.terms.sandbox {
+            Kind::MicroVm => limit + BOOT_LIMIT,
+            _ => limit,
+        };
         worker.ready(limit).await.map_err(NotUp::Because)?;
         let ready = Instant::now();
         if lease.terms.sandbox != Kind::Process {

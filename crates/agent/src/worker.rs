@@ -20,6 +20,8 @@ use tokio::time::timeout;
 const UNANSWERED_MAX: usize = 64;
 /// How long a started worker may take to be ready.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(5);
+/// How much longer, if it has to boot a machine first: without the processor's help that takes a hundred times what it takes with it.
+pub(crate) const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Processes started at a time: more would only make threads that wait for the kernel.
 static STARTS: Semaphore = Semaphore::const_new(8);
@@ -72,8 +74,8 @@ struct Control {
     socket: AsyncSocket,
     unanswered: Mutex<Unanswered>,
     readiness: watch::Sender<Readiness>,
-    /// When it became ready, and how long its imports had taken by its own word.
-    ready: OnceLock<(Instant, Duration)>,
+    /// When it became ready, and by its own word how long its imports had taken, and the boot of a machine of its own.
+    ready: OnceLock<(Instant, Duration, Duration)>,
 }
 
 struct Unanswered {
@@ -215,20 +217,20 @@ impl Worker {
 
     /// Where the time of its start went, once it is ready.
     pub fn steps(&self) -> StartSteps {
-        let Some((ready, imports)) = self.control.ready.get().copied() else {
+        let Some((ready, imports, boot)) = self.control.ready.get().copied() else {
             return StartSteps::default();
         };
         let phases = self.process.phases();
         let whole = ready.saturating_duration_since(self.begun);
-        // A machine boots after it was started.
-        let running = whole.saturating_sub(phases.boot.unwrap_or_default());
-        // By its own word, which may be anything.
+        // A machine boots after it was started. By its own word, which may be anything.
+        let boot = boot.min(whole);
+        let running = whole - boot;
         let imports = imports.min(running);
         let us = |time: Duration| time.as_micros() as u64;
         StartSteps {
             image_us: phases.image.map(us),
             sandbox_us: phases.sandbox.map(us),
-            boot_us: phases.boot.map(us),
+            boot_us: (!boot.is_zero()).then(|| us(boot)),
             interpreter_us: Some(us(running - imports)),
             imports_us: (!imports.is_zero()).then(|| us(imports)),
         }
@@ -318,10 +320,14 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
             Ok(None) => break None,
             Err(error) => break Some(error.to_string()),
         };
-        if let Answer::Ready { version, imports_us } = answer {
-            let _ = control
-                .ready
-                .set((Instant::now(), Duration::from_micros(imports_us)));
+        if let Answer::Ready {
+            version,
+            imports_us,
+            boot_us,
+        } = answer
+        {
+            let us = Duration::from_micros;
+            let _ = control.ready.set((Instant::now(), us(imports_us), us(boot_us)));
             let first = control.readiness.send_if_modified(|readiness| {
                 let first = *readiness == Readiness::Starting && version == PROTOCOL_VERSION;
                 if first {

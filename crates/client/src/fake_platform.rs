@@ -13,7 +13,7 @@ use crate::control::Control;
 use crate::invoker::Invoker;
 use crate::lease::{Lease, Plan};
 use crate::options::LeaseOptions;
-use crate::session::Session;
+use crate::session::{Expected, Session};
 use fabric::Fabric;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ring::FarRing;
@@ -99,7 +99,7 @@ impl FakePlatform {
         };
         let taken = plan.clone();
         let taken = Control::get().unwrap().run(async move {
-            let session = Session::over(client, b"token".to_vec(), usize::from(workers), None).await?;
+            let session = Session::over(client, b"token".to_vec(), Expected::of(usize::from(workers), ""), None).await?;
             Lease::begin(&taken, session, workers)
                 .await
                 .map(|taken| vec![taken])

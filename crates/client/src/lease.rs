@@ -10,7 +10,7 @@ use crate::manager::Manager;
 use crate::offer::not_the_holder;
 use crate::options::LeaseOptions;
 use crate::reach::Reach;
-use crate::session::{End, Session, Shared};
+use crate::session::{End, Expected, Session, Shared};
 use crate::transport::{self, Transport};
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::grpc::{AgentInfo, Grant};
@@ -188,7 +188,8 @@ impl Lease {
         let mut lap = stopwatch();
         let attached = async {
             let reach = plan.options.reach.granted(grant.reach.as_ref())?;
-            let session = Session::attach(&grant, manager.site(), usize::from(workers)).await?;
+            let expected = Expected::of(usize::from(workers), &plan.options.sandbox);
+            let session = Session::attach(&grant, manager.site(), expected).await?;
             Ok((session, reach))
         };
         let (session, reach) = match attached.await {
@@ -237,7 +238,9 @@ impl Lease {
     pub(crate) async fn join(plan: &Plan, manager: &Manager, grant: Grant) -> Result<Taken, Error> {
         let mut lap = stopwatch();
         transport::prepare(&plan.options);
-        let session = Session::attach(&grant, manager.site(), WORKERS_MAX as usize).await?;
+        // Its workers have been started by who holds it.
+        let expected = Expected::of(WORKERS_MAX as usize, "");
+        let session = Session::attach(&grant, manager.site(), expected).await?;
         let attach = lap();
         let lent = session.attached.lent.clone().unwrap_or_default();
         if lent.is_empty() || lent.len() > DELEGATED_SLOTS_MAX {

@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// Attaching waits until the workers are started.
-const ATTACH_LIMIT: Duration = Duration::from_secs(10);
+/// Attaching waits until the workers are started, and connecting may start one again.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// How much longer that may take where a machine has to boot: the agent itself gives up after two minutes.
+const BOOT_LIMIT: Duration = Duration::from_secs(130);
 /// Loading runs constructors; the agent itself gives up on them after 5 s.
 const LOAD_LIMIT: Duration = Duration::from_secs(30);
-/// Connecting may start a worker.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const LEND_LIMIT: Duration = Duration::from_secs(5);
@@ -61,6 +61,29 @@ pub(crate) struct Session {
     pub(crate) attached: Attached,
 }
 
+/// What is known of a lease before the agent says anything.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expected {
+    /// Workers that it may have.
+    pub workers: usize,
+    /// How long one may take to start.
+    pub start_limit: Duration,
+}
+
+impl Expected {
+    /// So many workers, in a sandbox of this kind.
+    pub fn of(workers: usize, sandbox: &str) -> Self {
+        let boot = match sandbox {
+            "microvm" => BOOT_LIMIT,
+            _ => Duration::ZERO,
+        };
+        Self {
+            workers,
+            start_limit: START_LIMIT + boot,
+        }
+    }
+}
+
 /// What the agent said to the attach.
 pub(crate) struct Attached {
     pub(crate) lease: LeaseId,
@@ -76,7 +99,7 @@ pub(crate) struct Shared {
     link: Link<SessionReply>,
     /// To the agent's host, if it is another one.
     route: Option<Route>,
-    workers: usize,
+    expected: Expected,
     /// Once the agent has said so.
     lease: OnceLock<LeaseId>,
     news: Mutex<News>,
@@ -105,7 +128,7 @@ impl Drop for Kept<'_> {
 
 impl Session {
     /// Binds to a lease, which a manager on another host may have got. On the control thread.
-    pub(crate) async fn attach(grant: &Grant, site: Option<&Site>, workers: usize) -> Result<Self, Error> {
+    pub(crate) async fn attach(grant: &Grant, site: Option<&Site>, expected: Expected) -> Result<Self, Error> {
         let path = Path::new(&grant.session_socket);
         let Some(site) = site else {
             let socket = Socket::connect(path).map_err(|error| match error.kind() {
@@ -114,10 +137,10 @@ impl Session {
                 },
                 _ => Error::local("connect to the agent")(error),
             })?;
-            return Self::over(socket, grant.token.clone(), workers, None).await;
+            return Self::over(socket, grant.token.clone(), expected, None).await;
         };
         if let Some(socket) = same_machine(grant, path) {
-            match Self::over(socket, grant.token.clone(), workers, None).await {
+            match Self::over(socket, grant.token.clone(), expected, None).await {
                 // Another agent, which happens to have its socket at the same place.
                 Err(Error::Refused(refusal @ (Refusal::BadToken | Refusal::WrongTenant))) => {
                     tracing::debug!(%refusal, "the agent is not the one of this machine");
@@ -138,20 +161,20 @@ impl Session {
             host: tunnelled.host,
             local: tunnelled.local,
         };
-        Self::over(tunnelled.socket, grant.token.clone(), workers, Some(route)).await
+        Self::over(tunnelled.socket, grant.token.clone(), expected, Some(route)).await
     }
 
     /// As `attach`, over a connected socket.
     pub(crate) async fn over(
         socket: Socket,
         token: Vec<u8>,
-        workers: usize,
+        expected: Expected,
         route: Option<Route>,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
             link: Link::new(socket)?,
             route,
-            workers,
+            expected,
             lease: OnceLock::new(),
             news: Mutex::new(News {
                 deaths: HashMap::new(),
@@ -168,7 +191,7 @@ impl Session {
             token,
         };
         let start = Instant::now();
-        let answer = shared.link.ask(&attach, &[], AGENT, ATTACH_LIMIT).await;
+        let answer = shared.link.ask(&attach, &[], AGENT, expected.start_limit).await;
         let (attached, ttl_ms) = match answer {
             Ok((
                 SessionReply::Attached {
@@ -324,7 +347,7 @@ impl Shared {
     pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
         let _kept = Kept::new(&self.kept);
         let connect = SessionRequest::Connect { worker };
-        match self.link.ask(&connect, &[], AGENT, CONNECT_LIMIT).await {
+        match self.link.ask(&connect, &[], AGENT, self.expected.start_limit).await {
             Ok((SessionReply::Connected { worker: which, epoch }, fds)) if which == worker => {
                 let mut fds = fds.into_iter();
                 match (fds.next(), fds.next()) {
@@ -413,7 +436,7 @@ impl Shared {
                         kind: Kind::Worker { cause, output, begun },
                         gone: true,
                     };
-                    if usize::from(worker.0) < self.workers {
+                    if usize::from(worker.0) < self.expected.workers {
                         self.news().deaths.insert(worker, (epoch, death));
                     }
                     self.changed.send_replace(());

@@ -252,6 +252,7 @@ mod tests {
         let ready = Answer::Ready {
             version: 7,
             imports_us: 0,
+            boot_us: 0,
         };
         a.send(&ready, &[file.as_fd()]).unwrap();
         let (answer, fds) = b.receive::<Answer>().unwrap().expect("a message");

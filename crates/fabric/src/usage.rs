@@ -450,18 +450,27 @@ impl UsageBlock {
     /// Worker: writes down why it dies. Async-signal-safe. `slot` is the thread's, `address` the faulting
     /// one. The first crash stays.
     pub fn record_crash(&self, slot: Option<u16>, signal: i32, address: u64, guard_bytes: u64) {
+        let overrun = slot.filter(|slot| *slot < self.slots).and_then(|slot| {
+            let cells = self.cells(slot);
+            let end = cells.output_end.load(Relaxed);
+            let is_guard = end != 0 && (end..end.saturating_add(guard_bytes)).contains(&address);
+            is_guard.then(|| cells.output_capacity.load(Relaxed))
+        });
+        self.record_end(slot, signal, overrun);
+    }
+
+    /// The same, of a worker that this one speaks for: `overrun` is the capacity that a function wrote past, if it did.
+    pub fn record_end(&self, slot: Option<u16>, signal: i32, overrun: Option<u64>) {
         let head = self.head();
         if head.crash.load(Relaxed) != 0 {
             return;
         }
         if let Some(slot) = slot.filter(|slot| *slot < self.slots) {
-            let cells = self.cells(slot);
+            let running = self.cells(slot).running.load(Relaxed);
             head.crash_slot.store(u64::from(slot) + 1, Relaxed);
-            head.crash_function.store(cells.running.load(Relaxed), Relaxed);
-            let end = cells.output_end.load(Relaxed);
-            if end != 0 && (end..end.saturating_add(guard_bytes)).contains(&address) {
-                head.crash_overrun
-                    .store(cells.output_capacity.load(Relaxed) + 1, Relaxed);
+            head.crash_function.store(running, Relaxed);
+            if let Some(capacity) = overrun {
+                head.crash_overrun.store(capacity.saturating_add(1), Relaxed);
             }
         }
         // The agent reads after the process is gone; release for the order within it.

@@ -39,5 +39,15 @@ mod root;
 pub mod system_calls;
 pub mod zygote;
 
+/// Limits the calling process, and what it becomes, to what code in a sandbox may ask of the kernel: [`system_calls`], without a
+/// network. It has no privileges to gain any more.
+///
+/// # Errors
+/// The kernel takes no filter.
+pub fn limit_system_calls() -> std::io::Result<()> {
+    let filter = confinement::filter(system_calls::table(false)).map_err(std::io::Error::other)?;
+    confinement::limit_system_calls(&filter)
+}
+
 pub use message::{receive, send};
 pub use nursery::{NurseryError, serve};

@@ -193,14 +193,15 @@ impl Nursery {
             }
             None => {}
         }
+        let filter = |network| match policy.kvm {
+            true => confinement::filter(system_calls::table_of_machine(network)),
+            false => confinement::filter(system_calls::table(network)),
+        };
         let nursery = Self {
             agent,
             host,
             view,
-            filters: [
-                confinement::filter(system_calls::table(false))?,
-                confinement::filter(system_calls::table(true))?,
-            ],
+            filters: [filter(false)?, filter(true)?],
             filter_with_storage: confinement::filter(system_calls::table_with_storage())?,
             // They have no network, whatever the site grants.
             filter_of_zygotes: confinement::filter(system_calls::table_of_zygote())?,

@@ -91,6 +91,8 @@ pub struct Policy {
     pub files: u32,
     /// Size of a file that it writes, bytes (default: 1 GiB).
     pub file_bytes: u64,
+    /// Whether it sees the machine's hypervisor, `/dev/kvm`, and may use it: for those that a virtual machine is made in (default: no).
+    pub kvm: bool,
     /// Users that sandboxes of a root agent run as.
     pub users: Users,
     /// Sandboxes that wait, prepared, for their program (default: 2; at most 64).
@@ -108,6 +110,7 @@ impl Default for Policy {
             processes: 512,
             files: 1024,
             file_bytes: 1 << 30,
+            kvm: false,
             users: Users::default(),
             prepared: 2,
         }

@@ -19,7 +19,7 @@ pub use host::Host;
 
 use crate::kernel::{self, NO_DEVICES, NO_EXEC, NO_SET_USER_ID, READ_ONLY};
 use crate::policy::{MOUNTS_MAX, Mount, Policy};
-use rustix::fs::CWD;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount, move_mount, open_tree, unmount,
@@ -28,7 +28,7 @@ use rustix::process::{chdir, pivot_root};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 pub const HOST: &str = "/host";
@@ -182,6 +182,9 @@ impl Template {
             .add_etc(host, etc)
             .map_err(step("gathering files of /etc"))?;
         template.add_dev(host).map_err(step("gathering devices"))?;
+        if policy.kvm {
+            template.add_kvm(host).map_err(step("showing /dev/kvm"))?;
+        }
         for mount in &policy.mounts {
             template.add(host, mount)?;
         }
@@ -310,6 +313,22 @@ impl Template {
             symlink(format!("/proc/self/fd{to}"), dev.join(name))?;
         }
         Ok(())
+    }
+
+    /// The hypervisor's device, which a sandbox's own user may open, whoever may on the host.
+    fn add_kvm(&mut self, host: &Host) -> io::Result<()> {
+        let Some(dev) = self.pieces.iter().find(|piece| piece.devices) else {
+            return Ok(());
+        };
+        let (at, device) = (dev.at.join("kvm"), Path::new("/dev/kvm"));
+        let found = fs::metadata(Host::path(device))?;
+        let everybody = Mode::from_raw_mode(0o666);
+        match mknodat(CWD, &at, FileType::CharacterDevice, everybody, found.rdev()) {
+            Ok(()) => fs::set_permissions(&at, fs::Permissions::from_mode(0o666)),
+            // Who may make no devices shows what its own user has.
+            Err(rustix::io::Errno::PERM) => place(&host.tree(device)?, &at).map(drop),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Moves pid 1 of a sandbox, which has all namespaces of its own, onto a root of its own. The root itself can still be

@@ -11,6 +11,8 @@ pub enum Rule {
     Is(u8, u64),
     /// None of these bits are set in it.
     HasNone(u8, u64),
+    /// Of these bits, only those are set in it.
+    Among(u8, u64, u64),
 }
 
 /// A system call that is allowed.
@@ -44,6 +46,11 @@ pub fn table_with_storage() -> impl Iterator<Item = &'static Call> {
     table(false).chain(STORAGE)
 }
 
+/// What is allowed where a virtual machine is made with the processor's help.
+pub fn table_of_machine(network: bool) -> impl Iterator<Item = &'static Call> {
+    table(network).chain(MACHINE)
+}
+
 /// What is allowed where Charliecloud is yet to make the root: what it adds is of no use without capabilities, which nobody
 /// gets who can make no user namespace.
 pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static Call> {
@@ -75,7 +82,7 @@ macro_rules! calls {
     };
 }
 
-use Rule::{HasNone, Is};
+use Rule::{Among, HasNone, Is};
 
 const OWN: &[Call] = calls! {
     // Memory.
@@ -347,6 +354,12 @@ const NETWORK: &[Call] = calls! {
 const STORAGE: &[Call] = calls! {
     SYS_socket [Is(0, libc::AF_INET as u64)] "where a lease reaches object storage: the loopback of a network with nothing else in it";
 };
+
+const MACHINE: &[Call] = calls! {
+    SYS_ioctl [Among(1, 0xff00, KVM)] "machines and their processors: only /dev/kvm and what it gives know these";
+};
+/// The kind of its requests.
+const KVM: u64 = 0xae00;
 
 const RUNTIME: &[Call] = calls! {
     SYS_unshare [Is(0, (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64)] "a container's own users and mounts";

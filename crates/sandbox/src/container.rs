@@ -95,7 +95,7 @@ fn found_image(runtime: Runtime, image: &Path) -> Result<PathBuf, String> {
 }
 
 /// A program by its name or path; absolute.
-fn find(named: &Path) -> Option<PathBuf> {
+pub(crate) fn find(named: &Path) -> Option<PathBuf> {
     let can_run = |path: &PathBuf| {
         let found = path.metadata();
         found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)

@@ -2,8 +2,9 @@
 
 use crate::container::Container;
 use crate::kind::Kind;
+use crate::machine::{MACHINE_BINARY, Machine};
 use crate::memory::OutOfMemory;
-use crate::namespace::{NURSERY_BINARY, Namespaces, Started};
+use crate::namespace::{NURSERY_BINARY, Namespaces, Of, Started};
 use crate::process::Process;
 use hotlease_nursery::declared::Declared;
 use hotlease_nursery::policy::{Mount, Policy};
@@ -179,8 +180,10 @@ pub struct Launcher {
     policy: Arc<Policy>,
     nursery: PathBuf,
     container: Container,
+    machine: Machine,
     namespaces: Arc<Namespaces>,
     containers: Arc<Namespaces>,
+    machines: Arc<Namespaces>,
     living: watch::Sender<usize>,
     out_of_memory: Arc<OutOfMemory>,
 }
@@ -210,17 +213,17 @@ impl Launcher {
             .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
             .collect();
         let policy = Arc::new(Policy::default());
-        let nursery = find_nursery(&path);
+        let nursery = find_beside(&path, NURSERY_BINARY, "HOTLEASE_NURSERY");
+        let (container, machine) = (Container::default(), Machine::default());
+        let [namespaces, containers, machines] = nurseries(&path, &nursery, &policy, &container, &machine);
         Ok(Self {
             binary: path,
             environment: Arc::new(environment),
-            namespaces: Arc::new(Namespaces::new(nursery.clone(), Arc::clone(&policy), None)),
-            containers: Arc::new(Namespaces::new(
-                nursery.clone(),
-                Arc::clone(&policy),
-                Some(Container::default()),
-            )),
-            container: Container::default(),
+            namespaces,
+            containers,
+            machines,
+            container,
+            machine,
             nursery,
             policy,
             living: watch::Sender::new(0),
@@ -247,16 +250,21 @@ impl Launcher {
         self.anew()
     }
 
+    /// With these virtual machines in place of those of the newest kernel.
+    pub fn with_machine(mut self, machine: Machine) -> Self {
+        self.machine = machine;
+        self.anew()
+    }
+
     /// With nurseries that know what has changed.
     fn anew(mut self) -> Self {
-        let nurseries = |container| {
-            Arc::new(Namespaces::new(
-                self.nursery.clone(),
-                Arc::clone(&self.policy),
-                container,
-            ))
-        };
-        (self.namespaces, self.containers) = (nurseries(None), nurseries(Some(self.container.clone())));
+        [self.namespaces, self.containers, self.machines] = nurseries(
+            &self.binary,
+            &self.nursery,
+            &self.policy,
+            &self.container,
+            &self.machine,
+        );
         self
     }
 
@@ -279,6 +287,7 @@ impl Launcher {
     /// something was mounted or unmounted that other namespaces of mounts do not hear of.
     pub fn see_mounts_anew(&self) {
         self.namespaces.renew();
+        self.machines.renew();
     }
 
     /// Whether this machine can make such sandboxes; an error says what is missing, and what to install or allow. The first
@@ -302,7 +311,7 @@ impl Launcher {
             Kind::Process => Ok(Vec::new()),
             Kind::Namespace => self.namespaces.lacking(),
             Kind::Container => self.containers.lacking(),
-            Kind::MicroVm => Err("this version knows no virtual machines; ask for `namespace`".into()),
+            Kind::MicroVm => self.machines.lacking(),
         }
     }
 
@@ -359,10 +368,7 @@ impl Launcher {
             Kind::Process => {}
             Kind::Namespace => return self.start_in(&self.namespaces, (program, reach), control),
             Kind::Container => return self.start_in(&self.containers, (program, reach), control),
-            Kind::MicroVm => {
-                let why = self.available(kind).err().unwrap_or_default();
-                return Err(SandboxError::Unavailable { kind, why });
-            }
+            Kind::MicroVm => return self.start_in(&self.machines, (program, reach), control),
         }
         let Some(program) = program else {
             let mut worker = Command::new(&self.binary);
@@ -476,13 +482,30 @@ fn near(program: &Path, name: &str) -> [PathBuf; 2] {
     ]
 }
 
-/// The nursery that belongs to this worker's program.
-fn find_nursery(worker: &Path) -> PathBuf {
-    if let Some(named) = std::env::var_os("HOTLEASE_NURSERY").filter(|name| !name.is_empty()) {
+/// One for each kind that a nursery makes, none of which is started before it is needed.
+fn nurseries(
+    worker: &Path,
+    nursery: &Path,
+    policy: &Arc<Policy>,
+    container: &Container,
+    machine: &Machine,
+) -> [Arc<Namespaces>; 3] {
+    let monitor = find_beside(worker, MACHINE_BINARY, "HOTLEASE_MACHINE");
+    [
+        Of::Pieces,
+        Of::Container(container.clone()),
+        Of::Machine(machine.clone(), monitor),
+    ]
+    .map(|of| Arc::new(Namespaces::new(nursery.to_owned(), Arc::clone(policy), of)))
+}
+
+/// The program of this name that belongs to this worker's program, unless a `variable` names another.
+fn find_beside(worker: &Path, name: &str, variable: &str) -> PathBuf {
+    if let Some(named) = std::env::var_os(variable).filter(|named| !named.is_empty()) {
         return named.into();
     }
     let own = std::env::current_exe().unwrap_or_default();
-    let places = [near(worker, NURSERY_BINARY), near(&own, NURSERY_BINARY)].concat();
+    let places = [near(worker, name), near(&own, name)].concat();
     let found = places.iter().find(|place| place.is_file());
     found.unwrap_or(&places[0]).clone()
 }

@@ -6,6 +6,7 @@
 //! * [`Kind::Namespace`]: the same in namespaces, a root, limits and a list of system calls of its own, made by a helper
 //!   program, `hotlease-nursery`, that keeps some prepared. [`Policy`] says what it sees.
 //! * [`Kind::Container`]: within the same, a container of a runtime that the site has. [`Container`] says which.
+//! * [`Kind::MicroVm`]: within the same, a virtual machine, made by `hotlease-machine`. [`Machine`] says of what.
 //!
 //! * [`Launcher`] starts workers and knows when all of them are gone.
 //! * [`Process`] is one of them: kill it, wait for its [`Exit`], ask where the time of its start went ([`Phases`]).
@@ -24,6 +25,7 @@
 mod container;
 mod kind;
 mod launcher;
+mod machine;
 mod memory;
 mod namespace;
 mod output;
@@ -36,6 +38,7 @@ pub use hotlease_nursery::order::STORAGE_PORT;
 pub use hotlease_nursery::policy::{Mount, Policy, Users};
 pub use kind::{BadKind, Kind};
 pub use launcher::{Held, Launcher, Program, Reach, SandboxError, Storage, WORKER_BINARY};
+pub use machine::{MACHINE_BINARY, Machine};
 pub use namespace::NURSERY_BINARY;
 pub use phases::Phases;
 pub use process::{End, Exit, Process};

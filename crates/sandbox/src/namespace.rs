@@ -1,7 +1,8 @@
-//! Sandboxes of kinds `namespace` and `container`, made by the nursery on our orders.
+//! Sandboxes of kinds `namespace`, `container` and `microvm`, made by the nursery on our orders.
 
 use crate::container::Container;
 use crate::kind::Kind;
+use crate::machine::{Found, Machine};
 use crate::launcher::{Program, Reach, SandboxError};
 use hotlease_nursery::order::{Described, Order, Reply, WORKER_INSIDE};
 use hotlease_nursery::policy::{Mount, Policy};
@@ -29,9 +30,18 @@ const ANSWER_SECONDS: i64 = 15;
 pub(crate) struct Namespaces {
     binary: PathBuf,
     policy: Arc<Policy>,
-    /// What they are; none: pieces of the host's.
-    container: Option<Container>,
+    of: Of,
     running: Mutex<Option<Arc<Nursery>>>,
+}
+
+/// What is in the sandboxes of a nursery.
+pub(crate) enum Of {
+    /// Pieces of the host's.
+    Pieces,
+    /// A container of a runtime's.
+    Container(Container),
+    /// A virtual machine, had made by this program.
+    Machine(Machine, PathBuf),
 }
 
 /// A running one. Dropping it ends it, and with it all that it made.
@@ -62,14 +72,16 @@ pub(crate) struct Started {
 pub(crate) struct Limits {
     nursery: Arc<Nursery>,
     id: u64,
+    /// Whether its memory is its machine's, which has been told its lease's.
+    is_machine: bool,
 }
 
 impl Namespaces {
-    pub fn new(binary: PathBuf, policy: Arc<Policy>, container: Option<Container>) -> Self {
+    pub fn new(binary: PathBuf, policy: Arc<Policy>, of: Of) -> Self {
         Self {
             binary,
             policy,
-            container,
+            of,
             running: Mutex::new(None),
         }
     }
@@ -84,19 +96,26 @@ impl Namespaces {
             return Ok(Arc::clone(nursery));
         }
         let policy = Policy::clone(&self.policy);
-        let first = match &self.container {
-            None => Order::Serve(policy),
-            Some(container) => Order::Contain(policy, container.found()?),
+        let (first, lacking) = match &self.of {
+            Of::Pieces => (Order::Serve(policy), None),
+            Of::Container(container) => (Order::Contain(policy, container.found()?), None),
+            Of::Machine(machine, monitor) => {
+                machine.found(monitor)?;
+                (Order::Serve(machine.policy(&policy)), machine.lacking())
+            }
         };
-        let nursery = Arc::new(Nursery::start(&self.binary, &first)?);
+        let mut nursery = Nursery::start(&self.binary, &first)?;
+        nursery.lacking.extend(lacking);
+        let nursery = Arc::new(nursery);
         *running = Some(Arc::clone(&nursery));
         Ok(nursery)
     }
 
     fn kind(&self) -> Kind {
-        match self.container {
-            None => Kind::Namespace,
-            Some(_) => Kind::Container,
+        match self.of {
+            Of::Pieces => Kind::Namespace,
+            Of::Container(_) => Kind::Container,
+            Of::Machine(..) => Kind::MicroVm,
         }
     }
 
@@ -130,21 +149,35 @@ impl Namespaces {
         environment: &[(OsString, OsString)],
         control: OwnedFd,
     ) -> Result<Started, SandboxError> {
+        let unavailable = |why| SandboxError::Unavailable {
+            kind: self.kind(),
+            why,
+        };
+        let monitor = match &self.of {
+            Of::Machine(machine, monitor) => {
+                let found: Found = machine.found(monitor).map_err(unavailable)?;
+                Some(found.monitor(program, reach, binary))
+            }
+            _ => None,
+        };
+        let program = monitor.as_ref().or(program);
         let described = described((program, zygote), reach, binary, environment)
             .map_err(failed("describing the program"))?;
         // One that died since is found out by asking it.
         for _ in 0..2 {
-            let nursery = self.nursery().map_err(|why| SandboxError::Unavailable {
-                kind: self.kind(),
-                why,
-            })?;
+            let nursery = self.nursery().map_err(unavailable)?;
             let order = |id| Order::Start {
                 id,
                 network: reach.network,
                 storage: reach.storage.as_ref().is_some_and(|storage| storage.inside),
             };
             match nursery.begin(order, &control, Some(&described)) {
-                Ok(started) => return started,
+                Ok(started) => {
+                    return started.map(|mut started| {
+                        started.limits.is_machine = monitor.is_some();
+                        started
+                    });
+                }
                 Err(error) => {
                     self.forget(&nursery);
                     // Whether it began is not known once it was asked and does not answer in time.
@@ -166,7 +199,7 @@ impl Limits {
     pub fn set(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
         let order = Order::Limit {
             id: self.id,
-            memory_bytes,
+            memory_bytes: if self.is_machine { 0 } else { memory_bytes },
             cores: cores.to_vec(),
         };
         match self.nursery.ask(&order, &[])? {
@@ -247,6 +280,7 @@ impl Nursery {
                     limits: Limits {
                         nursery: Arc::clone(self),
                         id,
+                        is_machine: false,
                     },
                 }),
             (Reply::Failed { what }, ..) => Err(SandboxError::Sandbox { what }),

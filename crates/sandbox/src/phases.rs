@@ -3,22 +3,19 @@
 use std::time::Duration;
 
 /// What a [`Process`](crate::Process) took to start, step by step; none: there was no such step. The steps come one after the
-/// other, so their sum is how long [`Launcher::start`](crate::Launcher::start) took at most, beyond which `boot` may last: a
-/// machine boots after it was started.
+/// other, so their sum is how long [`Launcher::start`](crate::Launcher::start) took at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {
     /// Fetching and mounting the image of its environment.
     pub image: Option<Duration>,
     /// Making the sandbox, or taking one that was prepared, and starting the program in it.
     pub sandbox: Option<Duration>,
-    /// Booting a kernel of its own.
-    pub boot: Option<Duration>,
 }
 
 impl Phases {
     /// With what a start took in all: what no other step has taken is the sandbox's, unless that says itself.
     pub(crate) fn of_start(self, took: Duration) -> Self {
-        let others = self.image.unwrap_or_default() + self.boot.unwrap_or_default();
+        let others = self.image.unwrap_or_default();
         Self {
             sandbox: self.sandbox.or(Some(took.saturating_sub(others))),
             ..self
@@ -46,7 +43,6 @@ mod tests {
         );
         let own = Phases {
             sandbox: Some(ms(1)),
-            boot: Some(ms(9)),
             ..image
         };
         assert_eq!(own.of_start(ms(5)), own, "a kind that knows better is believed");

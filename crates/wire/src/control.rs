@@ -99,6 +99,8 @@ pub enum Answer {
         version: u32,
         /// Of the time since its process was started, what it has spent on imports, microseconds; 0: it imports nothing.
         imports_us: u64,
+        /// How long a machine of its own took to boot before that, microseconds; 0: it has none.
+        boot_us: u64,
     },
     /// The order was carried out.
     Done,

@@ -35,6 +35,7 @@ pub mod fabric;
 pub mod frame;
 pub mod ids;
 pub mod limits;
+pub mod machine;
 mod message;
 pub mod munge;
 pub mod python;

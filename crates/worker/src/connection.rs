@@ -252,6 +252,13 @@ impl Connection {
         if !seat.is_bounded() {
             return Err(too_many("bytes in a seat", SEAT_BYTES_MAX as u64));
         }
+        if !lease.has_gangs {
+            return Err(Refusal::NotPermitted {
+                what: "functions in a virtual machine reach nobody, so they cannot take part in a gang: ask for another kind of \
+                       sandbox"
+                    .into(),
+            });
+        }
         let slots = lease.slots.len() as u16;
         let mailbox = lease.slots.get(usize::from(slot.0));
         let mailbox = mailbox.ok_or(Refusal::UnknownSlot { index: slot.0, slots })?;

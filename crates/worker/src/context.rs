@@ -2,6 +2,7 @@
 //! `include/hotlease/function.h`.
 
 use crate::seat::{self, OwnSeat, Seat};
+use hotlease_fabric::clock::monotonic_ns;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,6 +31,22 @@ impl FunctionContext {
     pub fn is_cancelled(&self) -> bool {
         // SAFETY: the slot's, which lives as long as the context.
         unsafe { &*self.cancelled }.load(Ordering::Relaxed) != 0
+    }
+
+    /// Which slot it runs in.
+    pub(crate) fn slot(&self) -> u16 {
+        self.slot as u16
+    }
+
+    /// The time that is left, microseconds, at least one; 0: unlimited.
+    pub(crate) fn timeout_us(&self) -> u32 {
+        match self.deadline_ns {
+            0 => 0,
+            deadline => {
+                let left = deadline.saturating_sub(monotonic_ns()) / 1000;
+                u32::try_from(left).unwrap_or(u32::MAX).max(1)
+            }
+        }
     }
 
     /// Until when it should be done (CLOCK_MONOTONIC, nanoseconds); 0: whenever.

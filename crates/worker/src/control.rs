@@ -3,6 +3,7 @@
 
 use crate::connection::Connection;
 use crate::core::{OwnCore, SharedCore};
+use crate::elsewhere::Elsewhere;
 use crate::fabrics::Fabrics;
 use crate::fault;
 use crate::host::{self, Body};
@@ -19,6 +20,7 @@ use hotlease_fabric::memory::PAGE_BYTES;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_wire::control::{Answer, Order};
+use hotlease_wire::machine::Assignment;
 use hotlease_wire::limits::{CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, PROTOCOL_VERSION, SLOTS_MAX};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -59,6 +61,10 @@ pub struct Program {
     pub imports: Duration,
     /// What saves and restores the state of its functions, if anything does.
     pub state: Option<StateFunctions>,
+    /// How long a machine of its own took to boot.
+    pub boot: Duration,
+    /// Who runs functions in place of this process.
+    pub elsewhere: Option<&'static dyn Elsewhere>,
 }
 
 /// Where slots run.
@@ -90,6 +96,8 @@ pub struct Lease {
     pub channels: Vec<usize>,
     /// The slots' ports.
     pub fabrics: Fabrics,
+    /// Whether its functions can take part in a gang.
+    pub has_gangs: bool,
     functions: Arc<FunctionTable>,
     generation: u32,
     connections_made: u64,
@@ -109,6 +117,7 @@ pub fn obey(socket: Socket, program: Program) -> Result<(), ControlError> {
         &Answer::Ready {
             version: PROTOCOL_VERSION,
             imports_us: program.imports.as_micros() as u64,
+            boot_us: program.boot.as_micros() as u64,
         },
         &[],
     )?;
@@ -168,7 +177,7 @@ fn carry_out(
         (Order::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
         (_, None) => return Err("this worker has no lease yet".into()),
         (Order::Load { size_bytes, base, .. }, Some(lease)) => {
-            let functions = Arc::new(lease.functions.with_library(fd?, size_bytes, base)?);
+            let functions = Arc::new(lease.functions.with_library(program.elsewhere, fd?, size_bytes, base)?);
             lease.functions = functions.clone();
             for slot in &lease.slots {
                 slot.put(Letter::Functions(functions.clone()));
@@ -258,7 +267,15 @@ fn configure(
     usage.set_clock(tick_hz);
     let usage = Arc::new(usage);
     fault::set_usage_block(usage.clone());
-    limit_memory(memory_bytes, slots, hosted)?;
+    match program.elsewhere {
+        None => limit_memory(memory_bytes, slots, hosted)?,
+        Some(there) => there.assign(Assignment {
+            epoch,
+            slots,
+            memory_bytes,
+            tenant: tenant.clone(),
+        })?,
+    }
     if let Some(gpus) = gpus {
         tell_gpus(&gpus);
     }
@@ -329,6 +346,7 @@ fn configure(
         fabrics: Fabrics::new(mailboxes.len(), idle::sleeps(polling, hot_budget_ns)),
         slots: mailboxes,
         functions: program.functions.clone(),
+        has_gangs: program.elsewhere.is_none(),
         generation: 0,
         connections_made: 0,
     })

@@ -101,6 +101,21 @@ pub fn leave(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
+/// Ends the process as another one has ended, with what that wrote down.
+pub fn end_as(end: crate::End) -> ! {
+    if let (Some(usage), Some(crash)) = (USAGE.get(), end.crash) {
+        usage.record_end(crash.slot, crash.signal, crash.overrun_capacity);
+    }
+    if let Ok(signal) = Signal::try_from(end.status.saturating_neg()) {
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: sets the default action; SIGKILL has no other.
+        let _ = unsafe { sigaction(signal, &default) };
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), signal);
+        // It is delivered before the call returns, unless it ends no process.
+    }
+    leave(end.status.clamp(0, 255))
+}
+
 extern "C" fn on_fatal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     if let Some(usage) = USAGE.get() {
         let address = match signal {

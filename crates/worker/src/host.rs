@@ -46,6 +46,7 @@ impl Worker {
             threads: SlotThreads::Handed(sender),
             imports: self.imports,
             state,
+            ..Program::default()
         };
         let control = std::thread::Builder::new().name("hotlease-control".into());
         control.spawn(move || obey(self.socket, program))?;

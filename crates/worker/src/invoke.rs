@@ -1,7 +1,8 @@
 //! Calling a function: where its input and output are, checked, and through which interface.
 
-use crate::context::Context;
-use crate::library::Loaded;
+use crate::context::{Context, FunctionContext};
+use crate::elsewhere;
+use crate::library::{Code, Loaded};
 use hotlease_fabric::channel::{Request, WorkerChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_fabric::transport::TransportRing;
@@ -302,13 +303,23 @@ impl Loaded {
     /// function's own. What the function does beyond that is the word of who wrote it.
     #[inline]
     pub unsafe fn call(self, context: *mut c_void, input: Place, output: Place) -> Result<Outcome, Status> {
+        let address = match self.code {
+            Code::Here(address) => address,
+            Code::Elsewhere(there, function) => {
+                // SAFETY: as the caller has promised of all three.
+                return unsafe {
+                    let context = &*context.cast::<FunctionContext>();
+                    elsewhere::call(there, function, context, input, output)
+                };
+            }
+        };
         let (code, bytes) = match self.interface {
             Interface::Plain => {
                 let size = u32::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
                 // SAFETY: the library's exported function of this interface, by the library's own word; what
                 // it does with its arguments is the sandbox's concern, not the compiler's.
                 let bytes = unsafe {
-                    let plain = std::mem::transmute::<NonNull<c_void>, Plain>(self.address);
+                    let plain = std::mem::transmute::<NonNull<c_void>, Plain>(address);
                     plain(input.start.as_ptr().cast(), size, output.start.as_ptr().cast())
                 };
                 (0, u64::from(bytes))
@@ -317,7 +328,7 @@ impl Loaded {
                 let mut produced = 0;
                 // SAFETY: as above; the context and `produced` outlive the call.
                 let code = unsafe {
-                    let function = std::mem::transmute::<NonNull<c_void>, WithContext>(self.address);
+                    let function = std::mem::transmute::<NonNull<c_void>, WithContext>(address);
                     function(
                         context,
                         input.start.as_ptr().cast(),
@@ -330,13 +341,21 @@ impl Loaded {
                 (code, produced)
             }
         };
-        let status = if bytes > output.bytes {
+        Ok(Outcome::of(code, bytes, output.bytes))
+    }
+}
+
+impl Outcome {
+    /// Of what a function has given, and the room that it had.
+    #[inline]
+    pub(crate) fn of(code: i32, bytes: u64, capacity: u64) -> Self {
+        let status = if bytes > capacity {
             Status::OutputTooLarge
         } else if code != 0 {
             Status::FunctionError
         } else {
             Status::Ok
         };
-        Ok(Outcome { status, code, bytes })
+        Self { status, code, bytes }
     }
 }

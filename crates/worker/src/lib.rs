@@ -26,6 +26,7 @@
 //! | `seat` | a slot's place in a gang |
 //! | `library` | loading function libraries |
 //! | `state` | having what functions have left behind saved and restored |
+//! | `elsewhere` | functions that run in a virtual machine, which this process speaks for |
 //! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
 //! | `fault` | writing down why the process dies |
@@ -34,6 +35,7 @@ mod connection;
 mod context;
 mod control;
 mod core;
+mod elsewhere;
 mod fabrics;
 mod fault;
 mod host;
@@ -51,6 +53,7 @@ mod watchdog;
 
 pub use context::{Context, FunctionContext};
 pub use control::ControlError;
+pub use elsewhere::{Call, Elsewhere, End, Returned};
 pub use host::{HostedSlot, leave_after_this, reached_at};
 pub use invoke::{Outcome, Place};
 pub use library::{Library, Loaded};
@@ -63,6 +66,7 @@ use hotlease_wire::limits::PROTOCOL_VERSION;
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A function of the context interface, of the program that hosts a worker: context, input, its bytes, output, its
@@ -74,6 +78,7 @@ pub type HostFunction =
 pub struct Worker {
     socket: Socket,
     imports: Duration,
+    boot: Duration,
 }
 
 impl Worker {
@@ -86,6 +91,7 @@ impl Worker {
         Ok(Self {
             socket,
             imports: Duration::ZERO,
+            boot: Duration::ZERO,
         })
     }
 
@@ -93,6 +99,11 @@ impl Worker {
     /// the start went.
     pub fn set_imports(&mut self, took: Duration) {
         self.imports = took;
+    }
+
+    /// How long the machine took to boot that the worker is in.
+    pub fn set_boot(&mut self, took: Duration) {
+        self.boot = took;
     }
 
     /// Tells the agent that workers may be forked from this process from now on, which is none itself. What is given back is to be kept open
@@ -104,6 +115,7 @@ impl Worker {
         let ready = Answer::Ready {
             version: PROTOCOL_VERSION,
             imports_us: self.imports.as_micros() as u64,
+            boot_us: 0,
         };
         self.socket.send(&ready, &[])?;
         Ok(self.socket.into())
@@ -122,6 +134,27 @@ impl Worker {
             fault::leave(1)
         }
         obey(self.socket, control::Program::default())
+    }
+
+    /// As [`serve`](Self::serve), for a worker elsewhere whose program has so many functions from the beginning.
+    pub fn serve_for(self, there: &'static dyn Elsewhere, functions: u16) -> ! {
+        if let Err(error) = self.prepare() {
+            eprintln!("hotlease-worker: cannot watch the control socket: {error}");
+            fault::leave(1)
+        }
+        let program = control::Program {
+            functions: Arc::new(library::FunctionTable::of_elsewhere(there, functions)),
+            imports: self.imports,
+            boot: self.boot,
+            elsewhere: Some(there),
+            ..control::Program::default()
+        };
+        obey(self.socket, program)
+    }
+
+    /// Ends the process as the worker that it speaks for has ended.
+    pub fn end_as(end: End) -> ! {
+        fault::end_as(end)
     }
 
     /// Tells the agent, and so the client, why this process cannot be a worker; ends it.

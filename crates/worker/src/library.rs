@@ -1,9 +1,10 @@
 //! Loading function libraries: bytes in a sealed memfd become callable functions.
 //!
-//! Only the worker ever calls `dlopen`. The code may do anything in its constructors; if it kills the
+//! Only the worker ever calls `dlopen`, or tells another one to that it speaks for ([`Elsewhere`]). The code may do anything in its constructors; if it kills the
 //! process, the agent knows that this library was being loaded and says so.
 
 use crate::HostFunction;
+use crate::elsewhere::Elsewhere;
 use hotlease_fabric::memory::{SealedBytes, sealed_copy};
 use hotlease_wire::code::{self, CodeError, Interface};
 use hotlease_wire::limits::CODE_BYTES_MAX;
@@ -18,10 +19,19 @@ pub struct Loaded {
     /// How.
     pub interface: Interface,
     /// Where.
-    pub address: NonNull<c_void>,
+    pub code: Code,
 }
 
-// SAFETY: an address of code in a library that is never unloaded.
+/// Where a function is.
+#[derive(Clone, Copy)]
+pub enum Code {
+    /// In this process.
+    Here(NonNull<c_void>),
+    /// There, under this index.
+    Elsewhere(&'static dyn Elsewhere, u16),
+}
+
+// SAFETY: an address of code in a library that is never unloaded, or what is `Sync`.
 unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
@@ -36,9 +46,18 @@ impl FunctionTable {
         let address = NonNull::new(function as *mut c_void);
         let loaded = address.map(|address| Loaded {
             interface: Interface::Context,
-            address,
+            code: Code::Here(address),
         });
         Self(loaded.into_iter().collect())
+    }
+
+    /// The functions that a program elsewhere has from the beginning: `count` of the context interface.
+    pub fn of_elsewhere(there: &'static dyn Elsewhere, count: u16) -> Self {
+        let loaded = |index| Loaded {
+            interface: Interface::Context,
+            code: Code::Elsewhere(there, index),
+        };
+        Self((0..count).map(loaded).collect())
     }
 
     /// The function of this index.
@@ -52,15 +71,25 @@ impl FunctionTable {
         self.0.len()
     }
 
-    /// This table and the functions of one more library, from index `base` on.
-    pub fn with_library(&self, code: OwnedFd, size_bytes: u64, base: u16) -> Result<Self, String> {
+    /// This table and the functions of one more library, from index `base` on; loaded here, or there.
+    pub fn with_library(
+        &self,
+        there: Option<&'static dyn Elsewhere>,
+        code: OwnedFd,
+        size_bytes: u64,
+        base: u16,
+    ) -> Result<Self, String> {
         if usize::from(base) != self.0.len() {
             return Err(format!(
                 "functions from {base} on were announced, {} are loaded",
                 self.0.len()
             ));
         }
-        let loaded = open(code, size_bytes)?.into_iter().map(|(_, function)| function);
+        let loaded = match there {
+            None => open(code, size_bytes)?,
+            Some(there) => open_elsewhere(there, code, size_bytes, base)?,
+        };
+        let loaded = loaded.into_iter().map(|(_, function)| function);
         Ok(Self(self.0.iter().copied().chain(loaded).collect()))
     }
 }
@@ -108,7 +137,8 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<Vec<(String, Loaded)>, String>
         let address =
             NonNull::new(address).ok_or_else(|| format!("function {} is at address 0", function.name))?;
         let interface = function.interface;
-        functions.push((function.name, Loaded { interface, address }));
+        let code = Code::Here(address);
+        functions.push((function.name, Loaded { interface, code }));
     }
     // Never unloaded: slots keep its addresses, and destructors of strangers need not run. Nor is the
     // descriptor ever closed: the loader knows libraries by their path, so that its number, used
@@ -116,6 +146,25 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<Vec<(String, Loaded)>, String>
     std::mem::forget(library);
     std::mem::forget(code);
     Ok(functions)
+}
+
+/// The same, loaded by who has it run.
+fn open_elsewhere(
+    there: &'static dyn Elsewhere,
+    code: OwnedFd,
+    size_bytes: u64,
+    base: u16,
+) -> Result<Vec<(String, Loaded)>, String> {
+    let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
+    let names = code::functions(&bytes).map_err(|error| error.to_string())?;
+    there.load(&bytes, base)?;
+    // The agent counts functions in 16 bits.
+    let loaded = names.into_iter().zip(base..).map(|(function, index)| {
+        let interface = function.interface;
+        let code = Code::Elsewhere(there, index);
+        (function.name, Loaded { interface, code })
+    });
+    Ok(loaded.collect())
 }
 
 /// The loader's words without our descriptor's path, which means nothing to the user.

@@ -14,7 +14,7 @@ use environments::EnvironmentArgs;
 use hotlease_agent::{Agent, AgentConfig, CoreChoice, DirectoryGrant, Network};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{Address, Identity, Role};
-use hotlease_sandbox::{Container, Kind, Mount};
+use hotlease_sandbox::{Container, Kind, Machine, Mount};
 use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use serde::Serialize;
 use std::convert::Infallible;
@@ -146,7 +146,7 @@ pub(crate) struct Offer {
 /// What isolates functions.
 #[derive(Debug, Clone, Args)]
 struct SandboxArgs {
-    /// What isolates functions of leases that name nothing else: `process`, `namespace` or `container`. Only the agent's own user
+    /// What isolates functions of leases that name nothing else: `process`, `namespace`, `container` or `microvm`. Only the agent's own user
     /// may ask for less
     #[arg(long, value_name = "KIND", default_value_t = Kind::Process)]
     sandbox: Kind,
@@ -174,6 +174,32 @@ struct SandboxArgs {
     sandbox_prepared: u32,
     #[command(flatten)]
     container: ContainerArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// What virtual machines are made of.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct MachineArgs {
+    /// Kernel of virtual machines, a file vmlinuz-VERSION [default: the newest in /boot that reads files of its host]
+    #[arg(long = "sandbox-kernel", value_name = "PATH")]
+    kernel: Option<PathBuf>,
+    /// Memory of each virtual machine, of which 96 MiB are not its worker's; taken as it is used
+    #[arg(long = "sandbox-machine-memory", value_name = "SIZE", default_value = "1G", value_parser = quantity::parse_bytes)]
+    memory: usize,
+    /// Make virtual machines without the processor's help: slow, and no boundary; to try things out
+    #[arg(long = "sandbox-emulated")]
+    emulated: bool,
+}
+
+impl MachineArgs {
+    pub(crate) fn machine(self) -> Machine {
+        Machine {
+            kernel: self.kernel,
+            emulated: self.emulated,
+            memory_bytes: self.memory as u64,
+        }
+    }
 }
 
 /// What containers are made by, and of.
@@ -209,6 +235,7 @@ impl SandboxArgs {
         policy.processes = self.sandbox_processes;
         policy.prepared = self.sandbox_prepared;
         config.sandbox_container = self.container.container();
+        config.sandbox_machine = self.machine.machine();
     }
 
     /// As [`Offer::to_args`].
@@ -244,6 +271,13 @@ impl SandboxArgs {
                 image.clone()
             };
             add("--sandbox-image", image.into());
+        }
+        if let Some(kernel) = &self.machine.kernel {
+            add("--sandbox-kernel", absolute(kernel).into());
+        }
+        add("--sandbox-machine-memory", self.machine.memory.to_string().into());
+        if self.machine.emulated {
+            args.push("--sandbox-emulated".into());
         }
         if self.sandbox_network {
             args.push("--sandbox-network".into());
@@ -450,6 +484,11 @@ mod tests {
             "ch-run",
             "--sandbox-image",
             "/opt/image",
+            "--sandbox-kernel",
+            "/opt/vmlinuz-6.1.0",
+            "--sandbox-machine-memory",
+            "2G",
+            "--sandbox-emulated",
         ];
         let offer = Line::parse_from(line).offer;
         let program = [OsString::from("x")];

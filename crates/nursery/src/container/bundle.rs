@@ -105,6 +105,7 @@ pub fn system_calls(network: bool) -> Value {
             let (index, mask, value) = match *rule {
                 Rule::Is(index, value) => (index, INT, value),
                 Rule::HasNone(index, bits) => (index, bits, 0),
+                Rule::Among(index, bits, value) => (index, bits, value),
             };
             rows.push(json!({
                 "names": [call.name()],

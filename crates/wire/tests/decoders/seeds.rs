@@ -281,6 +281,7 @@ pub fn answer() -> Vec<Vec<u8>> {
         Answer::Ready {
             version: PROTOCOL_VERSION,
             imports_us: 12_345,
+            boot_us: 300_000,
         },
         Answer::Done,
         Answer::Failed {

@@ -3,7 +3,7 @@
 use super::leftover::outlived;
 use super::test::find;
 use super::trial::{policy, token};
-use crate::commands::agent::ContainerArgs;
+use crate::commands::agent::{ContainerArgs, MachineArgs};
 use crate::output::Output;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -33,6 +33,8 @@ pub(super) struct HandOverArgs {
     times: u32,
     #[command(flatten)]
     container: ContainerArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 #[derive(Serialize)]
@@ -95,7 +97,8 @@ fn told(handed: &Handed) -> String {
 async fn run(args: &HandOverArgs) -> anyhow::Result<Handed> {
     let launcher = Launcher::new(&Launcher::find()?)?
         .with_policy(policy())
-        .with_container(args.container.clone().container());
+        .with_container(args.container.clone().container())
+        .with_machine(args.machine.clone().machine());
     if let Err(why) = launcher.available(args.kind) {
         bail!("there are no sandboxes of kind {} here: {why}", args.kind);
     }

@@ -4,7 +4,7 @@ use super::judging::{Judgement, Verdict};
 use super::pace::{Pace, parse_limit};
 use super::stand_in::StandIn;
 use super::trial::{FLOOD, Ground, PROCESSORS, Trial, policy, processors};
-use crate::commands::agent::ContainerArgs;
+use crate::commands::agent::{ContainerArgs, MachineArgs};
 use crate::output::{Align, Column, Output};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -44,6 +44,8 @@ pub(super) struct TestArgs {
     pace: Option<f64>,
     #[command(flatten)]
     container: ContainerArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 #[derive(Serialize)]
@@ -197,7 +199,8 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
     let program = find()?;
     let launcher = Launcher::new(&Launcher::find()?)?
         .with_policy(policy())
-        .with_container(args.container.clone().container());
+        .with_container(args.container.clone().container())
+        .with_machine(args.machine.clone().machine());
     let lacking = match launcher.lacking(args.kind) {
         Ok(lacking) => lacking,
         Err(why) => bail!("there are no sandboxes of kind {} here: {why}", args.kind),

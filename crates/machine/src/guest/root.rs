@@ -1,0 +1,128 @@
+//! What a machine has: its port, and the sandbox's files as its root.
+
+use hotlease_wire::machine::Limits;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::time::{ClockId, clock_settime};
+use rustix::mount::{MountFlags, mount, mount_move};
+use rustix::process::{chdir, chroot};
+use rustix::system::{finit_module, sethostname};
+use std::ffi::{CStr, CString};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where the new root is put together.
+const NEW: &str = "/new";
+/// How long the kernel may take to find its devices.
+const DEVICES_LIMIT: Duration = Duration::from_secs(30);
+/// Of module files that are compressed.
+const COMPRESSED: u32 = 4;
+
+/// Loads what the kernel lacks, and opens the port to the monitor.
+pub fn find_port() -> Result<File, String> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
+    for (source, target) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
+        mount_at(source, target, source, MountFlags::empty(), None)?;
+    }
+    let listed = fs::read_dir("/modules").map_err(|error| failed("listing modules", &error))?;
+    let mut modules: Vec<PathBuf> = listed.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    modules.sort();
+    for path in modules {
+        let named = format!("loading {}", path.display());
+        let file = File::open(&path).map_err(|error| failed(&named, &error))?;
+        let is_compressed = path.extension().is_some_and(|extension| extension != "ko");
+        let flags = if is_compressed { COMPRESSED } else { 0 };
+        finit_module(&file, c"", flags as i32).map_err(|error| failed(&named, &error))?;
+    }
+    let until = Instant::now() + DEVICES_LIMIT;
+    loop {
+        if let Some(path) = named_port() {
+            let opened = File::options().read(true).write(true).open(&path);
+            return opened.map_err(|error| failed("opening the port", &error));
+        }
+        if Instant::now() > until {
+            return Err("the kernel finds no port".into());
+        }
+        // Nobody else runs here, and the kernel tells of new devices by a protocol that is longer than the wait.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn named_port() -> Option<PathBuf> {
+    let ports = fs::read_dir("/sys/class/virtio-ports").ok()?;
+    let ours = ports.filter_map(Result::ok).find(|port| {
+        let name = fs::read_to_string(port.path().join("name"));
+        name.is_ok_and(|name| name.trim() == "hotlease")
+    })?;
+    let device = Path::new("/dev").join(ours.file_name());
+    device.exists().then_some(device)
+}
+
+/// By the host's clock; the machine may have none of its own.
+pub fn set_clock(now_ns: u64) -> io::Result<()> {
+    let now = Duration::from_nanos(now_ns);
+    Ok(clock_settime(ClockId::CLOCK_REALTIME, now.into())?)
+}
+
+/// Makes the sandbox's files the root, with folders of the machine's own where a sandbox has its own.
+pub fn enter(limits: &Limits, writable: impl Iterator<Item = PathBuf>) -> Result<(), String> {
+    // Only read, so that what was read once is still true.
+    let options = c"trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=client";
+    mount_at("root", NEW, "9p", MountFlags::RDONLY | MountFlags::NOSUID, Some(options))?;
+    let own = MountFlags::NOSUID | MountFlags::NODEV;
+    for (number, path) in writable.enumerate() {
+        let beneath = Path::new(NEW).join(path.strip_prefix("/").unwrap_or(&path));
+        // Others may write there, too: nothing is believed for longer than a call.
+        let options = c"trans=virtio,version=9p2000.L,msize=512000,cache=none,access=client";
+        let target = beneath.to_string_lossy();
+        mount_at(&format!("writable{number}"), &target, "9p", own, Some(options))?;
+    }
+    mount_at("proc", "/new/proc", "proc", own | MountFlags::NOEXEC, Some(c"hidepid=invisible"))?;
+    mount_in_memory("/new/tmp", own, limits.tmp_bytes)?;
+    mount_at("devtmpfs", "/new/dev", "devtmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, None)?;
+    let shm = Path::new("/new/dev/shm");
+    fs::create_dir_all(shm).map_err(|error| format!("making /dev/shm: {error}"))?;
+    mount_in_memory("/new/dev/shm", own | MountFlags::NOEXEC, limits.shm_bytes)?;
+    for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+        // One that is there is as good.
+        let _ = std::os::unix::fs::symlink(format!("/proc/self/fd{to}"), Path::new("/new/dev").join(name));
+    }
+    let failed = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
+    chdir(NEW).map_err(failed("entering the root"))?;
+    mount_move(".", "/").map_err(failed("changing the root"))?;
+    chroot(".").map_err(failed("changing the root"))?;
+    chdir("/").map_err(failed("entering the root"))?;
+    sethostname(b"sandbox").map_err(failed("naming the host"))
+}
+
+fn mount_at(source: &str, target: &str, kind: &str, flags: MountFlags, options: Option<&CStr>) -> Result<(), String> {
+    let kind = CString::new(kind).map_err(|error| error.to_string())?;
+    mount(source, target, &kind, flags, options).map_err(|error| format!("mounting {target}: {error}"))
+}
+
+fn mount_in_memory(target: &str, flags: MountFlags, bytes: u64) -> Result<(), String> {
+    let options = CString::new(format!("mode=1777,nr_inodes=65536,size={bytes}")).map_err(|error| error.to_string())?;
+    mount_at("tmpfs", target, "tmpfs", flags, Some(&options))
+}
+
+/// Of this process and those that it starts.
+pub fn limit(limits: &Limits) -> io::Result<()> {
+    for (resource, most) in [
+        (Resource::RLIMIT_CORE, 0),
+        (Resource::RLIMIT_NOFILE, limits.files),
+        (Resource::RLIMIT_NPROC, limits.processes),
+        (Resource::RLIMIT_FSIZE, limits.file_bytes),
+        (Resource::RLIMIT_MSGQUEUE, 0),
+    ] {
+        setrlimit(resource, most, most)?;
+    }
+    Ok(())
+}
+
+/// Whether the kernel has killed something for want of memory.
+pub fn has_killed_for_memory() -> bool {
+    let counts = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let killed = counts.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    killed.is_some_and(|count| count.trim() != "0")
+}

@@ -1,0 +1,111 @@
+//! Orders for the worker, and its slots: the guest is its agent and its only client.
+
+use crate::guest::slot::{Called, Slot};
+use crate::guest::{Teller, power_off, spawn};
+use hotlease_fabric::clock::measure_tick_hz;
+use hotlease_fabric::memory::sealed_copy;
+use hotlease_fabric::socket::Socket;
+use hotlease_fabric::usage::UsageBlock;
+use hotlease_wire::control::{Answer, Order, Polling};
+use hotlease_wire::ids::{CodeHash, LeaseId};
+use hotlease_wire::machine::{Assignment, FromGuest, ToGuest};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+/// How long the machine's clock is compared with itself.
+const CLOCK: Duration = Duration::from_millis(5);
+
+/// The conversation with the worker.
+pub struct Serving {
+    worker: Socket,
+    teller: Teller,
+    slots: Vec<Sender<Called>>,
+}
+
+impl Serving {
+    pub fn new(worker: Socket, teller: Teller) -> Self {
+        Self {
+            worker,
+            teller,
+            slots: Vec::new(),
+        }
+    }
+
+    /// Does what the monitor says.
+    pub fn obey(&mut self, message: ToGuest, brought: Vec<u8>, usage: &OnceLock<Arc<UsageBlock>>) {
+        let obeyed = match message {
+            ToGuest::Call { slot, .. } => {
+                let called = Called::new(&message, brought);
+                let sent = self.slots.get(usize::from(slot)).zip(called);
+                match sent.map(|(slot, called)| slot.send(called)) {
+                    Some(Ok(())) => return,
+                    // No monitor of ours says so.
+                    _ => power_off(),
+                }
+            }
+            ToGuest::Assign(assignment) => self.assign(assignment, usage),
+            ToGuest::Load { base } => self.load(&brought, base),
+            ToGuest::Run { .. } => power_off(),
+        };
+        self.teller.tell(&FromGuest::Obeyed(obeyed), &[]);
+    }
+
+    fn assign(&mut self, assignment: Assignment, known: &OnceLock<Arc<UsageBlock>>) -> Result<(), String> {
+        let usage = UsageBlock::create(assignment.slots).map_err(|error| error.to_string())?;
+        let usage = Arc::new(usage);
+        // The machine's own, one for each slot; what the kernel makes of them is the host's to say.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+        let order = Order::Configure {
+            lease: LeaseId([0; 8]),
+            epoch: assignment.epoch,
+            cores: (0..u32::from(assignment.slots)).map(|slot| slot % processors).collect(),
+            // A thread that polls here takes the processor from who could make it hear something.
+            polling: Polling::Warm,
+            hot_budget_ns: 0,
+            tick_hz: measure_tick_hz(CLOCK),
+            memory_bytes: assignment.memory_bytes,
+            tenant: assignment.tenant,
+            shared: None,
+            gpus: None,
+        };
+        self.tell(&order, &[usage.fd()])?;
+        // Assigned once.
+        let _ = known.set(usage);
+        let (ours, theirs) = Socket::pair().map_err(|error| error.to_string())?;
+        self.tell(&Order::Introduce { lent: None }, &[theirs.as_fd()])?;
+        drop(theirs);
+        let connection = Arc::new(Mutex::new(ours));
+        for index in 0..assignment.slots {
+            let slot = Slot::open(index, assignment.epoch, &connection, self.teller.clone())?;
+            let (sender, calls) = mpsc::channel();
+            spawn(&format!("slot-{index}"), move || slot.serve(&calls))?;
+            self.slots.push(sender);
+        }
+        Ok(())
+    }
+
+    fn load(&self, code: &[u8], base: u16) -> Result<(), String> {
+        let file = sealed_copy("hotlease-code", code).map_err(|error| error.to_string())?;
+        let order = Order::Load {
+            // Checked by the agent outside, and of no use to the worker.
+            hash: CodeHash([0; 32]),
+            size_bytes: code.len() as u64,
+            base,
+        };
+        self.tell(&order, &[file.as_fd()])
+    }
+
+    fn tell(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+        let gone = |error: String| format!("the worker does not answer: {error}");
+        self.worker.send(order, fds).map_err(|error| gone(error.to_string()))?;
+        match self.worker.receive::<Answer>() {
+            Ok(Some((Answer::Done, _))) => Ok(()),
+            Ok(Some((Answer::Failed { why }, _))) => Err(why),
+            Ok(Some((Answer::Ready { .. }, _))) => Err("the worker says twice that it is ready".into()),
+            Ok(None) => Err(gone("it has ended".into())),
+            Err(error) => Err(gone(error.to_string())),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The end outside of the machine: see the program.
+
+mod boot;
+mod far;
+mod modules;
+
+use boot::Machine;
+use clap::Parser;
+use far::{Far, Heard};
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use hotlease_wire::machine::{Limits, Run, ToGuest};
+use hotlease_worker::Worker;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statvfs::statvfs;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode};
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a machine may take until its first word.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// Where the machine's port is, in the sandbox's own folder.
+const PORT: &str = "/tmp/.hotlease-port";
+/// Where its kernel complains.
+const CONSOLE: &str = "/tmp/.hotlease-console";
+
+/// What an agent starts it with.
+#[derive(Parser)]
+#[command(name = "hotlease-machine", version, about = "Started by an agent: see `hotlease agent --sandbox microvm`")]
+struct Arguments {
+    /// The program that emulates machines.
+    #[arg(long)]
+    qemu: PathBuf,
+    /// The machine's kernel.
+    #[arg(long)]
+    kernel: PathBuf,
+    /// The folder of that kernel's modules.
+    #[arg(long)]
+    modules: PathBuf,
+    /// Without the processor's help.
+    #[arg(long)]
+    emulated: bool,
+    /// The machine's memory.
+    #[arg(long)]
+    memory_mib: u32,
+    /// Functions that the worker's program has from the beginning.
+    #[arg(long)]
+    functions: u16,
+    /// Where it runs.
+    #[arg(long)]
+    directory: OsString,
+    /// A folder that may be written to; may be given more than once.
+    #[arg(long)]
+    writable: Vec<PathBuf>,
+    /// The worker's program, its name, its arguments.
+    #[arg(last = true, num_args = 2.., required = true)]
+    program: Vec<OsString>,
+}
+
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    let mut worker = match Worker::take_over() {
+        Ok(worker) => worker,
+        Err(error) => {
+            eprintln!("hotlease-machine: standard input is not an agent's control socket: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let started = Instant::now();
+    match boot(&arguments) {
+        Ok((far, imports)) => {
+            // What is not the machine's is the interpreter's, of which nobody here knows.
+            worker.set_boot(started.elapsed().saturating_sub(imports));
+            worker.set_imports(imports);
+            worker.serve_for(far, arguments.functions)
+        }
+        Err(why) => worker.refuse(format!("a virtual machine for the worker: {why}")),
+    }
+}
+
+/// Has the machine made, and the worker started in it; how long its imports took.
+fn boot(arguments: &Arguments) -> Result<(&'static Far, Duration), String> {
+    let failed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+    let listener = UnixListener::bind(PORT).map_err(failed("its port"))?;
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get().min(boot::PROCESSORS_MAX));
+    let machine = Machine {
+        qemu: &arguments.qemu,
+        kernel: &arguments.kernel,
+        modules: &arguments.modules,
+        emulated: arguments.emulated,
+        memory_mib: arguments.memory_mib,
+        processors,
+        writable: &arguments.writable,
+        port: Path::new(PORT),
+        console: Path::new(CONSOLE),
+    };
+    let mut child = machine.start()?;
+    let port = accept(&listener, &mut child)?;
+    let (heard, words) = mpsc::channel();
+    let far = Far::over(port, arguments.memory_mib, heard, child).map_err(failed("its port"))?;
+    let run = Run {
+        path: arguments.program[0].clone().into_vec(),
+        arguments: arguments.program[1..].iter().cloned().map(OsString::into_vec).collect(),
+        environment: std::env::vars_os()
+            .map(|(name, value)| (name.into_vec(), value.into_vec()))
+            .collect(),
+        directory: arguments.directory.clone().into_vec(),
+        limits: limits().map_err(failed("what its sandbox limits it to"))?,
+        writable: arguments
+            .writable
+            .iter()
+            .map(|path| path.clone().into_os_string().into_vec())
+            .collect(),
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    far.tell(&ToGuest::Run { now_ns }, &hotlease_wire::encode(&run))
+        .map_err(failed("its port"))?;
+    match words.recv_timeout(BOOT_LIMIT) {
+        Ok(Heard::Ready { version, imports }) if version == PROTOCOL_VERSION => Ok((far, imports)),
+        Ok(Heard::Ready { version, .. }) => Err(format!("its worker is of version {version}, not {PROTOCOL_VERSION}")),
+        Ok(Heard::Ended { why }) => Err(format!("{why}{}", complaint())),
+        Err(_) => Err(format!(
+            "no word from it in {} s{}",
+            BOOT_LIMIT.as_secs(),
+            complaint()
+        )),
+    }
+}
+
+/// Those of this process, whose sandbox is the worker's.
+fn limits() -> std::io::Result<Limits> {
+    let most = |resource| -> std::io::Result<u64> { Ok(getrlimit(resource)?.1) };
+    let size = |path: &str| -> std::io::Result<u64> {
+        let found = statvfs(path)?;
+        Ok(found.blocks() * found.fragment_size())
+    };
+    Ok(Limits {
+        processes: most(Resource::RLIMIT_NPROC)?,
+        files: most(Resource::RLIMIT_NOFILE)?,
+        file_bytes: most(Resource::RLIMIT_FSIZE)?,
+        tmp_bytes: size("/tmp")?,
+        shm_bytes: size("/dev/shm")?,
+    })
+}
+
+/// QEMU's end of the port.
+fn accept(listener: &UnixListener, child: &mut Child) -> Result<UnixStream, String> {
+    let failed = |error: std::io::Error| format!("its port: {error}");
+    listener.set_nonblocking(true).map_err(failed)?;
+    let until = Instant::now() + BOOT_LIMIT;
+    loop {
+        match listener.accept() {
+            Ok((port, _)) => {
+                port.set_nonblocking(false).map_err(failed)?;
+                return Ok(port);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(failed(error)),
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(format!("QEMU ended with {status}; what it says is in the worker's output"));
+        }
+        if Instant::now() > until {
+            return Err("QEMU does not start".into());
+        }
+        // It connects within its first milliseconds; nothing tells both of its end and of this.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The last words of the machine's kernel.
+pub(crate) fn complaint() -> String {
+    let text = std::fs::read(CONSOLE).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let printable = |line: &&str| !line.trim().is_empty();
+    let lines: Vec<&str> = text.lines().filter(printable).collect();
+    match lines.len() {
+        0 => String::new(),
+        count => format!("; its kernel says: {}", lines[count.saturating_sub(5)..].join(" | ")),
+    }
+}

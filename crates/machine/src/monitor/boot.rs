@@ -1,0 +1,184 @@
+//! A machine: its command line, and the file system that its kernel starts from.
+
+use crate::monitor::modules;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// More of them are of no use: a worker of so many slots has machines of its own.
+pub const PROCESSORS_MAX: usize = 32;
+/// Where the guest finds the libraries that it is linked with.
+const LIBRARIES: &str = "libs";
+/// Where it finds the kernel's modules, in the order of their names.
+pub const MODULES: &str = "modules";
+/// What every program for this architecture names as its loader.
+const LOADER: &str = if cfg!(target_arch = "aarch64") {
+    "lib/ld-linux-aarch64.so.1"
+} else {
+    "lib64/ld-linux-x86-64.so.2"
+};
+
+/// What a machine is made of.
+pub struct Machine<'a> {
+    pub qemu: &'a Path,
+    pub kernel: &'a Path,
+    pub modules: &'a Path,
+    pub emulated: bool,
+    pub memory_mib: u32,
+    pub processors: usize,
+    pub writable: &'a [PathBuf],
+    pub port: &'a Path,
+    pub console: &'a Path,
+}
+
+impl Machine<'_> {
+    /// Starts it. It ends with the sandbox that this process is in.
+    pub fn start(&self) -> Result<Child, String> {
+        let files = first_files(self.modules)?;
+        // QEMU opens it by its number.
+        fcntl(&files, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|error| format!("its first files: {error}"))?;
+        let acceleration = if self.emulated { "tcg" } else { "kvm" };
+        let mut qemu = Command::new(self.qemu);
+        qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-monitor", "none"])
+            .args(["-machine", &format!("microvm,accel={acceleration},rtc=on")])
+            .args(["-cpu", if self.emulated { "max" } else { "host" }])
+            .args(["-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()])
+            .arg("-kernel")
+            .arg(self.kernel)
+            .args(["-initrd", &format!("/proc/self/fd/{}", files.as_raw_fd())])
+            .args(["-append", &command_line()])
+            .args(["-serial", &format!("file:{}", self.console.display())])
+            .args(["-device", "virtio-serial-device", "-chardev"])
+            .arg(format!("socket,id=port,path={}", self.port.display()))
+            .args(["-device", "virtserialport,chardev=port,name=hotlease"])
+            // All that the sandbox shows, and nothing of it to be changed.
+            .args(["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"])
+            .args(["-device", "virtio-9p-device,fsdev=root,mount_tag=root"])
+            .args(["-device", "virtio-rng-device"]);
+        for (number, folder) in self.writable.iter().enumerate() {
+            // A comma is part of a name only if it is doubled.
+            let path = folder.to_string_lossy().replace(',', ",,");
+            qemu.args(["-fsdev", &format!("local,id=w{number},path={path},security_model=none,multidevs=remap")])
+                .args(["-device", &format!("virtio-9p-device,fsdev=w{number},mount_tag=writable{number}")]);
+        }
+        qemu.env_clear().stdin(Stdio::null());
+        qemu.spawn()
+            .map_err(|error| format!("{} cannot be run: {error}", self.qemu.display()))
+    }
+}
+
+fn command_line() -> String {
+    // A kernel that gives up ends QEMU, which ends the worker. What it does not know goes to its first program as environment.
+    format!("console=ttyS0 quiet loglevel=4 panic=-1 reboot=t pci=off random.trust_cpu=on LD_LIBRARY_PATH=/{LIBRARIES}")
+}
+
+/// Nothing but this program, and what of the kernel it needs to begin.
+fn first_files(modules: &Path) -> Result<File, String> {
+    let failed = |error: io::Error| format!("its first files: {error}");
+    let memory = memfd_create(c"hotlease-initramfs", MFdFlags::MFD_CLOEXEC);
+    let file = File::from(memory.map_err(|errno| failed(errno.into()))?);
+    let mut files = Files {
+        to: io::BufWriter::new(file),
+        inode: 1,
+    };
+    for folder in ["dev", "proc", "sys", "new", "lib", "lib64", LIBRARIES, MODULES] {
+        files.add(folder, 0o040_755, &[]).map_err(failed)?;
+    }
+    // Opened before the kernel's first program has any folder of devices.
+    let own = |path: &Path| std::fs::read(path).map_err(|error| format!("reading {}: {error}", path.display()));
+    files
+        .add("init", 0o100_755, &own(Path::new("/proc/self/exe"))?)
+        .map_err(failed)?;
+    for library in libraries().map_err(failed)? {
+        let Some(name) = library.file_name().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        let bytes = own(&library)?;
+        if name.starts_with("ld-") {
+            files.add(LOADER, 0o100_755, &bytes).map_err(failed)?;
+        }
+        files.add(&format!("{LIBRARIES}/{name}"), 0o100_755, &bytes).map_err(failed)?;
+    }
+    for (number, module) in modules::needed(modules)?.iter().enumerate() {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        files
+            .add(&format!("{MODULES}/{number:03}-{name}"), 0o100_644, &own(module)?)
+            .map_err(failed)?;
+    }
+    files.end().map_err(failed)
+}
+
+/// An archive of the kind that kernels unpack.
+struct Files {
+    to: io::BufWriter<File>,
+    inode: u32,
+}
+
+impl Files {
+    fn add(&mut self, name: &str, mode: u32, bytes: &[u8]) -> io::Result<()> {
+        self.inode += 1;
+        let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let entry = cpio::newc::Builder::new(name).ino(self.inode).mode(mode).nlink(1);
+        let mut writer = entry.write(&mut self.to, length);
+        writer.write_all(bytes)?;
+        writer.finish().map(drop)
+    }
+
+    fn end(mut self) -> io::Result<File> {
+        cpio::newc::trailer(&mut self.to)?;
+        self.to.into_inner().map_err(io::IntoInnerError::into_error)
+    }
+}
+
+/// What this program is linked with, its loader among it: what is mapped here.
+fn libraries() -> io::Result<BTreeSet<PathBuf>> {
+    let mut maps = String::new();
+    File::open("/proc/self/maps")?.read_to_string(&mut maps)?;
+    let paths = maps.lines().filter_map(|line| line.split_once('/'));
+    let paths = paths.map(|(_, path)| Path::new("/").join(path));
+    let is_library = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.ends_with(".so") || name.contains(".so.")
+    };
+    Ok(paths.filter(is_library).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guest_finds_its_loader_and_its_libraries() {
+        let found = libraries().expect("this process has maps");
+        let has = |start: &str| {
+            found
+                .iter()
+                .any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start)))
+        };
+        assert!(has("ld-") && has("libc."), "{found:?}");
+    }
+
+    #[test]
+    fn archives_are_what_kernels_unpack() {
+        let file = tempfile::tempfile().expect("a file");
+        let mut files = Files {
+            to: io::BufWriter::new(file.try_clone().expect("a descriptor")),
+            inode: 1,
+        };
+        files.add("folder", 0o040_755, &[]).expect("written");
+        files.add("folder/file", 0o100_644, b"bytes").expect("written");
+        let mut file = files.end().expect("written");
+        io::Seek::rewind(&mut file).expect("a file can be read again");
+        let mut reader = cpio::newc::Reader::new(&file).expect("an entry");
+        assert_eq!((reader.entry().name(), reader.entry().mode()), ("folder", 0o040_755));
+        reader = cpio::newc::Reader::new(reader.finish().expect("its end")).expect("an entry");
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).expect("its bytes");
+        assert_eq!((reader.entry().name(), bytes.as_slice()), ("folder/file", &b"bytes"[..]));
+    }
+}

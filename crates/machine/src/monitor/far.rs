@@ -1,0 +1,193 @@
+//! Orders and calls for the worker inside.
+
+use crate::link;
+use hotlease_wire::frame::Status;
+use hotlease_wire::limits::CODE_BYTES_MAX;
+use hotlease_wire::machine::{Assignment, CARRIED_BYTES_MAX, Ended, FromGuest, ToGuest};
+use hotlease_worker::{Call, Elsewhere, End, Returned, Worker};
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Child;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What of a machine's memory is its kernel's and the guest's own.
+const OWN_MIB: u64 = 96;
+
+/// What the machine's first word is.
+pub enum Heard {
+    /// Its worker takes orders.
+    Ready { version: u32, imports: Duration },
+    /// It never will.
+    Ended { why: String },
+}
+
+/// The way to the worker inside.
+pub struct Far {
+    port: Mutex<UnixStream>,
+    /// Where the answer to each slot's call goes.
+    waiting: Mutex<BTreeMap<u16, SyncSender<Result<Returned, Status>>>>,
+    obeyed: Mutex<Receiver<Result<(), String>>>,
+    memory_mib: u32,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Far {
+    /// Over this port. For good: what it hears is told as long as the process lives, which ends with the worker inside.
+    pub fn over(port: UnixStream, memory_mib: u32, heard: Sender<Heard>, qemu: Child) -> io::Result<&'static Self> {
+        let (obeyed, answers) = mpsc::channel();
+        let from = port.try_clone()?;
+        let far: &'static Self = Box::leak(Box::new(Self {
+            port: Mutex::new(port),
+            waiting: Mutex::default(),
+            obeyed: Mutex::new(answers),
+            memory_mib,
+        }));
+        let listening = std::thread::Builder::new().name("hotlease-port".into());
+        listening.spawn(move || far.listen(from, &heard, &obeyed, qemu))?;
+        Ok(far)
+    }
+
+    /// Sends it.
+    pub fn tell(&self, message: &ToGuest, brought: &[u8]) -> io::Result<()> {
+        link::send(&mut *locked(&self.port), message, brought)
+    }
+
+    /// Gives an order and waits for the answer.
+    fn order(&self, message: &ToGuest, brought: &[u8]) -> Result<(), String> {
+        let gone = || "the virtual machine is gone".to_owned();
+        // Locked from here on, so that the answer is this one's.
+        let obeyed = locked(&self.obeyed);
+        self.tell(message, brought).map_err(|_| gone())?;
+        obeyed.recv().unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// The life of the thread that hears the guest.
+    fn listen(
+        &self,
+        from: UnixStream,
+        heard: &Sender<Heard>,
+        obeyed: &Sender<Result<(), String>>,
+        mut qemu: Child,
+    ) {
+        let mut from = BufReader::with_capacity(64 << 10, from);
+        let mut is_ready = false;
+        let why = loop {
+            let (message, brought) = match link::receive::<FromGuest>(&mut from) {
+                Ok(Some(received)) => received,
+                Ok(None) => break "QEMU has ended".to_owned(),
+                Err(error) => break format!("what it says is not understood: {error}"),
+            };
+            match message {
+                FromGuest::Ready { version, imports_us } if !is_ready => {
+                    is_ready = true;
+                    let imports = Duration::from_micros(imports_us);
+                    // Whoever has given up waiting does not hear it.
+                    let _ = heard.send(Heard::Ready { version, imports });
+                }
+                FromGuest::Ready { .. } => break "it says twice that it is ready".to_owned(),
+                FromGuest::Obeyed(answer) => drop(obeyed.send(answer)),
+                FromGuest::Returned { slot, status, code, bytes } => {
+                    let Some(waiting) = locked(&self.waiting).remove(&slot) else {
+                        break format!("it answers slot {slot}, which did not ask");
+                    };
+                    // Room for one, and sent once.
+                    let _ = waiting.try_send(returned((status, code, bytes), brought));
+                }
+                FromGuest::Printed => print(&brought),
+                // As it would have ended without a machine; what it printed says why.
+                FromGuest::Ended(ended) if is_ready || ended.failure.is_empty() => end_as(&ended),
+                FromGuest::Ended(ended) => break ended.failure,
+            }
+        };
+        if is_ready {
+            // Its end is the worker's: calls under way may have run.
+            eprintln!("hotlease-machine: {why}{}", super::complaint());
+            Worker::end_as(End { status: 1, crash: None })
+        }
+        // So that nothing is in the way of what QEMU says last.
+        let _ = qemu.kill();
+        let _ = qemu.wait();
+        let _ = heard.send(Heard::Ended { why });
+    }
+}
+
+/// What a guest says of a call, which may be anything.
+fn returned((status, code, bytes): (u16, i32, u64), output: Vec<u8>) -> Result<Returned, Status> {
+    match Status::from_number(status) {
+        Some(status) if status.ran() => Ok(Returned {
+            status,
+            code,
+            bytes,
+            output,
+        }),
+        Some(status) => Err(status),
+        None => Err(Status::BadHeader),
+    }
+}
+
+/// What the worker printed is printed here: the agent keeps the end of it.
+fn print(text: &[u8]) {
+    let mut out = io::stdout().lock();
+    // An agent that has closed it does not want it.
+    let _ = out.write_all(text).and_then(|()| out.flush());
+}
+
+fn end_as(ended: &Ended) -> ! {
+    if ended.out_of_memory {
+        eprintln!("hotlease-machine: the virtual machine has run out of memory (--sandbox-machine-memory)");
+    }
+    Worker::end_as(End {
+        status: ended.status,
+        crash: ended.crash,
+    })
+}
+
+impl Elsewhere for Far {
+    fn assign(&self, assignment: Assignment) -> Result<(), String> {
+        let has = u64::from(self.memory_mib).saturating_sub(OWN_MIB) << 20;
+        if assignment.memory_bytes > has {
+            return Err(format!(
+                "the lease has {} MiB of memory, and virtual machines of this site have {} for their workers (hotlease agent \
+                 --sandbox-machine-memory)",
+                assignment.memory_bytes >> 20,
+                has >> 20
+            ));
+        }
+        self.order(&ToGuest::Assign(assignment), &[])
+    }
+
+    fn load(&self, code: &[u8], base: u16) -> Result<(), String> {
+        if code.len() as u64 > CODE_BYTES_MAX {
+            return Err(format!("a library of {} bytes", code.len()));
+        }
+        self.order(&ToGuest::Load { base }, code)
+    }
+
+    fn call(&self, call: Call<'_>) -> Result<Returned, Status> {
+        if call.input.len() as u64 > CARRIED_BYTES_MAX {
+            return Err(Status::BadSpan);
+        }
+        let (sender, answer) = mpsc::sync_channel(1);
+        locked(&self.waiting).insert(call.slot, sender);
+        let message = ToGuest::Call {
+            slot: call.slot,
+            function: call.function,
+            timeout_us: call.timeout_us,
+            capacity: call.capacity.min(CARRIED_BYTES_MAX),
+        };
+        let sent = self.tell(&message, call.input);
+        match sent.map(|()| answer.recv()) {
+            Ok(Ok(returned)) => returned,
+            // The thread that listens ends the process: whether the function ran is the agent's to say.
+            _ => loop {
+                std::thread::park();
+            },
+        }
+    }
+}

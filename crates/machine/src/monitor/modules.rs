@@ -1,0 +1,119 @@
+//! Which modules of the kernel a machine needs: what is not built into it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What the port, the files and the random numbers of a machine need.
+const NEEDED: [&str; 4] = ["virtio_mmio", "virtio_console", "9p", "9pnet_virtio"];
+/// What it does without.
+const WANTED: [&str; 1] = ["virtio_rng"];
+
+/// Their files, each after those that it needs; an error says what the kernel lacks. `folder` is `/lib/modules/VERSION`.
+pub fn needed(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).map_err(|error| {
+            format!(
+                "the list of its kernel's modules {} cannot be read: {error}; install the kernel's package, and name it by \
+                 --sandbox-kernel",
+                path.display()
+            )
+        })
+    };
+    let (dependencies, built_in) = (read("modules.dep")?, read("modules.builtin")?);
+    let list = List::parse(&dependencies, &built_in);
+    let mut found = Vec::new();
+    for name in NEEDED {
+        if !list.add(name, &mut found) {
+            return Err(format!(
+                "its kernel ({}) has no {name}: name one that has by --sandbox-kernel (Debian: linux-image-amd64, and not its cloud \
+                 variant)",
+                folder.display()
+            ));
+        }
+    }
+    for name in WANTED {
+        list.add(name, &mut found);
+    }
+    Ok(found.into_iter().map(|path| folder.join(path)).collect())
+}
+
+/// As `depmod` writes it.
+struct List<'a> {
+    /// File of each, and those that it needs, in the opposite order.
+    files: BTreeMap<String, (&'a str, Vec<&'a str>)>,
+    built_in: Vec<String>,
+}
+
+impl<'a> List<'a> {
+    fn parse(dependencies: &'a str, built_in: &str) -> Self {
+        let line = |line: &'a str| {
+            let (file, needs) = line.split_once(':')?;
+            Some((name_of(file), (file, needs.split_whitespace().collect())))
+        };
+        Self {
+            files: dependencies.lines().filter_map(line).collect(),
+            built_in: built_in.lines().map(name_of).collect(),
+        }
+    }
+
+    /// Adds it and what it needs; whether the kernel has it.
+    fn add(&self, name: &str, found: &mut Vec<&'a str>) -> bool {
+        let Some((file, needs)) = self.files.get(name) else {
+            return self.built_in.iter().any(|built_in| built_in == name);
+        };
+        for file in needs.iter().rev().chain([file]) {
+            if !found.contains(file) {
+                found.push(file);
+            }
+        }
+        true
+    }
+}
+
+/// `kernel/fs/9p/9p.ko.xz` is `9p`; minus and underscore are the same.
+fn name_of(file: &str) -> String {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let name = name.split_once(".ko").map_or(name, |(name, _)| name);
+    name.replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEPENDENCIES: &str = "kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/fscache/fscache.ko kernel/fs/netfs/netfs.ko\n\
+                                kernel/net/9p/9pnet.ko:\n\
+                                kernel/net/9p/9pnet_virtio.ko.xz: kernel/net/9p/9pnet.ko\n\
+                                kernel/drivers/char/virtio_console.ko:\n";
+
+    fn folder(dependencies: &str, built_in: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("modules.dep"), dependencies).expect("written");
+        std::fs::write(folder.path().join("modules.builtin"), built_in).expect("written");
+        folder
+    }
+
+    #[test]
+    fn each_comes_after_what_it_needs_and_once() {
+        let folder = folder(DEPENDENCIES, "kernel/drivers/virtio/virtio-mmio.ko\n");
+        let found = needed(folder.path()).expect("all there");
+        let names: Vec<_> = found
+            .iter()
+            .map(|path| path.file_name().expect("a file").to_str().expect("text"))
+            .collect();
+        assert_eq!(
+            names,
+            ["virtio_console.ko", "netfs.ko", "fscache.ko", "9pnet.ko", "9p.ko", "9pnet_virtio.ko.xz"]
+        );
+    }
+
+    #[test]
+    fn a_kernel_without_them_is_refused_with_what_it_lacks() {
+        let cloud = folder("kernel/drivers/virtio/virtio_mmio.ko:\nkernel/drivers/char/virtio_console.ko:\n", "");
+        let why = needed(cloud.path()).expect_err("it has no 9p");
+        assert!(why.contains("has no 9p") && why.contains("--sandbox-kernel"), "{why}");
+        let why = needed(Path::new("/nowhere")).expect_err("no such kernel");
+        assert!(why.contains("/nowhere/modules.dep"), "{why}");
+    }
+}

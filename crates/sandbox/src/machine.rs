@@ -1,0 +1,265 @@
+//! What a site makes its virtual machines of: QEMU, and a kernel.
+
+use crate::container::find;
+use crate::launcher::{Program, Reach, WORKER_BINARY};
+use hotlease_nursery::order::WORKER_INSIDE;
+use hotlease_nursery::policy::{Mount, Policy};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// File name of the program that has machines made, and is the first one in them.
+pub const MACHINE_BINARY: &str = "hotlease-machine";
+
+/// Where it and what it needs are in the sandbox around a machine.
+const MONITOR_INSIDE: &str = "/hotlease-machine";
+const KERNEL_INSIDE: &str = "/hotlease-kernel";
+const MODULES_INSIDE: &str = "/hotlease-modules";
+
+/// What QEMU needs beyond a machine's memory.
+const OWN_BYTES: u64 = 384 << 20;
+/// What a kernel needs to begin at all.
+const MEMORY_BYTES_MIN: u64 = 192 << 20;
+
+/// QEMU as distributions call it; the second one where it is not meant to be run by hand.
+const QEMU: [&str; 2] = [
+    concat!("qemu-system-", "x86_64"),
+    "/usr/libexec/qemu-kvm",
+];
+
+/// The virtual machines of a site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Their kernel: a file `vmlinuz-VERSION`, whose modules are in `/lib/modules/VERSION`, or in `../lib/modules/VERSION` beside its
+    /// folder; none: the newest one in `/boot` that can be used (default: none).
+    pub kernel: Option<PathBuf>,
+    /// Without the processor's help: a hundred times slower, and by the word of QEMU's authors no boundary against hostile code
+    /// (default: no).
+    pub emulated: bool,
+    /// Memory of each machine, bytes: taken as it is used (default: 1 GiB).
+    pub memory_bytes: u64,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            kernel: None,
+            emulated: false,
+            memory_bytes: 1 << 30,
+        }
+    }
+}
+
+/// All that machines are made of, where it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    machine: Machine,
+    qemu: PathBuf,
+    kernel: PathBuf,
+    modules: PathBuf,
+    monitor: PathBuf,
+}
+
+impl Machine {
+    /// Where everything is; `monitor` should be the program that belongs to this one. An error says what is missing, and what to do
+    /// about it.
+    pub(crate) fn found(&self, monitor: &Path) -> Result<Found, String> {
+        let advice = "install it (Debian: apt-get install qemu-system-x86), or ask for `namespace`";
+        if !cfg!(target_arch = "x86_64") {
+            return Err("virtual machines are made on x86-64 only; ask for `namespace`".into());
+        }
+        let qemu = QEMU.iter().find_map(|name| find(Path::new(name)));
+        let qemu = qemu.ok_or_else(|| format!("{} is not there: {advice}", QEMU[0]))?;
+        if !self.emulated && !Path::new("/dev/kvm").exists() {
+            return Err(
+                "there is no /dev/kvm: virtual machines need a processor with virtualization that the firmware, or the host of this \
+                 machine, lets Linux use (load kvm_intel or kvm_amd); --sandbox-emulated makes slow ones without, for trying things \
+                 out"
+                    .into(),
+            );
+        }
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(format!(
+                "--sandbox-machine-memory: a machine needs at least {} MiB",
+                MEMORY_BYTES_MIN >> 20
+            ));
+        }
+        if !monitor.is_file() {
+            return Err(format!(
+                "the program {} is not there; build it with `make build`, or name it in HOTLEASE_MACHINE",
+                monitor.display()
+            ));
+        }
+        let (kernel, modules) = match &self.kernel {
+            Some(named) => with_modules(named).ok_or_else(|| {
+                format!(
+                    "{} is no kernel vmlinuz-VERSION with modules in /lib/modules/VERSION (--sandbox-kernel)",
+                    named.display()
+                )
+            })?,
+            None => newest(Path::new("/boot")).ok_or(
+                "no kernel with modules is in /boot: install one (Debian: apt-get install linux-image-amd64), or name one by \
+                 --sandbox-kernel",
+            )?,
+        };
+        Ok(Found {
+            machine: self.clone(),
+            qemu,
+            kernel,
+            modules,
+            monitor: monitor.to_owned(),
+        })
+    }
+
+    /// Of the sandboxes that they are made in.
+    pub(crate) fn policy(&self, site: &Policy) -> Policy {
+        Policy {
+            kvm: !self.emulated,
+            // The machine's own memory is the limit, whatever its lease says.
+            memory_bytes: self.memory_bytes.saturating_add(OWN_BYTES),
+            ..site.clone()
+        }
+    }
+
+    /// What of a machine's promises this one does not keep.
+    pub(crate) fn lacking(&self) -> Option<String> {
+        self.emulated.then(|| {
+            "the processor's boundary: machines are emulated (--sandbox-emulated), and what is left is the sandbox around them".to_owned()
+        })
+    }
+}
+
+impl Found {
+    /// The program that has a machine made for `program`, or for the native worker `binary`.
+    pub(crate) fn monitor(&self, program: Option<&Program>, reach: &Reach, binary: &Path) -> Program {
+        let shown = |source: &Path, target: &str| Mount {
+            source: source.to_owned(),
+            target: target.into(),
+            writable: false,
+        };
+        let native = Program {
+            path: WORKER_INSIDE.into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            directory: "/".into(),
+            mounts: vec![shown(binary, WORKER_INSIDE)],
+            held: crate::Held::default(),
+        };
+        let (program, name, functions) = match program {
+            None => (&native, OsString::from(WORKER_BINARY), 0),
+            Some(program) => (program, program.path.clone().into_os_string(), 1),
+        };
+        let own = [
+            shown(&self.monitor, MONITOR_INSIDE),
+            shown(&self.kernel, KERNEL_INSIDE),
+            shown(&self.modules, MODULES_INSIDE),
+        ];
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        add("--qemu", self.qemu.clone().into());
+        add("--kernel", KERNEL_INSIDE.into());
+        add("--modules", MODULES_INSIDE.into());
+        add("--memory-mib", (self.machine.memory_bytes >> 20).to_string().into());
+        add("--functions", functions.to_string().into());
+        add("--directory", program.directory.clone().into());
+        let written = reach.directories.iter().filter(|declared| declared.writable);
+        for declared in written {
+            add("--writable", declared.target.as_os_str().to_owned());
+        }
+        if self.machine.emulated {
+            arguments.push("--emulated".into());
+        }
+        arguments.extend(["--".into(), program.path.clone().into(), name]);
+        arguments.extend(program.arguments.iter().cloned());
+        Program {
+            path: MONITOR_INSIDE.into(),
+            arguments,
+            environment: program.environment.clone(),
+            directory: "/".into(),
+            mounts: program.mounts.iter().cloned().chain(own).collect(),
+            held: program.held.clone(),
+        }
+    }
+}
+
+/// A kernel, and the folder of its modules.
+fn with_modules(kernel: &Path) -> Option<(PathBuf, PathBuf)> {
+    let kernel = kernel.canonicalize().ok().filter(|kernel| kernel.is_file())?;
+    let version = kernel.file_name()?.to_str()?.strip_prefix("vmlinuz-")?;
+    let beside = kernel.parent()?.parent()?.join("lib/modules");
+    let places = [Path::new("/lib/modules"), &beside].map(|place| place.join(version));
+    let modules = places.into_iter().find(|place| place.join("modules.dep").is_file())?;
+    // Shown by its own path, without links.
+    let modules = modules.canonicalize().ok()?;
+    Some((kernel, modules))
+}
+
+/// The newest kernel of a folder that can read files of the host's.
+fn newest(folder: &Path) -> Option<(PathBuf, PathBuf)> {
+    let names = std::fs::read_dir(folder).ok()?;
+    let found = names.filter_map(|entry| with_modules(&entry.ok()?.path()));
+    let usable = found.filter(|(_, modules)| {
+        ["modules.dep", "modules.builtin"].iter().any(|list| {
+            let list = std::fs::read_to_string(modules.join(list)).unwrap_or_default();
+            list.lines().any(|line| line.contains("/9p.ko"))
+        })
+    });
+    usable.max_by_key(|(kernel, _)| numbers(kernel))
+}
+
+/// The numbers of a version, so that 6.10 comes after 6.9.
+fn numbers(kernel: &Path) -> Vec<u64> {
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let parts = name.split(|character: char| !character.is_ascii_digit());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(folder: &Path, version: &str, list: &str) {
+        let modules = folder.join("lib/modules").join(version);
+        std::fs::create_dir_all(folder.join("boot")).expect("made");
+        std::fs::create_dir_all(&modules).expect("made");
+        std::fs::write(folder.join("boot").join(format!("vmlinuz-{version}")), "").expect("written");
+        std::fs::write(modules.join("modules.dep"), list).expect("written");
+    }
+
+    #[test]
+    fn the_newest_kernel_that_reads_files_of_the_host_is_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let nine = "kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko\n";
+        kernel(folder.path(), "6.9.0-1", nine);
+        kernel(folder.path(), "6.10.0-1", nine);
+        kernel(folder.path(), "6.11.0-1-cloud", "kernel/fs/ext4/ext4.ko:\n");
+        std::fs::write(folder.path().join("boot/vmlinuz-7.0"), "").expect("written");
+        let (kernel, modules) = newest(&folder.path().join("boot")).expect("there are two");
+        assert!(kernel.ends_with("boot/vmlinuz-6.10.0-1"), "{}", kernel.display());
+        assert!(modules.ends_with("lib/modules/6.10.0-1"), "{}", modules.display());
+        assert_eq!(with_modules(&folder.path().join("boot/vmlinuz-7.0")), None, "it has none");
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_what_to_do() {
+        let own = std::env::current_exe().expect("this program");
+        let small = Machine {
+            memory_bytes: 1 << 20,
+            emulated: true,
+            ..Machine::default()
+        };
+        let missing = Machine {
+            kernel: Some("/nowhere/vmlinuz-1".into()),
+            emulated: true,
+            ..Machine::default()
+        };
+        let there = find(Path::new(QEMU[0])).is_some();
+        for (machine, monitor, word) in [
+            (&small, own.as_path(), "--sandbox-machine-memory"),
+            (&missing, own.as_path(), "--sandbox-kernel"),
+            (&missing, Path::new("/nowhere/hotlease-machine"), "HOTLEASE_MACHINE"),
+        ] {
+            let why = machine.found(monitor).expect_err("something is missing");
+            assert!(why.contains(if there { word } else { "apt-get install" }), "{why}");
+        }
+    }
+}
