@@ -99,7 +99,13 @@ impl FakePlatform {
         };
         let taken = plan.clone();
         let taken = Control::get().unwrap().run(async move {
-            let session = Session::over(client, b"token".to_vec(), Expected::of(usize::from(workers), ""), None).await?;
+            let session = Session::over(
+                client,
+                b"token".to_vec(),
+                Expected::of(usize::from(workers), ""),
+                None,
+            )
+            .await?;
             Lease::begin(&taken, session, workers)
                 .await
                 .map(|taken| vec![taken])

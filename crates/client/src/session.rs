@@ -128,7 +128,11 @@ impl Drop for Kept<'_> {
 
 impl Session {
     /// Binds to a lease, which a manager on another host may have got. On the control thread.
-    pub(crate) async fn attach(grant: &Grant, site: Option<&Site>, expected: Expected) -> Result<Self, Error> {
+    pub(crate) async fn attach(
+        grant: &Grant,
+        site: Option<&Site>,
+        expected: Expected,
+    ) -> Result<Self, Error> {
         let path = Path::new(&grant.session_socket);
         let Some(site) = site else {
             let socket = Socket::connect(path).map_err(|error| match error.kind() {
@@ -347,7 +351,11 @@ impl Shared {
     pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
         let _kept = Kept::new(&self.kept);
         let connect = SessionRequest::Connect { worker };
-        match self.link.ask(&connect, &[], AGENT, self.expected.start_limit).await {
+        match self
+            .link
+            .ask(&connect, &[], AGENT, self.expected.start_limit)
+            .await
+        {
             Ok((SessionReply::Connected { worker: which, epoch }, fds)) if which == worker => {
                 let mut fds = fds.into_iter();
                 match (fds.next(), fds.next()) {

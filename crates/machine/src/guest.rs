@@ -82,13 +82,13 @@ fn live(mut port: File, teller: &Teller) -> Result<Ended, String> {
         }
         _ => return Err("the monitor is of another version".into()),
     };
-    let writable = run.writable.iter().map(|path| PathBuf::from(OsString::from_vec(path.clone())));
-    root::enter(&run.limits, writable)?;
+    root::enter(&run)?;
     root::limit(&run.limits).map_err(failed("setting limits"))?;
     let (ours, theirs) = Socket::pair().map_err(failed("a control socket"))?;
     let (output, printing) = io::pipe().map_err(failed("a pipe"))?;
     let path = PathBuf::from(OsString::from_vec(run.path.clone()));
-    let worker = start(run, theirs.into(), printing).map_err(|error| format!("running {}: {error}", path.display()))?;
+    let worker = start(run, theirs.into(), printing)
+        .map_err(|error| format!("running {}: {error}", path.display()))?;
     spawn("output", {
         let teller = teller.clone();
         move || pass_on(output, &teller)
@@ -125,7 +125,11 @@ fn start(run: Run, control: OwnedFd, output: io::PipeWriter) -> io::Result<Pid> 
         .arg(text(run.path))
         .args(run.arguments.into_iter().map(text))
         .env_clear()
-        .envs(run.environment.into_iter().map(|(name, value)| (text(name), text(value))))
+        .envs(
+            run.environment
+                .into_iter()
+                .map(|(name, value)| (text(name), text(value))),
+        )
         .current_dir(match directory.is_dir() {
             true => directory.as_path(),
             false => Path::new("/"),
@@ -149,7 +153,10 @@ pub fn confined(arguments: &[OsString]) -> ExitCode {
         Ok(()) => Command::new(path).arg0(name).args(arguments).exec(),
         Err(error) => error,
     };
-    eprintln!("hotlease-machine: {} cannot be run: {error}", Path::new(path).display());
+    eprintln!(
+        "hotlease-machine: {} cannot be run: {error}",
+        Path::new(path).display()
+    );
     ExitCode::from(127)
 }
 
@@ -176,7 +183,12 @@ fn pass_on(mut output: io::PipeReader, teller: &Teller) {
 /// Hears the worker, then the monitor, for ever.
 fn serve(mut port: File, worker: Socket, teller: Teller, usage: &OnceLock<Arc<UsageBlock>>) {
     match worker.receive::<Answer>() {
-        Ok(Some((Answer::Ready { version, imports_us, .. }, _))) => {
+        Ok(Some((
+            Answer::Ready {
+                version, imports_us, ..
+            },
+            _,
+        ))) => {
             teller.tell(&FromGuest::Ready { version, imports_us }, &[]);
         }
         Ok(Some((Answer::Failed { why }, _))) => {

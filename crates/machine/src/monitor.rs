@@ -29,7 +29,11 @@ const CONSOLE: &str = "/tmp/.hotlease-console";
 
 /// What an agent starts it with.
 #[derive(Parser)]
-#[command(name = "hotlease-machine", version, about = "Started by an agent: see `hotlease agent --sandbox microvm`")]
+#[command(
+    name = "hotlease-machine",
+    version,
+    about = "Started by an agent: see `hotlease agent --sandbox microvm`"
+)]
 struct Arguments {
     /// The program that emulates machines.
     #[arg(long)]
@@ -52,6 +56,9 @@ struct Arguments {
     /// Where it runs.
     #[arg(long)]
     directory: OsString,
+    /// A file or folder that is shown, wherever it is; may be given more than once.
+    #[arg(long)]
+    shown: Vec<PathBuf>,
     /// A folder that may be written to; may be given more than once.
     #[arg(long)]
     writable: Vec<PathBuf>,
@@ -85,7 +92,8 @@ pub fn run() -> ExitCode {
 fn boot(arguments: &Arguments) -> Result<(&'static Far, Duration), String> {
     let failed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
     let listener = UnixListener::bind(PORT).map_err(failed("its port"))?;
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get().min(boot::PROCESSORS_MAX));
+    let processors =
+        std::thread::available_parallelism().map_or(1, |count| count.get().min(boot::PROCESSORS_MAX));
     let machine = Machine {
         qemu: &arguments.qemu,
         kernel: &arguments.kernel,
@@ -101,19 +109,21 @@ fn boot(arguments: &Arguments) -> Result<(&'static Far, Duration), String> {
     let port = accept(&listener, &mut child)?;
     let (heard, words) = mpsc::channel();
     let far = Far::over(port, arguments.memory_mib, heard, child).map_err(failed("its port"))?;
+    let bytes = |path: &PathBuf| path.clone().into_os_string().into_vec();
     let run = Run {
         path: arguments.program[0].clone().into_vec(),
-        arguments: arguments.program[1..].iter().cloned().map(OsString::into_vec).collect(),
+        arguments: arguments.program[1..]
+            .iter()
+            .cloned()
+            .map(OsString::into_vec)
+            .collect(),
         environment: std::env::vars_os()
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
             .collect(),
         directory: arguments.directory.clone().into_vec(),
         limits: limits().map_err(failed("what its sandbox limits it to"))?,
-        writable: arguments
-            .writable
-            .iter()
-            .map(|path| path.clone().into_os_string().into_vec())
-            .collect(),
+        shown: arguments.shown.iter().map(bytes).collect(),
+        writable: arguments.writable.iter().map(bytes).collect(),
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -121,7 +131,9 @@ fn boot(arguments: &Arguments) -> Result<(&'static Far, Duration), String> {
         .map_err(failed("its port"))?;
     match words.recv_timeout(BOOT_LIMIT) {
         Ok(Heard::Ready { version, imports }) if version == PROTOCOL_VERSION => Ok((far, imports)),
-        Ok(Heard::Ready { version, .. }) => Err(format!("its worker is of version {version}, not {PROTOCOL_VERSION}")),
+        Ok(Heard::Ready { version, .. }) => Err(format!(
+            "its worker is of version {version}, not {PROTOCOL_VERSION}"
+        )),
         Ok(Heard::Ended { why }) => Err(format!("{why}{}", complaint())),
         Err(_) => Err(format!(
             "no word from it in {} s{}",
@@ -162,7 +174,9 @@ fn accept(listener: &UnixListener, child: &mut Child) -> Result<UnixStream, Stri
             Err(error) => return Err(failed(error)),
         }
         if let Ok(Some(status)) = child.try_wait() {
-            return Err(format!("QEMU ended with {status}; what it says is in the worker's output"));
+            return Err(format!(
+                "QEMU ended with {status}; what it says is in the worker's output"
+            ));
         }
         if Instant::now() > until {
             return Err("QEMU does not start".into());
@@ -180,6 +194,9 @@ pub(crate) fn complaint() -> String {
     let lines: Vec<&str> = text.lines().filter(printable).collect();
     match lines.len() {
         0 => String::new(),
-        count => format!("; its kernel says: {}", lines[count.saturating_sub(5)..].join(" | ")),
+        count => format!(
+            "; its kernel says: {}",
+            lines[count.saturating_sub(5)..].join(" | ")
+        ),
     }
 }

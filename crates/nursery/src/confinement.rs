@@ -150,9 +150,12 @@ fn compiled(
                 Rule::Is(argument, value) => {
                     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
                 }
-                Rule::Among(argument, bits, value) => {
-                    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), value)
-                }
+                Rule::Among(argument, bits, value) => SeccompCondition::new(
+                    argument,
+                    SeccompCmpArgLen::Dword,
+                    SeccompCmpOp::MaskedEq(bits),
+                    value,
+                ),
                 Rule::HasNone(argument, bits) => {
                     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)
                 }

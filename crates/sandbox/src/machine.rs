@@ -21,10 +21,7 @@ const OWN_BYTES: u64 = 384 << 20;
 const MEMORY_BYTES_MIN: u64 = 192 << 20;
 
 /// QEMU as distributions call it; the second one where it is not meant to be run by hand.
-const QEMU: [&str; 2] = [
-    concat!("qemu-system-", "x86_64"),
-    "/usr/libexec/qemu-kvm",
-];
+const QEMU: [&str; 2] = [concat!("qemu-system-", "x86_64"), "/usr/libexec/qemu-kvm"];
 
 /// The virtual machines of a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,8 +126,14 @@ impl Machine {
 }
 
 impl Found {
-    /// The program that has a machine made for `program`, or for the native worker `binary`.
-    pub(crate) fn monitor(&self, program: Option<&Program>, reach: &Reach, binary: &Path) -> Program {
+    /// The program that has a machine made for `program`, or for the native worker `binary`, in a sandbox of this policy.
+    pub(crate) fn monitor(
+        &self,
+        policy: &Policy,
+        program: Option<&Program>,
+        reach: &Reach,
+        binary: &Path,
+    ) -> Program {
         let shown = |source: &Path, target: &str| Mount {
             source: source.to_owned(),
             target: target.into(),
@@ -158,12 +161,22 @@ impl Found {
         add("--qemu", self.qemu.clone().into());
         add("--kernel", KERNEL_INSIDE.into());
         add("--modules", MODULES_INSIDE.into());
-        add("--memory-mib", (self.machine.memory_bytes >> 20).to_string().into());
+        add(
+            "--memory-mib",
+            (self.machine.memory_bytes >> 20).to_string().into(),
+        );
         add("--functions", functions.to_string().into());
         add("--directory", program.directory.clone().into());
-        let written = reach.directories.iter().filter(|declared| declared.writable);
-        for declared in written {
-            add("--writable", declared.target.as_os_str().to_owned());
+        for declared in &reach.directories {
+            let name = if declared.writable {
+                "--writable"
+            } else {
+                "--shown"
+            };
+            add(name, declared.target.as_os_str().to_owned());
+        }
+        for mount in policy.mounts.iter().chain(&program.mounts) {
+            add("--shown", mount.target.as_os_str().to_owned());
         }
         if self.machine.emulated {
             arguments.push("--emulated".into());
@@ -187,7 +200,9 @@ fn with_modules(kernel: &Path) -> Option<(PathBuf, PathBuf)> {
     let version = kernel.file_name()?.to_str()?.strip_prefix("vmlinuz-")?;
     let beside = kernel.parent()?.parent()?.join("lib/modules");
     let places = [Path::new("/lib/modules"), &beside].map(|place| place.join(version));
-    let modules = places.into_iter().find(|place| place.join("modules.dep").is_file())?;
+    let modules = places
+        .into_iter()
+        .find(|place| place.join("modules.dep").is_file())?;
     // Shown by its own path, without links.
     let modules = modules.canonicalize().ok()?;
     Some((kernel, modules))
@@ -208,7 +223,11 @@ fn newest(folder: &Path) -> Option<(PathBuf, PathBuf)> {
 
 /// The numbers of a version, so that 6.10 comes after 6.9.
 fn numbers(kernel: &Path) -> Vec<u64> {
-    let name = kernel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = kernel
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let parts = name.split(|character: char| !character.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
 }
@@ -236,7 +255,11 @@ mod tests {
         let (kernel, modules) = newest(&folder.path().join("boot")).expect("there are two");
         assert!(kernel.ends_with("boot/vmlinuz-6.10.0-1"), "{}", kernel.display());
         assert!(modules.ends_with("lib/modules/6.10.0-1"), "{}", modules.display());
-        assert_eq!(with_modules(&folder.path().join("boot/vmlinuz-7.0")), None, "it has none");
+        assert_eq!(
+            with_modules(&folder.path().join("boot/vmlinuz-7.0")),
+            None,
+            "it has none"
+        );
     }
 
     #[test]
@@ -256,10 +279,17 @@ mod tests {
         for (machine, monitor, word) in [
             (&small, own.as_path(), "--sandbox-machine-memory"),
             (&missing, own.as_path(), "--sandbox-kernel"),
-            (&missing, Path::new("/nowhere/hotlease-machine"), "HOTLEASE_MACHINE"),
+            (
+                &missing,
+                Path::new("/nowhere/hotlease-machine"),
+                "HOTLEASE_MACHINE",
+            ),
         ] {
             let why = machine.found(monitor).expect_err("something is missing");
-            assert!(why.contains(if there { word } else { "apt-get install" }), "{why}");
+            assert!(
+                why.contains(if there { word } else { "apt-get install" }),
+                "{why}"
+            );
         }
     }
 }

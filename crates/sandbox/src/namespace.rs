@@ -2,8 +2,8 @@
 
 use crate::container::Container;
 use crate::kind::Kind;
-use crate::machine::{Found, Machine};
 use crate::launcher::{Program, Reach, SandboxError};
+use crate::machine::{Found, Machine};
 use hotlease_nursery::order::{Described, Order, Reply, WORKER_INSIDE};
 use hotlease_nursery::policy::{Mount, Policy};
 use hotlease_nursery::{receive, send};
@@ -156,7 +156,7 @@ impl Namespaces {
         let monitor = match &self.of {
             Of::Machine(machine, monitor) => {
                 let found: Found = machine.found(monitor).map_err(unavailable)?;
-                Some(found.monitor(program, reach, binary))
+                Some(found.monitor(&self.policy, program, reach, binary))
             }
             _ => None,
         };

@@ -65,6 +65,8 @@ pub struct Run {
     pub directory: Vec<u8>,
     /// What its sandbox limits it to, and so the machine.
     pub limits: Limits,
+    /// What of the sandbox's files is to be seen where the machine has folders of its own, such as `/tmp`.
+    pub shown: Vec<Vec<u8>>,
     /// Folders that may be written, each a device of its own: `writable0` and so on.
     pub writable: Vec<Vec<u8>>,
 }

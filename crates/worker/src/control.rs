@@ -20,8 +20,8 @@ use hotlease_fabric::memory::PAGE_BYTES;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_wire::control::{Answer, Order};
-use hotlease_wire::machine::Assignment;
 use hotlease_wire::limits::{CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, PROTOCOL_VERSION, SLOTS_MAX};
+use hotlease_wire::machine::Assignment;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::resource::{Resource, setrlimit};
@@ -177,7 +177,12 @@ fn carry_out(
         (Order::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
         (_, None) => return Err("this worker has no lease yet".into()),
         (Order::Load { size_bytes, base, .. }, Some(lease)) => {
-            let functions = Arc::new(lease.functions.with_library(program.elsewhere, fd?, size_bytes, base)?);
+            let functions = Arc::new(lease.functions.with_library(
+                program.elsewhere,
+                fd?,
+                size_bytes,
+                base,
+            )?);
             lease.functions = functions.clone();
             for slot in &lease.slots {
                 slot.put(Letter::Functions(functions.clone()));

@@ -110,7 +110,11 @@ pub unsafe fn call(
     }
     // SAFETY: room for as many, by the check of the outcome and the caller's word.
     unsafe {
-        std::ptr::copy_nonoverlapping(returned.output.as_ptr(), output.start.as_ptr(), returned.output.len());
+        std::ptr::copy_nonoverlapping(
+            returned.output.as_ptr(),
+            output.start.as_ptr(),
+            returned.output.len(),
+        );
     }
     Ok(outcome)
 }

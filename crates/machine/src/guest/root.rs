@@ -1,19 +1,24 @@
 //! What a machine has: its port, and the sandbox's files as its root.
 
-use hotlease_wire::machine::Limits;
+use hotlease_wire::machine::{Limits, Run};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::time::{ClockId, clock_settime};
-use rustix::mount::{MountFlags, mount, mount_move};
+use rustix::fs::CWD;
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_move, move_mount, open_tree};
 use rustix::process::{chdir, chroot};
 use rustix::system::{finit_module, sethostname};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Where the new root is put together.
 const NEW: &str = "/new";
+/// Folders of the machine's own memory.
+const OWN: [&str; 2] = ["/new/tmp", "/new/dev/shm"];
 /// How long the kernel may take to find its devices.
 const DEVICES_LIMIT: Duration = Duration::from_secs(30);
 /// Of module files that are compressed.
@@ -66,27 +71,56 @@ pub fn set_clock(now_ns: u64) -> io::Result<()> {
 }
 
 /// Makes the sandbox's files the root, with folders of the machine's own where a sandbox has its own.
-pub fn enter(limits: &Limits, writable: impl Iterator<Item = PathBuf>) -> Result<(), String> {
+pub fn enter(run: &Run) -> Result<(), String> {
     // Only read, so that what was read once is still true.
     let options = c"trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=client";
-    mount_at("root", NEW, "9p", MountFlags::RDONLY | MountFlags::NOSUID, Some(options))?;
+    mount_at(
+        "root",
+        NEW,
+        "9p",
+        MountFlags::RDONLY | MountFlags::NOSUID,
+        Some(options),
+    )?;
+    let shown = run.shown.iter().map(|path| beneath(path));
+    let hidden = shown.filter(|path| OWN.iter().any(|own| path.starts_with(own)));
+    let hidden: Vec<Hidden> = hidden.map(Hidden::find).collect::<Result<_, _>>()?;
     let own = MountFlags::NOSUID | MountFlags::NODEV;
-    for (number, path) in writable.enumerate() {
-        let beneath = Path::new(NEW).join(path.strip_prefix("/").unwrap_or(&path));
-        // Others may write there, too: nothing is believed for longer than a call.
-        let options = c"trans=virtio,version=9p2000.L,msize=512000,cache=none,access=client";
-        let target = beneath.to_string_lossy();
-        mount_at(&format!("writable{number}"), &target, "9p", own, Some(options))?;
-    }
-    mount_at("proc", "/new/proc", "proc", own | MountFlags::NOEXEC, Some(c"hidepid=invisible"))?;
-    mount_in_memory("/new/tmp", own, limits.tmp_bytes)?;
-    mount_at("devtmpfs", "/new/dev", "devtmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, None)?;
-    let shm = Path::new("/new/dev/shm");
-    fs::create_dir_all(shm).map_err(|error| format!("making /dev/shm: {error}"))?;
-    mount_in_memory("/new/dev/shm", own | MountFlags::NOEXEC, limits.shm_bytes)?;
+    mount_at(
+        "proc",
+        "/new/proc",
+        "proc",
+        own | MountFlags::NOEXEC,
+        Some(c"hidepid=invisible"),
+    )?;
+    mount_in_memory(OWN[0], own, run.limits.tmp_bytes)?;
+    mount_at(
+        "devtmpfs",
+        "/new/dev",
+        "devtmpfs",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        None,
+    )?;
+    fs::create_dir_all(OWN[1]).map_err(|error| format!("making /dev/shm: {error}"))?;
+    mount_in_memory(OWN[1], own | MountFlags::NOEXEC, run.limits.shm_bytes)?;
     for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
         // One that is there is as good.
         let _ = std::os::unix::fs::symlink(format!("/proc/self/fd{to}"), Path::new("/new/dev").join(name));
+    }
+    for hidden in hidden {
+        hidden.show()?;
+    }
+    for (number, path) in run.writable.iter().enumerate() {
+        let target = beneath(path);
+        fs::create_dir_all(&target).map_err(|error| format!("making {}: {error}", target.display()))?;
+        // Others may write there, too: nothing is believed for longer than a call.
+        let options = c"trans=virtio,version=9p2000.L,msize=512000,cache=none,access=client";
+        mount_at(
+            &format!("writable{number}"),
+            &target.to_string_lossy(),
+            "9p",
+            own,
+            Some(options),
+        )?;
     }
     let failed = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
     chdir(NEW).map_err(failed("entering the root"))?;
@@ -96,13 +130,65 @@ pub fn enter(limits: &Limits, writable: impl Iterator<Item = PathBuf>) -> Result
     sethostname(b"sandbox").map_err(failed("naming the host"))
 }
 
-fn mount_at(source: &str, target: &str, kind: &str, flags: MountFlags, options: Option<&CStr>) -> Result<(), String> {
+/// Where something of the worker's is, as long as its root is not the root.
+fn beneath(path: &[u8]) -> PathBuf {
+    let path = Path::new(OsStr::from_bytes(path));
+    Path::new(NEW).join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// A file or folder of the sandbox's beneath a folder that the machine has one of its own for.
+struct Hidden {
+    at: PathBuf,
+    is_folder: bool,
+    mount: OwnedFd,
+}
+
+impl Hidden {
+    /// Takes hold of it, before it is hidden.
+    fn find(at: PathBuf) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("finding {}: {error}", at.display());
+        let is_folder = fs::metadata(&at).map_err(failed)?.is_dir();
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let mount = open_tree(CWD, &at, flags).map_err(|errno| failed(errno.into()))?;
+        Ok(Self { at, is_folder, mount })
+    }
+
+    /// Has it seen again at the same place.
+    fn show(self) -> Result<(), String> {
+        let failed = |error: io::Error| format!("showing {}: {error}", self.at.display());
+        let folder = if self.is_folder {
+            Some(self.at.as_path())
+        } else {
+            self.at.parent()
+        };
+        fs::create_dir_all(folder.unwrap_or(&self.at)).map_err(failed)?;
+        if !self.is_folder {
+            // One that is shown beneath another is there.
+            File::options()
+                .append(true)
+                .create(true)
+                .open(&self.at)
+                .map_err(failed)?;
+        }
+        let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(self.mount.as_fd(), "", CWD, &self.at, empty).map_err(|errno| failed(errno.into()))
+    }
+}
+
+fn mount_at(
+    source: &str,
+    target: &str,
+    kind: &str,
+    flags: MountFlags,
+    options: Option<&CStr>,
+) -> Result<(), String> {
     let kind = CString::new(kind).map_err(|error| error.to_string())?;
     mount(source, target, &kind, flags, options).map_err(|error| format!("mounting {target}: {error}"))
 }
 
 fn mount_in_memory(target: &str, flags: MountFlags, bytes: u64) -> Result<(), String> {
-    let options = CString::new(format!("mode=1777,nr_inodes=65536,size={bytes}")).map_err(|error| error.to_string())?;
+    let options =
+        CString::new(format!("mode=1777,nr_inodes=65536,size={bytes}")).map_err(|error| error.to_string())?;
     mount_at("tmpfs", target, "tmpfs", flags, Some(&options))
 }
 

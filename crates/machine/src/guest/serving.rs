@@ -60,7 +60,9 @@ impl Serving {
         let order = Order::Configure {
             lease: LeaseId([0; 8]),
             epoch: assignment.epoch,
-            cores: (0..u32::from(assignment.slots)).map(|slot| slot % processors).collect(),
+            cores: (0..u32::from(assignment.slots))
+                .map(|slot| slot % processors)
+                .collect(),
             // A thread that polls here takes the processor from who could make it hear something.
             polling: Polling::Warm,
             hot_budget_ns: 0,
@@ -99,7 +101,9 @@ impl Serving {
 
     fn tell(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
         let gone = |error: String| format!("the worker does not answer: {error}");
-        self.worker.send(order, fds).map_err(|error| gone(error.to_string()))?;
+        self.worker
+            .send(order, fds)
+            .map_err(|error| gone(error.to_string()))?;
         match self.worker.receive::<Answer>() {
             Ok(Some((Answer::Done, _))) => Ok(()),
             Ok(Some((Answer::Failed { why }, _))) => Err(why),

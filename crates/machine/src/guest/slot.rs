@@ -82,10 +82,13 @@ impl Slot {
             reply: SHAPE,
         };
         let (reply, fds) = ask(connection, &open, &[replies.fd(), doorbell.fd()])?;
-        let (ConnectionReply::Opened { generation }, Ok([ring, bell])) = (reply, <[OwnedFd; 2]>::try_from(fds)) else {
+        let (ConnectionReply::Opened { generation }, Ok([ring, bell])) =
+            (reply, <[OwnedFd; 2]>::try_from(fds))
+        else {
             return Err(text(&"the worker opens no channel"));
         };
-        let channel = ClientChannel::open(replies, generation, SHAPE, ring, bell).map_err(|error| text(&error))?;
+        let channel =
+            ClientChannel::open(replies, generation, SHAPE, ring, bell).map_err(|error| text(&error))?;
         Ok(Self {
             index,
             epoch,
@@ -195,9 +198,17 @@ impl Large {
 
     /// With room for so many bytes.
     fn of(&mut self, bytes: usize, connection: &Mutex<Socket>) -> Result<&mut Buffer<u8>, String> {
-        if self.buffer.as_ref().is_some_and(|buffer| buffer.elements() < bytes) {
+        if self
+            .buffer
+            .as_ref()
+            .is_some_and(|buffer| buffer.elements() < bytes)
+        {
             self.buffer = None;
-            done(ask(connection, &ConnectionRequest::Deregister { region: self.region }, &[])?)?;
+            done(ask(
+                connection,
+                &ConnectionRequest::Deregister { region: self.region },
+                &[],
+            )?)?;
         }
         if self.buffer.is_none() {
             let buffer = Buffer::new(bytes.next_power_of_two()).map_err(|error| error.to_string())?;

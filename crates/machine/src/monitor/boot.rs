@@ -41,30 +41,53 @@ impl Machine<'_> {
     pub fn start(&self) -> Result<Child, String> {
         let files = first_files(self.modules)?;
         // QEMU opens it by its number.
-        fcntl(&files, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|error| format!("its first files: {error}"))?;
+        fcntl(&files, FcntlArg::F_SETFD(FdFlag::empty()))
+            .map_err(|error| format!("its first files: {error}"))?;
         let acceleration = if self.emulated { "tcg" } else { "kvm" };
         let mut qemu = Command::new(self.qemu);
-        qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-monitor", "none"])
-            .args(["-machine", &format!("microvm,accel={acceleration},rtc=on")])
-            .args(["-cpu", if self.emulated { "max" } else { "host" }])
-            .args(["-m", &self.memory_mib.to_string(), "-smp", &self.processors.to_string()])
-            .arg("-kernel")
-            .arg(self.kernel)
-            .args(["-initrd", &format!("/proc/self/fd/{}", files.as_raw_fd())])
-            .args(["-append", &command_line()])
-            .args(["-serial", &format!("file:{}", self.console.display())])
-            .args(["-device", "virtio-serial-device", "-chardev"])
-            .arg(format!("socket,id=port,path={}", self.port.display()))
-            .args(["-device", "virtserialport,chardev=port,name=hotlease"])
-            // All that the sandbox shows, and nothing of it to be changed.
-            .args(["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"])
-            .args(["-device", "virtio-9p-device,fsdev=root,mount_tag=root"])
-            .args(["-device", "virtio-rng-device"]);
+        qemu.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-monitor",
+            "none",
+        ])
+        .args(["-machine", &format!("microvm,accel={acceleration},rtc=on")])
+        .args(["-cpu", if self.emulated { "max" } else { "host" }])
+        .args([
+            "-m",
+            &self.memory_mib.to_string(),
+            "-smp",
+            &self.processors.to_string(),
+        ])
+        .arg("-kernel")
+        .arg(self.kernel)
+        .args(["-initrd", &format!("/proc/self/fd/{}", files.as_raw_fd())])
+        .args(["-append", &command_line()])
+        .args(["-serial", &format!("file:{}", self.console.display())])
+        .args(["-device", "virtio-serial-device", "-chardev"])
+        .arg(format!("socket,id=port,path={}", self.port.display()))
+        .args(["-device", "virtserialport,chardev=port,name=hotlease"])
+        // All that the sandbox shows, and nothing of it to be changed.
+        .args([
+            "-fsdev",
+            "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+        ])
+        .args(["-device", "virtio-9p-device,fsdev=root,mount_tag=root"])
+        .args(["-device", "virtio-rng-device"]);
         for (number, folder) in self.writable.iter().enumerate() {
             // A comma is part of a name only if it is doubled.
             let path = folder.to_string_lossy().replace(',', ",,");
-            qemu.args(["-fsdev", &format!("local,id=w{number},path={path},security_model=none,multidevs=remap")])
-                .args(["-device", &format!("virtio-9p-device,fsdev=w{number},mount_tag=writable{number}")]);
+            qemu.args([
+                "-fsdev",
+                &format!("local,id=w{number},path={path},security_model=none,multidevs=remap"),
+            ])
+            .args([
+                "-device",
+                &format!("virtio-9p-device,fsdev=w{number},mount_tag=writable{number}"),
+            ]);
         }
         qemu.env_clear().stdin(Stdio::null());
         qemu.spawn()
@@ -74,7 +97,9 @@ impl Machine<'_> {
 
 fn command_line() -> String {
     // A kernel that gives up ends QEMU, which ends the worker. What it does not know goes to its first program as environment.
-    format!("console=ttyS0 quiet loglevel=4 panic=-1 reboot=t pci=off random.trust_cpu=on LD_LIBRARY_PATH=/{LIBRARIES}")
+    format!(
+        "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t pci=off random.trust_cpu=on LD_LIBRARY_PATH=/{LIBRARIES}"
+    )
 }
 
 /// Nothing but this program, and what of the kernel it needs to begin.
@@ -90,7 +115,8 @@ fn first_files(modules: &Path) -> Result<File, String> {
         files.add(folder, 0o040_755, &[]).map_err(failed)?;
     }
     // Opened before the kernel's first program has any folder of devices.
-    let own = |path: &Path| std::fs::read(path).map_err(|error| format!("reading {}: {error}", path.display()));
+    let own =
+        |path: &Path| std::fs::read(path).map_err(|error| format!("reading {}: {error}", path.display()));
     files
         .add("init", 0o100_755, &own(Path::new("/proc/self/exe"))?)
         .map_err(failed)?;
@@ -102,7 +128,9 @@ fn first_files(modules: &Path) -> Result<File, String> {
         if name.starts_with("ld-") {
             files.add(LOADER, 0o100_755, &bytes).map_err(failed)?;
         }
-        files.add(&format!("{LIBRARIES}/{name}"), 0o100_755, &bytes).map_err(failed)?;
+        files
+            .add(&format!("{LIBRARIES}/{name}"), 0o100_755, &bytes)
+            .map_err(failed)?;
     }
     for (number, module) in modules::needed(modules)?.iter().enumerate() {
         let name = module.file_name().unwrap_or_default().to_string_lossy();
@@ -142,7 +170,10 @@ fn libraries() -> io::Result<BTreeSet<PathBuf>> {
     let paths = maps.lines().filter_map(|line| line.split_once('/'));
     let paths = paths.map(|(_, path)| Path::new("/").join(path));
     let is_library = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         name.ends_with(".so") || name.contains(".so.")
     };
     Ok(paths.filter(is_library).collect())
@@ -156,9 +187,10 @@ mod tests {
     fn the_guest_finds_its_loader_and_its_libraries() {
         let found = libraries().expect("this process has maps");
         let has = |start: &str| {
-            found
-                .iter()
-                .any(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start)))
+            found.iter().any(|path| {
+                path.file_name()
+                    .is_some_and(|name| name.to_string_lossy().starts_with(start))
+            })
         };
         assert!(has("ld-") && has("libc."), "{found:?}");
     }
@@ -175,10 +207,16 @@ mod tests {
         let mut file = files.end().expect("written");
         io::Seek::rewind(&mut file).expect("a file can be read again");
         let mut reader = cpio::newc::Reader::new(&file).expect("an entry");
-        assert_eq!((reader.entry().name(), reader.entry().mode()), ("folder", 0o040_755));
+        assert_eq!(
+            (reader.entry().name(), reader.entry().mode()),
+            ("folder", 0o040_755)
+        );
         reader = cpio::newc::Reader::new(reader.finish().expect("its end")).expect("an entry");
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).expect("its bytes");
-        assert_eq!((reader.entry().name(), bytes.as_slice()), ("folder/file", &b"bytes"[..]));
+        assert_eq!(
+            (reader.entry().name(), bytes.as_slice()),
+            ("folder/file", &b"bytes"[..])
+        );
     }
 }

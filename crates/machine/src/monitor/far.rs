@@ -39,7 +39,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Far {
     /// Over this port. For good: what it hears is told as long as the process lives, which ends with the worker inside.
-    pub fn over(port: UnixStream, memory_mib: u32, heard: Sender<Heard>, qemu: Child) -> io::Result<&'static Self> {
+    pub fn over(
+        port: UnixStream,
+        memory_mib: u32,
+        heard: Sender<Heard>,
+        qemu: Child,
+    ) -> io::Result<&'static Self> {
         let (obeyed, answers) = mpsc::channel();
         let from = port.try_clone()?;
         let far: &'static Self = Box::leak(Box::new(Self {
@@ -92,7 +97,12 @@ impl Far {
                 }
                 FromGuest::Ready { .. } => break "it says twice that it is ready".to_owned(),
                 FromGuest::Obeyed(answer) => drop(obeyed.send(answer)),
-                FromGuest::Returned { slot, status, code, bytes } => {
+                FromGuest::Returned {
+                    slot,
+                    status,
+                    code,
+                    bytes,
+                } => {
                     let Some(waiting) = locked(&self.waiting).remove(&slot) else {
                         break format!("it answers slot {slot}, which did not ask");
                     };
@@ -108,7 +118,10 @@ impl Far {
         if is_ready {
             // Its end is the worker's: calls under way may have run.
             eprintln!("hotlease-machine: {why}{}", super::complaint());
-            Worker::end_as(End { status: 1, crash: None })
+            Worker::end_as(End {
+                status: 1,
+                crash: None,
+            })
         }
         // So that nothing is in the way of what QEMU says last.
         let _ = qemu.kill();

@@ -104,15 +104,28 @@ mod tests {
             .collect();
         assert_eq!(
             names,
-            ["virtio_console.ko", "netfs.ko", "fscache.ko", "9pnet.ko", "9p.ko", "9pnet_virtio.ko.xz"]
+            [
+                "virtio_console.ko",
+                "netfs.ko",
+                "fscache.ko",
+                "9pnet.ko",
+                "9p.ko",
+                "9pnet_virtio.ko.xz"
+            ]
         );
     }
 
     #[test]
     fn a_kernel_without_them_is_refused_with_what_it_lacks() {
-        let cloud = folder("kernel/drivers/virtio/virtio_mmio.ko:\nkernel/drivers/char/virtio_console.ko:\n", "");
+        let cloud = folder(
+            "kernel/drivers/virtio/virtio_mmio.ko:\nkernel/drivers/char/virtio_console.ko:\n",
+            "",
+        );
         let why = needed(cloud.path()).expect_err("it has no 9p");
-        assert!(why.contains("has no 9p") && why.contains("--sandbox-kernel"), "{why}");
+        assert!(
+            why.contains("has no 9p") && why.contains("--sandbox-kernel"),
+            "{why}"
+        );
         let why = needed(Path::new("/nowhere")).expect_err("no such kernel");
         assert!(why.contains("/nowhere/modules.dep"), "{why}");
     }
