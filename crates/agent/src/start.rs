@@ -122,7 +122,7 @@ impl ActiveLease {
             Some(worker) if worker.is_ready() && worker.is_forked() => Came::Warm(FROM_ZYGOTE.into()),
             Some(worker) if worker.is_ready() => {
                 let program = self.terms.program.as_deref();
-                let why = program.and_then(|program| node.spares.zygotes.why_none(tenant, program));
+                let why = program.and_then(|program| node.spares.zygotes.why_none(tenant, sandbox, program));
                 Came::Warm(why.unwrap_or_default())
             }
             Some(_) => Came::Unready,

@@ -113,9 +113,13 @@ impl Worker {
     }
 
     /// Starts what workers can be forked from. It takes no orders, but is ready once it has imported what they need.
-    pub async fn start_zygote(launcher: &Launcher, program: &Arc<Program>) -> Result<Self, String> {
+    pub async fn start_zygote(
+        launcher: &Launcher,
+        sandbox: Kind,
+        program: &Arc<Program>,
+    ) -> Result<Self, String> {
         let (launcher, of) = (launcher.clone(), Arc::clone(program));
-        let start = move |control| launcher.start_zygote(&of, control);
+        let start = move |control| launcher.start_zygote(sandbox, &of, control);
         Self::begin(held_by(Some(program)), start).await
     }
 

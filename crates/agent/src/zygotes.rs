@@ -1,11 +1,11 @@
 //! Zygotes: interpreters that have imported what a program names, and from which its workers are forked, each into a sandbox of its own.
 //!
 //! There is one for a tenant's program, started when a lease of it is over, as spares are; a program with other imports, environment or
-//! site is another one. Workers in other kinds of sandbox than `namespace`, and programs that name no imports, have none. What is forked serves
-//! one lease, and is not touched when its zygote goes. A zygote that cannot be is remembered with its reason, and workers start as ever.
+//! site is another one. Workers in other kinds of sandbox than `namespace` and `microvm`, and programs that name no imports, have none. In a
+//! `microvm` it is a machine that was saved when it had done them, and what is forked goes on from there. What is forked serves one lease, and is not touched when its zygote goes. A zygote that cannot be is remembered with its reason, and workers start as ever.
 
 use crate::python::{self, ZYGOTE};
-use crate::worker::Worker;
+use crate::worker::{BOOT_LIMIT, Worker};
 use hotlease_sandbox::{Kind, Launcher, Program};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +35,7 @@ struct Kept {
 
 struct Zygote {
     tenant: String,
+    sandbox: Kind,
     program: Arc<Program>,
     state: State,
     used: Instant,
@@ -66,14 +67,14 @@ impl Zygotes {
 
     /// A worker forked from the zygote that there is for this program; an error says why not, and is empty where none would be expected.
     pub async fn fork(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Result<Worker, String> {
-        if sandbox != Kind::Namespace || python::imports(program).is_none() {
+        if !may_have(sandbox, program) {
             return Err(String::new());
         }
-        match self.find(tenant, program) {
+        match self.find(tenant, sandbox, program) {
             Some(State::Ready(zygote)) => {
                 let forked = zygote.fork(&self.launcher, program).await;
                 if let Err(why) = &forked {
-                    self.refuse(tenant, program, format!("its zygote forks no more: {why}"));
+                    self.refuse(tenant, sandbox, program, format!("its zygote forks no more: {why}"));
                 }
                 forked
             }
@@ -91,16 +92,15 @@ impl Zygotes {
         sandbox: Kind,
         program: &Arc<Program>,
     ) -> Result<Worker, String> {
-        let may_have = sandbox == Kind::Namespace && python::imports(program).is_some();
-        if may_have && self.find(tenant, program).is_none() && !self.kept().short {
-            self.start(tenant, program).await;
+        if may_have(sandbox, program) && self.find(tenant, sandbox, program).is_none() && !self.kept().short {
+            self.start(tenant, sandbox, program).await;
         }
         self.fork(tenant, sandbox, program).await
     }
 
     /// Why there is none for this program, if that is known.
-    pub fn why_none(&self, tenant: &str, program: &Program) -> Option<String> {
-        match self.find(tenant, program)? {
+    pub fn why_none(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<String> {
+        match self.find(tenant, sandbox, program)? {
             State::Ready(_) => None,
             State::Refused(why) => Some(format!("no zygote: {why}")),
         }
@@ -110,7 +110,7 @@ impl Zygotes {
     pub fn listing(&self) -> Vec<(Kind, u32, u64)> {
         let kept = self.kept();
         let workers = kept.zygotes.iter().filter_map(|zygote| match &zygote.state {
-            State::Ready(worker) => Some((Kind::Namespace, worker.pid(), worker.resident_bytes())),
+            State::Ready(worker) => Some((zygote.sandbox, worker.pid(), worker.resident_bytes())),
             State::Refused(_) => None,
         });
         workers.collect()
@@ -158,9 +158,9 @@ impl Zygotes {
         again
     }
 
-    fn find(&self, tenant: &str, program: &Program) -> Option<State> {
+    fn find(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<State> {
         let mut kept = self.kept();
-        let is = |zygote: &Zygote| zygote.tenant == tenant && *zygote.program == *program;
+        let is = |zygote: &Zygote| zygote.is(tenant, sandbox, program);
         let at = kept.zygotes.iter().position(is)?;
         let mut zygote = kept.zygotes.remove(at)?;
         if let State::Ready(worker) = &zygote.state
@@ -174,13 +174,13 @@ impl Zygotes {
         Some(state)
     }
 
-    fn refuse(&self, tenant: &str, program: &Arc<Program>, why: String) {
-        self.put(tenant, program, State::Refused(why));
+    fn refuse(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, why: String) {
+        self.put(tenant, sandbox, program, State::Refused(why));
     }
 
-    fn put(&self, tenant: &str, program: &Arc<Program>, state: State) {
+    fn put(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, state: State) {
         let mut kept = self.kept();
-        let is = |zygote: &Zygote| zygote.tenant == tenant && *zygote.program == **program;
+        let is = |zygote: &Zygote| zygote.is(tenant, sandbox, program);
         let old = kept
             .zygotes
             .iter()
@@ -188,6 +188,7 @@ impl Zygotes {
             .and_then(|at| kept.zygotes.remove(at));
         kept.zygotes.push_back(Zygote {
             tenant: tenant.to_owned(),
+            sandbox,
             program: Arc::clone(program),
             state,
             used: Instant::now(),
@@ -197,18 +198,22 @@ impl Zygotes {
         drop((old, surplus));
     }
 
-    async fn start(&self, tenant: &str, program: &Arc<Program>) {
+    async fn start(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) {
         let told = Arc::new(python::told(program, ZYGOTE));
-        let started = Worker::start_zygote(&self.launcher, &told).await;
+        let started = Worker::start_zygote(&self.launcher, sandbox, &told).await;
+        let limit = match sandbox {
+            Kind::MicroVm => IMPORT_LIMIT + BOOT_LIMIT,
+            _ => IMPORT_LIMIT,
+        };
         let ready = match started {
-            Ok(zygote) => zygote.ready(IMPORT_LIMIT).await.map(|()| zygote),
+            Ok(zygote) => zygote.ready(limit).await.map(|()| zygote),
             Err(why) => Err(why),
         };
         match ready {
-            Ok(zygote) => self.put(tenant, program, State::Ready(Arc::new(zygote))),
+            Ok(zygote) => self.put(tenant, sandbox, program, State::Ready(Arc::new(zygote))),
             Err(why) => {
                 tracing::debug!(why, "no zygote");
-                self.refuse(tenant, program, why);
+                self.refuse(tenant, sandbox, program, why);
             }
         }
     }
@@ -216,6 +221,17 @@ impl Zygotes {
 
 /// How often the node's memory is looked at while there are any.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl Zygote {
+    fn is(&self, tenant: &str, sandbox: Kind, program: &Program) -> bool {
+        self.tenant == tenant && self.sandbox == sandbox && *self.program == *program
+    }
+}
+
+/// Whether such a program's workers may be forked from a zygote.
+fn may_have(sandbox: Kind, program: &Program) -> bool {
+    matches!(sandbox, Kind::Namespace | Kind::MicroVm) && python::imports(program).is_some()
+}
 
 impl Kept {
     /// What is too much, who was needed longest ago first.
@@ -273,7 +289,7 @@ mod tests {
             let forked = zygotes.fork(tenant, Kind::Namespace, program).await;
             forked.err().unwrap_or_default()
         };
-        zygotes.refuse("ann", &this, "its imports left a thread".into());
+        zygotes.refuse("ann", Kind::Namespace, &this, "its imports left a thread".into());
         assert_eq!(why("ann", &this).await, "no zygote: its imports left a thread");
         for (tenant, program) in [("bob", &this), ("ann", &other)] {
             let why = why(tenant, program).await;
@@ -286,12 +302,12 @@ mod tests {
         let zygotes = some();
         for number in 0..2 * ZYGOTES_MAX {
             let of = program("/bin/true", &number.to_string());
-            zygotes.refuse("ann", &of, "none".into());
-            assert!(zygotes.find("ann", &program("/bin/true", "0")).is_some());
+            zygotes.refuse("ann", Kind::Namespace, &of, "none".into());
+            assert!(zygotes.find("ann", Kind::Namespace, &program("/bin/true", "0")).is_some());
         }
         assert_eq!(zygotes.kept().zygotes.len(), ZYGOTES_MAX);
         zygotes.keep(0);
-        assert!(zygotes.find("ann", &program("/bin/true", "0")).is_none());
+        assert!(zygotes.find("ann", Kind::Namespace, &program("/bin/true", "0")).is_none());
         assert_eq!(zygotes.look(), None);
     }
 
@@ -299,15 +315,15 @@ mod tests {
     async fn where_memory_is_short_there_are_none_and_none_is_put_by() {
         let zygotes = some();
         let this = program("/bin/true", "numpy");
-        zygotes.refuse("ann", &this, "none".into());
+        zygotes.refuse("ann", Kind::Namespace, &this, "none".into());
         assert_eq!(zygotes.give_back(), 0, "what cannot be borrows nothing");
         // Its imports were under way.
-        zygotes.refuse("ann", &this, "none".into());
+        zygotes.refuse("ann", Kind::Namespace, &this, "none".into());
         assert!(zygotes.kept().zygotes.is_empty());
         let why = zygotes.fork_of_any("ann", Kind::Namespace, &this).await;
         assert!(why.is_err_and(|why| why.starts_with("no zygote yet")));
         zygotes.borrow_again();
-        zygotes.refuse("ann", &this, "none".into());
+        zygotes.refuse("ann", Kind::Namespace, &this, "none".into());
         assert_eq!(zygotes.kept().zygotes.len(), 1);
     }
 }

@@ -1,5 +1,6 @@
 //! Process 1 of a machine: see the program.
 
+mod program;
 mod root;
 mod serving;
 mod slot;
@@ -8,26 +9,27 @@ use crate::link;
 use hotlease_fabric::socket::Socket;
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_wire::control::Answer;
-use hotlease_wire::machine::{Crash, Ended, FromGuest, Run, ToGuest};
+use hotlease_wire::machine::{Crash, Ended, FILE_BYTES_MAX, FromGuest, Run, ToGuest};
+use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use program::Program;
 use rustix::system::{RebootCommand, reboot};
 use serving::Serving;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::io::{self, PipeReader, Read, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The worker's user, as in every sandbox.
-const USER: u32 = 1000;
+pub use program::{confined, confinement};
 
-/// What this program is started with to become another one, confined.
-pub const CONFINED: &str = "--confined";
+/// Ends of whom nobody waits for that are remembered: one of them may turn out to be the worker.
+const ENDS_MAX: usize = 64;
 
 /// What all threads tell the monitor through.
 #[derive(Clone)]
@@ -59,12 +61,7 @@ pub fn run() -> ExitCode {
             power_off()
         }
     };
-    let ended = live(port, &teller).unwrap_or_else(|failure| Ended {
-        failure,
-        status: 1,
-        out_of_memory: false,
-        crash: None,
-    });
+    let ended = live(port, &teller).unwrap_or_else(Ended::never);
     teller.tell(&FromGuest::Ended(ended), &[]);
     // The monitor ends the machine, once it has heard it.
     loop {
@@ -73,38 +70,75 @@ pub fn run() -> ExitCode {
 }
 
 /// Until the worker's program has ended.
-fn live(mut port: File, teller: &Teller) -> Result<Ended, String> {
+fn live(port: File, teller: &Teller) -> Result<Ended, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    let run = match link::receive::<ToGuest>(&mut port).map_err(failed("hearing the monitor"))? {
-        Some((ToGuest::Run { now_ns }, run)) => {
+    let (fuse, answered) = root::open_fuse().map_err(failed("opening /dev/fuse"))?;
+    let (sender, told) = mpsc::channel();
+    spawn("port", move || hear(port, answered, &sender))?;
+    let run = match told.recv() {
+        Ok((ToGuest::Run { now_ns }, run)) => {
             root::set_clock(now_ns).map_err(failed("setting the clock"))?;
             Run::decode(&run).map_err(|error| error.to_string())?
         }
         _ => return Err("the monitor is of another version".into()),
     };
+    root::mount_files(&fuse)?;
+    spawn("files", {
+        let teller = teller.clone();
+        move || ask(fuse, &teller)
+    })?;
     root::enter(&run)?;
     root::limit(&run.limits).map_err(failed("setting limits"))?;
-    let (ours, theirs) = Socket::pair().map_err(failed("a control socket"))?;
-    let (output, printing) = io::pipe().map_err(failed("a pipe"))?;
     let path = PathBuf::from(OsString::from_vec(run.path.clone()));
-    let worker = start(run, theirs.into(), printing)
-        .map_err(|error| format!("running {}: {error}", path.display()))?;
+    let (output, printing) = io::pipe().map_err(failed("a pipe"))?;
     spawn("output", {
         let teller = teller.clone();
         move || pass_on(output, &teller)
     })?;
+    let program = Program::start(run, printing).map_err(|error| format!("running {}: {error}", path.display()))?;
+    let worker = Arc::new(AtomicI32::new(program.pid.as_raw()));
     let usage = Arc::new(OnceLock::new());
     spawn("orders", {
-        let (teller, usage) = (teller.clone(), Arc::clone(&usage));
-        move || serve(port, ours, teller, &usage)
+        let (teller, worker, usage) = (teller.clone(), Arc::clone(&worker), Arc::clone(&usage));
+        move || {
+            if let Err(failure) = serve(&told, program, &worker, &teller, &usage) {
+                let ended = Ended::never(failure);
+                teller.tell(&FromGuest::Ended(ended), &[]);
+            }
+        }
     })?;
-    let status = reap_until(worker).map_err(failed("waiting for the worker"))?;
+    let status = reap_until(&worker).map_err(failed("waiting for the worker"))?;
     Ok(Ended {
         failure: String::new(),
         status,
         out_of_memory: root::has_killed_for_memory(),
         crash: usage.get().and_then(|usage| written_down(usage)),
     })
+}
+
+/// The life of the thread that hears the monitor. It waits for nobody else: the kernel may need an answer for whatever anybody waits for.
+fn hear(mut port: File, mut answered: File, told: &Sender<(ToGuest, Vec<u8>)>) {
+    loop {
+        match link::receive::<ToGuest>(&mut port) {
+            // Whoever has asked may be gone.
+            Ok(Some((ToGuest::File, answer))) => drop(answered.write(&answer)),
+            Ok(Some(message)) if told.send(message).is_ok() => {}
+            _ => power_off(),
+        }
+    }
+}
+
+/// The life of the thread that passes on what the kernel asks about files.
+fn ask(mut fuse: File, teller: &Teller) {
+    let mut question = vec![0; FILE_BYTES_MAX as usize];
+    loop {
+        match fuse.read(&mut question) {
+            Ok(bytes) => teller.tell(&FromGuest::File, &question[..bytes]),
+            // One that nobody waits for any more.
+            Err(error) if error.raw_os_error().map(Errno::from_raw) == Some(Errno::ENOENT) => {}
+            Err(_) => power_off(),
+        }
+    }
 }
 
 fn written_down(usage: &UsageBlock) -> Option<Crash> {
@@ -115,101 +149,72 @@ fn written_down(usage: &UsageBlock) -> Option<Crash> {
     })
 }
 
-/// The worker's program, without any right, by way of this one, which limits itself first: see [`confined`].
-fn start(run: Run, control: OwnedFd, output: io::PipeWriter) -> io::Result<Pid> {
-    let text = OsString::from_vec;
-    let directory = PathBuf::from(text(run.directory));
-    nix::sys::prctl::set_no_new_privs()?;
-    let child = Command::new("/proc/self/exe")
-        .arg(CONFINED)
-        .arg(text(run.path))
-        .args(run.arguments.into_iter().map(text))
-        .env_clear()
-        .envs(
-            run.environment
-                .into_iter()
-                .map(|(name, value)| (text(name), text(value))),
-        )
-        .current_dir(match directory.is_dir() {
-            true => directory.as_path(),
-            false => Path::new("/"),
-        })
-        .uid(USER)
-        .gid(USER)
-        .process_group(0)
-        .stdin(Stdio::from(control))
-        .stdout(output.try_clone()?)
-        .stderr(output)
-        .spawn()?;
-    Ok(Pid::from_raw(child.id() as i32))
-}
-
-/// Becomes a program: its path, its name, its arguments. It asks of the kernel what code in a sandbox may.
-pub fn confined(arguments: &[OsString]) -> ExitCode {
-    let [path, name, arguments @ ..] = arguments else {
-        return ExitCode::from(2);
-    };
-    let error = match hotlease_nursery::limit_system_calls() {
-        Ok(()) => Command::new(path).arg0(name).args(arguments).exec(),
-        Err(error) => error,
-    };
-    eprintln!(
-        "hotlease-machine: {} cannot be run: {error}",
-        Path::new(path).display()
-    );
-    ExitCode::from(127)
-}
-
-/// Reaps whatever ends, until this one has: its status, or negative signal.
-fn reap_until(worker: Pid) -> io::Result<i32> {
+/// Reaps whatever ends, until the worker has: its status, or negative signal. Who is the worker may change as long as another one that
+/// was it still lives.
+fn reap_until(worker: &AtomicI32) -> io::Result<i32> {
+    let mut ends = BTreeMap::new();
     loop {
         match waitpid(None, Some(WaitPidFlag::__WALL)) {
-            Ok(WaitStatus::Exited(pid, status)) if pid == worker => return Ok(status),
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == worker => return Ok(-(signal as i32)),
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Ok(WaitStatus::Exited(pid, status)) => drop(ends.insert(pid.as_raw(), status)),
+            Ok(WaitStatus::Signaled(pid, signal, _)) => drop(ends.insert(pid.as_raw(), -(signal as i32))),
+            Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
+        }
+        // Pairs with the store of who has forked it: a new worker is known before the old one is killed.
+        if let Some(status) = ends.remove(&worker.load(Ordering::Acquire)) {
+            return Ok(status);
+        }
+        while ends.len() > ENDS_MAX {
+            ends.pop_first();
         }
     }
 }
 
 /// What the worker prints.
-fn pass_on(mut output: io::PipeReader, teller: &Teller) {
+fn pass_on(mut output: PipeReader, teller: &Teller) {
     let mut text = [0; 4096];
     while let Ok(bytes @ 1..) = output.read(&mut text) {
         teller.tell(&FromGuest::Printed, &text[..bytes]);
     }
 }
 
-/// Hears the worker, then the monitor, for ever.
-fn serve(mut port: File, worker: Socket, teller: Teller, usage: &OnceLock<Arc<UsageBlock>>) {
-    match worker.receive::<Answer>() {
-        Ok(Some((
-            Answer::Ready {
-                version, imports_us, ..
-            },
-            _,
-        ))) => {
-            teller.tell(&FromGuest::Ready { version, imports_us }, &[]);
-        }
-        Ok(Some((Answer::Failed { why }, _))) => {
-            let ended = Ended {
-                failure: why,
-                status: 1,
-                out_of_memory: false,
-                crash: None,
-            };
-            return teller.tell(&FromGuest::Ended(ended), &[]);
-        }
+/// Hears the worker, then the monitor, for ever; an error says why there will be no worker.
+fn serve(
+    told: &Receiver<(ToGuest, Vec<u8>)>,
+    program: Program,
+    worker: &AtomicI32,
+    teller: &Teller,
+    usage: &OnceLock<Arc<UsageBlock>>,
+) -> Result<(), String> {
+    let ready = |socket: &Socket| match socket.receive::<Answer>() {
+        Ok(Some((Answer::Ready { version, imports_us, .. }, _))) => Ok(Some(FromGuest::Ready { version, imports_us })),
+        Ok(Some((Answer::Failed { why }, _))) => Err(why),
         // It has ended, or speaks no word of ours: its end is told by who waits for it.
-        _ => return,
-    }
-    let mut serving = Serving::new(worker, teller);
-    loop {
-        match link::receive::<ToGuest>(&mut port) {
-            Ok(Some((message, brought))) => serving.obey(message, brought, usage),
-            Ok(None) | Err(_) => power_off(),
+        _ => Ok(None),
+    };
+    let Some(word) = ready(&program.control)? else {
+        return Ok(());
+    };
+    teller.tell(&word, &[]);
+    let mut next = told.recv();
+    let control = match next {
+        Ok((ToGuest::Resume { now_ns }, random)) => {
+            let control = program.resume(now_ns, &random, worker)?;
+            let Some(word) = ready(&control)? else {
+                return Ok(());
+            };
+            teller.tell(&word, &[]);
+            next = told.recv();
+            control
         }
+        _ => program.control,
+    };
+    let mut serving = Serving::new(control, teller.clone());
+    while let Ok((message, brought)) = next {
+        serving.obey(message, brought, usage);
+        next = told.recv();
     }
+    Ok(())
 }
 
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String> {

@@ -10,8 +10,8 @@
 //! started again, as process 1: the *guest*, which mounts what the sandbox shows, starts the worker's own program, and is agent and
 //! client to it.
 //!
-//! Everything that a machine may reach is what the sandbox around it may reach: it has no devices but the port, the sandbox's files to be
-//! read, and random numbers. Who breaks out of the machine is in that sandbox.
+//! Everything that a machine may reach is what the sandbox around it may reach: it has no devices but the port and random numbers, and asks for
+//! the sandbox's files by the port. Who breaks out of the machine is in that sandbox.
 //!
 //! | file | job |
 //! |---|---|
@@ -20,7 +20,11 @@
 //! | `monitor/boot` | the command line and the first file system of a machine |
 //! | `monitor/modules` | which modules of the kernel it needs |
 //! | `monitor/far` | orders and calls for the worker inside |
+//! | `monitor/files` | the files that the machine sees |
+//! | `monitor/saving` | machines that are saved, and go on |
+//! | `monitor/control` | what QEMU is told |
 //! | `guest` | process 1 |
+//! | `guest/program` | the worker's program |
 //! | `guest/root` | what the worker sees there |
 //! | `guest/serving` | orders for the worker, its slots |
 //! | `guest/slot` | calls of one slot |
@@ -40,8 +44,8 @@ fn main() -> ExitCode {
         return guest::run();
     }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    match arguments.split_first() {
-        Some((first, program)) if first == guest::CONFINED => guest::confined(program),
-        _ => monitor::run(),
+    match guest::confinement(&arguments) {
+        Some((zygote, program)) => guest::confined(zygote, program),
+        None => monitor::run(),
     }
 }

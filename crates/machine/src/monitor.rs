@@ -1,29 +1,36 @@
 //! The end outside of the machine: see the program.
 
 mod boot;
+mod control;
 mod far;
+mod files;
 mod modules;
+mod saving;
 
 use boot::Machine;
 use clap::Parser;
 use far::{Far, Heard};
+use files::Files;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::machine::{Limits, Run, ToGuest};
 use hotlease_worker::Worker;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a machine may take until its first word.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// Where the machine's port is, in the sandbox's own folder.
 const PORT: &str = "/tmp/.hotlease-port";
+/// Where QEMU is told what to do.
+const CONTROL: &str = "/tmp/.hotlease-control";
 /// Where its kernel complains.
 const CONSOLE: &str = "/tmp/.hotlease-console";
 
@@ -56,12 +63,15 @@ struct Arguments {
     /// Where it runs.
     #[arg(long)]
     directory: OsString,
+    /// The machine is saved once its worker is ready, and workers of machines like it are forked from this process.
+    #[arg(long)]
+    zygote: bool,
     /// A file or folder that is shown, wherever it is; may be given more than once.
     #[arg(long)]
     shown: Vec<PathBuf>,
-    /// A folder that may be written to; may be given more than once.
+    /// A folder in which others may write meanwhile; may be given more than once.
     #[arg(long)]
-    writable: Vec<PathBuf>,
+    changing: Vec<PathBuf>,
     /// The worker's program, its name, its arguments.
     #[arg(last = true, num_args = 2.., required = true)]
     program: Vec<OsString>,
@@ -69,46 +79,79 @@ struct Arguments {
 
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut worker = match Worker::take_over() {
-        Ok(worker) => worker,
+    match Worker::take_over() {
+        Ok(worker) if arguments.zygote => saving::live(worker, &arguments),
+        Ok(worker) => live(worker, &arguments),
         Err(error) => {
             eprintln!("hotlease-machine: standard input is not an agent's control socket: {error}");
-            return ExitCode::from(2);
+            ExitCode::from(2)
         }
-    };
+    }
+}
+
+/// Of a machine that is made for one worker.
+fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
-    match boot(&arguments) {
+    let booted = boot::first_files(&arguments.modules).and_then(|files| {
+        let running = Running::start(arguments, processors(), &files, boot::Memory::Own)?;
+        introduced(running, arguments, &Files::new(&arguments.changing))
+    });
+    match booted {
         Ok((far, imports)) => {
             // What is not the machine's is the interpreter's, of which nobody here knows.
             worker.set_boot(started.elapsed().saturating_sub(imports));
             worker.set_imports(imports);
             worker.serve_for(far, arguments.functions)
         }
-        Err(why) => worker.refuse(format!("a virtual machine for the worker: {why}")),
+        Err(why) => worker.refuse(no_machine(&why)),
     }
 }
 
-/// Has the machine made, and the worker started in it; how long its imports took.
-fn boot(arguments: &Arguments) -> Result<(&'static Far, Duration), String> {
-    let failed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-    let listener = UnixListener::bind(PORT).map_err(failed("its port"))?;
-    let processors =
-        std::thread::available_parallelism().map_or(1, |count| count.get().min(boot::PROCESSORS_MAX));
-    let machine = Machine {
-        qemu: &arguments.qemu,
-        kernel: &arguments.kernel,
-        modules: &arguments.modules,
-        emulated: arguments.emulated,
-        memory_mib: arguments.memory_mib,
-        processors,
-        writable: &arguments.writable,
-        port: Path::new(PORT),
-        console: Path::new(CONSOLE),
-    };
-    let mut child = machine.start()?;
-    let port = accept(&listener, &mut child)?;
-    let (heard, words) = mpsc::channel();
-    let far = Far::over(port, arguments.memory_mib, heard, child).map_err(failed("its port"))?;
+fn no_machine(why: &str) -> String {
+    format!("a virtual machine for the worker: {why}")
+}
+
+/// As many as the sandbox has.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get().min(boot::PROCESSORS_MAX))
+}
+
+/// A machine that was started.
+struct Running {
+    qemu: Child,
+    port: UnixStream,
+    /// Where QEMU is told what to do; none of a machine whose memory is its own.
+    control: Option<UnixStream>,
+}
+
+impl Running {
+    fn start(arguments: &Arguments, processors: usize, files: &File, memory: boot::Memory<'_>) -> Result<Self, String> {
+        let has_control = !matches!(memory, boot::Memory::Own);
+        let bound = |path: &str| UnixListener::bind(path).map_err(|error| format!("{path}: {error}"));
+        let port = bound(PORT)?;
+        let control = has_control.then(|| bound(CONTROL)).transpose()?;
+        let machine = Machine {
+            qemu: &arguments.qemu,
+            kernel: &arguments.kernel,
+            emulated: arguments.emulated,
+            memory_mib: arguments.memory_mib,
+            processors,
+            files,
+            memory,
+            port: Path::new(PORT),
+            control: has_control.then_some(Path::new(CONTROL)),
+            console: Path::new(CONSOLE),
+        };
+        let mut qemu = machine.start()?;
+        let port = accept(&port, &mut qemu)?;
+        let control = control.map(|control| accept(&control, &mut qemu)).transpose()?;
+        Ok(Self { qemu, port, control })
+    }
+}
+
+/// Has the worker started in a machine; how long its imports took.
+fn introduced(running: Running, arguments: &Arguments, files: &Files) -> Result<(&'static Far, Duration), String> {
+    let failed = |error: std::io::Error| format!("its port: {error}");
     let bytes = |path: &PathBuf| path.clone().into_os_string().into_vec();
     let run = Run {
         path: arguments.program[0].clone().into_vec(),
@@ -121,16 +164,27 @@ fn boot(arguments: &Arguments) -> Result<(&'static Far, Duration), String> {
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
             .collect(),
         directory: arguments.directory.clone().into_vec(),
-        limits: limits().map_err(failed("what its sandbox limits it to"))?,
+        zygote: arguments.zygote,
+        limits: limits().map_err(|error| format!("what its sandbox limits it to: {error}"))?,
         shown: arguments.shown.iter().map(bytes).collect(),
-        writable: arguments.writable.iter().map(bytes).collect(),
     };
+    let (heard, words) = mpsc::channel();
+    let far = Far::over(running, arguments.memory_mib, heard, files, None).map_err(failed)?;
+    let run = hotlease_wire::encode(&run);
+    far.tell(&ToGuest::Run { now_ns: now_ns() }, &run).map_err(failed)?;
+    Ok((far, ready(&words)?))
+}
+
+/// By this clock, nanoseconds since 1970.
+fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-    far.tell(&ToGuest::Run { now_ns }, &hotlease_wire::encode(&run))
-        .map_err(failed("its port"))?;
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Waits for the worker in a machine; how long its imports took.
+fn ready(words: &Receiver<Heard>) -> Result<Duration, String> {
     match words.recv_timeout(BOOT_LIMIT) {
-        Ok(Heard::Ready { version, imports }) if version == PROTOCOL_VERSION => Ok((far, imports)),
+        Ok(Heard::Ready { version, imports }) if version == PROTOCOL_VERSION => Ok(imports),
         Ok(Heard::Ready { version, .. }) => Err(format!(
             "its worker is of version {version}, not {PROTOCOL_VERSION}"
         )),

@@ -61,6 +61,35 @@ fn set_attributes(
     checked(result).map(drop)
 }
 
+/// Bytes that [`stir`] stirs in.
+const STIRRED_BYTES: usize = 64;
+
+/// What this kernel gives as random numbers from now on depends on these bytes, too; only root may say so.
+///
+/// # Errors
+/// The kernel's.
+pub fn stir(random: &[u8; STIRRED_BYTES]) -> io::Result<()> {
+    #[repr(C)]
+    struct Pool {
+        bits: libc::c_int,
+        bytes: libc::c_int,
+        random: [u8; STIRRED_BYTES],
+    }
+    const ADD: libc::Ioctl = 0x4008_5203_u32 as libc::Ioctl;
+    const RESEED: libc::Ioctl = 0x5207;
+    let pool = Pool {
+        bits: 8 * STIRRED_BYTES as libc::c_int,
+        bytes: STIRRED_BYTES as libc::c_int,
+        random: *random,
+    };
+    let device = std::fs::File::open("/dev/urandom")?;
+    // SAFETY: the structure is as long as it says, and valid for the length of the call.
+    checked(unsafe { libc::ioctl(device.as_raw_fd(), ADD, std::ptr::from_ref(&pool)) }.into())?;
+    // Stirred in is not given out: what was ready before would be given out first.
+    // SAFETY: integers only.
+    checked(unsafe { libc::ioctl(device.as_raw_fd(), RESEED) }.into()).map(drop)
+}
+
 #[derive(Default)]
 #[repr(C)]
 struct CloneArguments {

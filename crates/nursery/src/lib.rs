@@ -40,14 +40,18 @@ pub mod system_calls;
 pub mod zygote;
 
 /// Limits the calling process, and what it becomes, to what code in a sandbox may ask of the kernel: [`system_calls`], without a
-/// network. It has no privileges to gain any more.
+/// network. It has no privileges to gain any more. `forks`: and to what a [`zygote`] needs.
 ///
 /// # Errors
 /// The kernel takes no filter.
-pub fn limit_system_calls() -> std::io::Result<()> {
-    let filter = confinement::filter(system_calls::table(false)).map_err(std::io::Error::other)?;
-    confinement::limit_system_calls(&filter)
+pub fn limit_system_calls(forks: bool) -> std::io::Result<()> {
+    let filter = match forks {
+        false => confinement::filter(system_calls::table(false)),
+        true => confinement::filter(system_calls::table_of_zygote()),
+    };
+    confinement::limit_system_calls(&filter.map_err(std::io::Error::other)?)
 }
 
+pub use kernel::stir;
 pub use message::{receive, send};
 pub use nursery::{NurseryError, serve};

@@ -204,7 +204,10 @@ impl Nursery {
             filters: [filter(false)?, filter(true)?],
             filter_with_storage: confinement::filter(system_calls::table_with_storage())?,
             // They have no network, whatever the site grants.
-            filter_of_zygotes: confinement::filter(system_calls::table_of_zygote())?,
+            filter_of_zygotes: match policy.kvm {
+                true => confinement::filter(system_calls::table_of_zygote_of_machines())?,
+                false => confinement::filter(system_calls::table_of_zygote())?,
+            },
             groups,
             by_root,
             own,

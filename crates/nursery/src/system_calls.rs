@@ -62,6 +62,11 @@ pub fn table_of_zygote() -> impl Iterator<Item = &'static Call> {
     table(false).chain(FORKS)
 }
 
+/// The same, where virtual machines are made with the processor's help.
+pub fn table_of_zygote_of_machines() -> impl Iterator<Item = &'static Call> {
+    table_of_zygote().chain(MACHINE)
+}
+
 /// What forks of a zygote lose once they are where they belong: all that zygotes may do more than others.
 pub fn lost_by_forks() -> impl Iterator<Item = &'static Call> {
     FORKS.iter()

@@ -18,13 +18,16 @@
 //! at and in its group before anybody asks for it, and waits for its streams with nothing of the zygote's open.
 //!
 //! * [`Orders`] is the zygote's side: what it waits for, and how it forks.
+//! * `alone` has one fork where the zygote is, in a virtual machine with nobody else in it.
 //! * `keeping` is what pid 1 of its sandbox does, `nesting` and `nested` make and are what its workers are forked into.
 
+mod alone;
 pub(crate) mod keeping;
 pub(crate) mod nested;
 pub(crate) mod nesting;
 mod orders;
 
+pub use alone::fork_here;
 pub use orders::{Hooks, Orders};
 
 use serde::{Deserialize, Serialize};
@@ -33,7 +36,7 @@ use std::path::PathBuf;
 /// The descriptor at which a zygote finds its orders.
 pub const ORDERS_AT: i32 = 3;
 
-/// To a zygote. Descriptors: where the fork waits to be [`Wanted`], where it reports, and the namespaces of [`KINDS`] in that order.
+/// To a zygote. Descriptors: where the fork waits to be [`Wanted`], where it reports, and the namespaces of [`KINDS`] in that order, or none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fork {
     /// Where it may write, beyond its own folders.

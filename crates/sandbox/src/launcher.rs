@@ -399,11 +399,20 @@ impl Launcher {
         self.attend(started)
     }
 
-    /// As [`start`](Self::start) of kind `namespace`, of a program that workers can be [forked](Self::fork) from. What kills it leaves those
-    /// alone; it counts as gone once they are.
-    pub fn start_zygote(&self, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
+    /// As [`start`](Self::start) of kind `namespace` or `microvm`, of a program that workers can be [forked](Self::fork) from. What kills it
+    /// leaves those alone; it counts as gone once they are.
+    pub fn start_zygote(
+        &self,
+        kind: Kind,
+        program: &Program,
+        control: OwnedFd,
+    ) -> Result<Process, SandboxError> {
         let zygote = (Some(program), true);
-        let started = self.namespaces.start(
+        let sandboxes = match kind {
+            Kind::MicroVm => &self.machines,
+            _ => &self.namespaces,
+        };
+        let started = sandboxes.start(
             zygote,
             &Reach::default(),
             &self.binary,
@@ -413,7 +422,7 @@ impl Launcher {
         self.attend(started)
     }
 
-    /// Forks a worker from such a program, with `control` as its standard input, into a sandbox of kind `namespace` of its own: nothing that
+    /// Forks a worker from such a program, with `control` as its standard input, into a sandbox of that kind of its own: nothing that
     /// either of them writes from then on reaches the other. Blocks, as `start` does.
     pub fn fork(&self, zygote: &Process, control: OwnedFd) -> Result<Process, SandboxError> {
         let begin = Instant::now();

@@ -126,11 +126,12 @@ impl Machine {
 }
 
 impl Found {
-    /// The program that has a machine made for `program`, or for the native worker `binary`, in a sandbox of this policy.
+    /// The program that has a machine made for `program`, or for the native worker `binary`, in a sandbox of this policy. It is a zygote if
+    /// that is one: such machines are saved, and others go on from there.
     pub(crate) fn monitor(
         &self,
         policy: &Policy,
-        program: Option<&Program>,
+        (program, zygote): (Option<&Program>, bool),
         reach: &Reach,
         binary: &Path,
     ) -> Program {
@@ -178,9 +179,8 @@ impl Found {
         for mount in policy.mounts.iter().chain(&program.mounts) {
             add("--shown", mount.target.as_os_str().to_owned());
         }
-        if self.machine.emulated {
-            arguments.push("--emulated".into());
-        }
+        let flags = [("--emulated", self.machine.emulated), ("--zygote", zygote)];
+        arguments.extend(flags.into_iter().filter(|(_, set)| *set).map(|(flag, _)| flag.into()));
         arguments.extend(["--".into(), program.path.clone().into(), name]);
         arguments.extend(program.arguments.iter().cloned());
         Program {
@@ -208,17 +208,11 @@ fn with_modules(kernel: &Path) -> Option<(PathBuf, PathBuf)> {
     Some((kernel, modules))
 }
 
-/// The newest kernel of a folder that can read files of the host's.
+/// The newest kernel of a folder.
 fn newest(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     let names = std::fs::read_dir(folder).ok()?;
     let found = names.filter_map(|entry| with_modules(&entry.ok()?.path()));
-    let usable = found.filter(|(_, modules)| {
-        ["modules.dep", "modules.builtin"].iter().any(|list| {
-            let list = std::fs::read_to_string(modules.join(list)).unwrap_or_default();
-            list.lines().any(|line| line.contains("/9p.ko"))
-        })
-    });
-    usable.max_by_key(|(kernel, _)| numbers(kernel))
+    found.max_by_key(|(kernel, _)| numbers(kernel))
 }
 
 /// The numbers of a version, so that 6.10 comes after 6.9.
@@ -236,21 +230,19 @@ fn numbers(kernel: &Path) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    fn kernel(folder: &Path, version: &str, list: &str) {
+    fn kernel(folder: &Path, version: &str) {
         let modules = folder.join("lib/modules").join(version);
         std::fs::create_dir_all(folder.join("boot")).expect("made");
         std::fs::create_dir_all(&modules).expect("made");
         std::fs::write(folder.join("boot").join(format!("vmlinuz-{version}")), "").expect("written");
-        std::fs::write(modules.join("modules.dep"), list).expect("written");
+        std::fs::write(modules.join("modules.dep"), "").expect("written");
     }
 
     #[test]
-    fn the_newest_kernel_that_reads_files_of_the_host_is_taken() {
+    fn the_newest_kernel_that_has_modules_is_taken() {
         let folder = tempfile::tempdir().expect("a folder");
-        let nine = "kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko\n";
-        kernel(folder.path(), "6.9.0-1", nine);
-        kernel(folder.path(), "6.10.0-1", nine);
-        kernel(folder.path(), "6.11.0-1-cloud", "kernel/fs/ext4/ext4.ko:\n");
+        kernel(folder.path(), "6.9.0-1");
+        kernel(folder.path(), "6.10.0-1");
         std::fs::write(folder.path().join("boot/vmlinuz-7.0"), "").expect("written");
         let (kernel, modules) = newest(&folder.path().join("boot")).expect("there are two");
         assert!(kernel.ends_with("boot/vmlinuz-6.10.0-1"), "{}", kernel.display());

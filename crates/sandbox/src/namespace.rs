@@ -156,7 +156,7 @@ impl Namespaces {
         let monitor = match &self.of {
             Of::Machine(machine, monitor) => {
                 let found: Found = machine.found(monitor).map_err(unavailable)?;
-                Some(found.monitor(&self.policy, program, reach, binary))
+                Some(found.monitor(&self.policy, (program, zygote), reach, binary))
             }
             _ => None,
         };
@@ -213,7 +213,9 @@ impl Limits {
     pub fn fork(&self, control: OwnedFd) -> Result<Started, SandboxError> {
         let of = self.id;
         let begun = self.nursery.begin(|id| Order::Fork { id, of }, &control, None);
-        begun.map_err(failed("the nursery"))?
+        let mut started = begun.map_err(failed("the nursery"))??;
+        started.limits.is_machine = self.is_machine;
+        Ok(started)
     }
 }
 

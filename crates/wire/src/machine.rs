@@ -4,10 +4,14 @@
 //! monitor                            guest
 //! Run                     ─────────► starts the worker's program
 //!                         ◄───────── Ready
+//! Resume                  ─────────► a machine that was saved then: its worker is another one
+//!                         ◄───────── Ready
 //! Assign, Load            ─────────► told to the worker in turn
 //!                         ◄───────── Obeyed
 //! Call{slot} + input      ─────────► one under way for each slot
 //!                         ◄───────── Returned{slot} + output
+//!                         ◄───────── File + a question of the machine's kernel
+//! File + the answer       ─────────► to the machine's kernel
 //!                         ◄───────── Printed + text; Ended, the last one
 //! ```
 //!
@@ -21,6 +25,8 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes that an input or output may have on its way into a machine or out of it.
 pub const CARRIED_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of a question about files, and of its answer.
+pub const FILE_BYTES_MAX: u64 = 136 << 10;
 /// Bytes of [`Run`]: as long as what a sandbox is told.
 pub const RUN_BYTES_MAX: u64 = 1 << 20;
 
@@ -29,6 +35,12 @@ pub const RUN_BYTES_MAX: u64 = 1 << 20;
 pub enum ToGuest {
     /// The first one. Brings a [`Run`].
     Run {
+        /// The time by the host's clock, nanoseconds since 1970.
+        now_ns: u64,
+    },
+    /// To a machine that was saved once it was ready, and is not the only one that goes on from there. Brings 64 random bytes, which it has
+    /// alone. Answer: [`FromGuest::Ready`].
+    Resume {
         /// The time by the host's clock, nanoseconds since 1970.
         now_ns: u64,
     },
@@ -50,6 +62,8 @@ pub enum ToGuest {
         /// Bytes that the output may have.
         capacity: u64,
     },
+    /// Brings an answer about files, as FUSE has it.
+    File,
 }
 
 /// What a worker in a machine is to run as.
@@ -63,12 +77,12 @@ pub struct Run {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where; `/` if that is no folder.
     pub directory: Vec<u8>,
+    /// Whether workers are to be forked from it.
+    pub zygote: bool,
     /// What its sandbox limits it to, and so the machine.
     pub limits: Limits,
     /// What of the sandbox's files is to be seen where the machine has folders of its own, such as `/tmp`.
     pub shown: Vec<Vec<u8>>,
-    /// Folders that may be written, each a device of its own: `writable0` and so on.
-    pub writable: Vec<Vec<u8>>,
 }
 
 /// What a sandbox limits its program to.
@@ -122,6 +136,8 @@ pub enum FromGuest {
         /// Output bytes; for OutputTooLarge what the function claims.
         bytes: u64,
     },
+    /// Brings a question about files, as FUSE has it.
+    File,
     /// Brings what the worker has printed.
     Printed,
     /// The worker's program is gone, or was never there; the machine is about to end.
@@ -187,6 +203,18 @@ impl Head {
             false => Err(DecodeError::Malformed {
                 what: "length of a machine's message",
             }),
+        }
+    }
+}
+
+impl Ended {
+    /// Of one that was never there.
+    pub fn never(failure: String) -> Self {
+        Self {
+            failure,
+            status: 1,
+            out_of_memory: false,
+            crash: None,
         }
     }
 }

@@ -115,7 +115,7 @@ impl Worker {
         let ready = Answer::Ready {
             version: PROTOCOL_VERSION,
             imports_us: self.imports.as_micros() as u64,
-            boot_us: 0,
+            boot_us: self.boot.as_micros() as u64,
         };
         self.socket.send(&ready, &[])?;
         Ok(self.socket.into())

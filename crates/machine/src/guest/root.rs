@@ -10,7 +10,7 @@ use rustix::system::{finit_module, sethostname};
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -70,17 +70,24 @@ pub fn set_clock(now_ns: u64) -> io::Result<()> {
     Ok(clock_settime(ClockId::CLOCK_REALTIME, now.into())?)
 }
 
-/// Makes the sandbox's files the root, with folders of the machine's own where a sandbox has its own.
+/// The way by which the kernel asks about files, and the same for its answers.
+pub fn open_fuse() -> io::Result<(File, File)> {
+    let fuse = File::options().read(true).write(true).open("/dev/fuse")?;
+    let answered = fuse.try_clone()?;
+    Ok((fuse, answered))
+}
+
+/// Where the worker's root is to be, from now on there are the sandbox's files, as the monitor says.
+pub fn mount_files(fuse: &File) -> Result<(), String> {
+    let descriptor = fuse.as_raw_fd();
+    let options = format!("fd={descriptor},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other");
+    let options = CString::new(options).map_err(|error| error.to_string())?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount_at("hotlease", NEW, "fuse", flags, Some(&options))
+}
+
+/// Makes that the root, with folders of the machine's own where a sandbox has its own.
 pub fn enter(run: &Run) -> Result<(), String> {
-    // Only read, so that what was read once is still true.
-    let options = c"trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=client";
-    mount_at(
-        "root",
-        NEW,
-        "9p",
-        MountFlags::RDONLY | MountFlags::NOSUID,
-        Some(options),
-    )?;
     let shown = run.shown.iter().map(|path| beneath(path));
     let hidden = shown.filter(|path| OWN.iter().any(|own| path.starts_with(own)));
     let hidden: Vec<Hidden> = hidden.map(Hidden::find).collect::<Result<_, _>>()?;
@@ -108,19 +115,6 @@ pub fn enter(run: &Run) -> Result<(), String> {
     }
     for hidden in hidden {
         hidden.show()?;
-    }
-    for (number, path) in run.writable.iter().enumerate() {
-        let target = beneath(path);
-        fs::create_dir_all(&target).map_err(|error| format!("making {}: {error}", target.display()))?;
-        // Others may write there, too: nothing is believed for longer than a call.
-        let options = c"trans=virtio,version=9p2000.L,msize=512000,cache=none,access=client";
-        mount_at(
-            &format!("writable{number}"),
-            &target.to_string_lossy(),
-            "9p",
-            own,
-            Some(options),
-        )?;
     }
     let failed = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
     chdir(NEW).map_err(failed("entering the root"))?;

@@ -47,7 +47,7 @@ impl Serving {
             }
             ToGuest::Assign(assignment) => self.assign(assignment, usage),
             ToGuest::Load { base } => self.load(&brought, base),
-            ToGuest::Run { .. } => power_off(),
+            ToGuest::Run { .. } | ToGuest::Resume { .. } | ToGuest::File => power_off(),
         };
         self.teller.tell(&FromGuest::Obeyed(obeyed), &[]);
     }

@@ -4,6 +4,7 @@ use crate::monitor::modules;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -27,72 +28,86 @@ const LOADER: &str = if cfg!(target_arch = "aarch64") {
 pub struct Machine<'a> {
     pub qemu: &'a Path,
     pub kernel: &'a Path,
-    pub modules: &'a Path,
     pub emulated: bool,
     pub memory_mib: u32,
     pub processors: usize,
-    pub writable: &'a [PathBuf],
+    /// What [`first_files`] gives.
+    pub files: &'a File,
+    pub memory: Memory<'a>,
     pub port: &'a Path,
+    /// Where QEMU is told what to do, if it is to be told anything.
+    pub control: Option<&'a Path>,
     pub console: &'a Path,
+}
+
+/// Where a machine's memory is.
+pub enum Memory<'a> {
+    /// Nowhere else.
+    Own,
+    /// In this file, which others get copies of later.
+    Kept(&'a File),
+    /// In a copy of this file, made as it is written to. The machine waits for the state of its devices.
+    Copied(&'a File),
 }
 
 impl Machine<'_> {
     /// Starts it. It ends with the sandbox that this process is in.
     pub fn start(&self) -> Result<Child, String> {
-        let files = first_files(self.modules)?;
-        // QEMU opens it by its number.
-        fcntl(&files, FcntlArg::F_SETFD(FdFlag::empty()))
-            .map_err(|error| format!("its first files: {error}"))?;
         let acceleration = if self.emulated { "tcg" } else { "kvm" };
+        let mut machine = format!("microvm,accel={acceleration},rtc=on");
         let mut qemu = Command::new(self.qemu);
-        qemu.args([
-            "-nodefaults",
-            "-no-user-config",
-            "-no-reboot",
-            "-display",
-            "none",
-            "-monitor",
-            "none",
-        ])
-        .args(["-machine", &format!("microvm,accel={acceleration},rtc=on")])
-        .args(["-cpu", if self.emulated { "max" } else { "host" }])
-        .args([
-            "-m",
-            &self.memory_mib.to_string(),
-            "-smp",
-            &self.processors.to_string(),
-        ])
-        .arg("-kernel")
-        .arg(self.kernel)
-        .args(["-initrd", &format!("/proc/self/fd/{}", files.as_raw_fd())])
-        .args(["-append", &command_line()])
-        .args(["-serial", &format!("file:{}", self.console.display())])
-        .args(["-device", "virtio-serial-device", "-chardev"])
-        .arg(format!("socket,id=port,path={}", self.port.display()))
-        .args(["-device", "virtserialport,chardev=port,name=hotlease"])
-        // All that the sandbox shows, and nothing of it to be changed.
-        .args([
-            "-fsdev",
-            "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
-        ])
-        .args(["-device", "virtio-9p-device,fsdev=root,mount_tag=root"])
-        .args(["-device", "virtio-rng-device"]);
-        for (number, folder) in self.writable.iter().enumerate() {
-            // A comma is part of a name only if it is doubled.
-            let path = folder.to_string_lossy().replace(',', ",,");
-            qemu.args([
-                "-fsdev",
-                &format!("local,id=w{number},path={path},security_model=none,multidevs=remap"),
-            ])
-            .args([
-                "-device",
-                &format!("virtio-9p-device,fsdev=w{number},mount_tag=writable{number}"),
-            ]);
+        qemu.args(["-nodefaults", "-no-user-config", "-no-reboot"])
+            .args(["-display", "none", "-monitor", "none"])
+            .args(["-cpu", if self.emulated { "max" } else { "host" }])
+            .args(["-m", &self.memory_mib.to_string()])
+            .args(["-smp", &self.processors.to_string()])
+            .arg("-kernel")
+            .arg(self.kernel)
+            .args(["-initrd", &inherited(self.files)?])
+            .args(["-append", &command_line()])
+            .args(["-serial", &format!("file:{}", self.console.display())])
+            .args(["-device", "virtio-serial-device", "-chardev"])
+            .arg(format!("socket,id=port,path={}", self.port.display()))
+            .args(["-device", "virtserialport,chardev=port,name=hotlease"])
+            .args(["-device", "virtio-rng-device"]);
+        if let Some(control) = self.control {
+            qemu.arg("-chardev")
+                .arg(format!("socket,id=control,path={}", control.display()))
+                .args(["-mon", "chardev=control,mode=control"]);
         }
+        let file = match self.memory {
+            Memory::Own => None,
+            Memory::Kept(file) => Some((file, "on")),
+            Memory::Copied(file) => {
+                qemu.args(["-incoming", "defer"]);
+                Some((file, "off"))
+            }
+        };
+        if let Some((file, share)) = file {
+            let path = inherited(file)?;
+            qemu.arg("-object").arg(format!(
+                "memory-backend-file,id=memory,size={}M,mem-path={path},share={share}",
+                self.memory_mib
+            ));
+            machine.push_str(",memory-backend=memory");
+        }
+        qemu.args(["-machine", &machine]);
         qemu.env_clear().stdin(Stdio::null());
         qemu.spawn()
             .map_err(|error| format!("{} cannot be run: {error}", self.qemu.display()))
     }
+}
+
+/// Where QEMU finds a file that it inherits.
+pub fn inherited(file: &File) -> Result<String, String> {
+    fcntl(file, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|error| format!("leaving a file to QEMU: {error}"))?;
+    Ok(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// A file in memory that nobody else knows.
+pub fn in_memory(name: &CStr) -> io::Result<File> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    Ok(memfd_create(name, flags)?.into())
 }
 
 fn command_line() -> String {
@@ -103,12 +118,10 @@ fn command_line() -> String {
 }
 
 /// Nothing but this program, and what of the kernel it needs to begin.
-fn first_files(modules: &Path) -> Result<File, String> {
+pub fn first_files(modules: &Path) -> Result<File, String> {
     let failed = |error: io::Error| format!("its first files: {error}");
-    let memory = memfd_create(c"hotlease-initramfs", MFdFlags::MFD_CLOEXEC);
-    let file = File::from(memory.map_err(|errno| failed(errno.into()))?);
     let mut files = Files {
-        to: io::BufWriter::new(file),
+        to: io::BufWriter::new(in_memory(c"hotlease-initramfs").map_err(failed)?),
         inode: 1,
     };
     for folder in ["dev", "proc", "sys", "new", "lib", "lib64", LIBRARIES, MODULES] {

@@ -1,16 +1,22 @@
 //! Orders and calls for the worker inside.
 
 use crate::link;
+use crate::monitor::Running;
+use crate::monitor::files::Files;
 use hotlease_wire::frame::Status;
 use hotlease_wire::limits::CODE_BYTES_MAX;
-use hotlease_wire::machine::{Assignment, CARRIED_BYTES_MAX, Ended, FromGuest, ToGuest};
+use hotlease_wire::machine::{Assignment, CARRIED_BYTES_MAX, Ended, FILE_BYTES_MAX, FromGuest, ToGuest};
 use hotlease_worker::{Call, Elsewhere, End, Returned, Worker};
+use nix::sys::socket::{AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair};
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What of a machine's memory is its kernel's and the guest's own.
@@ -30,6 +36,14 @@ pub struct Far {
     /// Where the answer to each slot's call goes.
     waiting: Mutex<BTreeMap<u16, SyncSender<Result<Returned, Status>>>>,
     obeyed: Mutex<Receiver<Result<(), String>>>,
+    /// Where questions about files go, and their answers come from: a message each.
+    files: OwnedFd,
+    /// The first of them.
+    greeting: Mutex<Vec<u8>>,
+    qemu: Mutex<Child>,
+    /// The machine is ended on purpose, and nothing is to be said of it.
+    rests: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     memory_mib: u32,
 }
 
@@ -38,24 +52,94 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Far {
-    /// Over this port. For good: what it hears is told as long as the process lives, which ends with the worker inside.
+    /// To a machine that runs, with these files. For good: what it hears is told as long as the process lives, which ends with the worker
+    /// inside. `greeting`: what the machine's kernel has asked about files first, if somebody else has answered it.
     pub fn over(
-        port: UnixStream,
+        running: Running,
         memory_mib: u32,
         heard: Sender<Heard>,
-        qemu: Child,
+        files: &Files,
+        greeting: Option<&[u8]>,
     ) -> io::Result<&'static Self> {
         let (obeyed, answers) = mpsc::channel();
-        let from = port.try_clone()?;
+        let from = running.port.try_clone()?;
+        let kind = SockType::SeqPacket;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
         let far: &'static Self = Box::leak(Box::new(Self {
-            port: Mutex::new(port),
+            port: Mutex::new(running.port),
             waiting: Mutex::default(),
             obeyed: Mutex::new(answers),
+            files: ours,
+            greeting: Mutex::default(),
+            qemu: Mutex::new(running.qemu),
+            rests: AtomicBool::new(false),
+            threads: Mutex::default(),
             memory_mib,
         }));
-        let listening = std::thread::Builder::new().name("hotlease-port".into());
-        listening.spawn(move || far.listen(from, &heard, &obeyed, qemu))?;
+        let files = files.clone();
+        far.thread("files", move || {
+            let served = files.serve(theirs);
+            if !far.rests.load(Ordering::Relaxed)
+                && let Err(error) = served
+            {
+                eprintln!("hotlease-machine: the files of the virtual machine: {error}");
+            }
+        })?;
+        if let Some(greeting) = greeting {
+            send(far.files.as_raw_fd(), greeting, MsgFlags::MSG_NOSIGNAL)?;
+            // The machine has had its answer.
+            recv(far.files.as_raw_fd(), &mut [0; 4096], MsgFlags::empty())?;
+        }
+        far.thread("answers", move || far.answer())?;
+        far.thread("port", move || far.listen(from, &heard, &obeyed))?;
         Ok(far)
+    }
+
+    fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(format!("hotlease-{name}"));
+        locked(&self.threads).push(thread.spawn(body)?);
+        Ok(())
+    }
+
+    /// Ends the machine and all threads that speak with it; what its kernel has asked about files first.
+    pub fn rest(&self) -> Vec<u8> {
+        // Read after what this causes: a port or a socket that was closed.
+        self.rests.store(true, Ordering::Relaxed);
+        self.end_qemu();
+        let _ = shutdown(self.files.as_raw_fd(), Shutdown::Both);
+        for thread in std::mem::take(&mut *locked(&self.threads)) {
+            // One that has panicked is gone, too.
+            let _ = thread.join();
+        }
+        std::mem::take(&mut *locked(&self.greeting))
+    }
+
+    fn end_qemu(&self) {
+        let mut qemu = locked(&self.qemu);
+        let _ = qemu.kill();
+        let _ = qemu.wait();
+    }
+
+    /// The life of the thread that passes on answers about files.
+    fn answer(&self) {
+        let mut answer = vec![0; FILE_BYTES_MAX as usize];
+        while let Ok(bytes @ 1..) = recv(self.files.as_raw_fd(), &mut answer, MsgFlags::empty()) {
+            if self.tell(&ToGuest::File, &answer[..bytes]).is_err() {
+                // Whoever listens hears the end.
+                break;
+            }
+        }
+    }
+
+    /// Passes on a question about files.
+    fn asked(&self, question: Vec<u8>) -> Result<(), String> {
+        let sent = send(self.files.as_raw_fd(), &question, MsgFlags::MSG_NOSIGNAL);
+        let mut greeting = locked(&self.greeting);
+        if greeting.is_empty() {
+            *greeting = question;
+        }
+        // What is longer than any question does not fit, nor does anything if nobody answers any more.
+        sent.map(drop).map_err(|errno| format!("it asks for files, which fails: {errno}"))
     }
 
     /// Sends it.
@@ -78,7 +162,6 @@ impl Far {
         from: UnixStream,
         heard: &Sender<Heard>,
         obeyed: &Sender<Result<(), String>>,
-        mut qemu: Child,
     ) {
         let mut from = BufReader::with_capacity(64 << 10, from);
         let mut is_ready = false;
@@ -109,12 +192,20 @@ impl Far {
                     // Room for one, and sent once.
                     let _ = waiting.try_send(returned((status, code, bytes), brought));
                 }
+                FromGuest::File => {
+                    if let Err(why) = self.asked(brought) {
+                        break why;
+                    }
+                }
                 FromGuest::Printed => print(&brought),
                 // As it would have ended without a machine; what it printed says why.
                 FromGuest::Ended(ended) if is_ready || ended.failure.is_empty() => end_as(&ended),
                 FromGuest::Ended(ended) => break ended.failure,
             }
         };
+        if self.rests.load(Ordering::Relaxed) {
+            return;
+        }
         if is_ready {
             // Its end is the worker's: calls under way may have run.
             eprintln!("hotlease-machine: {why}{}", super::complaint());
@@ -124,8 +215,7 @@ impl Far {
             })
         }
         // So that nothing is in the way of what QEMU says last.
-        let _ = qemu.kill();
-        let _ = qemu.wait();
+        self.end_qemu();
         let _ = heard.send(Heard::Ended { why });
     }
 }

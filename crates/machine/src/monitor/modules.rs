@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What the port, the files and the random numbers of a machine need.
-const NEEDED: [&str; 4] = ["virtio_mmio", "virtio_console", "9p", "9pnet_virtio"];
+/// What the port and the files of a machine need.
+const NEEDED: [&str; 3] = ["virtio_mmio", "virtio_console", "fuse"];
 /// What it does without.
 const WANTED: [&str; 1] = ["virtio_rng"];
 

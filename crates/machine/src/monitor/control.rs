@@ -1,0 +1,142 @@
+//! What QEMU is told, in its machine protocol (QMP): a line of JSON each way.
+
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Of one of its lines, which are short.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+/// How long it may be silent: it says nothing while it writes or reads a machine's devices.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// A conversation with QEMU.
+pub struct Control {
+    to: UnixStream,
+    from: BufReader<UnixStream>,
+}
+
+impl Control {
+    /// Over this connection of its.
+    ///
+    /// # Errors
+    /// It speaks another protocol, or is gone.
+    pub fn begin(to: UnixStream) -> Result<Self, String> {
+        let from = to.set_read_timeout(Some(SILENCE)).and_then(|()| to.try_clone());
+        let from = BufReader::new(from.map_err(|error| failed(&error))?);
+        let mut control = Self { to, from };
+        // Its greeting says who it is.
+        control.hear()?;
+        control.execute("qmp_capabilities", &json!({}))?;
+        // Memory is where it is; what moves is the devices, and how far they are is told.
+        let capabilities = ["x-ignore-shared", "events"].map(|name| json!({"capability": name, "state": true}));
+        control.execute("migrate-set-capabilities", &json!({"capabilities": capabilities}))?;
+        Ok(control)
+    }
+
+    /// Stops the machine for good, with the state of its devices in a file that QEMU has inherited.
+    ///
+    /// # Errors
+    /// Its words.
+    pub fn save(&mut self, to: &File) -> Result<(), String> {
+        self.execute("stop", &json!({}))?;
+        self.execute("migrate", &json!({"uri": format!("fd:{}", to.as_raw_fd())}))?;
+        self.moved()
+    }
+
+    /// Has a machine that was started for that go on from such a file.
+    ///
+    /// # Errors
+    /// Its words.
+    pub fn restore(&mut self, from: &File) -> Result<(), String> {
+        self.execute("migrate-incoming", &json!({"uri": format!("fd:{}", from.as_raw_fd())}))?;
+        self.moved()?;
+        self.execute("cont", &json!({}))
+    }
+
+    fn execute(&mut self, command: &str, arguments: &Value) -> Result<(), String> {
+        let mut line = json!({"execute": command, "arguments": arguments}).to_string();
+        line.push('\n');
+        self.to.write_all(line.as_bytes()).map_err(|error| failed(&error))?;
+        loop {
+            let word = self.hear()?;
+            if let Some(error) = word.get("error") {
+                let why = error.get("desc").and_then(Value::as_str).unwrap_or("no reason");
+                return Err(format!("QEMU refuses {command}: {why}"));
+            }
+            if word.get("return").is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Until all of it is where it goes.
+    fn moved(&mut self) -> Result<(), String> {
+        loop {
+            let word = self.hear()?;
+            let status = word.pointer("/data/status").and_then(Value::as_str);
+            match (word.get("event").and_then(Value::as_str), status) {
+                (Some("MIGRATION"), Some("completed")) => return Ok(()),
+                (Some("MIGRATION"), Some("failed" | "cancelled")) => {
+                    return Err("QEMU cannot move the machine; what it says is in the worker's output".into());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn hear(&mut self) -> Result<Value, String> {
+        let mut line = Vec::new();
+        let heard = (&mut self.from).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        heard.map_err(|error| failed(&error))?;
+        if line.is_empty() {
+            return Err("QEMU has ended".into());
+        }
+        serde_json::from_slice(&line).map_err(|error| format!("QEMU is not understood: {error}"))
+    }
+}
+
+fn failed(error: &io::Error) -> String {
+    format!("telling QEMU: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A QEMU that says these lines, whatever it hears.
+    fn says(lines: &[&str]) -> Control {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let all: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        theirs.write_all(all.as_bytes()).expect("room for some lines");
+        theirs.shutdown(std::net::Shutdown::Write).expect("it was open");
+        // It hears until the test is over.
+        std::thread::spawn(move || theirs.read_to_end(&mut Vec::new()));
+        Control {
+            from: BufReader::new(ours.try_clone().expect("a descriptor")),
+            to: ours,
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_passed_over_and_refusals_are_told() {
+        let event = r#"{"event": "STOP", "data": {}}"#;
+        let mut qemu = says(&[event, r#"{"return": {}}"#]);
+        assert_eq!(qemu.execute("stop", &json!({})), Ok(()));
+        let mut qemu = says(&[r#"{"error": {"class": "GenericError", "desc": "no such thing"}}"#]);
+        let why = qemu.execute("migrate", &json!({})).expect_err("refused");
+        assert_eq!(why, "QEMU refuses migrate: no such thing");
+    }
+
+    #[test]
+    fn a_machine_is_moved_when_it_says_so() {
+        let moved = |status: &str| format!(r#"{{"event": "MIGRATION", "data": {{"status": "{status}"}}}}"#);
+        let mut qemu = says(&[&moved("setup"), &moved("active"), &moved("completed")]);
+        assert_eq!(qemu.moved(), Ok(()));
+        assert!(says(&[&moved("failed")]).moved().is_err());
+        assert!(says(&[]).moved().expect_err("gone").contains("has ended"));
+        assert!(says(&["nonsense"]).moved().expect_err("no JSON").contains("not understood"));
+    }
+}

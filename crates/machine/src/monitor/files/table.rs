@@ -1,0 +1,232 @@
+//! Which files the machine knows, and has open.
+
+use fuser::{Errno, FileType};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The root's number, as FUSE has it.
+const ROOT: u64 = 1;
+/// Files that a machine may know at a time; its kernel forgets some before it needs so many.
+const NODES_MAX: usize = 1 << 20;
+/// Files and folders that it may have open.
+const OPEN_MAX: usize = 1 << 16;
+/// Bytes of a name, as Linux has it.
+const NAME_BYTES_MAX: usize = 255;
+/// Folders in folders.
+const DEPTH_MAX: usize = 2048;
+
+/// What is open.
+#[derive(Clone)]
+pub enum Opened {
+    /// A file.
+    File(Arc<File>),
+    /// What was in a folder when it was opened.
+    Folder(Arc<[Entry]>),
+}
+
+/// Of a folder.
+pub struct Entry {
+    pub node: u64,
+    pub kind: FileType,
+    pub name: OsString,
+}
+
+/// A file by its name.
+struct Node {
+    /// `None`: it has no name any more.
+    at: Option<(u64, OsString)>,
+    /// How often the machine's kernel was told of it, less how often it has said that it forgets.
+    told: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Table {
+    nodes: HashMap<u64, Node>,
+    names: HashMap<(u64, OsString), u64>,
+    open: HashMap<u64, Opened>,
+    /// The last number that was given away.
+    last: u64,
+}
+
+impl Table {
+    /// Where a file is.
+    pub fn path(&self, node: u64) -> Result<PathBuf, Errno> {
+        let (mut names, mut at) = (Vec::new(), node);
+        while at != ROOT {
+            let known = self.nodes.get(&at).and_then(|node| node.at.as_ref());
+            let (parent, name) = known.ok_or(Errno::ESTALE)?;
+            names.push(name);
+            if names.len() > DEPTH_MAX {
+                return Err(Errno::ENAMETOOLONG);
+            }
+            at = *parent;
+        }
+        let root = PathBuf::from("/");
+        Ok(names.into_iter().rev().fold(root, |path, name| path.join(name)))
+    }
+
+    /// Where a file of this name would be.
+    pub fn beneath(&self, parent: u64, name: &OsStr) -> Result<PathBuf, Errno> {
+        let bytes = name.as_encoded_bytes();
+        // The machine's word: it may be no name at all.
+        let is_name = !bytes.is_empty() && !matches!(bytes, b"." | b"..") && !bytes.contains(&b'/') && !bytes.contains(&0);
+        match is_name && bytes.len() <= NAME_BYTES_MAX {
+            true => Ok(self.path(parent)?.join(name)),
+            false => Err(Errno::EINVAL),
+        }
+    }
+
+    /// The number of a file that is there, which the machine is told now.
+    pub fn look_up(&mut self, parent: u64, name: &OsStr) -> Result<u64, Errno> {
+        let key = (parent, name.to_owned());
+        if let Some(number) = self.names.get(&key)
+            && let Some(node) = self.nodes.get_mut(number)
+        {
+            node.told += 1;
+            return Ok(*number);
+        }
+        if self.nodes.len() >= NODES_MAX {
+            return Err(Errno::ENOMEM);
+        }
+        let number = self.next();
+        let at = Some(key.clone());
+        self.nodes.insert(number, Node { at, told: 1 });
+        self.names.insert(key, number);
+        Ok(number)
+    }
+
+    /// The machine forgets it, so many times.
+    pub fn forget(&mut self, number: u64, times: u64) {
+        let Some(node) = self.nodes.get_mut(&number) else {
+            return;
+        };
+        node.told = node.told.saturating_sub(times);
+        if node.told == 0
+            && let Some(node) = self.nodes.remove(&number)
+            && let Some(key) = node.at
+        {
+            self.names.remove(&key);
+        }
+    }
+
+    /// It has this name no more.
+    pub fn remove(&mut self, parent: u64, name: &OsStr) {
+        if let Some(number) = self.names.remove(&(parent, name.to_owned())) {
+            self.put(number, None);
+        }
+    }
+
+    /// It has another name now; what had that has none, or the old one.
+    pub fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr), is_exchanged: bool) {
+        let [from, to] = [from, to].map(|(parent, name)| (parent, name.to_owned()));
+        let (moved, other) = (self.names.remove(&from), self.names.remove(&to));
+        if let Some(moved) = moved {
+            self.put(moved, Some(to));
+        }
+        if let Some(other) = other {
+            self.put(other, is_exchanged.then_some(from));
+        }
+    }
+
+    fn put(&mut self, number: u64, at: Option<(u64, OsString)>) {
+        if let Some(key) = &at {
+            self.names.insert(key.clone(), number);
+        }
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.at = at;
+        }
+    }
+
+    /// The handle of what is open from now on.
+    pub fn keep(&mut self, opened: Opened) -> Result<u64, Errno> {
+        if self.open.len() >= OPEN_MAX {
+            return Err(Errno::ENFILE);
+        }
+        let handle = self.next();
+        self.open.insert(handle, opened);
+        Ok(handle)
+    }
+
+    /// What is open.
+    pub fn opened(&self, handle: u64) -> Result<Opened, Errno> {
+        self.open.get(&handle).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// It is open no more.
+    pub fn close(&mut self, handle: u64) {
+        self.open.remove(&handle);
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last = self.last.max(ROOT) + 1;
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn name(text: &str) -> &OsStr {
+        OsStr::new(text)
+    }
+
+    #[test]
+    fn files_are_where_their_names_are_and_are_forgotten() {
+        let mut table = Table::default();
+        assert_eq!(table.path(ROOT), Ok("/".into()));
+        let usr = table.look_up(ROOT, name("usr")).expect("room");
+        let lib = table.look_up(usr, name("lib")).expect("room");
+        assert_eq!(table.look_up(usr, name("lib")), Ok(lib), "the same file");
+        assert_eq!(table.path(lib).as_deref(), Ok(Path::new("/usr/lib")));
+        table.forget(lib, 1);
+        assert!(table.path(lib).is_ok(), "told twice");
+        table.forget(lib, 1);
+        assert_eq!(table.path(lib), Err(Errno::ESTALE));
+        assert_ne!(table.look_up(usr, name("lib")), Ok(lib), "numbers are not used again");
+        table.forget(usr, 7);
+        assert_eq!(table.path(usr), Err(Errno::ESTALE));
+        table.forget(99, 1);
+    }
+
+    #[test]
+    fn what_is_renamed_takes_what_is_in_it_along() {
+        let mut table = Table::default();
+        let a = table.look_up(ROOT, name("a")).expect("room");
+        let inner = table.look_up(a, name("inner")).expect("room");
+        let b = table.look_up(ROOT, name("b")).expect("room");
+        table.rename((ROOT, name("a")), (ROOT, name("c")), false);
+        assert_eq!(table.path(inner).as_deref(), Ok(Path::new("/c/inner")));
+        table.rename((ROOT, name("c")), (ROOT, name("b")), true);
+        assert_eq!(table.path(inner).as_deref(), Ok(Path::new("/b/inner")));
+        assert_eq!(table.path(b).as_deref(), Ok(Path::new("/c")));
+        table.rename((ROOT, name("b")), (ROOT, name("c")), false);
+        assert_eq!(table.path(b), Err(Errno::ESTALE), "something else has its name");
+        table.remove(a, name("inner"));
+        assert_eq!(table.path(inner), Err(Errno::ESTALE));
+    }
+
+    #[test]
+    fn names_that_are_paths_are_none() {
+        let table = Table::default();
+        let long = "x".repeat(256);
+        for bad in ["", ".", "..", "a/b", "/", "a\0b", &long] {
+            assert_eq!(table.beneath(ROOT, name(bad)), Err(Errno::EINVAL), "{bad:?}");
+        }
+        assert_eq!(table.beneath(ROOT, name("...")).as_deref(), Ok(Path::new("/...")));
+    }
+
+    #[test]
+    fn handles_are_of_what_is_open() {
+        let mut table = Table::default();
+        let handle = table.keep(Opened::Folder([].into())).expect("room");
+        assert!(matches!(table.opened(handle), Ok(Opened::Folder(_))));
+        table.close(handle);
+        assert_eq!(table.opened(handle).err(), Some(Errno::EBADF));
+    }
+}

@@ -1,0 +1,142 @@
+//! Machines that are saved once their worker is ready, and others that go on from there.
+//!
+//! ```text
+//! zygote: has a machine booted, and its imports done ── saved: memory and devices, in files in memory ── forks when ordered
+//!                                                                                                            │
+//!                             a sandbox of its own: QEMU, with a private mapping of that memory ◄── monitor ─┘
+//! ```
+//!
+//! A machine's memory is mapped, not read: a page is copied when the machine writes to it, so that what was loaded once is in memory once.
+//! What those machines must not have in common is renewed before any of the lease's code runs: time, random numbers, and the worker's
+//! process, which is a fork. Nothing of a lease is ever saved: a machine has had none.
+
+use super::boot::{Memory, first_files, in_memory, inherited};
+use super::control::Control;
+use super::far::Far;
+use super::files::Files;
+use super::{Arguments, Running, introduced, no_machine, now_ns, processors, ready};
+use hotlease_nursery::zygote::{Hooks, Orders};
+use hotlease_wire::machine::ToGuest;
+use hotlease_worker::Worker;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use std::fs::File;
+use std::io::{self, Read};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Random bytes for each machine.
+const RANDOM_BYTES: usize = 64;
+
+/// A machine that goes on from here as often as it is wanted.
+struct Saved {
+    /// What it booted from: QEMU wants to have it again.
+    first: File,
+    memory: File,
+    devices: File,
+    processors: usize,
+    files: Files,
+    /// What its kernel asked about files first: who answers, hears it again.
+    greeting: Vec<u8>,
+}
+
+/// Nothing needs to be done around a fork: there is one thread, and nothing in memory that two of them must not have.
+struct Nothing;
+
+impl Hooks for Nothing {
+    fn before(&mut self) {}
+    fn in_zygote(&mut self) {}
+}
+
+/// Of a process that machines are forked from.
+pub fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
+    let started = Instant::now();
+    let orders = Orders::take().map_err(|error| format!("this process was not started as a zygote: {error}"));
+    let saved = orders.and_then(|orders| Ok((orders, Saved::make(arguments)?)));
+    let (mut orders, saved) = match saved {
+        Ok((orders, (saved, imports))) => {
+            worker.set_boot(started.elapsed().saturating_sub(imports));
+            worker.set_imports(imports);
+            (orders, saved)
+        }
+        Err(why) => worker.refuse(no_machine(&why)),
+    };
+    let waited = worker.become_zygote().and_then(|control| orders.next(&mut Nothing, &mut vec![control]));
+    match waited {
+        Ok(true) => saved.go_on(arguments),
+        Ok(false) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hotlease-machine: waiting for orders: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Saved {
+    /// One that is ready; how long its worker's imports took.
+    fn make(arguments: &Arguments) -> Result<(Self, Duration), String> {
+        let failed = |error: io::Error| format!("saving it: {error}");
+        let [memory, devices] = [c"hotlease-memory", c"hotlease-devices"].map(in_memory);
+        let (memory, devices) = (memory.map_err(failed)?, devices.map_err(failed)?);
+        memory.set_len(u64::from(arguments.memory_mib) << 20).map_err(failed)?;
+        let (first, processors, files) = (first_files(&arguments.modules)?, processors(), Files::new(&arguments.changing));
+        inherited(&devices)?;
+        let mut running = Running::start(arguments, processors, &first, Memory::Kept(&memory))?;
+        let control = running.control.take().ok_or("QEMU takes no orders")?;
+        let (far, imports) = introduced(running, arguments, &files)?;
+        let saved = Control::begin(control).and_then(|mut control| control.save(&devices));
+        let greeting = far.rest();
+        saved?;
+        // Whoever breaks out of a machine does not get into the next one.
+        for file in [&first, &memory, &devices] {
+            let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+            fcntl(file, FcntlArg::F_ADD_SEALS(seals)).map_err(|errno| failed(errno.into()))?;
+        }
+        let saved = Self {
+            first,
+            memory,
+            devices,
+            processors,
+            files,
+            greeting,
+        };
+        Ok((saved, imports))
+    }
+
+    /// Of a fork: its machine goes on from what was saved.
+    fn go_on(self, arguments: &Arguments) -> ExitCode {
+        let mut worker = match Worker::take_over() {
+            Ok(worker) => worker,
+            Err(error) => {
+                eprintln!("hotlease-machine: standard input is not an agent's control socket: {error}");
+                return ExitCode::from(2);
+            }
+        };
+        let started = Instant::now();
+        match self.restore(arguments) {
+            Ok(far) => {
+                worker.set_boot(started.elapsed());
+                worker.serve_for(far, arguments.functions)
+            }
+            Err(why) => worker.refuse(no_machine(&why)),
+        }
+    }
+
+    fn restore(&self, arguments: &Arguments) -> Result<&'static Far, String> {
+        let failed = |error: io::Error| format!("restoring it: {error}");
+        // From its beginning, wherever others read.
+        let devices = File::open(inherited(&self.devices)?).map_err(failed)?;
+        inherited(&devices)?;
+        let mut running = Running::start(arguments, self.processors, &self.first, Memory::Copied(&self.memory))?;
+        let control = running.control.take().ok_or("QEMU takes no orders")?;
+        let (heard, words) = mpsc::channel();
+        let greeting = Some(self.greeting.as_slice());
+        let far = Far::over(running, arguments.memory_mib, heard, &self.files, greeting).map_err(failed)?;
+        Control::begin(control)?.restore(&devices)?;
+        let mut random = [0; RANDOM_BYTES];
+        File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random)).map_err(failed)?;
+        far.tell(&ToGuest::Resume { now_ns: now_ns() }, &random).map_err(failed)?;
+        ready(&words)?;
+        Ok(far)
+    }
+}

@@ -1,0 +1,26 @@
+//! One fork of a zygote that has a virtual machine to itself: whoever is in it needs no namespaces of its own.
+
+use super::{Fork, Report, Wanted, failure};
+use crate::message::send;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Has a zygote fork, by the other end of its `orders`. The fork is confined, and has this standard input and output; it is an orphan.
+///
+/// # Errors
+/// The zygote's, or the fork's, who may say anything.
+pub fn fork_here(orders: &OwnedFd, input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<()> {
+    let kind = SockType::SeqPacket;
+    let (go, waits) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
+    let (mut reports, report) = io::pipe()?;
+    let fork = Fork { writable: Vec::new() };
+    send(orders, &fork, &[waits.as_fd(), report.as_fd()])?;
+    drop((waits, report));
+    let mut told: Report = [0; 8];
+    reports.read_exact(&mut told)?;
+    if let Some((what, error)) = failure(told) {
+        return Err(io::Error::new(error.kind(), format!("{what}: {error}")));
+    }
+    send(&go, &Wanted::Go, &[input, output])
+}
