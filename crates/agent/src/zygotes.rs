@@ -74,7 +74,12 @@ impl Zygotes {
             Some(State::Ready(zygote)) => {
                 let forked = zygote.fork(&self.launcher, program).await;
                 if let Err(why) = &forked {
-                    self.refuse(tenant, sandbox, program, format!("its zygote forks no more: {why}"));
+                    self.refuse(
+                        tenant,
+                        sandbox,
+                        program,
+                        format!("its zygote forks no more: {why}"),
+                    );
                 }
                 forked
             }
@@ -303,11 +308,19 @@ mod tests {
         for number in 0..2 * ZYGOTES_MAX {
             let of = program("/bin/true", &number.to_string());
             zygotes.refuse("ann", Kind::Namespace, &of, "none".into());
-            assert!(zygotes.find("ann", Kind::Namespace, &program("/bin/true", "0")).is_some());
+            assert!(
+                zygotes
+                    .find("ann", Kind::Namespace, &program("/bin/true", "0"))
+                    .is_some()
+            );
         }
         assert_eq!(zygotes.kept().zygotes.len(), ZYGOTES_MAX);
         zygotes.keep(0);
-        assert!(zygotes.find("ann", Kind::Namespace, &program("/bin/true", "0")).is_none());
+        assert!(
+            zygotes
+                .find("ann", Kind::Namespace, &program("/bin/true", "0"))
+                .is_none()
+        );
         assert_eq!(zygotes.look(), None);
     }
 

@@ -95,7 +95,8 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
         let teller = teller.clone();
         move || pass_on(output, &teller)
     })?;
-    let program = Program::start(run, printing).map_err(|error| format!("running {}: {error}", path.display()))?;
+    let program =
+        Program::start(run, printing).map_err(|error| format!("running {}: {error}", path.display()))?;
     let worker = Arc::new(AtomicI32::new(program.pid.as_raw()));
     let usage = Arc::new(OnceLock::new());
     spawn("orders", {
@@ -122,8 +123,12 @@ fn hear(mut port: File, mut answered: File, told: &Sender<(ToGuest, Vec<u8>)>) {
         match link::receive::<ToGuest>(&mut port) {
             // Whoever has asked may be gone.
             Ok(Some((ToGuest::File, answer))) => drop(answered.write(&answer)),
-            Ok(Some(message)) if told.send(message).is_ok() => {}
-            _ => power_off(),
+            Ok(Some(message)) => {
+                if told.send(message).is_err() {
+                    power_off()
+                }
+            }
+            Ok(None) | Err(_) => power_off(),
         }
     }
 }
@@ -187,7 +192,12 @@ fn serve(
     usage: &OnceLock<Arc<UsageBlock>>,
 ) -> Result<(), String> {
     let ready = |socket: &Socket| match socket.receive::<Answer>() {
-        Ok(Some((Answer::Ready { version, imports_us, .. }, _))) => Ok(Some(FromGuest::Ready { version, imports_us })),
+        Ok(Some((
+            Answer::Ready {
+                version, imports_us, ..
+            },
+            _,
+        ))) => Ok(Some(FromGuest::Ready { version, imports_us })),
         Ok(Some((Answer::Failed { why }, _))) => Err(why),
         // It has ended, or speaks no word of ours: its end is told by who waits for it.
         _ => Ok(None),

@@ -125,7 +125,12 @@ struct Running {
 }
 
 impl Running {
-    fn start(arguments: &Arguments, processors: usize, files: &File, memory: boot::Memory<'_>) -> Result<Self, String> {
+    fn start(
+        arguments: &Arguments,
+        processors: usize,
+        files: &File,
+        memory: boot::Memory<'_>,
+    ) -> Result<Self, String> {
         let has_control = !matches!(memory, boot::Memory::Own);
         let bound = |path: &str| UnixListener::bind(path).map_err(|error| format!("{path}: {error}"));
         let port = bound(PORT)?;
@@ -150,7 +155,11 @@ impl Running {
 }
 
 /// Has the worker started in a machine; how long its imports took.
-fn introduced(running: Running, arguments: &Arguments, files: &Files) -> Result<(&'static Far, Duration), String> {
+fn introduced(
+    running: Running,
+    arguments: &Arguments,
+    files: &Files,
+) -> Result<(&'static Far, Duration), String> {
     let failed = |error: std::io::Error| format!("its port: {error}");
     let bytes = |path: &PathBuf| path.clone().into_os_string().into_vec();
     let run = Run {
@@ -171,7 +180,8 @@ fn introduced(running: Running, arguments: &Arguments, files: &Files) -> Result<
     let (heard, words) = mpsc::channel();
     let far = Far::over(running, arguments.memory_mib, heard, files, None).map_err(failed)?;
     let run = hotlease_wire::encode(&run);
-    far.tell(&ToGuest::Run { now_ns: now_ns() }, &run).map_err(failed)?;
+    far.tell(&ToGuest::Run { now_ns: now_ns() }, &run)
+        .map_err(failed)?;
     Ok((far, ready(&words)?))
 }
 

@@ -180,7 +180,12 @@ impl Found {
             add("--shown", mount.target.as_os_str().to_owned());
         }
         let flags = [("--emulated", self.machine.emulated), ("--zygote", zygote)];
-        arguments.extend(flags.into_iter().filter(|(_, set)| *set).map(|(flag, _)| flag.into()));
+        arguments.extend(
+            flags
+                .into_iter()
+                .filter(|(_, set)| *set)
+                .map(|(flag, _)| flag.into()),
+        );
         arguments.extend(["--".into(), program.path.clone().into(), name]);
         arguments.extend(program.arguments.iter().cloned());
         Program {

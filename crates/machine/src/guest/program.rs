@@ -57,7 +57,11 @@ impl Program {
             .arg(text(run.path))
             .args(run.arguments.into_iter().map(text))
             .env_clear()
-            .envs(run.environment.into_iter().map(|(name, value)| (text(name), text(value))))
+            .envs(
+                run.environment
+                    .into_iter()
+                    .map(|(name, value)| (text(name), text(value))),
+            )
             .current_dir(match directory.is_dir() {
                 true => directory.as_path(),
                 false => Path::new("/"),
@@ -138,7 +142,10 @@ pub fn confined(zygote: bool, arguments: &[OsString]) -> ExitCode {
     };
     let became: io::Result<()> = became();
     if let Err(error) = became {
-        eprintln!("hotlease-machine: {} cannot be run: {error}", Path::new(path).display());
+        eprintln!(
+            "hotlease-machine: {} cannot be run: {error}",
+            Path::new(path).display()
+        );
     }
     ExitCode::from(127)
 }

@@ -80,7 +80,8 @@ pub fn open_fuse() -> io::Result<(File, File)> {
 /// Where the worker's root is to be, from now on there are the sandbox's files, as the monitor says.
 pub fn mount_files(fuse: &File) -> Result<(), String> {
     let descriptor = fuse.as_raw_fd();
-    let options = format!("fd={descriptor},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other");
+    let options =
+        format!("fd={descriptor},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other");
     let options = CString::new(options).map_err(|error| error.to_string())?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount_at("hotlease", NEW, "fuse", flags, Some(&options))

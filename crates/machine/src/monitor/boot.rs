@@ -100,7 +100,8 @@ impl Machine<'_> {
 
 /// Where QEMU finds a file that it inherits.
 pub fn inherited(file: &File) -> Result<String, String> {
-    fcntl(file, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|error| format!("leaving a file to QEMU: {error}"))?;
+    fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))
+        .map_err(|error| format!("leaving a file to QEMU: {error}"))?;
     Ok(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 

@@ -31,7 +31,8 @@ impl Control {
         control.hear()?;
         control.execute("qmp_capabilities", &json!({}))?;
         // Memory is where it is; what moves is the devices, and how far they are is told.
-        let capabilities = ["x-ignore-shared", "events"].map(|name| json!({"capability": name, "state": true}));
+        let capabilities =
+            ["x-ignore-shared", "events"].map(|name| json!({"capability": name, "state": true}));
         control.execute("migrate-set-capabilities", &json!({"capabilities": capabilities}))?;
         Ok(control)
     }
@@ -51,7 +52,10 @@ impl Control {
     /// # Errors
     /// Its words.
     pub fn restore(&mut self, from: &File) -> Result<(), String> {
-        self.execute("migrate-incoming", &json!({"uri": format!("fd:{}", from.as_raw_fd())}))?;
+        self.execute(
+            "migrate-incoming",
+            &json!({"uri": format!("fd:{}", from.as_raw_fd())}),
+        )?;
         self.moved()?;
         self.execute("cont", &json!({}))
     }
@@ -59,7 +63,9 @@ impl Control {
     fn execute(&mut self, command: &str, arguments: &Value) -> Result<(), String> {
         let mut line = json!({"execute": command, "arguments": arguments}).to_string();
         line.push('\n');
-        self.to.write_all(line.as_bytes()).map_err(|error| failed(&error))?;
+        self.to
+            .write_all(line.as_bytes())
+            .map_err(|error| failed(&error))?;
         loop {
             let word = self.hear()?;
             if let Some(error) = word.get("error") {
@@ -80,7 +86,9 @@ impl Control {
             match (word.get("event").and_then(Value::as_str), status) {
                 (Some("MIGRATION"), Some("completed")) => return Ok(()),
                 (Some("MIGRATION"), Some("failed" | "cancelled")) => {
-                    return Err("QEMU cannot move the machine; what it says is in the worker's output".into());
+                    return Err(
+                        "QEMU cannot move the machine; what it says is in the worker's output".into(),
+                    );
                 }
                 _ => {}
             }
@@ -137,6 +145,11 @@ mod tests {
         assert_eq!(qemu.moved(), Ok(()));
         assert!(says(&[&moved("failed")]).moved().is_err());
         assert!(says(&[]).moved().expect_err("gone").contains("has ended"));
-        assert!(says(&["nonsense"]).moved().expect_err("no JSON").contains("not understood"));
+        assert!(
+            says(&["nonsense"])
+                .moved()
+                .expect_err("no JSON")
+                .contains("not understood")
+        );
     }
 }

@@ -7,7 +7,9 @@ use hotlease_wire::frame::Status;
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::machine::{Assignment, CARRIED_BYTES_MAX, Ended, FILE_BYTES_MAX, FromGuest, ToGuest};
 use hotlease_worker::{Call, Elsewhere, End, Returned, Worker};
-use nix::sys::socket::{AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair,
+};
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -139,7 +141,8 @@ impl Far {
             *greeting = question;
         }
         // What is longer than any question does not fit, nor does anything if nobody answers any more.
-        sent.map(drop).map_err(|errno| format!("it asks for files, which fails: {errno}"))
+        sent.map(drop)
+            .map_err(|errno| format!("it asks for files, which fails: {errno}"))
     }
 
     /// Sends it.
@@ -157,12 +160,7 @@ impl Far {
     }
 
     /// The life of the thread that hears the guest.
-    fn listen(
-        &self,
-        from: UnixStream,
-        heard: &Sender<Heard>,
-        obeyed: &Sender<Result<(), String>>,
-    ) {
+    fn listen(&self, from: UnixStream, heard: &Sender<Heard>, obeyed: &Sender<Result<(), String>>) {
         let mut from = BufReader::with_capacity(64 << 10, from);
         let mut is_ready = false;
         let why = loop {

@@ -9,16 +9,16 @@
 
 mod table;
 
+use fuser::{BsdFileFlags, LockOwner};
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyOpen, ReplyStatfs, ReplyWrite, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
-use fuser::{BsdFileFlags, LockOwner};
 use hotlease_wire::machine::FILE_BYTES_MAX;
 use rustix::fs::{
-    AtFlags, CWD, FileType as Kind, Mode, RenameFlags as Renamed, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
-    chownat, mknodat, renameat_with, statvfs, utimensat,
+    AtFlags, CWD, FileType as Kind, Mode, RenameFlags as Renamed, Timespec, Timestamps, UTIME_NOW,
+    UTIME_OMIT, chownat, mknodat, renameat_with, statvfs, utimensat,
 };
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -127,7 +127,9 @@ impl Files {
             .create(mode.is_some() && is_written)
             .mode(mode.unwrap_or(0) & 0o7777)
             // A pipe that nobody writes to must not stop anybody.
-            .custom_flags(more | libc::O_NOFOLLOW | libc::O_NONBLOCK | if mode.is_some() { libc::O_CREAT } else { 0 })
+            .custom_flags(
+                more | libc::O_NOFOLLOW | libc::O_NONBLOCK | if mode.is_some() { libc::O_CREAT } else { 0 },
+            )
             .open(path)?;
         self.table().keep(Opened::File(Arc::new(opened))).map(FileHandle)
     }
@@ -157,8 +159,12 @@ impl Files {
             }
         }
         if to.user.is_some() || to.group.is_some() {
-            let (user, group) = (to.user.map(rustix::fs::Uid::from_raw), to.group.map(rustix::fs::Gid::from_raw));
-            chownat(CWD, self.path(node)?, user, group, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)?;
+            let (user, group) = (
+                to.user.map(rustix::fs::Uid::from_raw),
+                to.group.map(rustix::fs::Gid::from_raw),
+            );
+            chownat(CWD, self.path(node)?, user, group, AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(io::Error::from)?;
         }
         if to.read.is_some() || to.written.is_some() {
             let times = Timestamps {
@@ -328,12 +334,22 @@ impl Filesystem for Files {
         }
     }
 
-    fn mknod(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: u32, reply: ReplyEntry) {
+    fn mknod(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
         let kind = Kind::from_raw_mode(mode);
         let made = self.beneath(parent, name).and_then(|path| match kind {
             // No devices, whoever asks.
             Kind::RegularFile | Kind::Fifo => {
-                Ok(mknodat(CWD, path, kind, Mode::from_raw_mode(mode & 0o7777), 0).map_err(io::Error::from)?)
+                Ok(mknodat(CWD, path, kind, Mode::from_raw_mode(mode & 0o7777), 0)
+                    .map_err(io::Error::from)?)
             }
             _ => Err(Errno::EPERM),
         });
@@ -345,18 +361,27 @@ impl Filesystem for Files {
 
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         match self.beneath(parent, name) {
-            Ok(path) => self.made(parent, name, DirBuilder::new().mode(mode & 0o7777).create(path), reply),
+            Ok(path) => self.made(
+                parent,
+                name,
+                DirBuilder::new().mode(mode & 0o7777).create(path),
+                reply,
+            ),
             Err(errno) => reply.error(errno),
         }
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.beneath(parent, name).and_then(|path| Ok(fs::remove_file(path)?));
+        let removed = self
+            .beneath(parent, name)
+            .and_then(|path| Ok(fs::remove_file(path)?));
         done(removed.map(|()| self.table().remove(parent.0, name)), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.beneath(parent, name).and_then(|path| Ok(fs::remove_dir(path)?));
+        let removed = self
+            .beneath(parent, name)
+            .and_then(|path| Ok(fs::remove_dir(path)?));
         done(removed.map(|()| self.table().remove(parent.0, name)), reply);
     }
 
@@ -379,16 +404,20 @@ impl Filesystem for Files {
     ) {
         let renamed = || {
             let (from, to) = (self.beneath(parent, name)?, self.beneath(new_parent, new_name)?);
-            renameat_with(CWD, from, CWD, to, Renamed::from_bits_retain(flags.bits())).map_err(io::Error::from)?;
+            renameat_with(CWD, from, CWD, to, Renamed::from_bits_retain(flags.bits()))
+                .map_err(io::Error::from)?;
             let is_exchanged = flags.contains(RenameFlags::RENAME_EXCHANGE);
-            self.table().rename((parent.0, name), (new_parent.0, new_name), is_exchanged);
+            self.table()
+                .rename((parent.0, name), (new_parent.0, new_name), is_exchanged);
             Ok(())
         };
         done(renamed(), reply);
     }
 
     fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let paths = self.path(node).and_then(|from| Ok((from, self.beneath(parent, name)?)));
+        let paths = self
+            .path(node)
+            .and_then(|from| Ok((from, self.beneath(parent, name)?)));
         match paths {
             Ok((from, to)) => self.made(parent, name, fs::hard_link(from, to), reply),
             Err(errno) => reply.error(errno),
@@ -415,7 +444,10 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let mut data = vec![0; size.min(DATA_BYTES) as usize];
-        match self.file(handle).and_then(|file| Ok(read_at(&file, &mut data, offset)?)) {
+        match self
+            .file(handle)
+            .and_then(|file| Ok(read_at(&file, &mut data, offset)?))
+        {
             Ok(bytes) => reply.data(&data[..bytes]),
             Err(errno) => reply.error(errno),
         }
@@ -433,7 +465,10 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.file(handle).and_then(|file| Ok(file.write_at(data, offset)?)) {
+        match self
+            .file(handle)
+            .and_then(|file| Ok(file.write_at(data, offset)?))
+        {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(errno),
         }
@@ -491,7 +526,10 @@ impl Filesystem for Files {
     }
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
-        match self.path(node).and_then(|path| Ok(statvfs(path).map_err(io::Error::from)?)) {
+        match self
+            .path(node)
+            .and_then(|path| Ok(statvfs(path).map_err(io::Error::from)?))
+        {
             Ok(found) => reply.statfs(
                 found.f_blocks,
                 found.f_bfree,

@@ -61,7 +61,9 @@ pub fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
         }
         Err(why) => worker.refuse(no_machine(&why)),
     };
-    let waited = worker.become_zygote().and_then(|control| orders.next(&mut Nothing, &mut vec![control]));
+    let waited = worker
+        .become_zygote()
+        .and_then(|control| orders.next(&mut Nothing, &mut vec![control]));
     match waited {
         Ok(true) => saved.go_on(arguments),
         Ok(false) => ExitCode::SUCCESS,
@@ -78,8 +80,14 @@ impl Saved {
         let failed = |error: io::Error| format!("saving it: {error}");
         let [memory, devices] = [c"hotlease-memory", c"hotlease-devices"].map(in_memory);
         let (memory, devices) = (memory.map_err(failed)?, devices.map_err(failed)?);
-        memory.set_len(u64::from(arguments.memory_mib) << 20).map_err(failed)?;
-        let (first, processors, files) = (first_files(&arguments.modules)?, processors(), Files::new(&arguments.changing));
+        memory
+            .set_len(u64::from(arguments.memory_mib) << 20)
+            .map_err(failed)?;
+        let (first, processors, files) = (
+            first_files(&arguments.modules)?,
+            processors(),
+            Files::new(&arguments.changing),
+        );
         inherited(&devices)?;
         let mut running = Running::start(arguments, processors, &first, Memory::Kept(&memory))?;
         let control = running.control.take().ok_or("QEMU takes no orders")?;
@@ -89,7 +97,10 @@ impl Saved {
         saved?;
         // Whoever breaks out of a machine does not get into the next one.
         for file in [&first, &memory, &devices] {
-            let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+            let seals = SealFlag::F_SEAL_WRITE
+                | SealFlag::F_SEAL_SHRINK
+                | SealFlag::F_SEAL_GROW
+                | SealFlag::F_SEAL_SEAL;
             fcntl(file, FcntlArg::F_ADD_SEALS(seals)).map_err(|errno| failed(errno.into()))?;
         }
         let saved = Self {
@@ -127,15 +138,23 @@ impl Saved {
         // From its beginning, wherever others read.
         let devices = File::open(inherited(&self.devices)?).map_err(failed)?;
         inherited(&devices)?;
-        let mut running = Running::start(arguments, self.processors, &self.first, Memory::Copied(&self.memory))?;
+        let mut running = Running::start(
+            arguments,
+            self.processors,
+            &self.first,
+            Memory::Copied(&self.memory),
+        )?;
         let control = running.control.take().ok_or("QEMU takes no orders")?;
         let (heard, words) = mpsc::channel();
         let greeting = Some(self.greeting.as_slice());
         let far = Far::over(running, arguments.memory_mib, heard, &self.files, greeting).map_err(failed)?;
         Control::begin(control)?.restore(&devices)?;
         let mut random = [0; RANDOM_BYTES];
-        File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random)).map_err(failed)?;
-        far.tell(&ToGuest::Resume { now_ns: now_ns() }, &random).map_err(failed)?;
+        File::open("/dev/urandom")
+            .and_then(|mut source| source.read_exact(&mut random))
+            .map_err(failed)?;
+        far.tell(&ToGuest::Resume { now_ns: now_ns() }, &random)
+            .map_err(failed)?;
         ready(&words)?;
         Ok(far)
     }

@@ -237,7 +237,9 @@ impl Ground {
             source,
         };
         let (input, _) = std::io::pipe().map_err(failed)?;
-        let zygote = self.launcher.start_zygote(program, input.into())?;
+        let zygote = self
+            .launcher
+            .start_zygote(Kind::Namespace, program, input.into())?;
         // What is forked is not touched by the zygote's end, which follows.
         self.launcher.fork(&zygote, control)
     }

@@ -73,7 +73,10 @@ impl Table {
     pub fn beneath(&self, parent: u64, name: &OsStr) -> Result<PathBuf, Errno> {
         let bytes = name.as_encoded_bytes();
         // The machine's word: it may be no name at all.
-        let is_name = !bytes.is_empty() && !matches!(bytes, b"." | b"..") && !bytes.contains(&b'/') && !bytes.contains(&0);
+        let is_name = !bytes.is_empty()
+            && !matches!(bytes, b"." | b"..")
+            && !bytes.contains(&b'/')
+            && !bytes.contains(&0);
         match is_name && bytes.len() <= NAME_BYTES_MAX {
             true => Ok(self.path(parent)?.join(name)),
             false => Err(Errno::EINVAL),
@@ -188,7 +191,11 @@ mod tests {
         assert!(table.path(lib).is_ok(), "told twice");
         table.forget(lib, 1);
         assert_eq!(table.path(lib), Err(Errno::ESTALE));
-        assert_ne!(table.look_up(usr, name("lib")), Ok(lib), "numbers are not used again");
+        assert_ne!(
+            table.look_up(usr, name("lib")),
+            Ok(lib),
+            "numbers are not used again"
+        );
         table.forget(usr, 7);
         assert_eq!(table.path(usr), Err(Errno::ESTALE));
         table.forget(99, 1);
