@@ -211,7 +211,10 @@ mod tests {
         let line = command_line(true);
         let (_, khz) = line.rsplit_once(" tsc_early_khz=").expect("the last word");
         // Slower and faster than any processor is.
-        assert!((100_000..10_000_000).contains(&khz.parse::<u64>().expect("a number")), "{khz}");
+        assert!(
+            (100_000..10_000_000).contains(&khz.parse::<u64>().expect("a number")),
+            "{khz}"
+        );
     }
 
     #[test]
