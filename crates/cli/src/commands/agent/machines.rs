@@ -10,13 +10,13 @@ use std::path::PathBuf;
 pub(crate) struct MachineArgs {
     /// Kernel of virtual machines, a file vmlinuz-VERSION [default: the newest in /boot that reads files of its host]
     #[arg(long = "sandbox-kernel", value_name = "PATH")]
-    kernel: Option<PathBuf>,
+    pub(super) kernel: Option<PathBuf>,
     /// Memory of each virtual machine, of which 96 MiB are not its worker's; taken as it is used
     #[arg(long = "sandbox-machine-memory", value_name = "SIZE", default_value = "1G", value_parser = quantity::parse_bytes)]
-    memory: usize,
+    pub(super) memory: usize,
     /// Make virtual machines without the processor's help: slow, and no boundary; to try things out
     #[arg(long = "sandbox-emulated")]
-    emulated: bool,
+    pub(super) emulated: bool,
 }
 
 impl MachineArgs {
