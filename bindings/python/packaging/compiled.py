@@ -14,7 +14,11 @@ import tempfile
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROGRAMS = {"hotlease": "hotlease-cli", "hotlease-worker": "hotlease-worker", "hotlease-nursery": "hotlease-nursery"}
+# The packages that they are compiled from have their names, but for one.
+PROGRAMS = {
+    "hotlease": "hotlease-cli",
+    **{name: name for name in ("hotlease-worker", "hotlease-nursery", "hotlease-machine")},
+}
 SOURCES = "bindings/python/python/hotlease"
 
 

@@ -16,7 +16,7 @@ import pytest
 import hotlease
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PROGRAMS = ("hotlease", "hotlease-worker", "hotlease-nursery")
+PROGRAMS = ("hotlease", "hotlease-worker", "hotlease-nursery", "hotlease-machine")
 
 
 def _run(*command, **options):
@@ -77,8 +77,8 @@ def test_nothing_in_a_wheel_is_linked_with_libpython(wheel, tmp_path):
     readelf = shutil.which("readelf") or pytest.skip("needs readelf")
     with zipfile.ZipFile(wheel) as archive:
         binaries = [name for name in archive.namelist() if name.endswith(".so") or "/bin/" in name]
-        # The module, `hotlease`, `hotlease-worker`, `hotlease-nursery`.
-        assert len(binaries) == 4
+        # The module, and the programs.
+        assert len(binaries) == 1 + len(PROGRAMS)
         for name in binaries:
             needed = _run(readelf, "--dynamic", archive.extract(name, tmp_path))
             assert "NEEDED" in needed and "libpython" not in needed, name

@@ -103,8 +103,15 @@ impl Sandboxes {
     }
 }
 
-/// Refuses workers whom nobody would reach: a client on another host comes over the network.
+/// Refuses workers whom nobody would reach: a client on another host comes over the network. Nor is one given a network that only such
+/// a client has a use for: that of a virtual machine ends at its monitor.
 pub(crate) fn reached(kind: Kind, origin: Origin, network: bool) -> Result<(), Refusal> {
+    if kind == Kind::MicroVm && origin == Origin::Local && network {
+        return Err(Refusal::NoSandbox {
+            kind: kind.to_string(),
+            why: "functions in a virtual machine have no network in this version; do without it, or ask for kind namespace".into(),
+        });
+    }
     if origin == Origin::Local || network || kind == Kind::Process {
         return Ok(());
     }
@@ -267,6 +274,8 @@ mod tests {
             (Kind::Process, Origin::Remote, false, true),
             (Kind::Namespace, Origin::Remote, false, false),
             (Kind::Container, Origin::Remote, false, false),
+            (Kind::MicroVm, Origin::Remote, true, true),
+            (Kind::MicroVm, Origin::Remote, false, false),
         ] {
             let reached = reached(kind, origin, network);
             assert_eq!(reached.is_ok(), is_reached, "{kind} for {origin:?}: {reached:?}");
@@ -274,6 +283,16 @@ mod tests {
                 assert!(refusal.to_string().contains("network=True"), "{refusal}");
             }
         }
+    }
+
+    #[test]
+    fn a_machine_s_functions_are_not_said_to_have_a_network() {
+        assert_eq!(reached(Kind::MicroVm, Origin::Local, false), Ok(()));
+        let refused = reached(Kind::MicroVm, Origin::Local, true);
+        assert!(
+            matches!(&refused, Err(Refusal::NoSandbox { kind, why }) if kind == "microvm" && why.contains("namespace")),
+            "{refused:?}"
+        );
     }
 
     #[test]

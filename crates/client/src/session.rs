@@ -1,5 +1,9 @@
 //! The session with the agent: attach, load, connect, renew, release, and its news.
 
+mod expected;
+
+pub(crate) use expected::Expected;
+
 use crate::Error;
 use crate::code::Code;
 use crate::death::{Death, Kind};
@@ -25,10 +29,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// Attaching waits until the workers are started, and connecting may start one again.
-const START_LIMIT: Duration = Duration::from_secs(10);
-/// How much longer that may take where a machine has to boot: the agent itself gives up after two minutes.
-const BOOT_LIMIT: Duration = Duration::from_secs(130);
 /// Loading runs constructors; the agent itself gives up on them after 5 s.
 const LOAD_LIMIT: Duration = Duration::from_secs(30);
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
@@ -59,29 +59,6 @@ pub(crate) struct Session {
     tasks: Vec<AbortHandle>,
     /// What the agent said to the attach.
     pub(crate) attached: Attached,
-}
-
-/// What is known of a lease before the agent says anything.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Expected {
-    /// Workers that it may have.
-    pub workers: usize,
-    /// How long one may take to start.
-    pub start_limit: Duration,
-}
-
-impl Expected {
-    /// So many workers, in a sandbox of this kind.
-    pub fn of(workers: usize, sandbox: &str) -> Self {
-        let boot = match sandbox {
-            "microvm" => BOOT_LIMIT,
-            _ => Duration::ZERO,
-        };
-        Self {
-            workers,
-            start_limit: START_LIMIT + boot,
-        }
-    }
 }
 
 /// What the agent said to the attach.

@@ -1,5 +1,6 @@
 //! Starting workers.
 
+use crate::beside::{find_beside, near};
 use crate::container::Container;
 use crate::kind::Kind;
 use crate::machine::{MACHINE_BINARY, Machine};
@@ -482,15 +483,6 @@ impl Launcher {
     }
 }
 
-/// Where programs that belong together are: beside each other, or one in `bin` and the other in `libexec/hotlease`.
-fn near(program: &Path, name: &str) -> [PathBuf; 2] {
-    let directory = program.parent().unwrap_or(Path::new("/"));
-    [
-        directory.join(name),
-        directory.join("../libexec/hotlease").join(name),
-    ]
-}
-
 /// One for each kind that a nursery makes, none of which is started before it is needed.
 fn nurseries(
     worker: &Path,
@@ -506,15 +498,4 @@ fn nurseries(
         Of::Machine(machine.clone(), monitor),
     ]
     .map(|of| Arc::new(Namespaces::new(nursery.to_owned(), Arc::clone(policy), of)))
-}
-
-/// The program of this name that belongs to this worker's program, unless a `variable` names another.
-fn find_beside(worker: &Path, name: &str, variable: &str) -> PathBuf {
-    if let Some(named) = std::env::var_os(variable).filter(|named| !named.is_empty()) {
-        return named.into();
-    }
-    let own = std::env::current_exe().unwrap_or_default();
-    let places = [near(worker, name), near(&own, name)].concat();
-    let found = places.iter().find(|place| place.is_file());
-    found.unwrap_or(&places[0]).clone()
 }

@@ -22,6 +22,7 @@
 //! # drop(ours); Ok(()) }
 //! ```
 
+mod beside;
 mod container;
 mod kind;
 mod launcher;

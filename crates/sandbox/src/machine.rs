@@ -5,6 +5,8 @@ use crate::launcher::{Program, Reach, WORKER_BINARY};
 use hotlease_nursery::order::WORKER_INSIDE;
 use hotlease_nursery::policy::{Mount, Policy};
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// File name of the program that has machines made, and is the first one in them.
@@ -66,13 +68,8 @@ impl Machine {
         }
         let qemu = QEMU.iter().find_map(|name| find(Path::new(name)));
         let qemu = qemu.ok_or_else(|| format!("{} is not there: {advice}", QEMU[0]))?;
-        if !self.emulated && !Path::new("/dev/kvm").exists() {
-            return Err(
-                "there is no /dev/kvm: virtual machines need a processor with virtualization that the firmware, or the host of this \
-                 machine, lets Linux use (load kvm_intel or kvm_amd); --sandbox-emulated makes slow ones without, for trying things \
-                 out"
-                    .into(),
-            );
+        if !self.emulated {
+            kvm_can_be_used(Path::new("/dev/kvm"))?;
         }
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return Err(format!(
@@ -199,6 +196,25 @@ impl Found {
     }
 }
 
+/// An error says why not.
+fn kvm_can_be_used(device: &Path) -> Result<(), String> {
+    let device_is = match File::options().read(true).write(true).open(device) {
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => format!(
+            "there is no {}: virtual machines need a processor with virtualization that the firmware, or the host of this machine, \
+             lets Linux use (load kvm_intel or kvm_amd)",
+            device.display()
+        ),
+        Err(error) => format!(
+            "{} cannot be used: {error}; the agent's user has to be in the group that it belongs to (usually kvm)",
+            device.display()
+        ),
+    };
+    Err(format!(
+        "{device_is}; --sandbox-emulated makes slow ones without, for trying things out"
+    ))
+}
+
 /// A kernel, and the folder of its modules.
 fn with_modules(kernel: &Path) -> Option<(PathBuf, PathBuf)> {
     let kernel = kernel.canonicalize().ok().filter(|kernel| kernel.is_file())?;
@@ -257,6 +273,20 @@ mod tests {
             None,
             "it has none"
         );
+    }
+
+    #[test]
+    fn a_hypervisor_that_is_not_there_or_may_not_be_used_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let why = kvm_can_be_used(&folder.path().join("kvm")).expect_err("it is not there");
+        assert!(
+            why.starts_with("there is no ") && why.contains("--sandbox-emulated"),
+            "{why}"
+        );
+        // Nobody may write to a folder, root neither.
+        let why = kvm_can_be_used(folder.path()).expect_err("no device");
+        assert!(why.contains("cannot be used") && why.contains("group"), "{why}");
+        assert_eq!(kvm_can_be_used(Path::new("/dev/null")), Ok(()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `hotlease agent`
 
 mod environments;
+mod machines;
 mod swapping;
 
 use crate::commands::up::signals::Signals;
@@ -14,7 +15,7 @@ use environments::EnvironmentArgs;
 use hotlease_agent::{Agent, AgentConfig, CoreChoice, DirectoryGrant, Network};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{Address, Identity, Role};
-use hotlease_sandbox::{Container, Kind, Machine, Mount};
+use hotlease_sandbox::{Container, Kind, Mount};
 use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use serde::Serialize;
 use std::convert::Infallible;
@@ -24,6 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use swapping::SwapArgs;
+
+pub(crate) use machines::MachineArgs;
 
 /// Run only an agent, in the foreground
 ///
@@ -176,30 +179,6 @@ struct SandboxArgs {
     container: ContainerArgs,
     #[command(flatten)]
     machine: MachineArgs,
-}
-
-/// What virtual machines are made of.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub(crate) struct MachineArgs {
-    /// Kernel of virtual machines, a file vmlinuz-VERSION [default: the newest in /boot that reads files of its host]
-    #[arg(long = "sandbox-kernel", value_name = "PATH")]
-    kernel: Option<PathBuf>,
-    /// Memory of each virtual machine, of which 96 MiB are not its worker's; taken as it is used
-    #[arg(long = "sandbox-machine-memory", value_name = "SIZE", default_value = "1G", value_parser = quantity::parse_bytes)]
-    memory: usize,
-    /// Make virtual machines without the processor's help: slow, and no boundary; to try things out
-    #[arg(long = "sandbox-emulated")]
-    emulated: bool,
-}
-
-impl MachineArgs {
-    pub(crate) fn machine(self) -> Machine {
-        Machine {
-            kernel: self.kernel,
-            emulated: self.emulated,
-            memory_bytes: self.memory as u64,
-        }
-    }
 }
 
 /// What containers are made by, and of.

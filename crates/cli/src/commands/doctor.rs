@@ -4,6 +4,7 @@ mod fabric;
 mod kernel;
 mod machine;
 mod running;
+mod sandboxes;
 mod site;
 
 use crate::output::{Output, printable};
@@ -94,7 +95,8 @@ pub(crate) fn carry_out(mut args: DoctorArgs, output: &mut Output) -> anyhow::Re
         .iter()
         .chain(kernel::CHECKS)
         .chain(fabric::CHECKS)
-        .chain(running::CHECKS);
+        .chain(running::CHECKS)
+        .chain(sandboxes::CHECKS);
     let mut tell = |findings: Vec<Finding>| -> anyhow::Result<()> {
         for finding in findings {
             failed += usize::from(finding.verdict == Verdict::Fail);

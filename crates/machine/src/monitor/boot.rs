@@ -1,6 +1,7 @@
 //! A machine: its command line, and the file system that its kernel starts from.
 
 use crate::monitor::modules;
+use hotlease_fabric::clock::measure_tick_hz;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::collections::BTreeSet;
@@ -10,9 +11,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// More of them are of no use: a worker of so many slots has machines of its own.
 pub const PROCESSORS_MAX: usize = 32;
+/// How long the host's counter is compared with its clock.
+const CLOCK: Duration = Duration::from_millis(20);
 /// Where the guest finds the libraries that it is linked with.
 const LIBRARIES: &str = "libs";
 /// Where it finds the kernel's modules, in the order of their names.
@@ -64,7 +68,7 @@ impl Machine<'_> {
             .arg("-kernel")
             .arg(self.kernel)
             .args(["-initrd", &inherited(self.files)?])
-            .args(["-append", &command_line()])
+            .args(["-append", &command_line(self.emulated)])
             .args(["-serial", &format!("file:{}", self.console.display())])
             .args(["-device", "virtio-serial-device", "-chardev"])
             .arg(format!("socket,id=port,path={}", self.port.display()))
@@ -111,11 +115,17 @@ pub fn in_memory(name: &CStr) -> io::Result<File> {
     Ok(memfd_create(name, flags)?.into())
 }
 
-fn command_line() -> String {
+fn command_line(emulated: bool) -> String {
     // A kernel that gives up ends QEMU, which ends the worker. What it does not know goes to its first program as environment.
-    format!(
+    let line = format!(
         "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t pci=off random.trust_cpu=on LD_LIBRARY_PATH=/{LIBRARIES}"
-    )
+    );
+    match emulated {
+        false => line,
+        // The processor's counter of an emulated machine is the host's. A kernel that has to find out how fast it is does not on a host
+        // that is busy, and then waits for ever.
+        true => format!("{line} tsc_early_khz={}", measure_tick_hz(CLOCK) / 1000),
+    }
 }
 
 /// Nothing but this program, and what of the kernel it needs to begin.
@@ -207,6 +217,18 @@ mod tests {
             })
         };
         assert!(has("ld-") && has("libc."), "{found:?}");
+    }
+
+    #[test]
+    fn an_emulated_kernel_is_told_how_fast_its_counter_is() {
+        assert!(!command_line(false).contains("tsc_early_khz"));
+        let line = command_line(true);
+        let (_, khz) = line.rsplit_once(" tsc_early_khz=").expect("the last word");
+        // Slower and faster than any processor is.
+        assert!(
+            (100_000..10_000_000).contains(&khz.parse::<u64>().expect("a number")),
+            "{khz}"
+        );
     }
 
     #[test]

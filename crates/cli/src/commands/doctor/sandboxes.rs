@@ -1,0 +1,53 @@
+//! Which kinds of sandboxes this machine makes for whoever asks doctor, with the site's options left at their defaults.
+
+use super::Finding;
+use hotlease_sandbox::{Kind, Launcher};
+
+pub(super) const CHECKS: &[fn() -> Vec<Finding>] = &[kinds];
+
+/// Those that something may be missing for.
+const KINDS: [(&str, Kind); 3] = [
+    ("namespace", Kind::Namespace),
+    ("container", Kind::Container),
+    ("microvm", Kind::MicroVm),
+];
+
+fn kinds() -> Vec<Finding> {
+    let Ok(launcher) = Launcher::find().and_then(|path| Launcher::new(&path)) else {
+        return Vec::new(); // said of the worker program
+    };
+    let kinds = KINDS.iter();
+    kinds
+        .map(|(check, kind)| judged(check, launcher.lacking(*kind)))
+        .collect()
+}
+
+/// Nobody has to have any of them, so that none is a failure.
+fn judged(check: &'static str, lacking: Result<Vec<String>, String>) -> Finding {
+    match lacking {
+        Err(why) => Finding::note(check, format!("no sandboxes of this kind here: {why}")),
+        Ok(lacking) if lacking.is_empty() => Finding::ok(check, "sandboxes of this kind can be made"),
+        Ok(lacking) => Finding::warn(
+            check,
+            format!("not enforced on this machine: {}", lacking.join("; ")),
+            "docs/sandboxes.md says what a node needs",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_kind_that_is_not_there_is_no_failure_and_says_why() {
+        let finding = judged("microvm", Err("there is no /dev/kvm".into()));
+        assert_eq!(finding.verdict, Verdict::Note);
+        assert!(finding.finding.contains("there is no /dev/kvm"));
+        let finding = judged("namespace", Ok(vec!["Landlock".into(), "cores".into()]));
+        assert_eq!(finding.verdict, Verdict::Warn);
+        assert!(finding.finding.ends_with("Landlock; cores"));
+        assert_eq!(judged("namespace", Ok(Vec::new())).verdict, Verdict::Ok);
+    }
+}

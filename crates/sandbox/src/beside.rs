@@ -1,0 +1,23 @@
+//! Programs that belong together.
+
+use std::path::{Path, PathBuf};
+
+/// Where programs that belong together are: beside each other, or one in `bin` and the other in `libexec/hotlease`.
+pub fn near(program: &Path, name: &str) -> [PathBuf; 2] {
+    let directory = program.parent().unwrap_or(Path::new("/"));
+    [
+        directory.join(name),
+        directory.join("../libexec/hotlease").join(name),
+    ]
+}
+
+/// The program of this name that belongs to this worker's program, unless a `variable` names another.
+pub fn find_beside(worker: &Path, name: &str, variable: &str) -> PathBuf {
+    if let Some(named) = std::env::var_os(variable).filter(|named| !named.is_empty()) {
+        return named.into();
+    }
+    let own = std::env::current_exe().unwrap_or_default();
+    let places = [near(worker, name), near(&own, name)].concat();
+    let found = places.iter().find(|place| place.is_file());
+    found.unwrap_or(&places[0]).clone()
+}
