@@ -75,6 +75,8 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
     let (fuse, answered) = root::open_fuse().map_err(failed("opening /dev/fuse"))?;
     let (sender, told) = mpsc::channel();
     spawn("port", move || hear(port, answered, &sender))?;
+    // Only now, so that the time that it is told is now.
+    teller.tell(&FromGuest::Booted, &[]);
     let run = match told.recv() {
         Ok((ToGuest::Run { now_ns }, run)) => {
             root::set_clock(now_ns).map_err(failed("setting the clock"))?;

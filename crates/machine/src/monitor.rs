@@ -179,6 +179,7 @@ fn introduced(
     };
     let (heard, words) = mpsc::channel();
     let far = Far::over(running, arguments.memory_mib, heard, files, None).map_err(failed)?;
+    heard_of(&words, |heard| matches!(heard, Heard::Booted))?;
     let run = hotlease_wire::encode(&run);
     far.tell(&ToGuest::Run { now_ns: now_ns() }, &run)
         .map_err(failed)?;
@@ -193,12 +194,21 @@ fn now_ns() -> u64 {
 
 /// Waits for the worker in a machine; how long its imports took.
 fn ready(words: &Receiver<Heard>) -> Result<Duration, String> {
-    match words.recv_timeout(BOOT_LIMIT) {
-        Ok(Heard::Ready { version, imports }) if version == PROTOCOL_VERSION => Ok(imports),
-        Ok(Heard::Ready { version, .. }) => Err(format!(
+    match heard_of(words, |heard| matches!(heard, Heard::Ready { .. }))? {
+        Heard::Ready { version, imports } if version == PROTOCOL_VERSION => Ok(imports),
+        Heard::Ready { version, .. } => Err(format!(
             "its worker is of version {version}, not {PROTOCOL_VERSION}"
         )),
+        _ => Err("it says nothing of its worker".into()),
+    }
+}
+
+/// Waits for the machine's next word, which should be this one.
+fn heard_of(words: &Receiver<Heard>, is_it: impl FnOnce(&Heard) -> bool) -> Result<Heard, String> {
+    match words.recv_timeout(BOOT_LIMIT) {
         Ok(Heard::Ended { why }) => Err(format!("{why}{}", complaint())),
+        Ok(word) if is_it(&word) => Ok(word),
+        Ok(_) => Err("it says something else than expected".into()),
         Err(_) => Err(format!(
             "no word from it in {} s{}",
             BOOT_LIMIT.as_secs(),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! monitor                            guest
+//!                         ◄───────── Booted
 //! Run                     ─────────► starts the worker's program
 //!                         ◄───────── Ready
 //! Resume                  ─────────► a machine that was saved then: its worker is another one
@@ -116,6 +117,8 @@ pub struct Assignment {
 /// From the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuest {
+    /// The first one: it waits for [`ToGuest::Run`].
+    Booted,
     /// The worker takes orders.
     Ready {
         /// Of the worker's program.

@@ -1,12 +1,16 @@
 //! What QEMU is told, in its machine protocol (QMP): a line of JSON each way.
 
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+/// What a file is called that QEMU is given, and how it is named where a machine moves.
+const FILE: &str = "devices";
+const FILE_URI: &str = "fd:devices";
 /// Of one of its lines, which are short.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// How long it may be silent: it says nothing while it writes or reads a machine's devices.
@@ -37,13 +41,14 @@ impl Control {
         Ok(control)
     }
 
-    /// Stops the machine for good, with the state of its devices in a file that QEMU has inherited.
+    /// Stops the machine for good, and writes the state of its devices to a file.
     ///
     /// # Errors
     /// Its words.
     pub fn save(&mut self, to: &File) -> Result<(), String> {
         self.execute("stop", &json!({}))?;
-        self.execute("migrate", &json!({"uri": format!("fd:{}", to.as_raw_fd())}))?;
+        self.give(to)?;
+        self.execute("migrate", &json!({"uri": FILE_URI}))?;
         self.moved()
     }
 
@@ -52,20 +57,34 @@ impl Control {
     /// # Errors
     /// Its words.
     pub fn restore(&mut self, from: &File) -> Result<(), String> {
-        self.execute(
-            "migrate-incoming",
-            &json!({"uri": format!("fd:{}", from.as_raw_fd())}),
-        )?;
+        self.give(from)?;
+        self.execute("migrate-incoming", &json!({"uri": FILE_URI}))?;
         self.moved()?;
         self.execute("cont", &json!({}))
     }
 
+    /// Gives QEMU a file, which is what [`FILE_URI`] names from then on.
+    fn give(&mut self, file: &File) -> Result<(), String> {
+        let descriptors = [file.as_raw_fd()];
+        self.say(
+            "getfd",
+            &json!({"fdname": FILE}),
+            &[ControlMessage::ScmRights(&descriptors)],
+        )
+    }
+
     fn execute(&mut self, command: &str, arguments: &Value) -> Result<(), String> {
+        self.say(command, arguments, &[])
+    }
+
+    /// Has it do something; waits until it says that it does.
+    fn say(&mut self, command: &str, arguments: &Value, along: &[ControlMessage<'_>]) -> Result<(), String> {
         let mut line = json!({"execute": command, "arguments": arguments}).to_string();
         line.push('\n');
-        self.to
-            .write_all(line.as_bytes())
-            .map_err(|error| failed(&error))?;
+        // Shorter than any buffer of a socket that nobody else writes to.
+        let (line, flags) = ([IoSlice::new(line.as_bytes())], MsgFlags::MSG_NOSIGNAL);
+        let sent = sendmsg::<UnixAddr>(self.to.as_raw_fd(), &line, along, flags, None);
+        sent.map_err(|errno| failed(&errno.into()))?;
         loop {
             let word = self.hear()?;
             if let Some(error) = word.get("error") {
@@ -113,6 +132,7 @@ fn failed(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     /// A QEMU that says these lines, whatever it hears.
     fn says(lines: &[&str]) -> Control {

@@ -26,6 +26,8 @@ const OWN_MIB: u64 = 96;
 
 /// What the machine's first word is.
 pub enum Heard {
+    /// It waits to be told what to run.
+    Booted,
     /// Its worker takes orders.
     Ready { version: u32, imports: Duration },
     /// It never will.
@@ -177,6 +179,7 @@ impl Far {
                     let _ = heard.send(Heard::Ready { version, imports });
                 }
                 FromGuest::Ready { .. } => break "it says twice that it is ready".to_owned(),
+                FromGuest::Booted => drop(heard.send(Heard::Booted)),
                 FromGuest::Obeyed(answer) => drop(obeyed.send(answer)),
                 FromGuest::Returned {
                     slot,

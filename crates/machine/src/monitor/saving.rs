@@ -88,7 +88,6 @@ impl Saved {
             processors(),
             Files::new(&arguments.changing),
         );
-        inherited(&devices)?;
         let mut running = Running::start(arguments, processors, &first, Memory::Kept(&memory))?;
         let control = running.control.take().ok_or("QEMU takes no orders")?;
         let (far, imports) = introduced(running, arguments, &files)?;
@@ -137,7 +136,6 @@ impl Saved {
         let failed = |error: io::Error| format!("restoring it: {error}");
         // From its beginning, wherever others read.
         let devices = File::open(inherited(&self.devices)?).map_err(failed)?;
-        inherited(&devices)?;
         let mut running = Running::start(
             arguments,
             self.processors,
