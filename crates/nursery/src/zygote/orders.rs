@@ -130,6 +130,8 @@ impl Orders {
             0 => {}
             _ => leave(0),
         }
+        // Where there are none of its own, it has gained nothing by joining them.
+        let has_joined = !namespaces.is_empty();
         drop(namespaces);
         also.clear();
         let done: [&dyn Fn() -> io::Result<()>; STEPS.len() - 2] = [
@@ -150,9 +152,9 @@ impl Orders {
                 }
                 false => Ok(()),
             },
-            &|| {
-                confinement::forbid_capabilities()?;
-                confinement::give_up_capabilities()
+            &|| match has_joined {
+                true => confinement::forbid_capabilities().and_then(|()| confinement::give_up_capabilities()),
+                false => Ok(()),
             },
             &|| confinement::limit_system_calls(&self.filter),
         ];

@@ -6,6 +6,7 @@
 
 mod comm;
 pub mod library;
+mod machines;
 mod native;
 mod refusals;
 pub mod seeds;
@@ -21,6 +22,7 @@ use hotlease_wire::limits::{
     CODE_BYTES_MAX, FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX, PARTS_MAX,
     REGION_BYTES_MAX, TENANT_BYTES_MAX,
 };
+use hotlease_wire::machine::{FromGuest, ToGuest};
 use hotlease_wire::session::{SessionReply, SessionRequest};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, TOKEN_BYTES_MAX, TokenKey};
 use hotlease_wire::tunnel::{Attachment, FRAME_BYTES_MAX, Frame};
@@ -115,6 +117,26 @@ pub const DECODERS: &[Decoder] = &[
         name: "refusal_status",
         check: refusal_status,
         seeds: seeds::refusal_status,
+    },
+    Decoder {
+        name: "machine_head",
+        check: machines::head,
+        seeds: machines::heads,
+    },
+    Decoder {
+        name: "machine_run",
+        check: machines::run,
+        seeds: machines::runs,
+    },
+    Decoder {
+        name: "to_guest",
+        check: message::<ToGuest>,
+        seeds: machines::to_guest,
+    },
+    Decoder {
+        name: "from_guest",
+        check: message::<FromGuest>,
+        seeds: machines::from_guest,
     },
     Decoder {
         name: "state_head",

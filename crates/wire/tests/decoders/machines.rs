@@ -1,0 +1,119 @@
+//! What the monitor and the guest of a virtual machine say to each other.
+
+use hotlease_wire::encode;
+use hotlease_wire::ids::Epoch;
+use hotlease_wire::machine::{
+    Assignment, Crash, Ended, FromGuest, Head, Limits, RUN_BYTES_MAX, Run, ToGuest,
+};
+
+pub fn head(bytes: &[u8]) -> bool {
+    let Some(first) = bytes.first_chunk() else {
+        return false;
+    };
+    let decoded = Head::decode(first);
+    if let Ok(head) = decoded {
+        assert_eq!(head.encode(), *first);
+    }
+    decoded.is_ok()
+}
+
+pub fn heads() -> Vec<Vec<u8>> {
+    let head = |message_bytes, brought_bytes| Head {
+        message_bytes,
+        brought_bytes,
+    };
+    [head(1, 0), head(40, 1 << 30)]
+        .map(|head| head.encode().to_vec())
+        .into()
+}
+
+pub fn run(bytes: &[u8]) -> bool {
+    match Run::decode(bytes) {
+        Ok(run) => {
+            assert!(bytes.len() as u64 <= RUN_BYTES_MAX);
+            assert_eq!(Run::decode(&encode(&run)), Ok(run));
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+pub fn runs() -> Vec<Vec<u8>> {
+    let run = Run {
+        path: b"/usr/bin/python3".into(),
+        arguments: vec![b"python3".into(), b"-c".into()],
+        environment: vec![(b"HOME".into(), b"/tmp".into())],
+        directory: b"/".into(),
+        zygote: true,
+        limits: Limits {
+            processes: 512,
+            files: 1024,
+            file_bytes: 1 << 30,
+            tmp_bytes: 1 << 28,
+            shm_bytes: 1 << 28,
+        },
+        shown: vec![b"/tmp/data".into()],
+    };
+    vec![encode(&run)]
+}
+
+pub fn to_guest() -> Vec<Vec<u8>> {
+    let assignment = Assignment {
+        epoch: Epoch(3),
+        slots: 2,
+        memory_bytes: 1 << 30,
+        tenant: "uid:1000".into(),
+    };
+    [
+        ToGuest::Run { now_ns: 1 },
+        ToGuest::Resume { now_ns: 1 },
+        ToGuest::Assign(assignment),
+        ToGuest::Load { base: 1 },
+        ToGuest::Call {
+            slot: 1,
+            function: 2,
+            timeout_us: 3,
+            capacity: 4,
+        },
+        ToGuest::File,
+    ]
+    .iter()
+    .map(encode)
+    .collect()
+}
+
+pub fn from_guest() -> Vec<Vec<u8>> {
+    let crash = Crash {
+        slot: Some(1),
+        signal: 11,
+        overrun_capacity: Some(16),
+    };
+    let ended = Ended {
+        failure: String::new(),
+        status: -11,
+        out_of_memory: true,
+        crash: Some(crash),
+    };
+    [
+        FromGuest::Booted,
+        FromGuest::Ready {
+            version: 9,
+            imports_us: 1000,
+        },
+        FromGuest::Obeyed(Ok(())),
+        FromGuest::Obeyed(Err("no such function".into())),
+        FromGuest::Returned {
+            slot: 1,
+            status: 0,
+            code: -1,
+            bytes: 100,
+        },
+        FromGuest::File,
+        FromGuest::Printed,
+        FromGuest::Ended(ended),
+        FromGuest::Ended(Ended::never("no such program".into())),
+    ]
+    .iter()
+    .map(encode)
+    .collect()
+}
