@@ -1,6 +1,7 @@
 //! A machine: its command line, and the file system that its kernel starts from.
 
 use crate::monitor::modules;
+use hotlease_fabric::clock::measure_tick_hz;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::collections::BTreeSet;
@@ -9,9 +10,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// More of them are of no use: a worker of so many slots has machines of its own.
 pub const PROCESSORS_MAX: usize = 32;
+/// How long ticks are counted for an emulated machine.
+const TICKS: Duration = Duration::from_millis(20);
 /// Where the guest finds the libraries that it is linked with.
 const LIBRARIES: &str = "libs";
 /// Where it finds the kernel's modules, in the order of their names.
@@ -65,7 +69,7 @@ impl Machine<'_> {
         .arg("-kernel")
         .arg(self.kernel)
         .args(["-initrd", &format!("/proc/self/fd/{}", files.as_raw_fd())])
-        .args(["-append", &command_line()])
+        .args(["-append", &command_line(self.emulated)])
         .args(["-serial", &format!("file:{}", self.console.display())])
         .args(["-device", "virtio-serial-device", "-chardev"])
         .arg(format!("socket,id=port,path={}", self.port.display()))
@@ -95,11 +99,18 @@ impl Machine<'_> {
     }
 }
 
-fn command_line() -> String {
+fn command_line(emulated: bool) -> String {
     // A kernel that gives up ends QEMU, which ends the worker. What it does not know goes to its first program as environment.
-    format!(
+    let mut line = format!(
         "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t pci=off random.trust_cpu=on LD_LIBRARY_PATH=/{LIBRARIES}"
-    )
+    );
+    if emulated {
+        // An emulated processor counts the host's ticks. A kernel that has to find out how fast they are compares them with an emulated
+        // timer, which on a host with other work is late, and then stays where it is, for ever.
+        let khz = measure_tick_hz(TICKS) / 1000;
+        line += &format!(" tsc_early_khz={khz} no_timer_check");
+    }
+    line
 }
 
 /// Nothing but this program, and what of the kernel it needs to begin.
@@ -193,6 +204,15 @@ mod tests {
             })
         };
         assert!(has("ld-") && has("libc."), "{found:?}");
+    }
+
+    #[test]
+    fn emulated_kernels_are_told_how_fast_their_clock_is() {
+        let line = command_line(true);
+        let khz = line.split(' ').find_map(|word| word.strip_prefix("tsc_early_khz="));
+        let khz: u64 = khz.expect("told").parse().expect("a number");
+        assert!((100_000..10_000_000).contains(&khz), "{khz} kHz");
+        assert!(!command_line(false).contains("tsc"), "others have the host's own clock");
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use crate::link;
 use hotlease_wire::frame::Status;
 use hotlease_wire::limits::CODE_BYTES_MAX;
-use hotlease_wire::machine::{Assignment, CARRIED_BYTES_MAX, Ended, FromGuest, ToGuest};
+use hotlease_wire::machine::{Assignment, CARRIED_BYTES_MAX, Crash, Ended, FromGuest, ToGuest};
 use hotlease_worker::{Call, Elsewhere, End, Returned, Worker};
+use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Child;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -22,6 +23,15 @@ pub enum Heard {
     Ready { version: u32, imports: Duration },
     /// It never will.
     Ended { why: String },
+}
+
+/// What the machine's last word is.
+#[derive(Debug, PartialEq, Eq)]
+enum Last {
+    /// How its worker has ended.
+    Ended(Ended),
+    /// It is of no more use.
+    Lost(String),
 }
 
 /// The way to the worker inside.
@@ -45,7 +55,7 @@ impl Far {
         heard: Sender<Heard>,
         qemu: Child,
     ) -> io::Result<&'static Self> {
-        let (obeyed, answers) = mpsc::channel();
+        let (obeyed, answers) = mpsc::sync_channel(1);
         let from = port.try_clone()?;
         let far: &'static Self = Box::leak(Box::new(Self {
             port: Mutex::new(port),
@@ -77,43 +87,16 @@ impl Far {
         &self,
         from: UnixStream,
         heard: &Sender<Heard>,
-        obeyed: &Sender<Result<(), String>>,
+        obeyed: &SyncSender<Result<(), String>>,
         mut qemu: Child,
     ) {
-        let mut from = BufReader::with_capacity(64 << 10, from);
         let mut is_ready = false;
-        let why = loop {
-            let (message, brought) = match link::receive::<FromGuest>(&mut from) {
-                Ok(Some(received)) => received,
-                Ok(None) => break "QEMU has ended".to_owned(),
-                Err(error) => break format!("what it says is not understood: {error}"),
-            };
-            match message {
-                FromGuest::Ready { version, imports_us } if !is_ready => {
-                    is_ready = true;
-                    let imports = Duration::from_micros(imports_us);
-                    // Whoever has given up waiting does not hear it.
-                    let _ = heard.send(Heard::Ready { version, imports });
-                }
-                FromGuest::Ready { .. } => break "it says twice that it is ready".to_owned(),
-                FromGuest::Obeyed(answer) => drop(obeyed.send(answer)),
-                FromGuest::Returned {
-                    slot,
-                    status,
-                    code,
-                    bytes,
-                } => {
-                    let Some(waiting) = locked(&self.waiting).remove(&slot) else {
-                        break format!("it answers slot {slot}, which did not ask");
-                    };
-                    // Room for one, and sent once.
-                    let _ = waiting.try_send(returned((status, code, bytes), brought));
-                }
-                FromGuest::Printed => print(&brought),
-                // As it would have ended without a machine; what it printed says why.
-                FromGuest::Ended(ended) if is_ready || ended.failure.is_empty() => end_as(&ended),
-                FromGuest::Ended(ended) => break ended.failure,
-            }
+        let mut from = BufReader::with_capacity(64 << 10, from);
+        let why = match self.hear(&mut from, &mut is_ready, heard, obeyed) {
+            // As it would have ended without a machine; what it printed says why.
+            Last::Ended(ended) if is_ready || ended.failure.is_empty() => end_as(&ended),
+            Last::Ended(ended) => ended.failure,
+            Last::Lost(why) => why,
         };
         if is_ready {
             // Its end is the worker's: calls under way may have run.
@@ -127,6 +110,53 @@ impl Far {
         let _ = qemu.kill();
         let _ = qemu.wait();
         let _ = heard.send(Heard::Ended { why });
+    }
+
+    /// Until the guest's last word. It may say anything.
+    fn hear(
+        &self,
+        from: &mut impl Read,
+        is_ready: &mut bool,
+        heard: &Sender<Heard>,
+        obeyed: &SyncSender<Result<(), String>>,
+    ) -> Last {
+        let lost = |why: &str| Last::Lost(why.to_owned());
+        loop {
+            let (message, brought) = match link::receive::<FromGuest>(from) {
+                Ok(Some(received)) => received,
+                Ok(None) => return lost("QEMU has ended"),
+                Err(error) => return Last::Lost(format!("what it says is not understood: {error}")),
+            };
+            match message {
+                FromGuest::Ready { .. } if *is_ready => return lost("it says twice that it is ready"),
+                FromGuest::Ready { version, imports_us } => {
+                    *is_ready = true;
+                    let imports = Duration::from_micros(imports_us);
+                    // Whoever has given up waiting does not hear it.
+                    let _ = heard.send(Heard::Ready { version, imports });
+                }
+                FromGuest::Obeyed(answer) => {
+                    // There is room for that to the one order that is under way.
+                    if obeyed.try_send(answer).is_err() {
+                        return lost("it obeys what nobody has told it");
+                    }
+                }
+                FromGuest::Returned {
+                    slot,
+                    status,
+                    code,
+                    bytes,
+                } => {
+                    let Some(waiting) = locked(&self.waiting).remove(&slot) else {
+                        return Last::Lost(format!("it answers slot {slot}, which did not ask"));
+                    };
+                    // Room for one, and sent once.
+                    let _ = waiting.try_send(returned((status, code, bytes), brought));
+                }
+                FromGuest::Printed => print(&brought),
+                FromGuest::Ended(ended) => return Last::Ended(ended),
+            }
+        }
     }
 }
 
@@ -152,13 +182,28 @@ fn print(text: &[u8]) {
 }
 
 fn end_as(ended: &Ended) -> ! {
+    let end = end_of(ended);
     if ended.out_of_memory {
         eprintln!("hotlease-machine: the virtual machine has run out of memory (--sandbox-machine-memory)");
     }
-    Worker::end_as(End {
-        status: ended.status,
-        crash: ended.crash,
-    })
+    Worker::end_as(end)
+}
+
+/// What is written down of an end. That of a worker which the machine's kernel killed for want of memory says so by a signal that no process
+/// can write down of itself.
+fn end_of(ended: &Ended) -> End {
+    let want = (ended.out_of_memory && ended.status == -(Signal::SIGKILL as i32)).then_some(Crash {
+        slot: None,
+        signal: Signal::SIGKILL as i32,
+        overrun_capacity: None,
+    });
+    // One that only stops a process ends none.
+    let stops = [Signal::SIGSTOP, Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+    let is_end = stops.iter().all(|signal| ended.status != -(*signal as i32));
+    End {
+        status: if is_end { ended.status } else { 1 },
+        crash: want.or(ended.crash),
+    }
 }
 
 impl Elsewhere for Far {
@@ -204,3 +249,6 @@ impl Elsewhere for Far {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
