@@ -2,7 +2,11 @@
 
 use hotlease_escape::{Attempt, BEGUN, DONE, ENDED, Evidence, Outcome, serve_as_neighbour, take_turn, themes};
 use hotlease_nursery::zygote::{Hooks, Orders};
+use hotlease_wire::control::Answer;
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use nix::sys::socket::MsgFlags;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
@@ -93,9 +97,20 @@ fn make(name: &str) -> ExitCode {
     ExitCode::from(outcome.status())
 }
 
-/// Attempts whose machine costs more than they do.
+/// Attempts whose machine costs more than they do. They may take longer than a machine may that never says a word.
 fn several(token: &str, names: &[&str]) {
     use std::os::unix::process::ExitStatusExt;
+    let ready = Answer::Ready {
+        version: PROTOCOL_VERSION,
+        imports_us: 0,
+        boot_us: 0,
+    };
+    // Without a control socket nobody waits for it.
+    let _ = nix::sys::socket::send(
+        std::io::stdin().as_raw_fd(),
+        &hotlease_wire::encode(&ready),
+        MsgFlags::MSG_NOSIGNAL,
+    );
     for name in names {
         say(&format!("{BEGUN}{name}\n"));
         let made = Command::new("/proc/self/exe").args(["now", name, token]).status();
