@@ -29,7 +29,7 @@ impl Machines {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let mut arguments = vec!["--sandbox-emulated".to_owned()];
-        arguments.extend(["--sandbox-machine-memory", "256M"].map(str::to_owned));
+        arguments.extend(["--sandbox-machine-memory", "512M"].map(str::to_owned));
         if let Some(kernel) = kernel() {
             arguments.extend(["--sandbox-kernel".to_owned(), kernel.display().to_string()]);
         }

@@ -101,8 +101,12 @@ impl Far {
         if is_ready {
             // Its end is the worker's: calls under way may have run.
             eprintln!("hotlease-machine: {why}{}", super::complaint());
-            Worker::end_as(End {
-                status: 1,
+            let out_of_memory = super::has_run_out_of_memory();
+            let status = if out_of_memory { -(Signal::SIGKILL as i32) } else { 1 };
+            end_as(&Ended {
+                failure: String::new(),
+                status,
+                out_of_memory,
                 crash: None,
             })
         }
