@@ -106,9 +106,9 @@ fn command_line(emulated: bool) -> String {
     );
     if emulated {
         // An emulated processor counts the host's ticks. A kernel that has to find out how fast they are compares them with an emulated
-        // timer, which on a host with other work is late, and then stays where it is, for ever.
+        // timer, which on a host with other work is late, and then stays where it is, for ever; or believes that timer later on, and lives too fast.
         let khz = measure_tick_hz(TICKS) / 1000;
-        line += &format!(" tsc_early_khz={khz} no_timer_check");
+        line += &format!(" tsc_early_khz={khz} tsc=reliable no_timer_check");
     }
     line
 }
