@@ -38,7 +38,14 @@ impl Machines {
             _turn: turn,
         };
         // Nothing is booted for no attempt, and all that machines are made of is looked for.
-        let looked = machines.command(&["sandbox", "test", "--kind", "microvm", "--only", "no such attempt"]);
+        let looked = machines.command(&[
+            "sandbox",
+            "test",
+            "--kind",
+            "microvm",
+            "--only",
+            "no such attempt",
+        ]);
         if looked.status.success() {
             return Some(machines);
         }
@@ -59,6 +66,12 @@ fn kernel() -> Option<PathBuf> {
         return Some(named.into());
     }
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernel/boot");
-    let mut names = std::fs::read_dir(fetched).ok()?.flatten().map(|entry| entry.path());
-    names.find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))
+    let mut names = std::fs::read_dir(fetched)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
+    names.find(|path| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+    })
 }

@@ -21,14 +21,26 @@ fn refused(further: &[&str], path: Option<&str>) -> String {
 fn what_machines_lack_is_said_before_any_is_made() {
     let why = refused(&[], Some("/no/such/folder"));
     // Some have it where no PATH leads to.
-    assert!(why.contains("apt-get install") || why.contains("--sandbox-kernel"), "{why}");
+    assert!(
+        why.contains("apt-get install") || why.contains("--sandbox-kernel"),
+        "{why}"
+    );
     if Machines::take().is_none() {
         return;
     }
     for (further, words) in [
-        (["--sandbox-kernel", "/no/such/vmlinuz-1"], ["/no/such/vmlinuz-1", "--sandbox-kernel"]),
-        (["--sandbox-kernel", "/dev/null"], ["/dev/null", "vmlinuz-VERSION"]),
-        (["--sandbox-machine-memory", "64M"], ["--sandbox-machine-memory", "192 MiB"]),
+        (
+            ["--sandbox-kernel", "/no/such/vmlinuz-1"],
+            ["/no/such/vmlinuz-1", "--sandbox-kernel"],
+        ),
+        (
+            ["--sandbox-kernel", "/dev/null"],
+            ["/dev/null", "vmlinuz-VERSION"],
+        ),
+        (
+            ["--sandbox-machine-memory", "64M"],
+            ["--sandbox-machine-memory", "192 MiB"],
+        ),
     ] {
         let why = refused(&further, None);
         assert!(words.iter().all(|word| why.contains(word)), "{further:?}: {why}");

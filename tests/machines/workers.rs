@@ -94,7 +94,8 @@ fn functions_run_in_a_machine_of_their_own_and_die_there() {
     });
     let code = Code::open(library("inside")).expect("a library");
     let folders = Folders::new();
-    let invoker = leased(&platform, &code, folders.reach()).unwrap_or_else(|error| panic!("no lease: {error}"));
+    let invoker =
+        leased(&platform, &code, folders.reach()).unwrap_or_else(|error| panic!("no lease: {error}"));
     carries_whatever_size(&invoker);
     tells_errors(&invoker);
     is_a_machine(&invoker);
@@ -105,7 +106,9 @@ fn functions_run_in_a_machine_of_their_own_and_die_there() {
     let usage = invoker.usage().expect("told");
     assert!(usage.compute_ns > 0 && usage.invocations >= 12, "{usage:?}");
     let agent = platform.process();
-    until_true("the next machine begins", LIMIT, || !machines_of(&agent).is_empty());
+    until_true("the next machine begins", LIMIT, || {
+        !machines_of(&agent).is_empty()
+    });
     let running = machines_of(&agent);
     invoker.deallocate().expect("given back");
     until_true("machines end with their lease", LIMIT, || {
@@ -123,7 +126,9 @@ fn functions_run_in_a_machine_of_their_own_and_die_there() {
     let grant = platform.manager().acquire(request).expect("granted");
     let session = hotlease_tests::session::RawSession::attached(&grant);
     until_true("a machine begins", LIMIT, || {
-        machines_of(&agent).iter().any(|process| process.describe().contains("qemu"))
+        machines_of(&agent)
+            .iter()
+            .any(|process| process.describe().contains("qemu"))
     });
     let running = machines_of(&agent);
     platform.kill();
@@ -152,21 +157,39 @@ fn tells_errors(invoker: &Invoker) {
         panic!("another error");
     };
     assert_eq!(output, b"no luck today");
-    let error = function("echo").invoke(&[1; 100], &mut [0; 10]).expect_err("no room");
+    let error = function("echo")
+        .invoke(&[1; 100], &mut [0; 10])
+        .expect_err("no room");
     assert!(
-        matches!(error, Error::OutputTooLarge { produced: 100, capacity: 10 }),
+        matches!(
+            error,
+            Error::OutputTooLarge {
+                produced: 100,
+                capacity: 10
+            }
+        ),
         "{error}"
     );
     let timeout = Duration::from_secs(2);
     let begin = Instant::now();
-    let error = function("until_cancelled").timeout(Some(timeout)).call(b"").expect_err("it has a deadline");
+    let error = function("until_cancelled")
+        .timeout(Some(timeout))
+        .call(b"")
+        .expect_err("it has a deadline");
     assert!(matches!(error, Error::Deadline { ran: Ran::Yes, .. }), "{error}");
     assert!(begin.elapsed() >= timeout, "told after {:?}", begin.elapsed());
-    assert_eq!(function("echo").call(b"still there").expect("the same worker"), b"still there");
+    assert_eq!(
+        function("echo").call(b"still there").expect("the same worker"),
+        b"still there"
+    );
 }
 
 fn is_a_machine(invoker: &Invoker) {
-    let around = invoker.function("around").expect("it is there").call(b"").expect("it runs");
+    let around = invoker
+        .function("around")
+        .expect("it is there")
+        .call(b"")
+        .expect("it runs");
     let around = String::from_utf8(around).expect("text");
     let lines: Vec<&str> = around.lines().collect();
     let [user, slot, slots, tenant, devices, release] = lines[..] else {
@@ -189,7 +212,10 @@ fn reaches_what_it_declares(invoker: &Invoker, folders: &Folders) {
     let owner = fs::metadata(folders.path("written")).expect("it is there").uid();
     assert_eq!(fs::metadata(&made).expect("it is there").uid(), owner);
     assert_eq!(call("reads", "/data/made").expect("it may"), b"written");
-    assert_eq!(call("reads", "/tmp/shown/word").expect("it is seen"), b"from outside");
+    assert_eq!(
+        call("reads", "/tmp/shown/word").expect("it is seen"),
+        b"from outside"
+    );
     let refused = [
         ("writes", "/tmp/shown/made"),
         ("writes", "/made"),
@@ -197,7 +223,10 @@ fn reaches_what_it_declares(invoker: &Invoker, folders: &Folders) {
     ]
     .map(|(name, path)| number_of(&call(name, path).expect_err(path)));
     let errors = [nix::libc::EROFS, nix::libc::EACCES, nix::libc::ENOENT];
-    assert!(refused.iter().all(|number| errors.contains(number)), "{refused:?}");
+    assert!(
+        refused.iter().all(|number| errors.contains(number)),
+        "{refused:?}"
+    );
     assert!(!folders.path("read").join("made").exists());
     call("writes", "/tmp/own").expect("a folder of its own");
     assert!(!Path::new("/tmp/own").exists());
@@ -215,7 +244,13 @@ fn dies_as_elsewhere(invoker: &Invoker) {
     let dies = |name: &str| {
         let function = invoker.function(name).expect("it is there");
         let error = function.call(b"").expect_err("it dies");
-        let Error::WorkerDied { cause, function, output, ran } = error else {
+        let Error::WorkerDied {
+            cause,
+            function,
+            output,
+            ran,
+        } = error
+        else {
             panic!("{name}: {error}")
         };
         assert_ne!(ran, Ran::No, "{name}");

@@ -120,7 +120,10 @@ mod tests {
 
     #[test]
     fn a_machine_without_memory_is_told_as_any_other_worker_without() {
-        assert_eq!(verdict(End::Signalled(9), crash(9, None), None), Cause::OutOfMemory);
+        assert_eq!(
+            verdict(End::Signalled(9), crash(9, None), None),
+            Cause::OutOfMemory
+        );
         let killed = verdict(End::Signalled(9), crash(11, None), None);
         assert!(matches!(killed, Cause::Signal { signal: 9, .. }), "{killed}");
     }

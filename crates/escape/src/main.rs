@@ -1,6 +1,8 @@
 //! `hotlease-escape`: tries to get out of the sandbox that it is started in. `hotlease sandbox test` starts it.
 
-use hotlease_escape::{Attempt, BEGUN, DONE, ENDED, Evidence, Outcome, serve_as_neighbour, take_turn, themes};
+use hotlease_escape::{
+    Attempt, BEGUN, DONE, ENDED, Evidence, Outcome, serve_as_neighbour, take_turn, themes,
+};
 use hotlease_nursery::zygote::{Hooks, Orders};
 use hotlease_wire::control::Answer;
 use hotlease_wire::limits::PROTOCOL_VERSION;

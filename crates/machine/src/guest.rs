@@ -119,6 +119,7 @@ fn written_down(usage: &UsageBlock) -> Option<Crash> {
 fn start(run: Run, control: OwnedFd, output: io::PipeWriter) -> io::Result<Pid> {
     let text = OsString::from_vec;
     let directory = PathBuf::from(text(run.directory));
+    root::forbid_capabilities()?;
     nix::sys::prctl::set_no_new_privs()?;
     let child = Command::new("/proc/self/exe")
         .arg(CONFINED)

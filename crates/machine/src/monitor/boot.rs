@@ -209,10 +209,15 @@ mod tests {
     #[test]
     fn emulated_kernels_are_told_how_fast_their_clock_is() {
         let line = command_line(true);
-        let khz = line.split(' ').find_map(|word| word.strip_prefix("tsc_early_khz="));
+        let khz = line
+            .split(' ')
+            .find_map(|word| word.strip_prefix("tsc_early_khz="));
         let khz: u64 = khz.expect("told").parse().expect("a number");
         assert!((100_000..10_000_000).contains(&khz), "{khz} kHz");
-        assert!(!command_line(false).contains("tsc"), "others have the host's own clock");
+        assert!(
+            !command_line(false).contains("tsc"),
+            "others have the host's own clock"
+        );
     }
 
     #[test]

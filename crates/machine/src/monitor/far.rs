@@ -102,7 +102,11 @@ impl Far {
             // Its end is the worker's: calls under way may have run.
             eprintln!("hotlease-machine: {why}{}", super::complaint());
             let out_of_memory = super::has_run_out_of_memory();
-            let status = if out_of_memory { -(Signal::SIGKILL as i32) } else { 1 };
+            let status = if out_of_memory {
+                -(Signal::SIGKILL as i32)
+            } else {
+                1
+            };
             end_as(&Ended {
                 failure: String::new(),
                 status,

@@ -150,7 +150,11 @@ async fn turn(launcher: &Launcher, kind: Kind, program: &Program) -> anyhow::Res
     let process = launcher
         .start(kind, Some(program), &Reach::default(), OwnedFd::from(theirs))
         .context("cannot be started")?;
-    let boot = if kind == Kind::MicroVm { BOOT } else { Duration::ZERO };
+    let boot = if kind == Kind::MicroVm {
+        BOOT
+    } else {
+        Duration::ZERO
+    };
     let exit = tokio::time::timeout(boot + DEADLINE, process.exited()).await;
     let exit = exit.context("it does not end")?;
     ensure!(

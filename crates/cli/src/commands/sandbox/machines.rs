@@ -19,13 +19,23 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Whether this attempt can share a machine with others.
 fn shares(attempt: &Attempt) -> bool {
     let leaves = |name: &str| name.starts_with("outlive-") || name.starts_with("leave-");
-    !attempt.flood && !attempt.endless && !leaves(attempt.name)
+    !attempt.flood && !attempt.endless && !leaves(attempt.name) && meaningless(attempt).is_none()
+}
+
+/// Why this attempt says nothing of a machine.
+pub(super) fn meaningless(attempt: &Attempt) -> Option<&'static str> {
+    let counts_processors = ["processors", "flood-cpu"].contains(&attempt.name);
+    counts_processors.then_some(
+        "a machine's processors are threads outside, and what they are granted is not seen inside: the sandbox around it is tried in kind \
+         namespace",
+    )
 }
 
 /// Those of all attempts that can.
 pub(super) fn sharing(is_chosen: impl Fn(&Attempt) -> bool) -> Vec<&'static Attempt> {
     let all = themes().iter().flat_map(|theme| theme.attempts);
-    all.filter(|attempt| shares(attempt) && is_chosen(attempt)).collect()
+    all.filter(|attempt| shares(attempt) && is_chosen(attempt))
+        .collect()
 }
 
 /// Waits until a first attempt has begun, or the machine has ended.
@@ -190,7 +200,10 @@ mod tests {
             output: output.into(),
         };
         let told = told_of_one(&exit("begun one\ncontained: EPERM\nended -31\n"), false);
-        assert_eq!((told.end, told.output.as_str()), (End::Signalled(31), "begun one\ncontained: EPERM"));
+        assert_eq!(
+            (told.end, told.output.as_str()),
+            (End::Signalled(31), "begun one\ncontained: EPERM")
+        );
         let told = told_of_one(&exit("begun one\n"), false);
         assert_eq!(told.end, End::Exited(0), "the machine's");
     }
@@ -199,6 +212,10 @@ mod tests {
     fn floods_and_what_stays_have_machines_of_their_own() {
         let sharing = sharing(|_| true);
         assert!(sharing.len() > 60, "{}", sharing.len());
-        assert!(!sharing.iter().any(|attempt| attempt.flood || attempt.endless || attempt.name.contains("outlive")));
+        assert!(
+            !sharing
+                .iter()
+                .any(|attempt| attempt.flood || attempt.endless || attempt.name.contains("outlive"))
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! `hotlease sandbox test`
 
 use super::judging::{Judgement, Verdict};
-use super::machines::sharing;
+use super::machines::{meaningless, sharing};
 use super::pace::{Pace, parse_limit};
 use super::stand_in::StandIn;
 use super::trial::{FLOOD, Ground, PROCESSORS, Trial, policy, processors};
@@ -217,9 +217,8 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
         machine_bytes,
     };
     let alone = ground.neighbour()?.0.pulse(FLOOD)?;
-    let is_chosen = |attempt: &Attempt| {
-        args.only.is_empty() || args.only.iter().any(|only| attempt.name.contains(only))
-    };
+    let is_chosen =
+        |attempt: &Attempt| args.only.is_empty() || args.only.iter().any(|only| attempt.name.contains(only));
     let mut judged = match args.kind {
         Kind::MicroVm => in_machines(&mut ground, is_chosen).await?,
         _ => BTreeMap::new(),
@@ -296,6 +295,12 @@ async fn paced(
 
 /// Makes an attempt, unless this machine lacks what it needs.
 async fn try_out(ground: &mut Ground, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
+    if let (Kind::MicroVm, Some(why)) = (kind, meaningless(attempt)) {
+        return Ok(Trial::alone(Judgement {
+            verdict: Verdict::Untried,
+            how: why.to_owned(),
+        }));
+    }
     match outside(ground, attempt).await? {
         Some(outside) if outside.judgement.verdict == Verdict::Untried => Ok(outside),
         Some(outside) if kind == Kind::Process => Ok(outside),

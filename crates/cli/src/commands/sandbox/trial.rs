@@ -378,12 +378,7 @@ async fn until_end(attempt: &Attempt, process: &Process) -> (Option<Arc<Exit>>, 
 /// An agent's and its worker's.
 pub(super) fn control_socket() -> anyhow::Result<(OwnedFd, OwnedFd)> {
     let close = SockFlag::SOCK_CLOEXEC;
-    Ok(socketpair(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        None,
-        close,
-    )?)
+    Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, close)?)
 }
 
 /// Reads what came over the control socket as an agent does: without room for descriptors that it does not expect.

@@ -61,7 +61,10 @@ const READY: FromGuest = FromGuest::Ready {
 #[test]
 fn what_nobody_asked_for_is_the_machine_s_end() {
     assert_eq!(lost(&[]), "QEMU has ended");
-    assert_eq!(lost(&[(READY, b""), (READY, b"")]), "it says twice that it is ready");
+    assert_eq!(
+        lost(&[(READY, b""), (READY, b"")]),
+        "it says twice that it is ready"
+    );
     assert_eq!(
         lost(&[(returned_of(7, 0, 0), b"")]),
         "it answers slot 7, which did not ask"
@@ -90,11 +93,17 @@ fn a_call_is_answered_once() {
 #[test]
 fn a_status_that_is_none_is_an_error() {
     for number in [0xffff, 0x7fff, 999] {
-        assert!(matches!(returned((number, 0, 0), Vec::new()), Err(Status::BadHeader)), "{number}");
+        assert!(
+            matches!(returned((number, 0, 0), Vec::new()), Err(Status::BadHeader)),
+            "{number}"
+        );
     }
     for status in [Status::BadSpan, Status::StaleEpoch] {
         let answer = returned((status as u16, 0, u64::MAX), vec![1; 10]);
-        assert!(matches!(answer, Err(told) if told == status), "{status:?} is no output");
+        assert!(
+            matches!(answer, Err(told) if told == status),
+            "{status:?} is no output"
+        );
     }
 }
 
@@ -156,14 +165,33 @@ fn an_end_is_told_as_it_was_and_want_of_memory_by_its_mark() {
     };
     let (far, _guest, obeyed) = far();
     let strange = ended(i32::MIN, true, Some(crash));
-    let last = hear(&far, &obeyed, &said(&[(FromGuest::Ended(strange.clone()), b"more")]));
+    let last = hear(
+        &far,
+        &obeyed,
+        &said(&[(FromGuest::Ended(strange.clone()), b"more")]),
+    );
     assert_eq!(last, Last::Ended(strange.clone()));
     assert_eq!(end_of(&strange).crash, Some(crash));
-    assert_eq!(end_of(&ended(-19, false, None)).status, 1, "SIGSTOP would end nobody");
+    assert_eq!(
+        end_of(&ended(-19, false, None)).status,
+        1,
+        "SIGSTOP would end nobody"
+    );
     let killed = end_of(&ended(-9, true, None));
-    assert_eq!((killed.status, killed.crash.map(|crash| crash.signal)), (-9, Some(9)));
-    assert_eq!(end_of(&ended(-9, false, None)).crash, None, "somebody else killed it");
-    assert_eq!(end_of(&ended(3, true, None)).crash, None, "a child of its was killed, it exited");
+    assert_eq!(
+        (killed.status, killed.crash.map(|crash| crash.signal)),
+        (-9, Some(9))
+    );
+    assert_eq!(
+        end_of(&ended(-9, false, None)).crash,
+        None,
+        "somebody else killed it"
+    );
+    assert_eq!(
+        end_of(&ended(3, true, None)).crash,
+        None,
+        "a child of its was killed, it exited"
+    );
 }
 
 #[test]
@@ -181,7 +209,9 @@ fn more_memory_than_a_machine_has_is_refused_with_both_sizes_before_it_is_told()
     }
     guest.set_nonblocking(true).expect("set");
     assert!(guest.read(&mut [0]).is_err(), "nothing was told");
-    obeyed.send(Err("the guest's words".into())).expect("room for one");
+    obeyed
+        .send(Err("the guest's words".into()))
+        .expect("room for one");
     assert_eq!(far.assign(assignment(160)), Err("the guest's words".into()));
 }
 
