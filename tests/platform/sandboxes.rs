@@ -145,7 +145,14 @@ fn many_short_leases_in_namespaces_leave_nothing() {
 #[test]
 fn a_kind_that_the_node_cannot_make_or_does_not_know_is_refused_with_the_reason() {
     let platform = Platform::start_with(PlatformOptions {
-        further: vec!["--sandbox-container".into(), "/no/such/crun".into()],
+        further: [
+            ["--sandbox-container", "/no/such/crun"],
+            ["--sandbox-kernel", "/no/such/vmlinuz-1"],
+        ]
+        .concat()
+        .into_iter()
+        .map(str::to_owned)
+        .collect(),
         ..PlatformOptions::default()
     });
     for kind in ["container", "microvm"] {

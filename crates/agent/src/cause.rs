@@ -67,6 +67,10 @@ impl Evidence<'_> {
         let function = self.crash.and_then(|crash| crash.function).or(self.running);
         match self.exit.end {
             End::OutOfMemory => Cause::OutOfMemory,
+            // Nobody writes that down of itself: a machine of its own had no more memory.
+            End::Signalled(SIGKILL) if self.crash.is_some_and(|crash| crash.signal == SIGKILL) => {
+                Cause::OutOfMemory
+            }
             End::Exited(status) => Cause::Exit { status, function },
             End::Signalled(SIGABRT) if self.memory_limited && gave_up_allocating(&self.exit.output) => {
                 Cause::OutOfMemory
@@ -112,6 +116,16 @@ mod tests {
             memory_limited: false,
         };
         evidence.verdict().0
+    }
+
+    #[test]
+    fn a_machine_without_memory_is_told_as_any_other_worker_without() {
+        assert_eq!(
+            verdict(End::Signalled(9), crash(9, None), None),
+            Cause::OutOfMemory
+        );
+        let killed = verdict(End::Signalled(9), crash(11, None), None);
+        assert!(matches!(killed, Cause::Signal { signal: 9, .. }), "{killed}");
     }
 
     #[test]

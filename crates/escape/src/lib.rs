@@ -26,5 +26,10 @@ pub use residue::{Residue, names_for};
 pub use syscall::{effective_capabilities, may_be_traced};
 pub use tenant::{DONE, take_turn};
 
+/// What `hotlease-escape several` says before an attempt; its name follows.
+pub const BEGUN: &str = "begun ";
+/// What it says after it; its exit status follows, or else the signal that killed it, negative.
+pub const ENDED: &str = "ended ";
+
 /// File name of the program that makes the attempts.
 pub const BINARY: &str = "hotlease-escape";

@@ -1,14 +1,24 @@
 //! `hotlease-escape`: tries to get out of the sandbox that it is started in. `hotlease sandbox test` starts it.
 
-use hotlease_escape::{Attempt, DONE, Evidence, Outcome, serve_as_neighbour, take_turn, themes};
+use hotlease_escape::{
+    Attempt, BEGUN, DONE, ENDED, Evidence, Outcome, serve_as_neighbour, take_turn, themes,
+};
 use hotlease_nursery::zygote::{Hooks, Orders};
+use hotlease_wire::control::Answer;
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use nix::sys::socket::MsgFlags;
 use std::io::Write;
-use std::process::ExitCode;
+use std::os::fd::AsRawFd;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 usage: hotlease-escape list               the attempts, one a line: name, what it tries
        hotlease-escape page               the same as tables in Markdown, as in docs/escape-corpus.md
        hotlease-escape try NAME [TOKEN]   make one; exit status 0: contained, 1: escaped, 2: cannot be tried here
+       hotlease-escape now NAME [TOKEN]   the same at once, without waiting for a word on standard input
+       hotlease-escape several TOKEN NAME...
+                                          the same with each, one after the other, in processes of their own, between lines that
+                                          say which has begun, and how it ended
        hotlease-escape tenant TOKEN       look for what others with this token left, a line each, and leave what can be left
        hotlease-escape zygote try NAME [TOKEN]
        hotlease-escape zygote run PROGRAM [ARGUMENT...]
@@ -28,7 +38,7 @@ fn carry_out(arguments: &[&str]) -> ExitCode {
         ["zygote", ref others @ ..] => zygote(others),
         ["run", program, ref others @ ..] => {
             use std::os::unix::process::CommandExt;
-            let error = std::process::Command::new(program).args(others).exec();
+            let error = Command::new(program).args(others).exec();
             say(&format!("{program}: {error}\n"));
             ExitCode::FAILURE
         }
@@ -44,20 +54,15 @@ fn carry_out(arguments: &[&str]) -> ExitCode {
             ExitCode::SUCCESS
         }
         // The token is there for whoever looks for what is left of this attempt.
-        ["try", name] | ["try", name, _] => match attempts().find(|attempt| attempt.name == name) {
-            Some(attempt) => {
-                wait();
-                let outcome = attempt.go();
-                say(&format!("{outcome}\n"));
-                ExitCode::from(outcome.status())
-            }
-            None => {
-                let outcome =
-                    Outcome::Untried(format!("no attempt is called {name}: see `hotlease-escape list`"));
-                say(&format!("{outcome}\n"));
-                ExitCode::from(outcome.status())
-            }
-        },
+        ["try", name] | ["try", name, _] => {
+            wait();
+            make(name)
+        }
+        ["now", name] | ["now", name, _] => make(name),
+        ["several", token, ref names @ ..] => {
+            several(token, names);
+            ExitCode::SUCCESS
+        }
         ["tenant", token] => {
             let found: String = take_turn(token)
                 .iter()
@@ -81,6 +86,44 @@ fn carry_out(arguments: &[&str]) -> ExitCode {
             let _ = writeln!(std::io::stderr(), "{USAGE}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Makes an attempt in this process, which ends with it.
+fn make(name: &str) -> ExitCode {
+    let outcome = match attempts().find(|attempt| attempt.name == name) {
+        Some(attempt) => attempt.go(),
+        None => Outcome::Untried(format!("no attempt is called {name}: see `hotlease-escape list`")),
+    };
+    say(&format!("{outcome}\n"));
+    ExitCode::from(outcome.status())
+}
+
+/// Attempts whose machine costs more than they do. They may take longer than a machine may that never says a word.
+fn several(token: &str, names: &[&str]) {
+    use std::os::unix::process::ExitStatusExt;
+    let ready = Answer::Ready {
+        version: PROTOCOL_VERSION,
+        imports_us: 0,
+        boot_us: 0,
+    };
+    // Without a control socket nobody waits for it.
+    let _ = nix::sys::socket::send(
+        std::io::stdin().as_raw_fd(),
+        &hotlease_wire::encode(&ready),
+        MsgFlags::MSG_NOSIGNAL,
+    );
+    for name in names {
+        say(&format!("{BEGUN}{name}\n"));
+        let made = Command::new("/proc/self/exe").args(["now", name, token]).status();
+        let status = match made {
+            Ok(status) => status.code().unwrap_or_else(|| -status.signal().unwrap_or(0)),
+            Err(error) => {
+                say(&format!("it cannot be started: {error}\n"));
+                127
+            }
+        };
+        say(&format!("{ENDED}{status}\n"));
     }
 }
 

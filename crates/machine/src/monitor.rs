@@ -260,6 +260,13 @@ fn accept(listener: &UnixListener, child: &mut Child) -> Result<UnixStream, Stri
     }
 }
 
+/// Whether the machine's kernel gave up for want of memory: with nobody left to be killed but who speaks for the worker.
+pub(crate) fn has_run_out_of_memory() -> bool {
+    let text = std::fs::read(CONSOLE).unwrap_or_default();
+    let words = b"deadlocked on memory";
+    text.windows(words.len()).any(|window| window == words)
+}
+
 /// The last words of the machine's kernel.
 pub(crate) fn complaint() -> String {
     let text = std::fs::read(CONSOLE).unwrap_or_default();

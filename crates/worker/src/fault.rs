@@ -110,8 +110,8 @@ pub fn end_as(end: crate::End) -> ! {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         // SAFETY: sets the default action; SIGKILL has no other.
         let _ = unsafe { sigaction(signal, &default) };
-        let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), signal);
-        // It is delivered before the call returns, unless it ends no process.
+        let _ = raise(signal);
+        // To this thread, so that it is delivered before the call returns, unless it ends no process: what is sent to all may end them later.
     }
     leave(end.status.clamp(0, 255))
 }

@@ -3,6 +3,7 @@
 mod hand_over;
 mod judging;
 mod leftover;
+mod machines;
 mod pace;
 mod stand_in;
 mod test;

@@ -3,15 +3,17 @@
 use hotlease_wire::machine::{Limits, Run};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::time::{ClockId, clock_settime};
-use rustix::fs::CWD;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_move, move_mount, open_tree};
 use rustix::process::{chdir, chroot};
 use rustix::system::{finit_module, sethostname};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,8 @@ use std::time::{Duration, Instant};
 const NEW: &str = "/new";
 /// Folders of the machine's own memory.
 const OWN: [&str; 2] = ["/new/tmp", "/new/dev/shm"];
+/// Of devices, all that a worker may open.
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// How long the kernel may take to find its devices.
 const DEVICES_LIMIT: Duration = Duration::from_secs(30);
 /// Of module files that are compressed.
@@ -101,13 +105,7 @@ pub fn enter(run: &Run) -> Result<(), String> {
         Some(c"hidepid=invisible"),
     )?;
     mount_in_memory(OWN[0], own, run.limits.tmp_bytes)?;
-    mount_at(
-        "devtmpfs",
-        "/new/dev",
-        "devtmpfs",
-        MountFlags::NOSUID | MountFlags::NOEXEC,
-        None,
-    )?;
+    make_devices().map_err(|error| format!("making /dev: {error}"))?;
     fs::create_dir_all(OWN[1]).map_err(|error| format!("making /dev/shm: {error}"))?;
     mount_in_memory(OWN[1], own | MountFlags::NOEXEC, run.limits.shm_bytes)?;
     for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
@@ -123,6 +121,41 @@ pub fn enter(run: &Run) -> Result<(), String> {
     chroot(".").map_err(failed("changing the root"))?;
     chdir("/").map_err(failed("entering the root"))?;
     sethostname(b"sandbox").map_err(failed("naming the host"))
+}
+
+/// What a sandbox has of devices, and none of the machine's own.
+fn make_devices() -> Result<(), String> {
+    let at = "/new/dev";
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    mount_at(
+        "tmpfs",
+        at,
+        "tmpfs",
+        flags,
+        Some(c"mode=755,nr_inodes=64,size=64k"),
+    )?;
+    for name in DEVICES {
+        let failed = |error: io::Error| format!("{name}: {error}");
+        let number = fs::metadata(Path::new("/dev").join(name)).map_err(failed)?.rdev();
+        let path = Path::new(at).join(name);
+        mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), number)
+            .map_err(|errno| failed(errno.into()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// No program that is run from now on gives any capability, whatever its file says.
+pub fn forbid_capabilities() -> io::Result<()> {
+    for number in 0..64 {
+        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+            Ok(()) => {}
+            // The first one that this kernel does not have.
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Where something of the worker's is, as long as its root is not the root.

@@ -105,7 +105,7 @@ impl Slot {
     /// Calls as long as the machine lives.
     pub fn serve(mut self, calls: &Receiver<Called>) {
         while let Ok(called) = calls.recv() {
-            let (status, code, bytes, output) = match self.call(&called) {
+            let (status, code, bytes, output) = match self.call(called) {
                 Ok((header, output)) => (header.status, header.code, header.length, output),
                 Err(why) => {
                     eprintln!("hotlease-machine: {why}");
@@ -122,7 +122,7 @@ impl Slot {
         }
     }
 
-    fn call(&mut self, called: &Called) -> Result<(ReplyHeader, Vec<u8>), String> {
+    fn call(&mut self, mut called: Called) -> Result<(ReplyHeader, Vec<u8>), String> {
         let entry = ENTRY_BYTES as usize - 2 * Span::BYTES;
         let (mut flags, mut spans) = (Flags::NONE, Vec::new());
         let mut inline: &[u8] = &called.input;
@@ -152,6 +152,8 @@ impl Slot {
         self.channel
             .publish(number, &call, &[inline, &spans])
             .map_err(|error| error.to_string())?;
+        // The machine's memory is for the function.
+        called.input = Vec::new();
         let header = self.wait(number)?;
         if !matches!(header.status, Status::Ok | Status::FunctionError) {
             return Ok((header, Vec::new()));

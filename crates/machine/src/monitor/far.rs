@@ -5,13 +5,16 @@ use crate::monitor::Running;
 use crate::monitor::files::Files;
 use hotlease_wire::frame::Status;
 use hotlease_wire::limits::CODE_BYTES_MAX;
-use hotlease_wire::machine::{Assignment, CARRIED_BYTES_MAX, Ended, FILE_BYTES_MAX, FromGuest, ToGuest};
+use hotlease_wire::machine::{
+    Assignment, CARRIED_BYTES_MAX, Crash, Ended, FILE_BYTES_MAX, FromGuest, ToGuest,
+};
 use hotlease_worker::{Call, Elsewhere, End, Returned, Worker};
+use nix::sys::signal::Signal;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair,
 };
 use std::collections::BTreeMap;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Child;
@@ -34,6 +37,15 @@ pub enum Heard {
     Ended { why: String },
 }
 
+/// What the machine's last word is.
+#[derive(Debug, PartialEq, Eq)]
+enum Last {
+    /// How its worker has ended.
+    Ended(Ended),
+    /// It is of no more use.
+    Lost(String),
+}
+
 /// The way to the worker inside.
 pub struct Far {
     port: Mutex<UnixStream>,
@@ -44,7 +56,7 @@ pub struct Far {
     files: OwnedFd,
     /// The first of them.
     greeting: Mutex<Vec<u8>>,
-    qemu: Mutex<Child>,
+    qemu: Mutex<Option<Child>>,
     /// The machine is ended on purpose, and nothing is to be said of it.
     rests: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -65,21 +77,11 @@ impl Far {
         files: &Files,
         greeting: Option<&[u8]>,
     ) -> io::Result<&'static Self> {
-        let (obeyed, answers) = mpsc::channel();
         let from = running.port.try_clone()?;
         let kind = SockType::SeqPacket;
         let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
-        let far: &'static Self = Box::leak(Box::new(Self {
-            port: Mutex::new(running.port),
-            waiting: Mutex::default(),
-            obeyed: Mutex::new(answers),
-            files: ours,
-            greeting: Mutex::default(),
-            qemu: Mutex::new(running.qemu),
-            rests: AtomicBool::new(false),
-            threads: Mutex::default(),
-            memory_mib,
-        }));
+        let (far, obeyed) = Self::new(running.port, ours, Some(running.qemu), memory_mib);
+        let far: &'static Self = Box::leak(Box::new(far));
         let files = files.clone();
         far.thread("files", move || {
             let served = files.serve(theirs);
@@ -97,6 +99,28 @@ impl Far {
         far.thread("answers", move || far.answer())?;
         far.thread("port", move || far.listen(from, &heard, &obeyed))?;
         Ok(far)
+    }
+
+    /// With nobody who listens yet; where what is heard of orders goes.
+    fn new(
+        port: UnixStream,
+        files: OwnedFd,
+        qemu: Option<Child>,
+        memory_mib: u32,
+    ) -> (Self, SyncSender<Result<(), String>>) {
+        let (obeyed, answers) = mpsc::sync_channel(1);
+        let far = Self {
+            port: Mutex::new(port),
+            waiting: Mutex::default(),
+            obeyed: Mutex::new(answers),
+            files,
+            greeting: Mutex::default(),
+            qemu: Mutex::new(qemu),
+            rests: AtomicBool::new(false),
+            threads: Mutex::default(),
+            memory_mib,
+        };
+        (far, obeyed)
     }
 
     fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -119,9 +143,10 @@ impl Far {
     }
 
     fn end_qemu(&self) {
-        let mut qemu = locked(&self.qemu);
-        let _ = qemu.kill();
-        let _ = qemu.wait();
+        if let Some(qemu) = locked(&self.qemu).as_mut() {
+            let _ = qemu.kill();
+            let _ = qemu.wait();
+        }
     }
 
     /// The life of the thread that passes on answers about files.
@@ -162,25 +187,71 @@ impl Far {
     }
 
     /// The life of the thread that hears the guest.
-    fn listen(&self, from: UnixStream, heard: &Sender<Heard>, obeyed: &Sender<Result<(), String>>) {
-        let mut from = BufReader::with_capacity(64 << 10, from);
+    fn listen(&self, from: UnixStream, heard: &Sender<Heard>, obeyed: &SyncSender<Result<(), String>>) {
         let mut is_ready = false;
-        let why = loop {
-            let (message, brought) = match link::receive::<FromGuest>(&mut from) {
+        let mut from = BufReader::with_capacity(64 << 10, from);
+        let last = self.hear(&mut from, &mut is_ready, heard, obeyed);
+        if self.rests.load(Ordering::Relaxed) {
+            return;
+        }
+        let why = match last {
+            // As it would have ended without a machine; what it printed says why.
+            Last::Ended(ended) if is_ready || ended.failure.is_empty() => end_as(&ended),
+            Last::Ended(ended) => ended.failure,
+            Last::Lost(why) => why,
+        };
+        if is_ready {
+            // Its end is the worker's: calls under way may have run.
+            eprintln!("hotlease-machine: {why}{}", super::complaint());
+            let out_of_memory = super::has_run_out_of_memory();
+            let status = if out_of_memory {
+                -(Signal::SIGKILL as i32)
+            } else {
+                1
+            };
+            end_as(&Ended {
+                failure: String::new(),
+                status,
+                out_of_memory,
+                crash: None,
+            })
+        }
+        // So that nothing is in the way of what QEMU says last.
+        self.end_qemu();
+        let _ = heard.send(Heard::Ended { why });
+    }
+
+    /// Until the guest's last word. It may say anything.
+    fn hear(
+        &self,
+        from: &mut impl Read,
+        is_ready: &mut bool,
+        heard: &Sender<Heard>,
+        obeyed: &SyncSender<Result<(), String>>,
+    ) -> Last {
+        let lost = |why: &str| Last::Lost(why.to_owned());
+        loop {
+            let (message, brought) = match link::receive::<FromGuest>(from) {
                 Ok(Some(received)) => received,
-                Ok(None) => break "QEMU has ended".to_owned(),
-                Err(error) => break format!("what it says is not understood: {error}"),
+                Ok(None) => return lost("QEMU has ended"),
+                Err(error) => return Last::Lost(format!("what it says is not understood: {error}")),
             };
             match message {
-                FromGuest::Ready { version, imports_us } if !is_ready => {
-                    is_ready = true;
+                FromGuest::Ready { .. } if *is_ready => return lost("it says twice that it is ready"),
+                FromGuest::Ready { version, imports_us } => {
+                    *is_ready = true;
                     let imports = Duration::from_micros(imports_us);
                     // Whoever has given up waiting does not hear it.
                     let _ = heard.send(Heard::Ready { version, imports });
                 }
-                FromGuest::Ready { .. } => break "it says twice that it is ready".to_owned(),
+                FromGuest::Booted if *is_ready => return lost("it says that it boots, and it has"),
                 FromGuest::Booted => drop(heard.send(Heard::Booted)),
-                FromGuest::Obeyed(answer) => drop(obeyed.send(answer)),
+                FromGuest::Obeyed(answer) => {
+                    // There is room for that to the one order that is under way.
+                    if obeyed.try_send(answer).is_err() {
+                        return lost("it obeys what nobody has told it");
+                    }
+                }
                 FromGuest::Returned {
                     slot,
                     status,
@@ -188,36 +259,20 @@ impl Far {
                     bytes,
                 } => {
                     let Some(waiting) = locked(&self.waiting).remove(&slot) else {
-                        break format!("it answers slot {slot}, which did not ask");
+                        return Last::Lost(format!("it answers slot {slot}, which did not ask"));
                     };
                     // Room for one, and sent once.
                     let _ = waiting.try_send(returned((status, code, bytes), brought));
                 }
                 FromGuest::File => {
                     if let Err(why) = self.asked(brought) {
-                        break why;
+                        return Last::Lost(why);
                     }
                 }
                 FromGuest::Printed => print(&brought),
-                // As it would have ended without a machine; what it printed says why.
-                FromGuest::Ended(ended) if is_ready || ended.failure.is_empty() => end_as(&ended),
-                FromGuest::Ended(ended) => break ended.failure,
+                FromGuest::Ended(ended) => return Last::Ended(ended),
             }
-        };
-        if self.rests.load(Ordering::Relaxed) {
-            return;
         }
-        if is_ready {
-            // Its end is the worker's: calls under way may have run.
-            eprintln!("hotlease-machine: {why}{}", super::complaint());
-            Worker::end_as(End {
-                status: 1,
-                crash: None,
-            })
-        }
-        // So that nothing is in the way of what QEMU says last.
-        self.end_qemu();
-        let _ = heard.send(Heard::Ended { why });
     }
 }
 
@@ -243,13 +298,28 @@ fn print(text: &[u8]) {
 }
 
 fn end_as(ended: &Ended) -> ! {
+    let end = end_of(ended);
     if ended.out_of_memory {
         eprintln!("hotlease-machine: the virtual machine has run out of memory (--sandbox-machine-memory)");
     }
-    Worker::end_as(End {
-        status: ended.status,
-        crash: ended.crash,
-    })
+    Worker::end_as(end)
+}
+
+/// What is written down of an end. That of a worker which the machine's kernel killed for want of memory says so by a signal that no process
+/// can write down of itself.
+fn end_of(ended: &Ended) -> End {
+    let want = (ended.out_of_memory && ended.status == -(Signal::SIGKILL as i32)).then_some(Crash {
+        slot: None,
+        signal: Signal::SIGKILL as i32,
+        overrun_capacity: None,
+    });
+    // One that only stops a process ends none.
+    let stops = [Signal::SIGSTOP, Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+    let is_end = stops.iter().all(|signal| ended.status != -(*signal as i32));
+    End {
+        status: if is_end { ended.status } else { 1 },
+        crash: want.or(ended.crash),
+    }
 }
 
 impl Elsewhere for Far {
@@ -295,3 +365,6 @@ impl Elsewhere for Far {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! `hotlease sandbox hand-over`
 
 use super::leftover::outlived;
+use super::machines::BOOT;
 use super::test::find;
 use super::trial::{policy, token};
 use crate::commands::agent::{ContainerArgs, MachineArgs};
@@ -149,7 +150,12 @@ async fn turn(launcher: &Launcher, kind: Kind, program: &Program) -> anyhow::Res
     let process = launcher
         .start(kind, Some(program), &Reach::default(), OwnedFd::from(theirs))
         .context("cannot be started")?;
-    let exit = tokio::time::timeout(DEADLINE, process.exited()).await;
+    let boot = if kind == Kind::MicroVm {
+        BOOT
+    } else {
+        Duration::ZERO
+    };
+    let exit = tokio::time::timeout(boot + DEADLINE, process.exited()).await;
     let exit = exit.context("it does not end")?;
     ensure!(
         exit.end == End::Exited(0),

@@ -1,6 +1,7 @@
 //! `hotlease sandbox test`
 
 use super::judging::{Judgement, Verdict};
+use super::machines::{meaningless, sharing};
 use super::pace::{Pace, parse_limit};
 use super::stand_in::StandIn;
 use super::trial::{FLOOD, Ground, PROCESSORS, Trial, policy, processors};
@@ -11,6 +12,7 @@ use clap::Args;
 use hotlease_escape::{Attempt, BINARY, Pulse, Teeth, effective_capabilities, themes};
 use hotlease_sandbox::{Kind, Launcher};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -201,6 +203,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
         .with_policy(policy())
         .with_container(args.container.clone().container())
         .with_machine(args.machine.clone().machine());
+    let machine_bytes = args.machine.clone().machine().memory_bytes;
     let lacking = match launcher.lacking(args.kind) {
         Ok(lacking) => lacking,
         Err(why) => bail!("there are no sandboxes of kind {} here: {why}", args.kind),
@@ -211,15 +214,22 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
         zygote: args.zygote,
         agent,
         secret,
+        machine_bytes,
     };
     let alone = ground.neighbour()?.0.pulse(FLOOD)?;
+    let is_chosen =
+        |attempt: &Attempt| args.only.is_empty() || args.only.iter().any(|only| attempt.name.contains(only));
+    let mut judged = match args.kind {
+        Kind::MicroVm => in_machines(&mut ground, is_chosen).await?,
+        _ => BTreeMap::new(),
+    };
     let mut rows = Vec::new();
     for theme in themes() {
-        for attempt in theme.attempts {
-            if !args.only.is_empty() && !args.only.iter().any(|only| attempt.name.contains(only)) {
-                continue;
-            }
-            let mut trial = try_out(&mut ground, attempt, args.kind).await?;
+        for attempt in theme.attempts.iter().filter(|attempt| is_chosen(attempt)) {
+            let mut trial = match judged.remove(attempt.name) {
+                Some(judgement) => Trial::alone(judgement),
+                None => try_out(&mut ground, attempt, args.kind).await?,
+            };
             let neighbour = match trial.beside {
                 Some(_) => Some(paced(&mut ground, attempt, args, &mut trial).await?),
                 None => None,
@@ -283,31 +293,58 @@ async fn paced(
     Ok(pace)
 }
 
-/// Makes an attempt. One that needs something of the machine is made outside sandboxes first: what the machine stops
-/// there proves nothing about the sandbox.
+/// Makes an attempt, unless this machine lacks what it needs.
 async fn try_out(ground: &mut Ground, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
+    if let (Kind::MicroVm, Some(why)) = (kind, meaningless(attempt)) {
+        return Ok(Trial::alone(Judgement {
+            verdict: Verdict::Untried,
+            how: why.to_owned(),
+        }));
+    }
+    match outside(ground, attempt).await? {
+        Some(outside) if outside.judgement.verdict == Verdict::Untried => Ok(outside),
+        Some(outside) if kind == Kind::Process => Ok(outside),
+        _ => ground.attempt(attempt, kind).await,
+    }
+}
+
+/// Those attempts that can share virtual machines, made in as few as possible: what is known of them.
+async fn in_machines(
+    ground: &mut Ground,
+    is_chosen: impl Fn(&Attempt) -> bool,
+) -> anyhow::Result<BTreeMap<&'static str, Judgement>> {
+    let mut known = BTreeMap::new();
+    let mut attempts = Vec::new();
+    for attempt in sharing(is_chosen) {
+        match outside(ground, attempt).await? {
+            Some(outside) if outside.judgement.verdict == Verdict::Untried => {
+                known.insert(attempt.name, outside.judgement);
+            }
+            _ => attempts.push(attempt),
+        }
+    }
+    known.extend(ground.several(&attempts).await?);
+    Ok(known)
+}
+
+/// How an attempt that needs something of the machine ends outside sandboxes, if it must get out there; where it does not, it is untried:
+/// what the machine stops there proves nothing about the sandbox.
+async fn outside(ground: &mut Ground, attempt: &Attempt) -> anyhow::Result<Option<Trial>> {
     let could = match attempt.teeth {
         Teeth::Anybody => true,
         Teeth::With(capability) => capability.is_in(effective_capabilities()),
         Teeth::Nobody => false,
     };
-    if let (Some(needs), true) = (attempt.needs, could) {
-        let outside = ground.attempt(attempt, Kind::Process).await?;
-        if outside.judgement.verdict != Verdict::Escaped {
-            let judgement = Judgement {
-                verdict: Verdict::Untried,
-                how: format!("needs {needs}; outside sandboxes: {}", outside.judgement.how),
-            };
-            return Ok(Trial {
-                judgement,
-                beside: None,
-            });
-        }
-        if kind == Kind::Process {
-            return Ok(outside);
-        }
+    let Some(needs) = attempt.needs.filter(|_| could) else {
+        return Ok(None);
+    };
+    let outside = ground.attempt(attempt, Kind::Process).await?;
+    if outside.judgement.verdict == Verdict::Escaped {
+        return Ok(Some(outside));
     }
-    ground.attempt(attempt, kind).await
+    let how = format!("needs {needs}; outside sandboxes: {}", outside.judgement.how);
+    let verdict = Verdict::Untried;
+    Ok(Some(Trial::alone(Judgement { verdict, how })))
 }
 
 /// The program that makes the attempts: beside this one, or where it is installed.

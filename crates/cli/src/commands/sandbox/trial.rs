@@ -2,6 +2,7 @@
 
 use super::judging::{Facts, Judgement, judge};
 use super::leftover::outlived;
+use super::machines;
 use super::pace::Beside;
 use super::stand_in::{StandIn, resident_bytes};
 use anyhow::Context;
@@ -40,10 +41,10 @@ const GENERATIONS: usize = 30;
 const AFTERMATH: Duration = Duration::from_millis(250);
 
 /// For an attempt; an endless one has less.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 const ENDLESS: Duration = Duration::from_millis(200);
 /// For a process that was killed to be gone.
-const DEATH: Duration = Duration::from_secs(10);
+pub(super) const DEATH: Duration = Duration::from_secs(10);
 
 /// The site's policy, for a sandbox that is tested.
 pub(super) fn policy() -> Policy {
@@ -65,12 +66,49 @@ pub(super) struct Ground {
     pub(super) zygote: bool,
     pub(super) agent: StandIn,
     pub(super) secret: Arc<String>,
+    /// Memory of virtual machines.
+    pub(super) machine_bytes: u64,
+}
+
+/// What attempts in one sandbox find around them, besides a neighbour.
+pub(super) struct Surroundings {
+    pub(super) token: String,
+    neighbours_token: String,
+    given: Vec<(String, String)>,
+    knocking: Knocking,
+    resident_bytes: u64,
+}
+
+impl Surroundings {
+    /// Removes what a neighbour leaves, also one that was killed.
+    pub(super) fn clear(&self, neighbour: Neighbour) {
+        drop(neighbour);
+        Residue::of_neighbour(&self.neighbours_token)
+            .iter()
+            .for_each(Residue::remove);
+    }
+}
+
+/// How an attempt's process ended, and the last of what it printed.
+pub(super) struct Told {
+    pub(super) end: End,
+    pub(super) output: String,
 }
 
 /// How it ended, and, of a flood, how fast the neighbour was beside it.
 pub(super) struct Trial {
     pub(super) judgement: Judgement,
     pub(super) beside: Option<Beside>,
+}
+
+impl Trial {
+    /// Of no flood.
+    pub(super) fn alone(judgement: Judgement) -> Self {
+        Self {
+            judgement,
+            beside: None,
+        }
+    }
 }
 
 /// In the names of all that an attempt or a neighbour makes. Whoever knows this process's id finds what is left of it.
@@ -92,29 +130,39 @@ impl Ground {
         Ok((neighbour.context("cannot start the neighbour")?, token))
     }
 
-    /// Makes an attempt in a sandbox of this kind.
-    pub(super) async fn attempt(&mut self, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
+    /// A neighbour, and all the rest that an attempt in a sandbox of this kind finds.
+    pub(super) fn surround(&mut self, kind: Kind) -> anyhow::Result<(Neighbour, Surroundings)> {
         self.agent.restore()?;
-        let (mut neighbour, neighbours_token) = self.neighbour()?;
+        let (neighbour, neighbours_token) = self.neighbour()?;
         let token = token();
         let knocking = Knocking::begin()?;
         let mut given = names_for(&token);
         given.extend(neighbour.given().iter().cloned());
         given.extend(self.agent.given());
-        given.extend(grants(knocking.port));
-        let before = resident_bytes();
+        given.extend(grants(knocking.port, self.memory_bytes(kind)));
+        let around = Surroundings {
+            token,
+            neighbours_token,
+            given,
+            knocking,
+            resident_bytes: resident_bytes(),
+        };
+        Ok((neighbour, around))
+    }
 
-        let (ours, theirs) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )?;
+    /// Makes an attempt in a sandbox of this kind.
+    pub(super) async fn attempt(&mut self, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
+        let (mut neighbour, around) = self.surround(kind)?;
+        let (ours, theirs) = control_socket()?;
         let alone = |neighbour: &mut Neighbour| neighbour.pulse(FLOOD).ok();
         let pulse_before = attempt.flood.then(|| alone(&mut neighbour)).flatten();
-        let process = self.start(attempt, kind, &token, &given, theirs)?;
-        // It waits for that, so that everything is in place when it begins.
-        send(ours.as_raw_fd(), b"go", MsgFlags::MSG_NOSIGNAL)?;
+        let process = self.start(&[attempt.name], kind, &around, theirs)?;
+        match kind {
+            // It has begun by itself, once its machine was there.
+            Kind::MicroVm => machines::until_begun(&process).await,
+            // It waits for that, so that everything is in place when it begins.
+            _ => drop(send(ours.as_raw_fd(), b"go", MsgFlags::MSG_NOSIGNAL)?),
+        }
         let is_flood = attempt.flood;
         let beside = spawn_blocking(move || {
             // A flood that takes the neighbour with it is noticed below.
@@ -122,7 +170,6 @@ impl Ground {
             (neighbour, pulse)
         });
         let (exit, overdue) = until_end(attempt, &process).await;
-        drop(knocking);
         drain(&ours);
 
         let mut noticed = Vec::new();
@@ -135,34 +182,23 @@ impl Ground {
         });
         drop(process);
         let (mut neighbour, pulse) = beside.await?;
-        if exit.output.contains(self.secret.as_str()) {
-            noticed.push("it read the secret".into());
-        }
-        noticed.extend(self.aftermath(&token, &mut neighbour).await);
-        let boasts = matches!(Outcome::read(&exit.output), Some(Outcome::Escaped(_)));
-        if noticed.is_empty() && boasts && attempt.evidence == Evidence::Seen {
-            tokio::time::sleep(AFTERMATH).await;
-            noticed.extend(self.aftermath(&token, &mut neighbour).await);
-        }
-        let growth = resident_bytes().saturating_sub(before);
-        if growth > GROWTH_BYTES_MAX {
-            noticed.push(format!("the agent needs {} MiB more", growth >> 20));
-        }
-        for left in Residue::of_attempt(&token) {
-            noticed.push(format!("it left {left}"));
-            left.remove();
-        }
+        let told = match kind {
+            Kind::MicroVm => machines::told_of_one(&exit, overdue),
+            _ => Told {
+                end: exit.end,
+                output: exit.output.clone(),
+            },
+        };
+        let boasts = matches!(Outcome::read(&told.output), Some(Outcome::Escaped(_)));
+        let waits = boasts && attempt.evidence == Evidence::Seen;
+        noticed.extend(self.noticed(&around, &mut neighbour, &exit.output, waits).await);
         let pulse_after = pulse.and_then(|_| alone(&mut neighbour));
-        drop(neighbour);
-        // Of one that was killed.
-        Residue::of_neighbour(&neighbours_token)
-            .iter()
-            .for_each(Residue::remove);
+        around.clear(neighbour);
         let facts = Facts {
             noticed,
-            end: exit.end,
+            end: told.end,
             overdue,
-            output: &exit.output,
+            output: &told.output,
         };
         Ok(Trial {
             judgement: judge(attempt, &facts),
@@ -171,6 +207,35 @@ impl Ground {
                 .zip(pulse_after)
                 .map(|((before, flood), after)| Beside { before, flood, after }),
         })
+    }
+
+    /// All that is noticed outside when a sandbox is gone whose program has printed this; `waits`: also what may take a while.
+    pub(super) async fn noticed(
+        &self,
+        around: &Surroundings,
+        neighbour: &mut Neighbour,
+        output: &str,
+        waits: bool,
+    ) -> Vec<String> {
+        let mut noticed = Vec::new();
+        around.knocking.task.abort();
+        if output.contains(self.secret.as_str()) {
+            noticed.push("it read the secret".into());
+        }
+        noticed.extend(self.aftermath(&around.token, neighbour).await);
+        if noticed.is_empty() && waits {
+            tokio::time::sleep(AFTERMATH).await;
+            noticed.extend(self.aftermath(&around.token, neighbour).await);
+        }
+        let growth = resident_bytes().saturating_sub(around.resident_bytes);
+        if growth > GROWTH_BYTES_MAX {
+            noticed.push(format!("the agent needs {} MiB more", growth >> 20));
+        }
+        for left in Residue::of_attempt(&around.token) {
+            noticed.push(format!("it left {left}"));
+            left.remove();
+        }
+        noticed
     }
 
     /// What an attempt has done to those outside, until now.
@@ -185,12 +250,12 @@ impl Ground {
         noticed
     }
 
-    fn start(
+    /// Starts attempts in a sandbox of this kind: one, or in a machine several.
+    pub(super) fn start(
         &self,
-        attempt: &Attempt,
+        names: &[&str],
         kind: Kind,
-        token: &str,
-        given: &[(String, String)],
+        around: &Surroundings,
         control: OwnedFd,
     ) -> anyhow::Result<Process> {
         let mut mounts = vec![Mount::read_only(&self.program)];
@@ -200,15 +265,20 @@ impl Ground {
         let variable = |(name, value): &(String, String)| {
             (OsString::from(format!("{PREFIX}{name}")), OsString::from(value))
         };
+        let token = around.token.as_str();
+        let arguments = match kind {
+            Kind::MicroVm => [&["several", token], names].concat(),
+            _ => [&["try"], names, &[token]].concat(),
+        };
         let program = Program {
             path: self.program.clone(),
             arguments: zygote
                 .then_some("zygote")
                 .into_iter()
-                .chain(["try", attempt.name, token])
+                .chain(arguments)
                 .map(OsString::from)
                 .collect(),
-            environment: given.iter().map(variable).collect(),
+            environment: around.given.iter().map(variable).collect(),
             directory: "/".into(),
             mounts,
             held: Held::default(),
@@ -221,12 +291,20 @@ impl Ground {
                 .start(kind, Some(&program), &Reach::default(), control),
             true => self.fork(&program, control),
         })?;
-        let process = started.with_context(|| format!("cannot start {} in a sandbox", attempt.name))?;
+        let process = started.with_context(|| format!("cannot start {} in a sandbox", names.join(", ")))?;
         let granted: Vec<u32> = granted.into_iter().map(|cpu| cpu as u32).collect();
         process
             .limit(MEMORY_BYTES, &granted)
             .context("cannot limit the sandbox")?;
         Ok(process)
+    }
+
+    /// What is granted: a machine's is the site's to say.
+    fn memory_bytes(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::MicroVm => self.machine_bytes,
+            _ => MEMORY_BYTES,
+        }
     }
 }
 
@@ -264,9 +342,9 @@ fn on<T>(processors: &[usize], what: impl FnOnce() -> T) -> anyhow::Result<T> {
 }
 
 /// What an attempt is told of what it may use.
-fn grants(port: u16) -> Vec<(String, String)> {
+fn grants(port: u16, memory_bytes: u64) -> Vec<(String, String)> {
     let numbers = [
-        ("MEMORY_BYTES", MEMORY_BYTES),
+        ("MEMORY_BYTES", memory_bytes),
         ("TMP_BYTES", TMP_BYTES),
         ("PROCESSES", PROCESSES.into()),
         ("DESCRIPTORS", DESCRIPTORS.into()),
@@ -299,8 +377,14 @@ async fn until_end(attempt: &Attempt, process: &Process) -> (Option<Arc<Exit>>, 
     (exit.ok(), true)
 }
 
+/// An agent's and its worker's.
+pub(super) fn control_socket() -> anyhow::Result<(OwnedFd, OwnedFd)> {
+    let close = SockFlag::SOCK_CLOEXEC;
+    Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, close)?)
+}
+
 /// Reads what came over the control socket as an agent does: without room for descriptors that it does not expect.
-fn drain(control: &OwnedFd) {
+pub(super) fn drain(control: &OwnedFd) {
     let mut message = [0; 64];
     while let Ok(1..) = recv(control.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {}
 }
