@@ -26,8 +26,7 @@ pub fn needed(folder: &Path) -> Result<Vec<PathBuf>, String> {
     for name in NEEDED {
         if !list.add(name, &mut found) {
             return Err(format!(
-                "its kernel ({}) has no {name}: name one that has by --sandbox-kernel (Debian: linux-image-amd64, and not its cloud \
-                 variant)",
+                "its kernel ({}) has no {name}: name one that has by --sandbox-kernel (Debian: linux-image-amd64)",
                 folder.display()
             ));
         }
@@ -71,7 +70,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// `kernel/fs/9p/9p.ko.xz` is `9p`; minus and underscore are the same.
+/// `kernel/fs/fuse/fuse.ko.xz` is `fuse`; minus and underscore are the same.
 fn name_of(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     let name = name.split_once(".ko").map_or(name, |(name, _)| name);
@@ -82,10 +81,11 @@ fn name_of(file: &str) -> String {
 mod tests {
     use super::*;
 
-    const DEPENDENCIES: &str = "kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/fscache/fscache.ko kernel/fs/netfs/netfs.ko\n\
-                                kernel/net/9p/9pnet.ko:\n\
-                                kernel/net/9p/9pnet_virtio.ko.xz: kernel/net/9p/9pnet.ko\n\
-                                kernel/drivers/char/virtio_console.ko:\n";
+    const DEPENDENCIES: &str = "kernel/fs/fuse/fuse.ko.xz:\n\
+                                kernel/drivers/char/virtio_console.ko:\n\
+                                kernel/drivers/virtio/virtio_mmio.ko: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko\n\
+                                kernel/drivers/virtio/virtio_ring.ko:\n\
+                                kernel/drivers/char/hw_random/virtio-rng.ko: kernel/drivers/char/hw_random/rng-core.ko kernel/drivers/virtio/virtio.ko\n";
 
     fn folder(dependencies: &str, built_in: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn each_comes_after_what_it_needs_and_once() {
-        let folder = folder(DEPENDENCIES, "kernel/drivers/virtio/virtio-mmio.ko\n");
+        let folder = folder(DEPENDENCIES, "kernel/drivers/char/virtio-console.ko\n");
         let found = needed(folder.path()).expect("all there");
         let names: Vec<_> = found
             .iter()
@@ -105,25 +105,23 @@ mod tests {
         assert_eq!(
             names,
             [
+                "virtio.ko",
+                "virtio_ring.ko",
+                "virtio_mmio.ko",
                 "virtio_console.ko",
-                "netfs.ko",
-                "fscache.ko",
-                "9pnet.ko",
-                "9p.ko",
-                "9pnet_virtio.ko.xz"
+                "fuse.ko.xz",
+                "rng-core.ko",
+                "virtio-rng.ko"
             ]
         );
     }
 
     #[test]
     fn a_kernel_without_them_is_refused_with_what_it_lacks() {
-        let cloud = folder(
-            "kernel/drivers/virtio/virtio_mmio.ko:\nkernel/drivers/char/virtio_console.ko:\n",
-            "",
-        );
-        let why = needed(cloud.path()).expect_err("it has no 9p");
+        let other = folder("kernel/drivers/virtio/virtio_mmio.ko:\n", "kernel/fs/fuse/fuse.ko\n");
+        let why = needed(other.path()).expect_err("it has no port");
         assert!(
-            why.contains("has no 9p") && why.contains("--sandbox-kernel"),
+            why.contains("has no virtio_console") && why.contains("--sandbox-kernel"),
             "{why}"
         );
         let why = needed(Path::new("/nowhere")).expect_err("no such kernel");
