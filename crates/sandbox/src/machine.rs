@@ -166,12 +166,10 @@ impl Found {
         add("--functions", functions.to_string().into());
         add("--directory", program.directory.clone().into());
         for declared in &reach.directories {
-            let name = if declared.writable {
-                "--writable"
-            } else {
-                "--shown"
-            };
-            add(name, declared.target.as_os_str().to_owned());
+            // Read-only for this lease is not for everybody.
+            for name in ["--changing", "--shown"] {
+                add(name, declared.target.as_os_str().to_owned());
+            }
         }
         for mount in policy.mounts.iter().chain(&program.mounts) {
             add("--shown", mount.target.as_os_str().to_owned());
