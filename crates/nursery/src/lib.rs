@@ -52,6 +52,7 @@ pub fn limit_system_calls(forks: bool) -> std::io::Result<()> {
     confinement::limit_system_calls(&filter.map_err(std::io::Error::other)?)
 }
 
+pub use confinement::forbid_capabilities;
 pub use kernel::stir;
 pub use message::{receive, send};
 pub use nursery::{NurseryError, serve};

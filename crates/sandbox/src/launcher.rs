@@ -408,19 +408,12 @@ impl Launcher {
         program: &Program,
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
-        let zygote = (Some(program), true);
         let sandboxes = match kind {
             Kind::MicroVm => &self.machines,
             _ => &self.namespaces,
         };
-        let started = sandboxes.start(
-            zygote,
-            &Reach::default(),
-            &self.binary,
-            &self.environment,
-            control,
-        )?;
-        self.attend(started)
+        let (zygote, reach) = ((Some(program), true), Reach::default());
+        self.attend(sandboxes.start(zygote, &reach, &self.binary, &self.environment, control)?)
     }
 
     /// Forks a worker from such a program, with `control` as its standard input, into a sandbox of that kind of its own: nothing that

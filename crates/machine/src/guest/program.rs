@@ -51,7 +51,7 @@ impl Program {
                 (Some(ours), Stdio::from(theirs), CONFINED_ZYGOTE)
             }
         };
-        root::forbid_capabilities()?;
+        hotlease_nursery::forbid_capabilities()?;
         nix::sys::prctl::set_no_new_privs()?;
         let child = Command::new("/proc/self/exe")
             .arg(how)

@@ -7,7 +7,6 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, mount_move, move_mount, open_tree};
 use rustix::process::{chdir, chroot};
 use rustix::system::{finit_module, sethostname};
-use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::{self, File};
 use std::io;
@@ -141,19 +140,6 @@ fn make_devices() -> Result<(), String> {
         mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), number)
             .map_err(|errno| failed(errno.into()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).map_err(failed)?;
-    }
-    Ok(())
-}
-
-/// No program that is run from now on gives any capability, whatever its file says.
-pub fn forbid_capabilities() -> io::Result<()> {
-    for number in 0..64 {
-        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
-            Ok(()) => {}
-            // The first one that this kernel does not have.
-            Err(rustix::io::Errno::INVAL) => break,
-            Err(error) => return Err(error.into()),
-        }
     }
     Ok(())
 }

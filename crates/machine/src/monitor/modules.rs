@@ -118,7 +118,10 @@ mod tests {
 
     #[test]
     fn a_kernel_without_them_is_refused_with_what_it_lacks() {
-        let other = folder("kernel/drivers/virtio/virtio_mmio.ko:\n", "kernel/fs/fuse/fuse.ko\n");
+        let other = folder(
+            "kernel/drivers/virtio/virtio_mmio.ko:\n",
+            "kernel/fs/fuse/fuse.ko\n",
+        );
         let why = needed(other.path()).expect_err("it has no port");
         assert!(
             why.contains("has no virtio_console") && why.contains("--sandbox-kernel"),

@@ -22,7 +22,9 @@ fn zygote_of(script: &str) -> Program {
 
 fn begin(launcher: &Launcher, program: &Program) -> Process {
     let input = File::open("/dev/null").expect("it is there");
-    launcher.start_zygote(program, input.into()).expect("a zygote")
+    launcher
+        .start_zygote(Kind::Namespace, program, input.into())
+        .expect("a zygote")
 }
 
 fn fork(launcher: &Launcher, zygote: &Process) -> Result<Process, SandboxError> {

@@ -1,0 +1,334 @@
+//! The answer to each question of the machine's kernel.
+
+use super::attributes::Changes;
+use super::table::Opened;
+use super::{DATA_BYTES, Files};
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use rustix::fs::{CWD, FileType as Kind, Mode, RenameFlags as Renamed, mknodat, renameat_with, statvfs};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, symlink};
+use std::path::Path;
+use std::time::SystemTime;
+
+/// The answer to what has no answer but whether it was done.
+fn done(result: Result<(), Errno>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+impl Filesystem for Files {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let refused = |most| io::Error::other(format!("at most {most} bytes"));
+        config.set_max_write(DATA_BYTES).map_err(refused)?;
+        // What it has at most is less than this.
+        let _ = config.set_max_readahead(DATA_BYTES);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.made(parent, name, Ok(()), reply);
+    }
+
+    fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
+        self.table().forget(node.0, lookups);
+    }
+
+    fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        match self.described(node, handle) {
+            Ok((lasts, found)) => reply.attr(&lasts, &found),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
+        size: Option<u64>,
+        read: Option<TimeOrNow>,
+        written: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let to = Changes {
+            mode,
+            user,
+            group,
+            size,
+            read,
+            written,
+        };
+        match self.changed(node, handle, &to) {
+            Ok((lasts, found)) => reply.attr(&lasts, &found),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+        match self.path(node).and_then(|path| Ok(fs::read_link(path)?)) {
+            Ok(target) => reply.data(target.as_os_str().as_bytes()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mknod(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        let kind = Kind::from_raw_mode(mode);
+        let made = self.beneath(parent, name).and_then(|path| match kind {
+            // No devices, whoever asks.
+            Kind::RegularFile | Kind::Fifo => {
+                Ok(mknodat(CWD, path, kind, Mode::from_raw_mode(mode & 0o7777), 0)
+                    .map_err(io::Error::from)?)
+            }
+            _ => Err(Errno::EPERM),
+        });
+        match made {
+            Ok(()) => self.made(parent, name, Ok(()), reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        match self.beneath(parent, name) {
+            Ok(path) => self.made(
+                parent,
+                name,
+                DirBuilder::new().mode(mode & 0o7777).create(path),
+                reply,
+            ),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = self
+            .beneath(parent, name)
+            .and_then(|path| Ok(fs::remove_file(path)?));
+        done(removed.map(|()| self.table().remove(parent.0, name)), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = self
+            .beneath(parent, name)
+            .and_then(|path| Ok(fs::remove_dir(path)?));
+        done(removed.map(|()| self.table().remove(parent.0, name)), reply);
+    }
+
+    fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        match self.beneath(parent, name) {
+            Ok(path) => self.made(parent, name, symlink(target, path), reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let renamed = || {
+            let (from, to) = (self.beneath(parent, name)?, self.beneath(new_parent, new_name)?);
+            renameat_with(CWD, from, CWD, to, Renamed::from_bits_retain(flags.bits()))
+                .map_err(io::Error::from)?;
+            let is_exchanged = flags.contains(RenameFlags::RENAME_EXCHANGE);
+            self.table()
+                .rename((parent.0, name), (new_parent.0, new_name), is_exchanged);
+            Ok(())
+        };
+        done(renamed(), reply);
+    }
+
+    fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let paths = self
+            .path(node)
+            .and_then(|from| Ok((from, self.beneath(parent, name)?)));
+        match paths {
+            Ok((from, to)) => self.made(parent, name, fs::hard_link(from, to), reply),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let path = self.path(node);
+        match path.and_then(|path| Ok((self.lasts(&path).1, self.open_at(&path, flags.0, None)?))) {
+            Ok((keeps, handle)) => reply.opened(handle, keeps),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut data = vec![0; size.min(DATA_BYTES) as usize];
+        match self
+            .file(handle)
+            .and_then(|file| Ok(read_at(&file, &mut data, offset)?))
+        {
+            Ok(bytes) => reply.data(&data[..bytes]),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self
+            .file(handle)
+            .and_then(|file| Ok(file.write_at(data, offset)?))
+        {
+            Ok(bytes) => reply.written(bytes as u32),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.table().close(handle.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, data: bool, reply: ReplyEmpty) {
+        let synced = self.file(handle).and_then(|file| {
+            let synced = if data { file.sync_data() } else { file.sync_all() };
+            Ok(synced?)
+        });
+        done(synced, reply);
+    }
+
+    fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.listed(node) {
+            Ok(handle) => reply.opened(handle, FopenFlags::empty()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let entries = match self.table().opened(handle.0) {
+            Ok(Opened::Folder(entries)) => entries,
+            Ok(Opened::File(_)) => return reply.error(Errno::ENOTDIR),
+            Err(errno) => return reply.error(errno),
+        };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (next, entry) in (1_u64..).zip(entries.iter()).skip(from) {
+            if reply.add(INodeNo(entry.node), next, entry.kind, &entry.name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.table().close(handle.0);
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
+        match self
+            .path(node)
+            .and_then(|path| Ok(statvfs(path).map_err(io::Error::from)?))
+        {
+            Ok(found) => reply.statfs(
+                found.f_blocks,
+                found.f_bfree,
+                found.f_bavail,
+                found.f_files,
+                found.f_ffree,
+                u32::try_from(found.f_bsize).unwrap_or(4096),
+                u32::try_from(found.f_namemax).unwrap_or(255),
+                u32::try_from(found.f_frsize).unwrap_or(4096),
+            ),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn create(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let created = || {
+            let path = self.beneath(parent, name)?;
+            let handle = self.open_at(&path, flags, Some(mode))?;
+            let (lasts, found) = self.found(parent, name)?;
+            Ok((lasts, found, handle, self.lasts(&path).1))
+        };
+        match created() {
+            Ok((lasts, found, handle, keeps)) => reply.created(&lasts, &found, Generation(0), handle, keeps),
+            Err(errno) => reply.error(errno),
+        }
+    }
+}
+
+/// As much as there is, so that fewer bytes are the end of the file.
+pub fn read_at(file: &File, data: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < data.len() {
+        match file.read_at(&mut data[read..], offset + read as u64) {
+            Ok(0) => break,
+            Ok(bytes) => read += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}

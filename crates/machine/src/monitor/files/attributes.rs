@@ -1,0 +1,78 @@
+//! What a file is like, as this kernel says it and as FUSE does.
+
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT};
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// What is to be changed of a file.
+pub struct Changes {
+    pub mode: Option<u32>,
+    pub user: Option<u32>,
+    pub group: Option<u32>,
+    pub size: Option<u64>,
+    pub read: Option<TimeOrNow>,
+    pub written: Option<TimeOrNow>,
+}
+
+/// What a time is to be.
+pub fn time(to: Option<TimeOrNow>) -> Timespec {
+    let special = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+    match to {
+        None => special(UTIME_OMIT),
+        Some(TimeOrNow::Now) => special(UTIME_NOW),
+        Some(TimeOrNow::SpecificTime(at)) => {
+            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+            Timespec {
+                tv_sec: since.as_secs() as i64,
+                tv_nsec: since.subsec_nanos().into(),
+            }
+        }
+    }
+}
+
+/// What kind of a file it is.
+pub fn kind(of: fs::FileType) -> FileType {
+    if of.is_dir() {
+        FileType::Directory
+    } else if of.is_symlink() {
+        FileType::Symlink
+    } else if of.is_fifo() {
+        FileType::NamedPipe
+    } else if of.is_socket() {
+        FileType::Socket
+    } else if of.is_char_device() {
+        FileType::CharDevice
+    } else if of.is_block_device() {
+        FileType::BlockDevice
+    } else {
+        FileType::RegularFile
+    }
+}
+
+/// All of it, of a file of this number.
+pub fn attributes(node: u64, of: &Metadata) -> FileAttr {
+    let at = |seconds: i64, nanoseconds: i64| {
+        let seconds = u64::try_from(seconds).unwrap_or(0);
+        UNIX_EPOCH + Duration::new(seconds, u32::try_from(nanoseconds).unwrap_or(0))
+    };
+    FileAttr {
+        ino: INodeNo(node),
+        size: of.size(),
+        blocks: of.blocks(),
+        atime: at(of.atime(), of.atime_nsec()),
+        mtime: at(of.mtime(), of.mtime_nsec()),
+        ctime: at(of.ctime(), of.ctime_nsec()),
+        crtime: UNIX_EPOCH,
+        kind: kind(of.file_type()),
+        perm: (of.mode() & 0o7777) as u16,
+        nlink: u32::try_from(of.nlink()).unwrap_or(u32::MAX),
+        uid: of.uid(),
+        gid: of.gid(),
+        // Devices of the host's are none in a machine.
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}

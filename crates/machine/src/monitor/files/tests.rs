@@ -1,0 +1,83 @@
+//! What is said of files, without a kernel that asks.
+
+use super::answers::read_at;
+use super::*;
+use fuser::TimeOrNow;
+use std::os::unix::fs::symlink;
+use std::time::UNIX_EPOCH;
+
+const ROOT: INodeNo = INodeNo(1);
+
+/// The number of this path, asked for name by name as a kernel does.
+fn node(files: &Files, path: &Path) -> INodeNo {
+    let names = path.iter().skip(1);
+    names.fold(ROOT, |at, name| files.found(at, name).expect("it is there").1.ino)
+}
+
+#[test]
+fn files_are_read_written_and_changed_by_those_who_may() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("data"), b"some bytes").expect("written");
+    let files = Files::new(&[folder.path().to_owned()]);
+    let parent = node(&files, folder.path());
+    let (lasts, found) = files.found(parent, OsStr::new("data")).expect("it is there");
+    assert_eq!(
+        (lasts, found.size, found.kind),
+        (Duration::ZERO, 10, FileType::RegularFile)
+    );
+    let path = files.path(found.ino).expect("it has one");
+    let handle = files
+        .open_at(&path, libc::O_RDWR, None)
+        .expect("it may be written");
+    let file = files.file(handle).expect("it is open");
+    let mut data = [0; 20];
+    assert_eq!(read_at(&file, &mut data, 5).expect("read"), 5);
+    assert_eq!(&data[..5], b"bytes");
+    let to = Changes {
+        mode: Some(0o100_600),
+        user: None,
+        group: None,
+        size: Some(4),
+        read: None,
+        written: Some(TimeOrNow::SpecificTime(UNIX_EPOCH + Duration::from_secs(7))),
+    };
+    let (_, changed) = files.changed(found.ino, None, &to).expect("its owner's");
+    assert_eq!(
+        (changed.size, changed.perm, changed.mtime),
+        (4, 0o600, UNIX_EPOCH + Duration::from_secs(7))
+    );
+    let last = files.described(found.ino, Some(handle)).expect("open");
+    fs::remove_file(&path).expect("removed outside");
+    assert_eq!(files.described(found.ino, None).err(), Some(Errno::ENOENT));
+    assert_eq!(
+        files
+            .described(found.ino, Some(handle))
+            .expect("still open")
+            .1
+            .size,
+        last.1.size
+    );
+}
+
+#[test]
+fn what_nobody_changes_is_believed_for_long_and_links_are_not_followed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    symlink("/etc/passwd", folder.path().join("link")).expect("made");
+    let files = Files::new(&[]);
+    let parent = node(&files, folder.path());
+    let (lasts, found) = files.found(parent, OsStr::new("link")).expect("it is there");
+    assert_eq!((lasts, found.kind), (LASTING, FileType::Symlink));
+    let path = files.path(found.ino).expect("it has one");
+    let opened = files.open_at(&path, libc::O_RDONLY, None);
+    assert_eq!(
+        opened.err(),
+        Some(Errno::ELOOP),
+        "the machine's kernel follows it, in there"
+    );
+    let listed = files.listed(parent).expect("a folder");
+    let Ok(Opened::Folder(entries)) = files.table().opened(listed.0) else {
+        panic!("a folder is listed");
+    };
+    let names: Vec<_> = entries.iter().map(|entry| entry.name.as_os_str()).collect();
+    assert_eq!(names, [".", "..", "link"]);
+}
