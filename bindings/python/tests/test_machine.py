@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 
 import numpy
 import pytest
@@ -42,65 +41,82 @@ def runtime():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _around():
-    devices = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
-    return os.getuid(), os.uname().release, devices, sys.version_info[:2]
-
-
-def _fails():
-    return {}["missing"]
-
-
-def _says(text):
-    print(text)
-    return len(text)
-
-
-def _drawn():
-    import random
-
-    return random.random(), float(numpy.random.random()), os.urandom(8), uuid.uuid1().hex, time.time()
-
-
 def _skipped(error):
     if "no sandbox of kind" not in str(error):
         raise error
     pytest.skip(str(error))
 
 
+def _until_one_is_saved(folder):
+    """Others meanwhile would only keep it from its processors."""
+    deadline = time.monotonic() + 2 * _BOOT
+    while time.monotonic() < deadline:
+        listed = subprocess.run(
+            [_programs.find("hotlease"), "ps", "--json"], capture_output=True, text=True, check=True, timeout=60,
+            env={**os.environ, "HOTLEASE_RUNTIME_DIR": folder},
+        )
+        if '"state":"zygote"' in listed.stdout:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"no machine was saved: {listed.stdout}")
+
+
 def test_machines_that_went_on_from_the_same_one_have_a_time_and_random_numbers_of_their_own(runtime):
-    drawn, start = [], None
+    # By value, as local functions are: an emulated machine takes long to import this module, and with it pytest.
+    def draw():
+        import os, random, time, uuid  # noqa: E401
+
+        import numpy
+
+        return random.random(), float(numpy.random.random()), os.urandom(8), uuid.uuid1().hex, time.time()
+
+    drawn = []
     deadline = time.monotonic() + 2 * _BOOT
     while len(drawn) < 3 and time.monotonic() < deadline:
         try:
             with hotlease.Executor(1, sandbox="microvm", imports=["numpy", "uuid"], runtime_dir=runtime) as executor:
-                each = executor.submit(_drawn).result(_BOOT)
-                # Where the interpreter waits the first time it may be a machine's own, or none yet.
+                each = executor.submit(draw).result(_BOOT)
                 start = executor.cold_start()
-                if "forked from a zygote" in start.why:
-                    drawn.append(each)
-                    assert abs(each[-1] - time.time()) < 5, "its clock is the host's"
         except hotlease.Error as error:
             _skipped(error)
+        assert abs(each[-1] - time.time()) < 5, "its clock is the host's"
+        # The first is a machine that booted, and where others wait there may be one more of those.
+        if "forked from a zygote" in start.why:
+            drawn.append(each)
+        else:
+            _until_one_is_saved(runtime)
     assert len(drawn) == 3, f"no machine went on from a saved one: {start}"
     for values in zip(*drawn):
         assert len(set(values)) == 3, drawn
 
 
 def test_tasks_run_in_a_machine(runtime, capsys):
+    def around():
+        import os, sys  # noqa: E401
+
+        devices = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
+        return os.getuid(), os.uname().release, devices, sys.version_info[:2]
+
+    def fails():
+        return {}["missing"]
+
+    def says(text):
+        print(text)
+        return len(text)
+
     try:
         executor = hotlease.Executor(1, sandbox="microvm", runtime_dir=runtime)
         with executor:
-            user, release, devices, version = executor.submit(_around).result(_BOOT)
+            user, release, devices, version = executor.submit(around).result(_BOOT)
             assert user == 1000
             assert release != os.uname().release
             assert set(devices) <= {"lo"}
             assert version == sys.version_info[:2]
             with pytest.raises(KeyError, match="missing"):
-                executor.submit(_fails).result(_BOOT)
+                executor.submit(fails).result(_BOOT)
             numbers = numpy.arange(500_000.0)
             assert numpy.array_equal(executor.submit(numpy.negative, numbers).result(_BOOT), -numbers)
-            assert executor.submit(_says, "seen outside").result(_BOOT) == 12
-            assert "[_says worker 0] seen outside" in capsys.readouterr().out
+            assert executor.submit(says, "seen outside").result(_BOOT) == 12
+            assert "[says worker 0] seen outside" in capsys.readouterr().out
     except hotlease.Error as error:
         _skipped(error)

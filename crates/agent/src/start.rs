@@ -44,10 +44,12 @@ impl Start {
                     interpreter_us: Some(start_us),
                     ..StartSteps::default()
                 };
-                (
-                    waited,
-                    "the worker that was to wait for it was still being started".into(),
-                )
+                let why = "the worker that was to wait for it was still being started";
+                let said = match worker.is_forked() {
+                    true => format!("{FROM_ZYGOTE}: {why}"),
+                    false => why.into(),
+                };
+                (waited, said)
             }
             Came::Cold(why) => (worker.steps(), why.clone()),
             Came::Forked(why) => (worker.steps(), format!("{FROM_ZYGOTE}: {why}")),
