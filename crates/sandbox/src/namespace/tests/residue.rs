@@ -111,8 +111,9 @@ async fn many_short_ones_leave_nothing() {
     until("groups go", || {
         groups(nursery).len() <= 2 * groups_of_its_own(nursery)
     });
+    // Some of those of the one that waits may have been opened only after they were counted. One that each round left would be 40.
     assert!(
-        open() <= before + 2,
+        open() <= before + 10,
         "{before} descriptors before, {} now",
         open()
     );
